@@ -24,6 +24,7 @@ use std::process::ExitCode;
 
 use cli::CliCommand;
 use provost_domain as domain;
+use provost_rehearsal as rehearsal;
 
 // Without transparent huge pages (a feature of the crate): with them an idle process uses four times the memory,
 // with no gain in the benchmark. Tests count allocations.
@@ -62,10 +63,13 @@ fn run(command: CliCommand) -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        CliCommand::CheckAgent(options) => in_runtime(cli::agent_check::run(options)),
         CliCommand::Backup { database, to } => in_runtime(cli::backup::run(database, &to)),
         CliCommand::Purge(config, options) => in_runtime(cli::purge::run(*config, options)),
         CliCommand::Serve(config, sources) => cli::serve::run(*config, *sources),
         CliCommand::Migrate(database) => in_runtime(migrate(database)),
+        CliCommand::Test(options) => cli::rehearse::run(&options),
+        CliCommand::Validate(options) => cli::validate::run(&options),
         CliCommand::Openapi => {
             output::say!("{}", api::openapi().to_pretty_json().unwrap_or_default());
             ExitCode::SUCCESS

@@ -28,6 +28,7 @@ fn every_order_of_the_demo_ends_as_it_should() {
         "order-1007 waits for you",
         "/steps/charge/retry",
         "the supervisor retried it",
+        "refused with 503, so it was ejected for 2s",
     ] {
         assert!(text.contains(part), "no {part:?} in {text}");
     }

@@ -12,8 +12,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The modules of `src/`, from the top layer to the bottom one, as docs/ARCHITECTURE.md draws them. `domain` is a crate
-/// of its own, so the compiler itself keeps it below the others.
+/// The modules of `src/`, from the top layer to the bottom one, as docs/ARCHITECTURE.md draws them. `domain` and `rehearsal`
+/// are crates of their own, so the compiler itself keeps them below the others.
 const LAYERS: &[&[&str]] = &[
     &["main"],
     &["demo", "bench"],
@@ -35,6 +35,7 @@ const LAYERS: &[&[&str]] = &[
     &["config"],
     &["store"],
     &["telemetry", "planted", "output", "interrupt"],
+    &["rehearsal"],
     &["domain"],
 ];
 

@@ -12,7 +12,7 @@ use url::form_urlencoded;
 
 use super::{
     client_tls::{ClientTls, TlsTexts, client_tls},
-    connections::CallConnector,
+    connector::CallConnector,
     credentials::{Credentials, sensitive},
     oauth::{self, TokenCache},
     redact::Redactor,
@@ -20,8 +20,12 @@ use super::{
     secrets::SecretStore,
 };
 use crate::domain::{
-    AgentSpec, AgentTlsSpec, AuthSpec, SECRET_FORM, Secret, SecretRef, TextOrSecret,
+    AgentSpec, AgentTlsSpec, AuthSpec, SECRET_FORM, Secret, SecretName, SecretRef, SecretTarget,
+    TextOrSecret,
 };
+
+/// A connector, with what its TLS was made of.
+type SecuredConnector = (TlsTexts, CallConnector);
 
 /// What one agent adds, as long as it has this specification.
 pub(super) struct AgentAccess {
@@ -29,13 +33,44 @@ pub(super) struct AgentAccess {
     /// The configuration file defines the agent.
     is_configured: bool,
     secrets: Arc<SecretStore>,
-    /// As all agents have it.
+    /// Without TLS of its own.
     connector: CallConnector,
-    /// How its connections are secured, with what that was made of.
-    tls: Mutex<Option<(TlsTexts, CallConnector)>>,
+    /// The same for its token endpoint, which speaks HTTP/1.1.
+    token_connector: CallConnector,
+    /// Of its connections.
+    tls: Mutex<Option<SecuredConnector>>,
+    /// The same of those to its token endpoint.
+    token_tls: Mutex<Option<SecuredConnector>>,
     tokens: Option<Arc<TokenCache>>,
     /// Or why no request can be made.
-    ready: ArcSwap<Result<Arc<Credentials>, String>>,
+    ready: ArcSwap<Result<Arc<Credentials>, AccessFault>>,
+}
+
+/// Why no request can be made.
+#[derive(Clone, Debug)]
+pub(super) struct AccessFault {
+    pub message: String,
+    /// The secret whose text is not what it is used for.
+    pub secret: Option<SecretName>,
+}
+
+impl From<String> for AccessFault {
+    fn from(message: String) -> Self {
+        Self {
+            message,
+            secret: None,
+        }
+    }
+}
+
+impl AccessFault {
+    fn of(named: &SecretRef, why: &str) -> Self {
+        let name = &named.secret;
+        Self {
+            message: format!("the secret `{name}` {why}"),
+            secret: Some(name.clone()),
+        }
+    }
 }
 
 impl AgentAccess {
@@ -45,6 +80,7 @@ impl AgentAccess {
         is_configured: bool,
         secrets: &Arc<SecretStore>,
         connector: &CallConnector,
+        token_connector: &CallConnector,
     ) -> Option<Arc<Self>> {
         if spec.adds_nothing() {
             return None;
@@ -52,8 +88,8 @@ impl AgentAccess {
         let tokens = match &spec.auth {
             Some(AuthSpec::OAuth2(oauth)) => Some(Arc::new(TokenCache::new(
                 oauth.clone(),
-                connector.policy(),
-                connector.clone(),
+                token_connector.policy(),
+                token_connector.clone(),
             ))),
             _ => None,
         };
@@ -62,9 +98,11 @@ impl AgentAccess {
             is_configured,
             secrets: Arc::clone(secrets),
             connector: connector.clone(),
+            token_connector: token_connector.clone(),
             tls: Mutex::default(),
+            token_tls: Mutex::default(),
             tokens,
-            ready: ArcSwap::from_pointee(Err(String::new())),
+            ready: ArcSwap::from_pointee(Err(String::new().into())),
         };
         access.refresh();
         Some(Arc::new(access))
@@ -76,7 +114,8 @@ impl AgentAccess {
     }
 
     pub async fn ready(&self) -> Result<Arc<Credentials>, String> {
-        let ready = (**self.ready.load()).clone()?;
+        let ready = (**self.ready.load()).clone();
+        let ready = ready.map_err(|fault| fault.message)?;
         let Some(tokens) = &self.tokens else {
             return Ok(ready);
         };
@@ -94,7 +133,7 @@ impl AgentAccess {
     }
 
     /// Why no request can be made, if none can.
-    pub fn fault(&self) -> Option<String> {
+    pub fn fault(&self) -> Option<AccessFault> {
         self.ready.load().as_ref().as_ref().err().cloned()
     }
 
@@ -102,11 +141,11 @@ impl AgentAccess {
         self.ready.load().is_ok()
     }
 
-    fn credentials(&self) -> Result<Credentials, String> {
+    fn credentials(&self) -> Result<Credentials, AccessFault> {
         let spec = &self.spec;
         let refused = self.secrets.faults(spec, self.is_configured);
         if let Some((_, why)) = refused.into_iter().next() {
-            return Err(why);
+            return Err(why.into());
         }
         let mut found = FoundSecrets {
             secrets: &self.secrets,
@@ -123,7 +162,7 @@ impl AgentAccess {
             };
             headers.push((name, value));
         }
-        let mut client_secret = None;
+        let (mut client_secret, mut token_connector) = (None, None);
         match &spec.auth {
             None => {}
             Some(AuthSpec::Bearer(token)) => {
@@ -143,6 +182,12 @@ impl AgentAccess {
                 // The token endpoint may echo it.
                 found.texts.push(oauth::basic_pair(oauth, secret.expose()));
                 client_secret = Some(secret);
+                let tls = oauth.tls.as_ref();
+                let secured = tls
+                    .map(|tls| secured(&self.secrets, tls, &self.token_connector, &self.token_tls))
+                    .transpose();
+                token_connector =
+                    secured.map_err(|why| format!("for the token endpoint, {why}"))?;
             }
         }
         let mut body = Vec::with_capacity(spec.body.len());
@@ -159,15 +204,17 @@ impl AgentAccess {
         for named in &spec.sign {
             let text = found.get(named)?;
             let key = Secret::parse(text.expose()).ok_or_else(|| {
-                format!(
-                    "the secret `{}` cannot sign: it is not {SECRET_FORM}",
-                    named.secret
-                )
+                AccessFault::of(named, &format!("cannot sign: it is not {SECRET_FORM}"))
             })?;
             signing.push(key);
         }
-        let connector = spec.tls.as_ref().map(|tls| self.secured(tls)).transpose()?;
-        let names = spec.secrets().into_iter().map(|used| used.name.clone());
+        let connector = spec.tls.as_ref();
+        let connector = connector
+            .map(|tls| secured(&self.secrets, tls, &self.connector, &self.tls))
+            .transpose()?;
+        let names = spec.secrets().into_iter();
+        let names = names.filter(|used| !matches!(used.goes_to, SecretTarget::Token(_)));
+        let names = names.map(|used| used.name.clone());
         Ok(Credentials {
             headers,
             query_names: spec.query.keys().cloned().collect(),
@@ -178,43 +225,49 @@ impl AgentAccess {
             texts: found.texts,
             client_secret,
             connector,
+            token_connector,
             names: names.collect(),
             secrets: Arc::clone(&self.secrets),
         })
     }
+}
 
-    /// Made again only when something of it has changed, because that closes the connections.
-    fn secured(&self, spec: &AgentTlsSpec) -> Result<CallConnector, String> {
-        // Nothing of this is sent, so nothing of it is looked for in responses.
-        let text = |value: &TextOrSecret| match value {
-            TextOrSecret::Text(text) => Ok(text.clone()),
-            TextOrSecret::Secret(named) => {
-                let text = self.secrets.get(&named.secret);
-                text.map(|text| text.expose().to_owned())
-            }
-        };
-        let key = spec.key.clone().map(TextOrSecret::Secret);
-        let chain = spec.certificate.as_ref().map(text).transpose()?;
-        let texts = TlsTexts {
-            ca: spec.ca.as_ref().map(text).transpose()?,
-            identity: chain.zip(key.as_ref().map(text).transpose()?),
-            server_name: spec.server_name.clone(),
-            min_version: spec.min_version,
-        };
-        let mut known = self.tls.lock();
-        if let Some((made_of, connector)) = &*known
-            && *made_of == texts
-        {
-            return Ok(connector.clone());
+/// Made again only when something of it has changed, because that closes the connections.
+fn secured(
+    secrets: &SecretStore,
+    spec: &AgentTlsSpec,
+    connector: &CallConnector,
+    known: &Mutex<Option<SecuredConnector>>,
+) -> Result<CallConnector, String> {
+    // Nothing of this is sent, so nothing of it is looked for in responses.
+    let text = |value: &TextOrSecret| match value {
+        TextOrSecret::Text(text) => Ok(text.clone()),
+        TextOrSecret::Secret(named) => {
+            let text = secrets.get(&named.secret);
+            text.map(|text| text.expose().to_owned())
         }
-        let ClientTls {
-            config,
-            server_name,
-        } = client_tls(&texts)?;
-        let connector = self.connector.with_tls(config, server_name);
-        *known = Some((texts, connector.clone()));
-        Ok(connector)
+    };
+    let key = spec.key.clone().map(TextOrSecret::Secret);
+    let chain = spec.certificate.as_ref().map(text).transpose()?;
+    let texts = TlsTexts {
+        ca: spec.ca.as_ref().map(text).transpose()?,
+        identity: chain.zip(key.as_ref().map(text).transpose()?),
+        server_name: spec.server_name.clone(),
+        min_version: spec.min_version,
+    };
+    let mut known = known.lock();
+    if let Some((made_of, connector)) = &*known
+        && *made_of == texts
+    {
+        return Ok(connector.clone());
     }
+    let ClientTls {
+        config,
+        server_name,
+    } = client_tls(&texts)?;
+    let connector = connector.with_tls(config, server_name);
+    *known = Some((texts, connector.clone()));
+    Ok(connector)
 }
 
 /// Collects what is not for the record.
@@ -237,13 +290,11 @@ impl FoundSecrets<'_> {
         }
     }
 
-    fn header(&mut self, named: &SecretRef, scheme: &str) -> Result<HeaderValue, String> {
+    fn header(&mut self, named: &SecretRef, scheme: &str) -> Result<HeaderValue, AccessFault> {
         let text = self.get(named)?;
         sensitive(&format!("{scheme}{}", text.expose())).map_err(|()| {
-            format!(
-                "the secret `{}` cannot be sent in a header: it contains a line break, or a character that is not printable ASCII",
-                named.secret
-            )
+            let why = "cannot be sent in a header: it contains a line break, or a character that is not printable ASCII";
+            AccessFault::of(named, why)
         })
     }
 }

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use super::{
-    connections::{ResponseStream, Unanswered},
-    redact::Redactor,
-};
+use super::{connections::ResponseStream, connector::Unanswered, redact::Redactor};
 use crate::domain::BODY_EXCERPT;
 
 /// How long an error's body may take. The status has said what matters: a service that drips its

@@ -114,6 +114,11 @@ impl Bulkhead {
         self.max.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether the next call has to wait, however many slots all instances share.
+    pub fn is_full(&self) -> bool {
+        self.in_flight() >= self.max.load(Ordering::Relaxed)
+    }
+
     /// Limits the replies that are awaited. Until they are counted no slot is given out.
     pub fn limit_open(&self, max: Option<u32>) {
         let max = max.unwrap_or(UNLIMITED);

@@ -8,7 +8,7 @@ use rustls::{
     version::{TLS12, TLS13},
 };
 
-use super::http::root_cause;
+use super::connector::root_cause;
 use crate::domain::TlsVersion;
 
 /// The texts of a specification, with its secrets put in.

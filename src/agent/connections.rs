@@ -5,33 +5,29 @@
 //! commonly do, pays for every request with two wake-ups and the way between threads.
 
 use std::{
-    error::Error,
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        Arc, OnceLock, Weak,
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use ::http::{Request, Response, Uri, response};
+use ::http::{Request, Response, Uri, header, response};
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use hyper::{
     body::{Body as _, Incoming},
     client::conn::http1,
 };
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector, MaybeHttpsStream};
-use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
 use parking_lot::Mutex;
-use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::time::Instant;
-use tower::ServiceExt;
 
 use super::{
-    address::{self, AddressPolicy, GuardedResolver},
-    counted::{BytesReceived, LimitedStream},
+    connector::{AgentStream, CallConnector, RequestBody, TooSlow, Unanswered},
+    counted::BytesReceived,
+    http2::{Http2Body, Http2Pool},
 };
 
 /// Services often drop idle connections after a minute; being first avoids most races with them.
@@ -73,130 +69,8 @@ impl Drop for Counting {
     }
 }
 
-/// The body of a request: small, and there as a whole.
-pub(super) type RequestBody = Full<Bytes>;
-
 /// The most that is read at once, and so the longest head.
 const LONGEST_READ: usize = 64 << 10;
-
-type AgentStream = MaybeHttpsStream<TokioIo<LimitedStream>>;
-
-/// Why there is no answer, or no whole one.
-#[derive(Debug)]
-pub(super) enum Unanswered {
-    /// Nothing was sent.
-    Unconnected(Box<dyn Error + Send + Sync>),
-    /// The service may have seen the request.
-    Broken(Box<dyn Error + Send + Sync>),
-}
-
-impl Unanswered {
-    pub fn error(&self) -> &(dyn Error + 'static) {
-        match self {
-            Unanswered::Unconnected(error) | Unanswered::Broken(error) => &**error,
-        }
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("no connection within {0:?}")]
-struct TooSlow(Duration);
-
-fn next_id() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// Opens connections: to addresses that may be called, over TLS where the URL says so.
-#[derive(Clone)]
-pub(super) struct CallConnector {
-    /// A connection is used again only by the connector that opened it: another one may trust other certificates.
-    id: u64,
-    tls: Arc<ClientConfig>,
-    /// Instead of the host of the URL.
-    server_name: Option<ServerName<'static>>,
-    policy: AddressPolicy,
-    timeout: Duration,
-}
-
-impl CallConnector {
-    pub fn new(tls: ClientConfig, policy: AddressPolicy, timeout: Duration) -> Self {
-        Self {
-            id: next_id(),
-            tls: Arc::new(tls),
-            server_name: None,
-            policy,
-            timeout,
-        }
-    }
-
-    /// Secured in another way.
-    pub fn with_tls(&self, tls: ClientConfig, server_name: Option<ServerName<'static>>) -> Self {
-        Self {
-            id: next_id(),
-            tls: Arc::new(tls),
-            server_name,
-            ..self.clone()
-        }
-    }
-
-    pub fn policy(&self) -> &AddressPolicy {
-        &self.policy
-    }
-
-    /// A stream to an address that may be called. That is decided for each connection, because it depends on host
-    /// and port.
-    async fn stream(
-        &self,
-        origin: &Uri,
-        received: BytesReceived,
-    ) -> Result<AgentStream, Box<dyn Error + Send + Sync>> {
-        let host = origin.host().unwrap_or_default();
-        let is_https = origin.scheme_str() == Some("https");
-        let port = origin.port_u16().unwrap_or(if is_https { 443 } else { 80 });
-        let gate = self.policy.gate(host, port).await;
-        if let Some(address) = address::literal(host) {
-            gate.check(address)?;
-        }
-        let mut http = HttpConnector::new_with_resolver(GuardedResolver(gate));
-        http.enforce_http(false);
-        http.set_nodelay(true);
-        // Of each address that a name has got; the whole is limited below.
-        http.set_connect_timeout(Some(self.timeout));
-        let counted = http
-            .map_response(|stream| TokioIo::new(LimitedStream::new(stream.into_inner(), received)));
-        let https = match &self.server_name {
-            None => HttpsConnector::from((counted, self.tls.clone())),
-            Some(name) => {
-                let fixed = Arc::new(FixedServerNameResolver::new(name.clone()));
-                HttpsConnector::new(counted, self.tls.clone(), false, fixed)
-            }
-        };
-        https.oneshot(origin.clone()).await
-    }
-
-    async fn open(&self, origin: &Uri) -> Result<AgentConnection, Unanswered> {
-        let opened = async {
-            let received = BytesReceived::default();
-            let stream = self.stream(origin, received.clone()).await?;
-            let handshake = http1::Builder::new()
-                .max_buf_size(LONGEST_READ)
-                .handshake(stream);
-            let (sender, driver) = handshake.await?;
-            let driver = Some(Box::new(driver));
-            Ok(AgentConnection {
-                opened_by: self.id,
-                sender,
-                driver,
-                received,
-            })
-        };
-        let in_time = tokio::time::timeout(self.timeout, opened).await;
-        in_time
-            .unwrap_or_else(|_| Err(TooSlow(self.timeout).into()))
-            .map_err(Unanswered::Unconnected)
-    }
-}
 
 /// One connection: HTTP/1.1, one request at a time.
 struct AgentConnection {
@@ -208,6 +82,28 @@ struct AgentConnection {
 }
 
 impl AgentConnection {
+    async fn open(connector: &CallConnector, origin: &Uri) -> Result<Self, Unanswered> {
+        let opened = async {
+            let received = BytesReceived::default();
+            let stream = connector.stream(origin, received.clone()).await?;
+            let handshake = http1::Builder::new()
+                .max_buf_size(LONGEST_READ)
+                .handshake(stream);
+            let (sender, driver) = handshake.await?;
+            let driver = Some(Box::new(driver));
+            Ok(Self {
+                opened_by: connector.id(),
+                sender,
+                driver,
+                received,
+            })
+        };
+        let in_time = tokio::time::timeout(connector.timeout(), opened).await;
+        in_time
+            .unwrap_or_else(|_| Err(TooSlow(connector.timeout()).into()))
+            .map_err(Unanswered::Unconnected)
+    }
+
     /// Waits for something while the connection does its work.
     async fn drive<T>(&mut self, wanted: impl Future<Output = T>) -> T {
         let mut wanted = pin!(wanted);
@@ -234,6 +130,7 @@ impl AgentConnection {
 /// The connections to one origin.
 pub(super) struct OriginPool {
     origin: Uri,
+    http2: OnceLock<Arc<Http2Pool>>,
     kept: Mutex<Kept>,
 }
 
@@ -255,6 +152,7 @@ impl OriginPool {
     pub fn to(origin: Uri) -> Arc<Self> {
         Arc::new(Self {
             origin,
+            http2: OnceLock::new(),
             kept: Mutex::default(),
         })
     }
@@ -265,15 +163,23 @@ impl OriginPool {
         connector: &CallConnector,
         mut request: Request<RequestBody>,
     ) -> Result<ResponseStream, Unanswered> {
+        if connector.is_http2() {
+            // In a box, so that a call over HTTP/1.1 has no room for it.
+            let sent = Box::pin(self.http2().send(&self.origin, connector, request)).await;
+            return sent.map(|(head, body)| ResponseStream {
+                head,
+                body: BodySource::Http2(body),
+            });
+        }
         loop {
             let kept = self.take(Instant::now());
             let was_kept = kept.is_some();
             let mut connection = match kept {
                 Some(kept) => kept,
                 // In a box, so that a call over a kept connection has no room for it.
-                None => Box::pin(connector.open(&self.origin)).await?,
+                None => Box::pin(AgentConnection::open(connector, &self.origin)).await?,
             };
-            let is_ours = connection.opened_by == connector.id;
+            let is_ours = connection.opened_by == connector.id();
             if was_kept && !(is_ours && connection.is_usable().await) {
                 continue;
             }
@@ -291,6 +197,33 @@ impl OriginPool {
                 },
             }
         }
+    }
+
+    /// Sends a request on a connection of its own, and closes that after a while, whatever has come by then.
+    pub async fn send_and_close(
+        &self,
+        connector: &CallConnector,
+        request: Request<RequestBody>,
+        after: Duration,
+    ) -> Result<(), Unanswered> {
+        if connector.is_http2() {
+            // The stream is reset, which the service cannot distinguish from the end of a connection.
+            let pool = Arc::new(Http2Pool::default());
+            let sent = pool.send(&self.origin, connector, request);
+            return match tokio::time::timeout(after, sent).await {
+                Ok(Err(unanswered @ Unanswered::Unconnected(_))) => Err(unanswered),
+                _ => Ok(()),
+            };
+        }
+        let mut connection = Box::pin(AgentConnection::open(connector, &self.origin)).await?;
+        let sent = connection.sender.try_send_request(request);
+        connection.received.expect_head();
+        let _ = tokio::time::timeout(after, connection.drive(sent)).await;
+        Ok(())
+    }
+
+    fn http2(&self) -> &Arc<Http2Pool> {
+        self.http2.get_or_init(Arc::default)
     }
 
     fn take(&self, now: Instant) -> Option<AgentConnection> {
@@ -334,14 +267,21 @@ async fn sweep(connections: Weak<OriginPool>) {
     }
 }
 
-/// An answer whose body is still to be read. Dropped before its end, the connection is closed: who knows
-/// how much more would come.
+/// An answer whose body is still to be read. Dropped before its end, the connection is closed, or the stream reset: who
+/// knows how much more would come.
 pub(super) struct ResponseStream {
     pub head: response::Parts,
-    body: Incoming,
-    /// Until the body has been read.
-    connection: Option<AgentConnection>,
-    home: Arc<OriginPool>,
+    body: BodySource,
+}
+
+enum BodySource {
+    Http1 {
+        body: Incoming,
+        /// Until the body has been read.
+        connection: Option<AgentConnection>,
+        home: Arc<OriginPool>,
+    },
+    Http2(Http2Body),
 }
 
 impl ResponseStream {
@@ -353,23 +293,39 @@ impl ResponseStream {
         let (head, body) = response.into_parts();
         Self {
             head,
-            body,
-            connection: Some(connection),
-            home: home.clone(),
+            body: BodySource::Http1 {
+                body,
+                connection: Some(connection),
+                home: home.clone(),
+            },
         }
     }
 
     /// Where the head tells it.
     pub fn content_length(&self) -> Option<u64> {
-        self.body.size_hint().exact()
+        match &self.body {
+            BodySource::Http1 { body, .. } => body.size_hint().exact(),
+            BodySource::Http2(_) => {
+                let length = self.head.headers.get(header::CONTENT_LENGTH)?;
+                length.to_str().ok()?.parse().ok()
+            }
+        }
     }
 
     /// The next piece of the body; `None` after the last.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Unanswered> {
-        let Some(connection) = &mut self.connection else {
+        let (body, kept, home) = match &mut self.body {
+            BodySource::Http1 {
+                body,
+                connection,
+                home,
+            } => (body, connection, home),
+            BodySource::Http2(body) => return body.chunk().await,
+        };
+        let Some(connection) = kept else {
             return Ok(None);
         };
-        while let Some(frame) = connection.drive(self.body.frame()).await {
+        while let Some(frame) = connection.drive(body.frame()).await {
             // Trailers mean nothing here.
             if let Ok(data) = frame
                 .map_err(|error| Unanswered::Broken(error.into()))?
@@ -378,10 +334,10 @@ impl ResponseStream {
                 return Ok(Some(data));
             }
         }
-        if let Some(mut connection) = self.connection.take()
+        if let Some(mut connection) = kept.take()
             && connection.is_usable().await
         {
-            self.home.keep(connection);
+            home.keep(connection);
         }
         Ok(None)
     }
@@ -395,7 +351,10 @@ mod tests {
         sync::mpsc,
     };
 
+    use rustls::ClientConfig;
+
     use super::*;
+    use crate::agent::AddressPolicy;
 
     const AMPLE: Duration = Duration::from_secs(30);
 

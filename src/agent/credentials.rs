@@ -9,7 +9,7 @@ use serde_json::{Value, value::RawValue};
 use uuid::Uuid;
 
 use super::{
-    connections::{CallConnector, RequestBody},
+    connector::{CallConnector, RequestBody},
     http::text_or_encoded,
     redact::Redactor,
     secret_file::{SHORTEST, SecretText},
@@ -49,7 +49,9 @@ pub(super) struct Credentials {
     pub client_secret: Option<SecretText>,
     /// Opens the connections, where that is not done as for all agents.
     pub connector: Option<CallConnector>,
-    /// Of every secret that goes along.
+    /// The same of those to the token endpoint.
+    pub token_connector: Option<CallConnector>,
+    /// Of every secret that goes along with a request.
     pub names: Vec<SecretName>,
     pub secrets: Arc<SecretStore>,
 }
@@ -123,6 +125,34 @@ impl Credentials {
         body: &str,
         now: Timestamp,
     ) -> Result<(), String> {
+        let id = match &call.purpose {
+            // The dot separates the parts of what is signed.
+            Purpose::Work | Purpose::Undo(_) => {
+                let key = text_or_encoded(&call.idempotency_key);
+                key.to_str().unwrap_or_default().replace('.', "%2E")
+            }
+            // Each is a message of its own, for those who take a message once.
+            Purpose::Probe(_) | Purpose::Poll | Purpose::Cancel(_) => Uuid::now_v7().to_string(),
+        };
+        self.add(request, &id, body, now)
+    }
+
+    /// As [`Credentials::add_to`], to a request without a body that belongs to no step.
+    pub fn add_to_check(
+        &self,
+        request: &mut Request<RequestBody>,
+        now: Timestamp,
+    ) -> Result<(), String> {
+        self.add(request, &Uuid::now_v7().to_string(), "", now)
+    }
+
+    fn add(
+        &self,
+        request: &mut Request<RequestBody>,
+        id: &str,
+        body: &str,
+        now: Timestamp,
+    ) -> Result<(), String> {
         for (name, value) in &self.headers {
             request.headers_mut().insert(name.clone(), value.clone());
         }
@@ -133,7 +163,7 @@ impl Credentials {
                 .map_err(|_| "the query with what the agent adds is too long".to_owned())?;
             *request.uri_mut() = target.into();
         }
-        self.sign(request.headers_mut(), call, body, now);
+        self.sign(request.headers_mut(), id, body, now);
         Ok(())
     }
 
@@ -176,22 +206,13 @@ impl Credentials {
         }
     }
 
-    fn sign(&self, headers: &mut HeaderMap, call: &Call, body: &str, now: Timestamp) {
-        let id = match &call.purpose {
-            // The dot separates the parts of what is signed.
-            Purpose::Work | Purpose::Undo(_) => {
-                let key = text_or_encoded(&call.idempotency_key);
-                key.to_str().unwrap_or_default().replace('.', "%2E")
-            }
-            // Each is a message of its own, for those who take a message once.
-            Purpose::Probe(_) | Purpose::Poll | Purpose::Cancel(_) => Uuid::now_v7().to_string(),
-        };
+    fn sign(&self, headers: &mut HeaderMap, id: &str, body: &str, now: Timestamp) {
         let at = now.as_millis() / 1000;
-        let Some(Ok(signed)) = signatures(&self.signing, &id, at, body).map(HeaderValue::try_from)
+        let Some(Ok(signed)) = signatures(&self.signing, id, at, body).map(HeaderValue::try_from)
         else {
             return;
         };
-        headers.insert(WEBHOOK_ID, text_or_encoded(&id));
+        headers.insert(WEBHOOK_ID, text_or_encoded(id));
         headers.insert(WEBHOOK_TIMESTAMP, HeaderValue::from(at));
         headers.insert(WEBHOOK_SIGNATURE, signed);
     }

@@ -10,7 +10,7 @@ use url::{Position, Url};
 use uuid::Uuid;
 
 use super::{
-    connections::{CallConnector, RequestBody},
+    connector::{CallConnector, RequestBody, root_cause},
     settings::{AgentSettings, ReplyAddress},
 };
 use crate::domain::{Call, CallBody, Method, Payload, Purpose, Target};
@@ -101,6 +101,25 @@ pub(super) fn request(
     *request.method_mut() = method(call.method);
     *request.uri_mut() = target.into();
     *request.headers_mut() = headers;
+    Ok(request)
+}
+
+/// A request that asks an endpoint whether it is well.
+pub(super) fn check_request(
+    base: &Url,
+    host: &HeaderValue,
+    path: &str,
+) -> Result<Request<RequestBody>, Unmakeable> {
+    let url = join(base, path)?;
+    let target = &url[Position::BeforePath..Position::AfterQuery];
+    let target = PathAndQuery::try_from(target)
+        .map_err(|error| format!("{target:?} is not a valid request target: {error}"))?;
+    let mut request = Request::new(RequestBody::from(Bytes::new()));
+    *request.uri_mut() = target.into();
+    let headers = request.headers_mut();
+    headers.insert(header::HOST, host.clone());
+    headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
+    headers.insert(header::USER_AGENT, USER_AGENT);
     Ok(request)
 }
 
@@ -308,11 +327,4 @@ fn percent_encoded(text: &str) -> String {
         }
     }
     encoded
-}
-
-/// The innermost cause. What wraps it names the whole URL, and a query may hold a secret.
-pub(super) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    std::iter::successors(Some(error), |error| error.source())
-        .last()
-        .map_or_else(String::new, ToString::to_string)
 }

@@ -197,10 +197,44 @@ pub(super) fn show_breaker(agent: &AgentName, endpoint: &str, state: Option<&Bre
     gauge!("provost_breaker_state", "agent" => agent, "endpoint" => endpoint.to_owned()).set(value);
 }
 
+/// Whether an endpoint is ejected.
+pub(super) fn show_ejection(agent: &AgentName, endpoint: &str, is_ejected: bool) {
+    let agent = label(agent.as_str());
+    if agent != OTHERS {
+        gauge!("provost_endpoint_ejected", "agent" => agent, "endpoint" => endpoint.to_owned())
+            .set(f64::from(u8::from(is_ejected)));
+    }
+}
+
+/// Whether the checks of an endpoint succeed.
+pub(super) fn show_check(agent: &AgentName, endpoint: &str, is_healthy: bool) {
+    let agent = label(agent.as_str());
+    if agent != OTHERS {
+        gauge!("provost_endpoint_healthy", "agent" => agent, "endpoint" => endpoint.to_owned())
+            .set(f64::from(u8::from(is_healthy)));
+    }
+}
+
+/// How many calls an endpoint of an adaptive agent may get at once.
+pub(super) fn show_limit(agent: &AgentName, endpoint: &str, limit: u32) {
+    let agent = label(agent.as_str());
+    if agent != OTHERS {
+        gauge!("provost_endpoint_limit", "agent" => agent, "endpoint" => endpoint.to_owned())
+            .set(f64::from(limit));
+    }
+}
+
 pub(super) fn show_pause(agent: &AgentName, is_paused: bool) {
     let agent = label(agent.as_str());
     if agent != OTHERS {
         gauge!("provost_agent_paused", "agent" => agent).set(f64::from(u8::from(is_paused)));
+    }
+}
+
+pub(super) fn show_throttle(agent: &AgentName, is_throttled: bool) {
+    let agent = label(agent.as_str());
+    if agent != OTHERS {
+        gauge!("provost_agent_throttled", "agent" => agent).set(f64::from(u8::from(is_throttled)));
     }
 }
 
@@ -246,8 +280,24 @@ pub fn describe() {
         "Breaker of an endpoint: 0 closed, 1 half-open, 2 open"
     );
     metrics::describe_gauge!(
+        "provost_endpoint_ejected",
+        "Whether an endpoint is ejected: 1 while it is"
+    );
+    metrics::describe_gauge!(
+        "provost_endpoint_healthy",
+        "Whether the checks of an endpoint succeed: 0 while it gets no calls because they fail"
+    );
+    metrics::describe_gauge!(
+        "provost_endpoint_limit",
+        "The most calls in flight to an endpoint of an adaptive agent, from this instance"
+    );
+    metrics::describe_gauge!(
         "provost_agent_paused",
         "Whether an agent is paused: 1 while it is"
+    );
+    metrics::describe_gauge!(
+        "provost_agent_throttled",
+        "Whether the service of an agent has asked not to be called for a time: 1 until it is over"
     );
     metrics::describe_gauge!(
         "provost_agent_slots",

@@ -21,7 +21,7 @@ use super::{
     address::{self, AddressPolicy},
     answer, body,
     body::BodyError,
-    connections::{CallConnector, RequestBody},
+    connector::{CallConnector, RequestBody, root_cause},
     credentials::Credentials,
     http,
     routing::{EndpointTarget, way},
@@ -169,12 +169,13 @@ impl TokenCache {
         let request = self.request(url, way, secret)?;
         // What it echoes is in a log and in the record of a step.
         let redactor = base.redactor();
-        let sent = way.connections.send(&self.connector, request).await;
+        let connector = base.token_connector.as_ref().unwrap_or(&self.connector);
+        let sent = way.connections.send(connector, request).await;
         let mut response = sent.map_err(|error| match address::refusal_in(error.error()) {
             Some(refusal) => refusal.to_string(),
             None => format!(
                 "could not connect, or the exchange broke off: {}",
-                http::root_cause(error.error())
+                root_cause(error.error())
             ),
         })?;
         let status = response.head.status;
@@ -188,7 +189,7 @@ impl TokenCache {
             Err(BodyError::Broken(error)) => {
                 return Err(format!(
                     "its response broke off: {}",
-                    http::root_cause(error.error())
+                    root_cause(error.error())
                 ));
             }
         };

@@ -11,7 +11,7 @@ use url::{Position, Url};
 use super::{
     address::{self, AddressPolicy},
     answer, body,
-    connections::{CallConnector, RequestBody, Unanswered},
+    connector::{CallConnector, RequestBody, Unanswered, root_cause},
     http,
     retry::retry_after,
     routing::{EndpointTarget, way},
@@ -131,9 +131,11 @@ fn broken(error: &Unanswered) -> PostError {
     if let Some(refusal) = address::refusal_in(error.error()) {
         return PostError::Refused(refusal.to_string());
     }
-    let cause = http::root_cause(error.error());
+    let cause = root_cause(error.error());
     PostError::Broken(match error {
         Unanswered::Unconnected(_) => format!("could not connect: {cause}"),
-        Unanswered::Broken(_) => format!("the exchange broke off: {cause}"),
+        Unanswered::Unprocessed(_) | Unanswered::Broken(_) => {
+            format!("the exchange broke off: {cause}")
+        }
     })
 }

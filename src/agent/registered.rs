@@ -58,6 +58,7 @@ impl Registered {
             let control = controls.remove(agent.name()).unwrap_or_default();
             agent.take_control(control, now, RecordSource::Read);
         }
+        self.agents.take_checks(reader.agent_checks().await?);
         Ok(())
     }
 }

@@ -1,7 +1,15 @@
 //! The agents that an instance knows, by name. Read on every claim and every call, changed rarely: so
 //! readers take a snapshot and writers swap it.
 
-use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
 use lru::LruCache;
@@ -9,9 +17,9 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    access::AgentAccess,
+    access::{AccessFault, AgentAccess},
     capacity::{Bulkhead, Gate, Slot, Wants},
-    connections::CallConnector,
+    connector::CallConnector,
     guard::{BreakerReport, Guard, RecordSource, Reports, Stopped},
     http,
     meters::{self, CallMetrics, MADE_FOR_URLS},
@@ -22,7 +30,11 @@ use super::{
     transport::Transport,
 };
 use crate::{
-    domain::{AgentMode, AgentName, AgentSpec, Endpoint, SlotGrant, SlotNeed, Timestamp},
+    domain::{
+        AdaptedLimit, AdaptiveLimit, AgentCheck, AgentMode, AgentName, AgentSpec, DowntimeWindow,
+        ETag, Endpoint, EndpointState, HttpVersion, LaneRule, Pause, SecretSubject, SlotGrant,
+        SlotNeed, Timestamp, UnusableSecret, UnusableSecrets,
+    },
     store::ControlRecord,
 };
 
@@ -36,9 +48,15 @@ pub struct Agent {
     bulkhead: Arc<Bulkhead>,
     guard: Arc<Guard>,
     wire: Arc<Transport>,
+    lanes: Option<Arc<LaneRule>>,
 }
 
 impl Agent {
+    /// How its queue is divided, if it is.
+    pub fn lane_rule(&self) -> Option<&Arc<LaneRule>> {
+        self.lanes.as_ref()
+    }
+
     pub fn name(&self) -> &AgentName {
         &self.name
     }
@@ -76,7 +94,10 @@ impl Agent {
     /// Why it is not called, if it is not.
     pub fn stopped(&self) -> Option<Stopped> {
         let stopped = self.guard.stopped();
-        let stopped = stopped.or_else(|| self.secret_fault().map(Stopped::Secret));
+        let stopped = stopped.or_else(|| {
+            self.secret_fault()
+                .map(|fault| Stopped::Secret(fault.message))
+        });
         stopped.or_else(|| self.bulkhead.blocking_rate().map(Stopped::Rate))
     }
 
@@ -87,7 +108,7 @@ impl Agent {
     }
 
     /// Why this instance cannot make its requests, if a secret is missing.
-    fn secret_fault(&self) -> Option<String> {
+    fn secret_fault(&self) -> Option<AccessFault> {
         self.wire.access.as_ref()?.fault()
     }
 
@@ -99,6 +120,20 @@ impl Agent {
     /// Whether nothing may be given to its workers.
     pub fn is_paused(&self) -> bool {
         self.guard.is_paused()
+    }
+
+    /// The pause that holds, by an operator or in a window of downtime.
+    pub fn pause(&self) -> Option<Pause> {
+        self.guard.pause()
+    }
+
+    /// When the next window of downtime begins, or the one that holds ends.
+    pub fn window_changes_at(&self) -> Option<Timestamp> {
+        self.guard.window_changes_at()
+    }
+
+    pub fn next_windows(&self, now: Timestamp, most: usize) -> Vec<DowntimeWindow> {
+        self.guard.next_windows(now, most)
     }
 
     /// Whether it is left alone because the service asked for that.
@@ -157,7 +192,27 @@ impl Agent {
         }
     }
 
-    /// Its pause may have ended.
+    /// The state of each of its endpoints, and how many calls of this process are in flight there.
+    pub fn endpoints(&self) -> Vec<(EndpointState, u32)> {
+        let states = self.guard.endpoint_states();
+        let mut loads = self.wire.endpoints.under_way();
+        // The specification may be just changing.
+        let load = |_: &EndpointState| loads.next().unwrap_or_default();
+        let loads: Vec<_> = states.iter().map(load).collect();
+        states.into_iter().zip(loads).collect()
+    }
+
+    /// How many calls each of its endpoints may get at once; `None` if it is not adaptive.
+    pub fn limits(&self) -> Option<Vec<AdaptiveLimit>> {
+        self.guard.limits()
+    }
+
+    /// The limit that keeps its calls from beginning, if it is adaptive.
+    pub fn adapted_limit(&self) -> Option<AdaptedLimit> {
+        self.guard.adapted_limit()
+    }
+
+    /// Its pause may have ended, or an endpoint is called again.
     pub fn look_at(&self, now: Timestamp) {
         self.guard.look_at(now);
     }
@@ -170,6 +225,8 @@ impl Agent {
 pub struct Agents {
     settings: AgentSettings,
     connector: CallConnector,
+    /// For agents whose endpoints speak HTTP/2.
+    http2_connector: CallConnector,
     gate: Arc<Gate>,
     registered: ArcSwap<HashMap<AgentName, Arc<Agent>>>,
     origins: Mutex<LruCache<AgentName, Arc<Agent>>>,
@@ -178,13 +235,19 @@ pub struct Agents {
     limited: Notify,
     reports: Arc<Reports>,
     wants: Wants,
+    /// Agents with lanes are or were registered.
+    has_lanes: AtomicBool,
+    /// The last check of each agent that was checked.
+    checks: ArcSwap<HashMap<AgentName, Arc<AgentCheck>>>,
 }
 
 impl Agents {
     /// The metrics recorder must be installed before the first call: agents keep the handles they find.
     pub fn new(settings: AgentSettings) -> Self {
+        let connector = http::connector(&settings);
         Self {
-            connector: http::connector(&settings),
+            http2_connector: connector.with_http2(),
+            connector,
             settings,
             gate: Arc::default(),
             registered: ArcSwap::default(),
@@ -193,11 +256,17 @@ impl Agents {
             limited: Notify::new(),
             reports: Arc::default(),
             wants: Wants::default(),
+            has_lanes: AtomicBool::new(false),
+            checks: ArcSwap::default(),
         }
     }
 
     /// Adds an agent, or changes one: its calls in flight continue and keep their slots.
     pub fn put(&self, name: AgentName, spec: AgentSpec) {
+        if !spec.limits.is_empty() || spec.fairness.is_some() {
+            // Before it is known: nothing is claimed from its queue as if it were not divided.
+            self.has_lanes.store(true, Ordering::Release);
+        }
         self.registered.rcu(|known| {
             let mut next = HashMap::clone(known);
             let agent = self.registered_agent(&name, &spec, known.get(&name));
@@ -213,6 +282,10 @@ impl Agents {
             agent.bulkhead.limit_open(agent.spec().max_open);
             if agent.spec().max_open.is_some() {
                 self.limited.notify_one();
+            }
+            // There is something to be looked at.
+            if agent.spec().needs_looks() {
+                self.reports.wake();
             }
             // Not before it is known: they would be asked for in vain.
             if agent.bulkhead.slots.is_wanting() {
@@ -252,6 +325,21 @@ impl Agents {
         all
     }
 
+    /// The record says so.
+    pub fn take_checks(&self, checks: Vec<(AgentName, AgentCheck)>) {
+        let checks = checks.into_iter();
+        let checks = checks.map(|(name, check)| (name, Arc::new(check)));
+        self.checks.store(Arc::new(checks.collect()));
+    }
+
+    /// The last check of an agent, and whether the agent still has the specification that was checked.
+    pub fn last_check(&self, name: &AgentName) -> Option<(Arc<AgentCheck>, bool)> {
+        let check = self.checks.load().get(name).map(Arc::clone)?;
+        let agent = self.registered.load().get(name).map(Arc::clone)?;
+        let is_current = check.spec == check_tag(&agent.spec);
+        Some((check, is_current))
+    }
+
     /// `None` when the agent is at capacity or unknown, lacks a secret, or after [`Agents::close`].
     pub fn try_take(&self, name: &AgentName) -> Option<Slot> {
         if is_origin(name) {
@@ -283,6 +371,61 @@ impl Agents {
         self.settings.secrets.faults(spec, is_configured)
     }
 
+    /// What keeps this instance from calls because of secrets: each secret that it cannot use, with the agents that name
+    /// it, and each agent whose secrets are there but do not fit.
+    pub fn unusable_secrets(&self) -> UnusableSecrets {
+        let secrets = &self.settings.secrets;
+        let mut unusable = UnusableSecrets::new();
+        for (name, reason) in secrets.without_value() {
+            let fault = UnusableSecret {
+                reason,
+                ..UnusableSecret::default()
+            };
+            unusable.insert(SecretSubject::Secret(name), fault);
+        }
+        let registered = self.registered.load();
+        let mut faulty: Vec<_> = registered
+            .values()
+            .filter_map(|agent| Some((agent, agent.secret_fault()?)))
+            .collect();
+        // Which of them is named must not change from one look to the next.
+        faulty.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        for (agent, fault) in faulty {
+            let refused = self.secret_faults(&agent.name, &agent.spec);
+            let mut is_explained = false;
+            for used in agent.spec.secrets() {
+                let subject = SecretSubject::Secret(used.name.clone());
+                let why = refused.iter().find(|(pointer, _)| *pointer == used.pointer);
+                let known = match why {
+                    Some((_, reason)) => {
+                        unusable.entry(subject).or_insert_with(|| UnusableSecret {
+                            reason: reason.clone(),
+                            ..UnusableSecret::default()
+                        })
+                    }
+                    None => match unusable.get_mut(&subject) {
+                        Some(known) => known,
+                        None => continue,
+                    },
+                };
+                known.add_agent(&agent.name);
+                is_explained = true;
+            }
+            if !is_explained {
+                let subject = match fault.secret {
+                    Some(secret) => SecretSubject::Secret(secret),
+                    None => SecretSubject::Agent(agent.name.clone()),
+                };
+                let known = unusable.entry(subject).or_insert_with(|| UnusableSecret {
+                    reason: fault.message,
+                    ..UnusableSecret::default()
+                });
+                known.add_agent(&agent.name);
+            }
+        }
+        unusable
+    }
+
     /// How many slots can be taken now.
     pub fn free(&self, name: &AgentName) -> usize {
         if is_origin(name) {
@@ -305,6 +448,15 @@ impl Agents {
         limited.map(Arc::clone).collect()
     }
 
+    /// The agents whose endpoints are checked.
+    pub fn checked(&self) -> Vec<Arc<Agent>> {
+        let registered = self.registered.load();
+        let checked = registered
+            .values()
+            .filter(|agent| agent.spec.health.is_some());
+        checked.map(Arc::clone).collect()
+    }
+
     /// The agents whose awaited replies are limited.
     pub fn open_limited(&self) -> Vec<Arc<Agent>> {
         let registered = self.registered.load();
@@ -312,6 +464,19 @@ impl Agents {
             .values()
             .filter(|agent| agent.bulkhead.is_open_limited());
         limited.map(Arc::clone).collect()
+    }
+
+    /// Whether the queue of any agent is divided into lanes.
+    pub fn has_lanes(&self) -> bool {
+        self.has_lanes.load(Ordering::Acquire)
+    }
+
+    /// How the queue of an agent is divided, if it is.
+    pub fn lane_rule(&self, name: &AgentName) -> Option<Arc<LaneRule>> {
+        if !self.has_lanes() {
+            return None;
+        }
+        self.registered.load().get(name)?.lanes.clone()
     }
 
     /// What calls have shown of endpoints since the last time.
@@ -438,19 +603,25 @@ impl Agents {
         let endpoints = Endpoints::new(
             &spec.endpoints,
             &self.settings.addresses,
+            self.settings.zone.as_deref(),
             before.map(|before| &before.wire.endpoints),
             |endpoint| guard.allowed(&endpoint.url),
         );
         let is_configured = self.settings.configured.contains(name);
+        let connector = match spec.http_version {
+            Some(HttpVersion::Http2) => &self.http2_connector,
+            Some(HttpVersion::Http1) | None => &self.connector,
+        };
         let wire = Arc::new(Transport {
             agent: name.clone(),
             access: AgentAccess::of(
                 &spec,
                 is_configured,
                 &self.settings.secrets,
+                connector,
                 &self.connector,
             ),
-            connector: self.connector.clone(),
+            connector: connector.clone(),
             endpoints,
             retry: spec.retry.clone(),
             budget: spec.retry.budget_percent.map(|_| {
@@ -461,11 +632,12 @@ impl Agents {
             replies: Arc::clone(&self.settings.replies),
             queues: Arc::clone(&self.settings.queues),
             meters,
-            guard: spec.breaker.is_some().then(|| Arc::clone(&guard)),
+            guard: spec.watches_calls().then(|| Arc::clone(&guard)),
             throttled: spec.rate_limit.is_some().then(|| Arc::clone(&guard)),
         });
         Agent {
             name: name.clone(),
+            lanes: LaneRule::of(&spec.limits, spec.fairness.as_ref()).map(Arc::new),
             spec,
             bulkhead,
             guard,
@@ -488,6 +660,8 @@ impl Agents {
             endpoints: vec![Endpoint {
                 url: origin.as_str().to_owned(),
                 max_in_flight: self.settings.default_max_in_flight,
+                zone: None,
+                drain: false,
             }],
             ..AgentSpec::default()
         };
@@ -505,6 +679,11 @@ fn least_recently_used_idle(origins: &LruCache<AgentName, Arc<Agent>>) -> Option
         .rev()
         .find(|(_, agent)| Arc::strong_count(agent) == 1 && agent.in_flight() == 0)
         .map(|(name, _)| name.clone())
+}
+
+/// By which it is known whether an agent was changed after a check.
+pub fn check_tag(spec: &AgentSpec) -> String {
+    ETag::of_agent(spec).to_string()
 }
 
 /// The names of registered agents hold no `:`, the origins of URLs always do.

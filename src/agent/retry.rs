@@ -1,13 +1,12 @@
-//! When a transient fault is tried again: full jitter, so that calls that failed together do
-//! not come back together, and never before the service asked to be left alone.
+//! How many of the calls of an agent in this process are retries: see [`RetryBudget`].
 
 use std::time::Duration;
 
-use ::http::{HeaderMap, header};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::domain::{RetryBudget, RetrySpec, RetryWait, Timestamp};
+use crate::domain::{RetryBudget, RetrySpec, RetryWait};
+pub(super) use crate::domain::{retry_after, retry_wait};
 
 /// The retry budget of an agent in this process.
 pub(super) struct AgentRetryBudget {
@@ -40,113 +39,5 @@ impl AgentRetryBudget {
 
     fn millis(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-}
-
-/// The longest that a service is left alone because it asked for it: a slip in its answer must not put a
-/// step off for years.
-const LONGEST_ASKED: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// The wait after the `made`-th try: uniform between zero and `initial * factor^(made - 1)`, at most
-/// `max`. `chance` is drawn from 0 to 1. What the service asked for comes on top, so that callers that
-/// all got the same second still spread.
-pub(super) fn wait(
-    spec: &RetrySpec,
-    made: u32,
-    asked_for: Option<Duration>,
-    chance: f64,
-) -> Duration {
-    let asked = asked_for.unwrap_or_default().min(LONGEST_ASKED);
-    asked + spec.backoff().full_jitter(made, chance)
-}
-
-/// `Retry-After` in either of its forms (RFC 9110 section 10.2.3). A date is read against the answer's
-/// own `Date` where there is one: then the service's clock may be as wrong as it likes.
-pub(super) fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
-    let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
-    let asked = text(header::RETRY_AFTER)?;
-    if let Ok(seconds) = asked.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let their_now = text(header::DATE).and_then(http_date).unwrap_or(now);
-    Some(http_date(asked)?.since(their_now))
-}
-
-/// An HTTP-date as RFC 9110 has it sent, which is also a date of RFC 2822.
-fn http_date(text: &str) -> Option<Timestamp> {
-    let date = jiff::fmt::rfc2822::parse(text).ok()?;
-    Some(Timestamp::from_millis(date.timestamp().as_millisecond()))
-}
-
-#[cfg(test)]
-mod tests {
-    use ::http::HeaderValue;
-
-    use super::*;
-    use crate::domain::Span;
-
-    const SPEC: RetrySpec = RetrySpec {
-        initial: Span::from_millis(100),
-        max: Span::from_millis(1_000),
-        factor: 3,
-        budget_percent: None,
-    };
-
-    #[test]
-    fn the_longest_wait_grows_by_the_factor_up_to_the_maximum() {
-        let longest = |made| wait(&SPEC, made, None, 1.0).as_millis();
-        assert_eq!(
-            [1, 2, 3, 4, u32::MAX].map(longest),
-            [100, 300, 900, 1_000, 1_000]
-        );
-    }
-
-    #[test]
-    fn the_wait_is_anywhere_between_zero_and_the_longest() {
-        let drawn = |chance| wait(&SPEC, 2, None, chance).as_millis();
-        assert_eq!([0.0, 0.5, 1.0].map(drawn), [0, 150, 300]);
-    }
-
-    #[test]
-    fn the_service_is_left_alone_for_as_long_as_it_asked() {
-        let asked = Duration::from_secs(7);
-        assert_eq!(wait(&SPEC, 1, Some(asked), 0.0), asked);
-        assert_eq!(
-            wait(&SPEC, 1, Some(asked), 1.0),
-            asked + Duration::from_millis(100)
-        );
-        assert_eq!(
-            wait(&SPEC, 1, Some(Duration::MAX), 0.0),
-            Duration::from_secs(86_400),
-            "no longer than a day"
-        );
-    }
-
-    fn read(retry_after_header: &str, date: Option<&str>) -> Option<Duration> {
-        let mut headers = HeaderMap::new();
-        headers.insert(
-            "retry-after",
-            HeaderValue::from_str(retry_after_header).unwrap(),
-        );
-        if let Some(date) = date {
-            headers.insert("date", HeaderValue::from_str(date).unwrap());
-        }
-        let now = Timestamp::parse("1994-11-06T08:49:30Z").unwrap();
-        retry_after(&headers, now)
-    }
-
-    #[test]
-    fn retry_after_is_read_as_seconds_or_as_a_date() {
-        assert_eq!(read("120", None), Some(Duration::from_secs(120)));
-        let at = "Sun, 06 Nov 1994 08:49:37 GMT";
-        assert_eq!(read(at, None), Some(Duration::from_secs(7)));
-        let their_now = "Sun, 06 Nov 1994 08:49:07 GMT";
-        assert_eq!(read(at, Some(their_now)), Some(Duration::from_secs(30)));
-        assert_eq!(
-            read("Sun, 06 Nov 1994 08:00:00 GMT", None),
-            Some(Duration::ZERO)
-        );
-        assert_eq!(read("soon", None), None);
-        assert_eq!(read("-1", None), None);
     }
 }

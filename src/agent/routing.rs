@@ -1,4 +1,5 @@
-//! Chooses the endpoint of an agent for an attempt: of two whose breakers let it through, the better one.
+//! Chooses the endpoint of an agent for an attempt: of two whose breakers let it through, the better one. Those of the zone
+//! of this instance come first.
 
 use std::sync::{
     Arc,
@@ -17,6 +18,8 @@ pub(super) struct RoutedEndpoint {
     pub url: String,
     /// Made once, not per try; or why it can never be called.
     pub way: Result<EndpointTarget, String>,
+    /// It is in the zone of this instance.
+    is_near: bool,
     /// A queue instead, to which requests are published.
     pub queue: Option<QueueAddress>,
     /// How many calls it may have under way; none while its breaker is open.
@@ -30,6 +33,10 @@ pub(super) struct RoutedEndpoint {
 impl RoutedEndpoint {
     fn has_room(&self, load: u32) -> bool {
         load < self.allowed.load(Ordering::Relaxed)
+    }
+
+    fn fails_mostly(&self, now: u64) -> bool {
+        self.latency.lock().fails_mostly(now)
     }
 
     fn candidate(&self, load: u32) -> Candidate {
@@ -50,16 +57,19 @@ pub(super) struct Endpoints {
     all: Box<[RoutedEndpoint]>,
     /// Where the next search begins, so that idle endpoints take turns.
     turn: AtomicUsize,
+    /// Whether some are in the zone of this instance and others are not.
+    has_zones: bool,
     /// What latencies are counted from.
     start: Instant,
 }
 
 impl Endpoints {
     /// `before` gives endpoints that remain their count of calls in flight, and their connections; `allowed` what
-    /// limits that count.
+    /// limits that count. `zone` is that of this instance.
     pub fn new(
         specs: &[domain::Endpoint],
         policy: &AddressPolicy,
+        zone: Option<&str>,
         before: Option<&Endpoints>,
         allowed: impl Fn(&domain::Endpoint) -> Arc<AtomicU32>,
     ) -> Self {
@@ -72,6 +82,7 @@ impl Endpoints {
                     Some(known) => known.way.clone(),
                     None => way(&spec.url, policy),
                 },
+                is_near: zone.is_some() && spec.zone.as_deref() == zone,
                 queue: QueueAddress::parse(&spec.url).ok(),
                 allowed: allowed(spec),
                 under_way: known
@@ -82,8 +93,11 @@ impl Endpoints {
                     .unwrap_or_default(),
             }
         });
+        let all: Box<[_]> = all.collect();
+        let near = all.iter().filter(|endpoint| endpoint.is_near).count();
         Self {
-            all: all.collect(),
+            has_zones: (1..all.len()).contains(&near),
+            all,
             turn: AtomicUsize::new(0),
             start: before.map_or_else(Instant::now, |before| before.start),
         }
@@ -114,9 +128,19 @@ impl Endpoints {
         let start = self.turn.fetch_add(1, Ordering::Relaxed);
         let others = (0..count).map(|i| &self.all[start.wrapping_add(i) % count]);
         let loaded = others.map(|endpoint| (endpoint, endpoint.under_way.load(Ordering::Relaxed)));
-        let mut able = loaded
-            .clone()
-            .filter(|(endpoint, load)| endpoint.has_room(*load));
+        let now = self.millis();
+        // An endpoint of this zone that fails is not called rather than others because of its zone.
+        let is_near = |endpoint: &RoutedEndpoint, load| {
+            endpoint.is_near && endpoint.has_room(load) && !endpoint.fails_mostly(now)
+        };
+        let near_only = self.has_zones
+            && loaded
+                .clone()
+                .any(|(endpoint, load)| is_near(endpoint, load));
+        let mut able = loaded.clone().filter(|(endpoint, load)| match near_only {
+            true => is_near(endpoint, *load),
+            false => endpoint.has_room(*load),
+        });
         let Some(first) = able.next() else {
             let is_open = |endpoint: &RoutedEndpoint| endpoint.allowed.load(Ordering::Relaxed) > 0;
             return loaded.min_by_key(|(endpoint, load)| (!is_open(endpoint), *load));
@@ -126,9 +150,14 @@ impl Endpoints {
         let Some(second) = rest.get(rand::random_range(0..rest.len().max(1))) else {
             return Some(first);
         };
-        let now = self.millis();
         let [a, b] = [first, *second].map(|(endpoint, load)| endpoint.candidate(load));
         Some(if b.is_better(a, now) { *second } else { first })
+    }
+
+    /// How many calls each has under way.
+    pub fn under_way(&self) -> impl Iterator<Item = u32> {
+        let all = self.all.iter();
+        all.map(|endpoint| endpoint.under_way.load(Ordering::Relaxed))
     }
 
     fn millis(&self) -> u64 {
@@ -142,6 +171,11 @@ impl Endpoints {
             compared: (self.all.len() > 1).then(|| (self, Instant::now())),
             has_failed: AtomicBool::new(false),
         }
+    }
+
+    /// The endpoint with this URL.
+    pub fn at(&self, url: &str) -> Option<&RoutedEndpoint> {
+        self.all.iter().find(|endpoint| endpoint.url == url)
     }
 
     /// An endpoint with the origin of an address.
@@ -232,6 +266,8 @@ mod tests {
             .map(|(url, max_in_flight)| domain::Endpoint {
                 url: (*url).to_owned(),
                 max_in_flight: *max_in_flight,
+                zone: None,
+                drain: false,
             })
             .collect()
     }
@@ -248,6 +284,7 @@ mod tests {
             &specs(&[("http://a", 9), ("http://b", 9)]),
             &AddressPolicy::private_too(),
             None,
+            None,
             unguarded,
         );
         let mut leases: Vec<_> = (0..4).filter_map(|_| endpoints.lease()).collect();
@@ -262,7 +299,8 @@ mod tests {
     #[test]
     fn one_that_fails_at_once_does_not_draw_all_calls() {
         let given = specs(&[("http://a", 99), ("http://b", 99), ("http://c", 99)]);
-        let endpoints = Endpoints::new(&given, &AddressPolicy::private_too(), None, unguarded);
+        let endpoints =
+            Endpoints::new(&given, &AddressPolicy::private_too(), None, None, unguarded);
         let mut busy = Vec::new();
         let mut failed = 0;
         for _ in 0..40 {
@@ -283,6 +321,7 @@ mod tests {
             &specs(&[("http://a", 1), ("http://b", 5)]),
             &AddressPolicy::private_too(),
             None,
+            None,
             unguarded,
         );
         let leases: Vec<_> = (0..4).filter_map(|_| endpoints.lease()).collect();
@@ -299,9 +338,32 @@ mod tests {
             _ => unguarded(spec),
         };
         let given = specs(&[("http://a", 9), ("http://b", 1)]);
-        let endpoints = Endpoints::new(&given, &AddressPolicy::private_too(), None, allowed);
+        let endpoints = Endpoints::new(&given, &AddressPolicy::private_too(), None, None, allowed);
         let leases: Vec<_> = (0..3).filter_map(|_| endpoints.lease()).collect();
         assert_eq!(urls(&leases), ["http://b"; 3]);
+    }
+
+    #[test]
+    fn the_own_zone_comes_first_while_it_has_room() {
+        let mut given = specs(&[("http://a", 9), ("http://b", 2), ("http://c", 9)]);
+        for (spec, zone) in given.iter_mut().zip(["east", "west", "east"]) {
+            spec.zone = Some(zone.to_owned());
+        }
+        let policy = &AddressPolicy::private_too();
+        let here = |zone| Endpoints::new(&given, policy, zone, None, unguarded);
+        let west = here(Some("west"));
+        let mut leases: Vec<_> = (0..2).filter_map(|_| west.lease()).collect();
+        assert_eq!(urls(&leases), ["http://b"; 2]);
+        leases.push(west.lease().unwrap());
+        assert_ne!(leases[2].url, "http://b", "it is full");
+        leases[0].failed();
+        leases.remove(0);
+        assert_ne!(west.lease().unwrap().url, "http://b", "it fails");
+        for zone in [None, Some("north")] {
+            let all = here(zone);
+            let leases: Vec<_> = (0..3).filter_map(|_| all.lease()).collect();
+            assert_eq!(urls(&leases), ["http://a", "http://b", "http://c"]);
+        }
     }
 
     #[test]
@@ -310,12 +372,14 @@ mod tests {
             &specs(&[("http://a", 9)]),
             &AddressPolicy::private_too(),
             None,
+            None,
             unguarded,
         );
         let _busy = before.lease();
         let after = Endpoints::new(
             &specs(&[("http://a", 9), ("http://b", 9)]),
             &AddressPolicy::private_too(),
+            None,
             Some(&before),
             unguarded,
         );

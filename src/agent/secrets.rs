@@ -97,6 +97,16 @@ impl SecretStore {
         Some(known.get(name)?.value.as_ref().err()?.to_string())
     }
 
+    /// The secrets that are configured and have no value, with the reason.
+    pub(super) fn without_value(&self) -> Vec<(SecretName, String)> {
+        let known = self.known.load();
+        let faults = known.values().filter_map(|known| {
+            let fault = known.value.as_ref().err()?;
+            Some((known.config.name.clone(), fault.to_string()))
+        });
+        faults.collect()
+    }
+
     pub(super) fn get(&self, name: &SecretName) -> Result<SecretText, String> {
         let known = self.known.load();
         let known = known.get(name);

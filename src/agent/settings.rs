@@ -22,6 +22,8 @@ pub struct AgentSettings {
     /// The largest output of a step, in bytes.
     pub max_output: usize,
     pub connect_timeout: Duration,
+    /// Where this instance is: endpoints of this zone are called rather than others.
+    pub zone: Option<String>,
     /// Which addresses may be called.
     pub addresses: AddressPolicy,
     /// For the origins of steps that name a URL; a registered agent says it per endpoint.
@@ -79,6 +81,7 @@ impl Default for AgentSettings {
             is_shared: false,
             max_output: 256 * 1024,
             connect_timeout: Duration::from_secs(5),
+            zone: None,
             addresses: AddressPolicy::default(),
             default_max_in_flight: Endpoint::default_max_in_flight(),
             replies: Arc::default(),

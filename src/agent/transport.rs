@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use ::http::{Request, StatusCode};
+use ::http::{Request, StatusCode, header};
 use async_trait::async_trait;
 use tokio::time::Instant;
 
@@ -15,23 +15,22 @@ use super::{
     address,
     answer::{self, ResponseClass},
     body::{self, BodyError},
-    connections::{CallConnector, RequestBody, ResponseStream, Unanswered},
+    connections::ResponseStream,
+    connector::{CallConnector, RequestBody, Unanswered, root_cause},
     credentials::Credentials,
-    guard::Guard,
+    guard::{Guard, WatchedCall},
     http,
     meters::{self, CallMetrics},
+    quota,
     redact::Redactor,
     retry::{self, AgentRetryBudget},
     routing::{EndpointTarget, Endpoints, RoutedEndpoint},
     settings::{QueueCalls, ReplyAddress},
 };
 use crate::domain::{
-    AgentName, Call, CallBody, CallOutcome, Effect, Fault, FaultKind, Method, Purpose, ReplyMode,
-    RetrySpec, Target, Timestamp,
+    AgentName, Call, CallBody, CallOutcome, Effect, Fault, FaultKind, LoadSample, Method, Purpose,
+    ReplyMode, RetrySpec, Target, Timestamp, answer::LONGEST_POLL_WAIT,
 };
-
-/// A service cannot put the next poll off for longer.
-const LONGEST_POLL_WAIT: Duration = Duration::from_secs(3600);
 
 /// Asked before a call is made.
 #[async_trait]
@@ -107,6 +106,33 @@ impl Transient {
     }
 }
 
+/// What the result of a call shows of how much its endpoint can take.
+fn load(result: &Result<CallOutcome, Transient>) -> LoadSample<'_> {
+    const FULL: [StatusCode; 4] = [
+        StatusCode::TOO_MANY_REQUESTS,
+        StatusCode::BAD_GATEWAY,
+        StatusCode::SERVICE_UNAVAILABLE,
+        StatusCode::GATEWAY_TIMEOUT,
+    ];
+    match result {
+        Ok(
+            CallOutcome::Success(_)
+            | CallOutcome::Deferred
+            | CallOutcome::PollAt { .. }
+            | CallOutcome::Polled { .. }
+            | CallOutcome::Probed { .. },
+        ) => LoadSample::Served,
+        Ok(CallOutcome::Failed(_) | CallOutcome::Crashed(_) | CallOutcome::Transient { .. }) => {
+            LoadSample::Unclear
+        }
+        Err(Transient { fault, .. }) => match fault.status {
+            Some(status) if !FULL.iter().any(|full| status == full.as_u16()) => LoadSample::Unclear,
+            // Without one there was no connection, or it broke.
+            Some(_) | None => LoadSample::Refused(&fault.message),
+        },
+    }
+}
+
 /// Sends a call to the least loaded endpoint and weighs the answer.
 pub(super) struct Transport {
     pub agent: AgentName,
@@ -121,7 +147,7 @@ pub(super) struct Transport {
     pub replies: Arc<OnceLock<ReplyAddress>>,
     pub queues: Arc<OnceLock<QueueCalls>>,
     pub meters: Arc<CallMetrics>,
-    /// Only where endpoints have breakers.
+    /// Only where it matters how calls go.
     pub guard: Option<Arc<Guard>>,
     /// Only where the rate of the agent is limited: what the service asks one call for holds for all.
     pub throttled: Option<Arc<Guard>>,
@@ -153,7 +179,7 @@ impl Transport {
                 guard.throttle(wait, &fault.message);
             }
             let made = request.call.tries.saturating_add(1);
-            let backoff = retry::wait(&self.retry, made, retry_after, rand::random());
+            let backoff = retry::retry_wait(&self.retry, made, retry_after, rand::random());
             let wait = match &self.budget {
                 Some(budget) => budget.reserve(&self.retry, backoff),
                 None => backoff.into(),
@@ -197,12 +223,13 @@ impl Transport {
             Err(transient) if transient.is_ill_health() => Err(&*transient.fault.message),
             _ => Ok(()),
         };
-        // An endpoint with a breaker must get enough calls to show that it fails.
-        if health.is_err() && watched.is_none() {
+        // One that may be left out must get enough calls to show that it fails.
+        let may_be_left_out = watched.as_ref().is_some_and(WatchedCall::leaves_out);
+        if health.is_err() && !may_be_left_out {
             endpoint.failed();
         }
         if let Some(watched) = watched {
-            watched.ended(health);
+            watched.ended(health, load(&result));
         }
         result
     }
@@ -248,7 +275,7 @@ impl Transport {
     }
 
     /// What the agent adds to the request. Without it nothing is sent, and the call is tried again.
-    async fn credentials(
+    pub(super) async fn credentials(
         &self,
         request: CallAttempt<'_>,
     ) -> Result<Option<Arc<Credentials>>, Transient> {
@@ -259,12 +286,15 @@ impl Transport {
         ready.map_err(|why| request.transient(format!("the service was not called: {why}")))
     }
 
-    fn connector<'c>(&'c self, credentials: Option<&'c Credentials>) -> &'c CallConnector {
+    pub(super) fn connector<'c>(
+        &'c self,
+        credentials: Option<&'c Credentials>,
+    ) -> &'c CallConnector {
         let own = credentials.and_then(|credentials| credentials.connector.as_ref());
         own.unwrap_or(&self.connector)
     }
 
-    fn has_refused_token(
+    pub(super) fn has_refused_token(
         &self,
         answer: &ResponseStream,
         credentials: Option<&Credentials>,
@@ -275,7 +305,7 @@ impl Transport {
         answer.head.status == StatusCode::UNAUTHORIZED && access.has_refused_token(credentials)
     }
 
-    fn request(
+    pub(super) fn request(
         &self,
         way: &EndpointTarget,
         request: CallAttempt<'_>,
@@ -306,6 +336,16 @@ impl Transport {
     ) -> Result<CallOutcome, Transient> {
         let redactor = credentials.map(Credentials::redactor);
         let status = answer.head.status;
+        let headers = &answer.head.headers;
+        if let Some(guard) = &self.throttled
+            && !headers.contains_key(header::RETRY_AFTER)
+            && let Some(wait) = quota::used_up(headers)
+        {
+            guard.throttle(
+                wait,
+                "the service says in RateLimit that its quota is used up",
+            );
+        }
         let probes = matches!(request.call.purpose, Purpose::Probe(_));
         let polls = matches!(request.call.purpose, Purpose::Poll | Purpose::Cancel(_));
         let repeats = !probes
@@ -496,12 +536,12 @@ impl Transport {
     }
 }
 
-fn without_secrets(body: Vec<u8>, redactor: Option<&Redactor>) -> Vec<u8> {
+pub(super) fn without_secrets(body: Vec<u8>, redactor: Option<&Redactor>) -> Vec<u8> {
     let hidden = redactor.and_then(|redactor| redactor.hide(&body));
     hidden.unwrap_or(body)
 }
 
-fn text_without_secrets(text: String, redactor: Option<&Redactor>) -> String {
+pub(super) fn text_without_secrets(text: String, redactor: Option<&Redactor>) -> String {
     match redactor {
         Some(redactor) => redactor.hide_in_text(text),
         None => text,
@@ -518,10 +558,14 @@ fn broken(
     if let Some(refusal) = address::refusal_in(error) {
         return Ok(request.permanent(refusal.to_string()));
     }
-    let cause = http::root_cause(error);
+    let cause = root_cause(error);
     let url = &endpoint.url;
     if let Unanswered::Unconnected(_) = unanswered {
         return Err(request.transient(format!("could not connect to {url}: {cause}")));
+    }
+    if let Unanswered::Unprocessed(_) = unanswered {
+        // Nothing was done, so the effect is known.
+        return Err(request.transient(format!("the call to {url} failed: {cause}")));
     }
     let mut broken = request.transient(format!("the call to {url} broke off: {cause}"));
     broken.fault.effect = Effect::Unknown;

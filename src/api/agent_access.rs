@@ -11,8 +11,8 @@ use crate::{
     agent::Agents,
     domain::{
         AgentName, AgentSpec, AgentTlsSpec, AuthSpec, BasicSpec, ClientAuthMethod, ExtraFields,
-        FieldFault, Fields, LONGEST_EXTRA, LONGEST_PEM, LONGEST_URL, OAuthSpec, SecretName,
-        SecretRef, TextOrSecret, TlsVersion, text,
+        FieldFault, Fields, HttpVersion, LONGEST_EXTRA, LONGEST_PEM, LONGEST_URL, OAuthSpec,
+        SecretName, SecretRef, TextOrSecret, TlsVersion, text,
     },
 };
 
@@ -73,9 +73,11 @@ pub struct OAuthBody {
     )]
     audience: Option<String>,
     method: Option<ClientAuthMethodSchema>,
+    /// Of connections to the token endpoint, whose URL must begin with `https://`.
+    tls: Option<TlsBody>,
 }
 
-/// How the connections are secured, where that is not as for all agents. At least one endpoint must begin with `https://`.
+/// How connections are secured, where that is not as for all agents. At least one endpoint must begin with `https://`.
 #[derive(ToSchema)]
 #[schema(as = AgentTls)]
 #[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
@@ -121,6 +123,7 @@ pub fn read(fields: &mut Fields<'_>, spec: &mut AgentSpec) {
         let pointer = fields.pointer("tls");
         taken(fields, read_tls(tls, &pointer))
     });
+    spec.http_version = fields.choice("http_version", HttpVersion::ALL);
 }
 
 /// `None` where it is missing or null.
@@ -161,6 +164,10 @@ fn read_oauth(mut fields: Fields<'_>) -> Result<OAuthSpec, Vec<FieldFault>> {
     let scope = fields.string("scope", LONGEST_EXTRA);
     let audience = fields.string("audience", LONGEST_EXTRA);
     let method = fields.choice("method", ClientAuthMethod::ALL);
+    let tls = fields.object("tls").and_then(|tls| {
+        let pointer = fields.pointer("tls");
+        taken(&mut fields, read_tls(tls, &pointer))
+    });
     fields.finish()?;
     // Without one of them there was a fault.
     let (token_url, client_id) = token_url.zip(client_id).ok_or_else(Vec::new)?;
@@ -171,6 +178,7 @@ fn read_oauth(mut fields: Fields<'_>) -> Result<OAuthSpec, Vec<FieldFault>> {
         scope,
         audience,
         method: method.unwrap_or_default(),
+        tls,
     })
 }
 
@@ -351,9 +359,15 @@ mod tests {
                 r#"{"auth": {"oauth2": {"client_id": "c", "client_secret": {"secret": "a"}}}}"#,
                 "/auth/oauth2/token_url",
             ),
+            (
+                r#"{"auth": {"oauth2": {"token_url": "https://h", "client_id": "c", "client_secret": {"secret": "a"}, "tls": {"key": "hunter2"}}}}"#,
+                "/auth/oauth2/tls/key",
+            ),
             (r#"{"tls": {"key": "hunter2"}}"#, "/tls/key"),
             (r#"{"tls": {"ca": 7}}"#, "/tls/ca"),
             (r#"{"tls": {"min_version": "1.1"}}"#, "/tls/min_version"),
+            (r#"{"http_version": "3"}"#, "/http_version"),
+            (r#"{"http_version": 2}"#, "/http_version"),
             (r#"{"headers": {"x": 7}}"#, "/headers/x"),
             (r#"{"headers": {"x": {"secret": 7}}}"#, "/headers/x/secret"),
             (

@@ -110,14 +110,19 @@ fn read_pause(
             Some(end) if end <= now => {
                 fields.fault("until", format!("must be later than now, which is {now}"));
             }
-            Some(end) if end > now + *PAUSES.end() => {
-                fields.fault("until", "must be at most 366 days from now");
-            }
+            Some(end) if end > now + *PAUSES.end() => fields.fault("until", too_far(now)),
             Some(end) => until = Some(end),
         }
     }
     fields.finish()?;
     Ok((until, reason))
+}
+
+fn too_far(now: Timestamp) -> String {
+    let latest = now + *PAUSES.end();
+    format!(
+        "must be at most 366 days from now, {latest}; without `until` and `for` it is paused until you resume it"
+    )
 }
 
 /// Resume an agent
@@ -143,7 +148,7 @@ async fn resume(
 /// Open, close or reset the breakers of an agent
 ///
 /// `open`: no call is made until you close or reset it. `close`: calls are made, whatever fails, until you open or reset
-/// it. `reset`: it is closed and opens by itself again. This holds for all instances.
+/// it. `reset`: it is closed and opens by itself again; an ejected endpoint is called again. This holds for all instances.
 #[utoipa::path(
     post, path = "/v1/agents/{name}/breaker", tag = "agents", operation_id = "change_breaker",
     params(("name" = PlainName, Path, description = "The agent's name", example = "payments")),
@@ -163,7 +168,9 @@ async fn breaker(
     query.finish()?;
     let (action, endpoint, reason) = read_breaker(&body).map_err(Problem::invalid)?;
     let agent = known(&app, name).await?;
-    if agent.spec().breaker.is_none() {
+    // A reset also ends ejections.
+    let resets_ejections = action == BreakerAction::Reset && agent.spec().ejection.is_some();
+    if agent.spec().breaker.is_none() && !resets_ejections {
         return Err(Problem::new(
             ProblemKind::NoBreaker,
             format!(
@@ -211,7 +218,7 @@ fn read_breaker(body: &RawValue) -> Result<BreakerCommand, Vec<FieldFault>> {
 }
 
 /// Another instance may have registered the agent just now.
-async fn known(app: &App, name: String) -> Result<Arc<Agent>, Problem> {
+pub(super) async fn known(app: &App, name: String) -> Result<Arc<Agent>, Problem> {
     let name = AgentName::new(name);
     app.registered.refresh(&app.store.reader).await?;
     let registered = app.agents.list().into_iter();
@@ -274,11 +281,24 @@ mod tests {
             ),
             (r#"{"until": "1970-01-01T00:00:00Z"}"#, "/until"),
             (r#"{"until": "1972-01-01T00:00:00Z"}"#, "/until"),
+            (r#"{"until": "9999-12-31T23:59:59Z"}"#, "/until"),
             (r#"{"until": "tomorrow"}"#, "/until"),
             (r#"{"till": "1970-01-01T01:00:00Z"}"#, "/till"),
         ] {
             assert_eq!(paused(json), Err(vec![pointer.to_owned()]), "{json}");
         }
+    }
+
+    #[test]
+    fn an_end_that_is_too_far_says_what_to_do_however_far_it_is() {
+        for until in ["1972-01-01T00:00:00Z", "9999-12-31T23:59:59Z"] {
+            let json = format!(r#"{{"until": "{until}"}}"#);
+            let faults = read_pause(Some(&raw(&json)), NOW).unwrap_err();
+            let says = "must be at most 366 days from now, 1971-01-02T00:00:00.000Z; without";
+            assert!(faults[0].message.starts_with(says), "{until}: {faults:?}");
+        }
+        let faults = read_pause(Some(&raw(r#"{"until": "9999"}"#)), NOW).unwrap_err();
+        assert!(faults[0].message.contains("RFC 3339"), "{faults:?}");
     }
 
     #[test]

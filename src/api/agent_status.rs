@@ -3,12 +3,17 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::api::openapi::words::DurationSchema;
 use crate::{
     agent::Agent,
-    domain::{Breaker, BreakerState, Pause, Throttle, Timestamp},
+    domain::{
+        AdaptiveLimit, AgentControl, Breaker, BreakerState, EndpointState, InstanceId, Pause, Span,
+        Throttle, Timestamp,
+    },
+    store::Operations,
 };
 
-/// A pause of an agent by an operator.
+/// A pause of an agent, by an operator or in a window of downtime.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AgentPause)]
 pub struct PauseView {
@@ -17,6 +22,7 @@ pub struct PauseView {
     until: Option<Timestamp>,
     #[schema(required, example = "maintenance of the database")]
     reason: Option<String>,
+    /// An operator, or `downtime` in a window of the agent's `downtime`.
     #[schema(example = "operator:ann")]
     by: String,
     #[schema(value_type = String, format = DateTime)]
@@ -81,15 +87,18 @@ pub struct BreakerView {
 }
 
 impl PauseView {
+    pub fn until(&self) -> Option<Timestamp> {
+        self.until
+    }
+
     /// `None` if it is not paused.
     pub fn of(agent: &Agent) -> Option<Self> {
-        let pause = agent.control().control.pause;
         let Pause {
             until,
             reason,
             by,
             since,
-        } = pause.filter(|_| agent.is_paused())?;
+        } = agent.pause()?;
         Some(Self {
             until,
             reason,
@@ -123,6 +132,177 @@ impl BreakerView {
             by: breaker.map(|breaker| breaker.by.clone()),
             since: breaker.map(|breaker| breaker.since),
             until: breaker.and_then(Breaker::until),
+        }
+    }
+}
+
+/// Whether an endpoint takes new calls. What its breaker says is in `breakers`.
+#[derive(Serialize, ToSchema)]
+#[schema(as = EndpointStatus)]
+pub struct EndpointView {
+    #[schema(example = "http://10.0.0.5:8080")]
+    url: String,
+    /// `healthy`: it takes new calls. `ejected`: it has failed several times in a row, and gets none until `until`.
+    /// `unhealthy`: its checks fail, and it gets none until they succeed. `draining`: it gets no new work.
+    #[schema(example = "ejected")]
+    state: &'static str,
+    /// Null while it is healthy.
+    #[schema(required, example = "5 calls in a row failed")]
+    reason: Option<String>,
+    /// The instance that saw it; null while it is healthy.
+    #[schema(required, example = "node-1")]
+    by: Option<String>,
+    #[schema(value_type = Option<String>, required, format = DateTime)]
+    since: Option<Timestamp>,
+    /// Ejected: when it takes calls again.
+    #[schema(value_type = Option<String>, required, format = DateTime)]
+    until: Option<Timestamp>,
+    /// Calls of this instance that are in flight there.
+    #[schema(example = 2)]
+    in_flight: u32,
+    /// Only if the agent is adaptive: how many calls of this instance may be in flight there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    adaptive: Option<AdaptiveLimitView>,
+    /// Only of an endpoint that is draining, and only where a single agent is read: what is left to be done there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left: Option<LeftView>,
+}
+
+/// How many calls of this instance may be in flight to an endpoint, and what decides that.
+#[derive(Serialize, ToSchema)]
+#[schema(as = AdaptiveLimit)]
+pub struct AdaptiveLimitView {
+    /// What it is now.
+    #[schema(example = 6)]
+    limit: u32,
+    #[schema(example = 2)]
+    least: u32,
+    #[schema(example = 64)]
+    most: u32,
+    /// How long calls took of late: half of them took longer. Null before some have ended.
+    #[schema(value_type = Option<DurationSchema>, required, example = "110ms")]
+    latency: Option<Span>,
+    /// How long they take with few in flight, which `latency` is compared with unless `slow_after` is given.
+    #[schema(value_type = Option<DurationSchema>, required, example = "100ms")]
+    lowest_latency: Option<Span>,
+    /// Why it fell last; null if it has not, or has come back since.
+    #[schema(
+        required,
+        example = "fell from 9 to 6: 2 of 12 calls were refused or broke off; the last one: the service responded 503 Service Unavailable"
+    )]
+    reason: Option<String>,
+}
+
+impl AdaptiveLimitView {
+    fn new(limit: &AdaptiveLimit) -> Self {
+        Self {
+            limit: limit.limit(),
+            least: limit.least(),
+            most: limit.most(),
+            latency: limit.latency(),
+            lowest_latency: limit.lowest_latency(),
+            reason: limit.reason().map(str::to_owned),
+        }
+    }
+}
+
+/// What is left at an endpoint that is drained. It can be stopped when there are no calls, every instance has said so, and
+/// there are no operations.
+#[derive(Serialize, ToSchema)]
+#[schema(as = EndpointLeft)]
+pub struct LeftView {
+    /// In flight, of all instances together, to about a second.
+    #[schema(example = 3)]
+    calls: u64,
+    /// The instances that live and have not said yet how many they have.
+    #[schema(max_items = 1000, example = json!(["node-3"]))]
+    unconfirmed: Vec<String>,
+    /// Operations that began there and are still polled, or are to be cancelled.
+    #[schema(example = 2)]
+    operations: usize,
+    /// The agent has more operations than were looked at, which are 10,000: there may be more of them here.
+    is_at_least: bool,
+}
+
+impl EndpointView {
+    pub fn is_draining(&self) -> bool {
+        self.state == "draining"
+    }
+
+    /// `living`: the instances that live.
+    pub fn with_left(
+        self,
+        control: &AgentControl,
+        living: &[InstanceId],
+        operations: &Operations,
+    ) -> Self {
+        let known = control.left.get(&self.url);
+        let of = |instance: &InstanceId| known.and_then(|left| left.get(instance.as_str()));
+        let calls = living.iter().filter_map(of).map(|calls| u64::from(*calls));
+        let unheard = living.iter().filter(|instance| of(instance).is_none());
+        let left = LeftView {
+            calls: calls.sum(),
+            unconfirmed: unheard.map(ToString::to_string).collect(),
+            operations: operations.at(&self.url),
+            is_at_least: operations.is_at_least,
+        };
+        Self {
+            left: Some(left),
+            ..self
+        }
+    }
+
+    /// One for each endpoint; `None` if they take calls whatever happens.
+    pub fn all(agent: &Agent) -> Option<Vec<Self>> {
+        let spec = agent.spec();
+        let drains = spec.endpoints.iter().any(|endpoint| endpoint.drain);
+        let limits = agent.limits();
+        if spec.ejection.is_none() && spec.health.is_none() && limits.is_none() && !drains {
+            return None;
+        }
+        let mut limits = limits.iter().flatten();
+        let endpoints = agent.spec().endpoints.iter().zip(agent.endpoints());
+        let views = endpoints.map(|(endpoint, (state, in_flight))| Self {
+            in_flight,
+            adaptive: limits.next().map(AdaptiveLimitView::new),
+            ..Self::new(&endpoint.url, state)
+        });
+        Some(views.collect())
+    }
+
+    fn new(url: &str, state: EndpointState) -> Self {
+        let healthy = Self {
+            url: url.to_owned(),
+            state: "healthy",
+            reason: None,
+            by: None,
+            since: None,
+            until: None,
+            in_flight: 0,
+            adaptive: None,
+            left: None,
+        };
+        match state {
+            EndpointState::Healthy => healthy,
+            EndpointState::Ejected(ejection) => Self {
+                state: "ejected",
+                reason: Some(ejection.reason),
+                by: Some(ejection.by),
+                since: Some(ejection.since),
+                until: Some(ejection.until),
+                ..healthy
+            },
+            EndpointState::Draining => Self {
+                state: "draining",
+                ..healthy
+            },
+            EndpointState::Unhealthy(unhealthy) => Self {
+                state: "unhealthy",
+                reason: Some(unhealthy.reason),
+                by: Some(unhealthy.by),
+                since: Some(unhealthy.since),
+                ..healthy
+            },
         }
     }
 }

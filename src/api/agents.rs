@@ -15,19 +15,22 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     App, Problem,
     agent_access::{self, AuthBody, SecretRefBody, SecretView, TextOrSecretBody, TlsBody},
-    agent_status::{BreakerView, PauseView, ThrottleView},
+    agent_lanes::{self, FairnessBody, KeyLimitBody, LaneView, WorkflowStepsView},
+    agent_status::{BreakerView, EndpointView, PauseView, ThrottleView},
     extract::{
         IfTagged, JsonBody, NamePath, PageQuery, PlainName, Query, RegistrationHeaders, plain_name,
     },
+    last_check::LastCheckView,
     problem::{ProblemBody, ProblemKind},
     response::{Page, json, tagged},
 };
-use crate::api::openapi::words::{AgentModeSchema, DurationSchema};
+use crate::api::openapi::words::{AgentModeSchema, DurationSchema, HttpVersionSchema};
 use crate::{
     agent::Agent,
     domain::{
-        AgentMode, AgentName, AgentSpec, BreakerSpec, ETag, Endpoint, FieldFault, Fields,
-        RATE_FORMS, Rate, RateLimitSpec, RetrySpec, Span, Timestamp, WorkerName,
+        AdaptiveSpec, AgentMode, AgentName, AgentSpec, BreakerSpec, DowntimeSpec, ETag,
+        EjectionSpec, Endpoint, FieldFault, Fields, HealthSpec, RATE_FORMS, RateLimitSpec,
+        RetrySpec, Span, Timestamp, WorkerName, read_rate,
     },
 };
 
@@ -39,7 +42,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(put, get, delete))
 }
 
-/// The endpoints of an agent's service, and its retry policy; or the mode `pull`, with nothing else.
+/// The endpoints of an agent's service, and how it is called; or the mode `pull`, perhaps with `limits` and `fairness`.
 #[derive(ToSchema)]
 #[schema(as = AgentSpec)]
 #[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
@@ -57,11 +60,26 @@ pub struct SpecBody {
     /// The most calls in flight at once, all instances together. Default: what the endpoints take from each instance.
     #[schema(minimum = 1, maximum = 100_000, example = 20)]
     max_in_flight: Option<u32>,
+    /// How many calls are in flight to an endpoint adapts to what it takes, between `least` and its `max_in_flight`, by the
+    /// latency of calls and by refusals; each instance goes by its own calls. Not for queues. `{}` has the defaults. Default:
+    /// as many as `max_in_flight` says.
+    adaptive: Option<AdaptiveBody>,
     /// Protects the service: an endpoint that keeps failing is not called for a while, and its steps wait. `{}` has the
     /// defaults. Default: no breaker.
     breaker: Option<BreakerSpecBody>,
+    /// An endpoint that fails several times in a row gets no calls for a while, if at least half of the endpoints stay.
+    /// `{}` has the defaults. Default: none is ejected.
+    ejection: Option<EjectionBody>,
+    /// Each endpoint is asked again and again whether it is well; one that is not gets no calls until it is. Not for
+    /// queues. Default: nobody asks.
+    health: Option<HealthBody>,
     /// How many calls may begin in a time, all instances together. Default: any number.
     rate_limit: Option<RateLimitBody>,
+    /// What holds for each key of the tasks, such as a customer. Also for agents with the mode `pull`.
+    #[schema(max_items = 4)]
+    limits: Option<Vec<KeyLimitBody>>,
+    /// Default: steps go by priority and age alone. Also for agents with the mode `pull`.
+    fairness: Option<FairnessBody>,
     /// Added to every request, in place of headers of the step with these names.
     #[schema(example = json!({"x-tenant": "acme", "x-api-key": {"secret": "payments-key"}}))]
     headers: Option<BTreeMap<String, TextOrSecretBody>>,
@@ -77,6 +95,56 @@ pub struct SpecBody {
     #[schema(max_items = 4)]
     sign: Option<Vec<SecretRefBody>>,
     tls: Option<TlsBody>,
+    /// With `2` the endpoints are called with HTTP/2 and nothing else: over `https://` they must offer it by ALPN, over `http://` it is
+    /// spoken at once (prior knowledge). Not for queues. Default: 1.1.
+    http_version: Option<HttpVersionSchema>,
+    /// Windows in which it is paused as by an operator, also an agent with the mode `pull`.
+    #[schema(max_items = 16)]
+    downtime: Option<Vec<DowntimeBody>>,
+}
+
+/// A window that repeats, in which an agent is paused.
+#[derive(ToSchema)]
+#[schema(as = Downtime)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct DowntimeBody {
+    /// When it begins: minute, hour, day of the month, month and day of the week, by the clock of `timezone`. Where that
+    /// jumps over a time, it begins as much later; of a time that comes twice, the first counts.
+    #[schema(max_length = 200, example = "0 2 * * SUN")]
+    cron: String,
+    /// How long it takes, 1 m to 7 d, and less than it takes until the next one begins.
+    #[schema(example = "2h")]
+    r#for: DurationSchema,
+    /// The name of a time zone of IANA.
+    #[schema(default = "UTC", example = "Europe/Berlin")]
+    timezone: Option<String>,
+    #[schema(max_length = 1000, example = "maintenance of the database")]
+    reason: Option<String>,
+}
+
+/// A window of downtime that is to come.
+#[derive(Serialize, ToSchema)]
+#[schema(as = DowntimeWindow)]
+pub struct DowntimeView {
+    #[schema(value_type = String, format = DateTime)]
+    from: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    until: Timestamp,
+    #[schema(required, example = "maintenance of the database")]
+    reason: Option<String>,
+}
+
+/// Unfinished tasks whose own complete-by comes before the end of a pause, and which have unfinished steps at the agent.
+#[derive(Serialize, ToSchema)]
+#[schema(as = TasksInDanger)]
+pub struct InDangerView {
+    #[schema(value_type = String, format = DateTime)]
+    complete_by_before: Timestamp,
+    #[schema(example = 12)]
+    tasks: u64,
+    /// Whether the count stopped after a thousand tasks with such a complete-by: there may be more.
+    #[schema(example = false)]
+    is_at_least: bool,
 }
 
 /// The most calls that begin in a time, all instances together. Steps beyond wait in the queue.
@@ -90,6 +158,20 @@ pub struct RateLimitBody {
     /// How many calls may begin at once after a rest. Default: what the rate gives in a tenth of a second, at least 1.
     #[schema(minimum = 1, maximum = 100_000, example = 10)]
     burst: Option<u32>,
+}
+
+/// How the limit of calls in flight to an endpoint adapts: it grows while calls are quick, and falls when they queue or are
+/// refused.
+#[derive(ToSchema)]
+#[schema(as = Adaptive)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct AdaptiveBody {
+    /// Where it begins, and below which it never falls. At most the smallest `max_in_flight` of the agent and its endpoints.
+    #[schema(default = 2, minimum = 1, maximum = 100_000, example = 2)]
+    least: Option<u32>,
+    /// Half of the calls must be quicker, 1 ms to 1 h. Default: it goes by how long calls take with few in flight.
+    #[schema(example = "2s")]
+    slow_after: Option<DurationSchema>,
 }
 
 /// When the breaker of an endpoint opens, and how it closes. Every endpoint has one of its own.
@@ -121,6 +203,44 @@ pub struct BreakerSpecBody {
     canaries: Option<u32>,
 }
 
+/// When an endpoint is ejected: it gets no calls for a while, and the others of its agent take them.
+#[derive(ToSchema)]
+#[schema(as = Ejection)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct EjectionBody {
+    /// So many calls in a row failed, by the calls of one instance. What counts is what counts for a breaker.
+    #[schema(default = 5, minimum = 1, maximum = 1000, example = 5)]
+    after: Option<u32>,
+    /// For how long the first time, 100 ms to 1 h; the second time in a row twice as long, and so on.
+    #[schema(default = "10s", example = "10s")]
+    r#for: Option<DurationSchema>,
+    /// The longest time, up to 1 h.
+    #[schema(default = "5m", example = "5m")]
+    max: Option<DurationSchema>,
+}
+
+/// A GET to each endpoint, made by one instance. 2xx means that it is well.
+#[derive(ToSchema)]
+#[schema(as = HealthCheck)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct HealthBody {
+    /// Below the URL of the endpoint; it may have a query.
+    #[schema(pattern = "^/", example = "/health")]
+    path: String,
+    /// From one check to the next, 1 s to 1 h.
+    #[schema(default = "10s", example = "10s")]
+    interval: Option<DurationSchema>,
+    /// Within which the response comes, 100 ms to 1 m, and at most `interval`.
+    #[schema(default = "2s", example = "2s")]
+    timeout: Option<DurationSchema>,
+    /// So many checks in a row must fail.
+    #[schema(default = 3, minimum = 1, maximum = 100, example = 3)]
+    unhealthy_after: Option<u32>,
+    /// So many checks in a row must succeed afterwards.
+    #[schema(default = 2, minimum = 1, maximum = 100, example = 2)]
+    healthy_after: Option<u32>,
+}
+
 /// One address of the service.
 #[derive(ToSchema)]
 #[schema(as = Endpoint)]
@@ -133,6 +253,18 @@ pub struct EndpointBody {
     /// The most calls in flight at once, from one instance.
     #[schema(default = 64, minimum = 1, maximum = 100_000, example = 64)]
     max_in_flight: Option<u32>,
+    /// Instances with this `instance.zone` call it rather than others, while it is well and has room.
+    #[schema(
+        min_length = 1,
+        max_length = 64,
+        pattern = "^[A-Za-z0-9._-]+$",
+        example = "eu-central-1a"
+    )]
+    zone: Option<String>,
+    /// It gets no new work, so that it can be stopped when nothing is left there; one endpoint must get some. Calls in flight
+    /// continue, and so do polls and cancellations of operations that began there.
+    #[schema(default = false, example = false)]
+    drain: Option<bool>,
 }
 
 /// Backoff between the tries of one call after transient faults: a random wait between zero and `initial *
@@ -182,21 +314,51 @@ pub struct AgentView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 128)]
     secrets: Option<Vec<SecretView>>,
-    /// Only while an operator has paused it.
+    /// Only while it is paused, by an operator or in a window of its downtime.
     #[serde(skip_serializing_if = "Option::is_none")]
     pause: Option<PauseView>,
+    /// Only where a single agent is read, and it has windows of downtime: the next ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 3)]
+    next_downtime: Option<Vec<DowntimeView>>,
+    /// Only where a single agent is read: the tasks that will not be done in time because of its pause, if that has an end,
+    /// or else of its next window of downtime.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_danger: Option<InDangerView>,
     /// Only while its service has asked to be left alone, and only if its rate is limited.
     #[serde(skip_serializing_if = "Option::is_none")]
     throttle: Option<ThrottleView>,
+    /// Only where a single agent is read, and was checked: what its service held then of what steps rely on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    check: Option<LastCheckView>,
     /// Only if it has a breaker: the breaker of each endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 32)]
     breakers: Option<Vec<BreakerView>>,
+    /// Only if it is adaptive, its endpoints can be ejected or are checked, or one is drained: which of them take new calls, and
+    /// how many, in the order of `spec`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 32)]
+    endpoints: Option<Vec<EndpointView>>,
     /// Only where a single agent with `max_in_flight` is read, and other instances may call it: the slots that each
     /// instance holds. Together they are never more than `max_in_flight`, once it has come down to that.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 1000)]
     slots: Option<Vec<InstanceSlotsView>>,
+    /// Only where a single agent with `limits` or `fairness` is read: the first twenty lanes with queued steps, by their
+    /// keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 20)]
+    lanes: Option<Vec<LaneView>>,
+    /// Only where a single agent is read, and steps are queued whose workflow limits them by keys: how many, by workflow.
+    /// They are in `lanes` too, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 20)]
+    limited_by_workflows: Option<Vec<WorkflowStepsView>>,
+    /// Only where a single agent is read, and the database cannot be reached: why what it knows of the agent is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = json!(null))]
+    incomplete: Option<String>,
     /// Only where a single agent with the mode `pull` is read: the workers that were seen in the last day, and those
     /// that hold steps.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -254,6 +416,12 @@ pub struct HeldStepView {
 const MOST_WORKERS: usize = 1000;
 /// The most steps that a response lists.
 const MOST_HELD: usize = 1000;
+/// The windows of downtime that a response lists.
+const MOST_WINDOWS: usize = 3;
+/// The most tasks that are looked at for those in danger.
+const MOST_IN_DANGER: usize = 1000;
+/// So many operations of an agent are looked at.
+const MOST_OPERATIONS: usize = 10_000;
 
 /// The workers of an agent: as this instance saw them, as others did, and those that hold steps.
 async fn workers(app: &App, agent: &AgentName) -> Result<Vec<WorkerView>, Problem> {
@@ -298,6 +466,7 @@ impl AgentView {
             pause: PauseView::of(agent),
             throttle: ThrottleView::of(agent),
             breakers: BreakerView::all(agent),
+            endpoints: EndpointView::all(agent),
             ..Self::new(app, agent.name(), agent.spec(), agent.in_flight())
         }
     }
@@ -318,9 +487,16 @@ impl AgentView {
             capacity: capacity.min(spec.max_in_flight.map_or(u64::MAX, u64::from)),
             secrets: SecretView::all(&app.agents, name, spec),
             pause: None,
+            next_downtime: None,
+            in_danger: None,
             throttle: None,
             breakers: None,
+            endpoints: None,
+            check: None,
             slots: None,
+            lanes: None,
+            limited_by_workflows: None,
+            incomplete: None,
             workers: None,
         }
     }
@@ -377,10 +553,31 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
     let max_open = max_open.map(|most| most as u32);
     let max_in_flight = fields.integer("max_in_flight", 0..=i64::from(u32::MAX));
     let max_in_flight = max_in_flight.map(|most| most as u32);
+    let adaptive = fields.object("adaptive").and_then(|adaptive| {
+        let read = read_adaptive(adaptive);
+        read.map_err(|faults| fields.extend(faults)).ok()
+    });
     let breaker = fields.object("breaker").and_then(|breaker| {
         let read = read_breaker(breaker);
         read.map_err(|faults| fields.extend(faults)).ok()
     });
+    let ejection = fields.object("ejection").and_then(|ejection| {
+        let read = read_ejection(ejection);
+        read.map_err(|faults| fields.extend(faults)).ok()
+    });
+    let health = fields.object("health").and_then(|health| {
+        let read = read_health(health);
+        read.map_err(|faults| fields.extend(faults)).ok()
+    });
+    let mut downtime = Vec::new();
+    let listed = fields.array("downtime").unwrap_or_default();
+    for (at, window) in listed.into_iter().enumerate() {
+        let pointer = format!("{}/{at}", fields.pointer("downtime"));
+        match read_downtime(window, &pointer) {
+            Ok(window) => downtime.push(window),
+            Err(faults) => fields.extend(faults),
+        }
+    }
     let rate_limit = fields.object("rate_limit").and_then(|limit| {
         let read = read_rate_limit(limit);
         read.map_err(|faults| fields.extend(faults)).ok()
@@ -390,12 +587,17 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
         endpoints,
         retry,
         max_open,
+        adaptive,
         breaker,
+        ejection,
+        health,
+        downtime,
         max_in_flight,
         rate_limit,
         ..AgentSpec::default()
     };
     agent_access::read(&mut fields, &mut spec);
+    agent_lanes::read(&mut fields, &mut spec);
     // A field that could not be parsed would be reported a second time below, as missing.
     fields.finish()?;
     let wrong = spec.faults("").into_iter();
@@ -409,16 +611,33 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
     }
 }
 
+fn read_adaptive(mut fields: Fields<'_>) -> Result<AdaptiveSpec, Vec<FieldFault>> {
+    let mut spec = AdaptiveSpec::default();
+    let least = fields.integer("least", AdaptiveSpec::LEAST);
+    spec.least = least.map_or(spec.least, |least| least as u32);
+    spec.slow_after = fields.span("slow_after", Span::default()..=Span::LONGEST);
+    fields.finish()?;
+    Ok(spec)
+}
+
 fn read_breaker(mut fields: Fields<'_>) -> Result<BreakerSpec, Vec<FieldFault>> {
     let mut spec = BreakerSpec::default();
     let any = Span::default()..=Span::LONGEST;
-    for (name, number) in [
-        ("failure_percent", &mut spec.failure_percent),
-        ("slow_percent", &mut spec.slow_percent),
-        ("min_calls", &mut spec.min_calls),
-        ("canaries", &mut spec.canaries),
+    for (name, number, range) in [
+        (
+            "failure_percent",
+            &mut spec.failure_percent,
+            BreakerSpec::PERCENTS,
+        ),
+        (
+            "slow_percent",
+            &mut spec.slow_percent,
+            BreakerSpec::PERCENTS,
+        ),
+        ("min_calls", &mut spec.min_calls, BreakerSpec::MIN_CALLS),
+        ("canaries", &mut spec.canaries, BreakerSpec::CANARIES),
     ] {
-        let given = fields.integer(name, 0..=i64::from(u32::MAX));
+        let given = fields.integer(name, range);
         *number = given.map_or(*number, |given| given as u32);
     }
     spec.slow_after = fields.span("slow_after", any.clone());
@@ -428,20 +647,67 @@ fn read_breaker(mut fields: Fields<'_>) -> Result<BreakerSpec, Vec<FieldFault>> 
     Ok(spec)
 }
 
-fn read_rate_limit(mut fields: Fields<'_>) -> Result<RateLimitSpec, Vec<FieldFault>> {
-    let mut rate = None;
-    let is_missing = fields.peek("rate").is_none();
-    match fields.string("rate", 100) {
-        Some(text) => {
-            rate = Rate::parse(&text);
-            if rate.is_none() {
-                fields.fault("rate", format!("must be a rate {RATE_FORMS}"));
-            }
-        }
-        None if is_missing => fields.missing("rate", format!("give a rate {RATE_FORMS}")),
-        // Not a string: the fault is there.
-        None => {}
+fn read_ejection(mut fields: Fields<'_>) -> Result<EjectionSpec, Vec<FieldFault>> {
+    let mut spec = EjectionSpec::default();
+    let any = Span::default()..=Span::LONGEST;
+    let after = fields.integer("after", EjectionSpec::FAILURES);
+    spec.after = after.map_or(spec.after, |after| after as u32);
+    spec.base = fields.span("for", any.clone()).unwrap_or(spec.base);
+    spec.max = fields.span("max", any).unwrap_or(spec.max);
+    fields.finish()?;
+    Ok(spec)
+}
+
+fn read_health(mut fields: Fields<'_>) -> Result<HealthSpec, Vec<FieldFault>> {
+    if fields.peek("path").is_none() {
+        fields.missing("path", "give a path such as \"/health\"");
     }
+    let mut spec = HealthSpec::at(fields.string("path", LONGEST_URL).unwrap_or_default());
+    let any = Span::default()..=Span::LONGEST;
+    for (name, span) in [
+        ("interval", &mut spec.interval),
+        ("timeout", &mut spec.timeout),
+    ] {
+        *span = fields.span(name, any.clone()).unwrap_or(*span);
+    }
+    for (name, count) in [
+        ("unhealthy_after", &mut spec.unhealthy_after),
+        ("healthy_after", &mut spec.healthy_after),
+    ] {
+        let given = fields.integer(name, HealthSpec::COUNTS);
+        *count = given.map_or(*count, |given| given as u32);
+    }
+    fields.finish()?;
+    Ok(spec)
+}
+
+fn read_downtime(body: &RawValue, pointer: &str) -> Result<DowntimeSpec, Vec<FieldFault>> {
+    let mut fields = Fields::of(body, pointer)?;
+    for (name, remedy) in [
+        ("cron", "give five fields such as \"0 2 * * SUN\""),
+        ("for", "give a duration such as \"2h\""),
+    ] {
+        if fields.peek(name).is_none() {
+            fields.missing(name, remedy);
+        }
+    }
+    let spec = DowntimeSpec {
+        cron: fields
+            .string("cron", DowntimeSpec::LONGEST_CRON)
+            .unwrap_or_default(),
+        length: { fields.span("for", Span::default()..=Span::LONGEST) }.unwrap_or_default(),
+        timezone: { fields.string("timezone", 100) }.unwrap_or_else(DowntimeSpec::default_timezone),
+        reason: fields.string("reason", DowntimeSpec::LONGEST_REASON),
+    };
+    fields.finish()?;
+    Ok(spec)
+}
+
+fn read_rate_limit(mut fields: Fields<'_>) -> Result<RateLimitSpec, Vec<FieldFault>> {
+    if fields.peek("rate").is_none() {
+        fields.missing("rate", format!("give a rate {RATE_FORMS}"));
+    }
+    let rate = read_rate(&mut fields);
     let burst = fields.integer("burst", RateLimitSpec::BURSTS);
     let burst = burst.map(|burst| burst as u32);
     fields.finish()?;
@@ -459,8 +725,15 @@ fn read_endpoint(body: &RawValue, pointer: &str) -> Result<Option<Endpoint>, Vec
     let max_in_flight = fields.integer("max_in_flight", 0..=i64::from(u32::MAX));
     let max_in_flight =
         max_in_flight.map_or(Endpoint::default_max_in_flight(), |count| count as u32);
+    let zone = fields.string("zone", LONGEST_URL);
+    let drain = fields.boolean("drain").unwrap_or_default();
     fields.finish()?;
-    Ok(url.map(|url| Endpoint { url, max_in_flight }))
+    Ok(url.map(|url| Endpoint {
+        url,
+        max_in_flight,
+        zone,
+        drain,
+    }))
 }
 
 /// Register or change an agent
@@ -508,6 +781,8 @@ async fn put(
         pause: known.as_deref().and_then(PauseView::of),
         throttle: known.as_deref().and_then(ThrottleView::of),
         breakers: known.as_deref().and_then(BreakerView::all),
+        endpoints: known.as_deref().and_then(EndpointView::all),
+        check: LastCheckView::of(&app, &name),
         ..AgentView::new(&app, &name, &spec, in_flight)
     };
     if !is_new {
@@ -590,9 +865,26 @@ pub(super) async fn one(app: &App, name: &AgentName) -> Result<Response, Problem
     let agent = agents.iter().find(|agent| agent.name() == name);
     let agent = agent.ok_or_else(|| no_such_agent(name))?;
     let mut view = AgentView::of(app, agent);
+    view.check = LastCheckView::of(app, name);
+    match add_recorded(app, agent, &mut view).await {
+        Ok(()) => {}
+        // Breakers and pauses are known without it, and are asked for when things fail.
+        Err(problem) if problem.kind() == ProblemKind::StoreUnavailable => {
+            view.incomplete = Some(problem.detail().to_owned());
+        }
+        Err(problem) => return Err(problem),
+    }
+    Ok(view.respond(StatusCode::OK))
+}
+
+/// Adds what only the record knows of an agent.
+async fn add_recorded(app: &App, agent: &Arc<Agent>, view: &mut AgentView) -> Result<(), Problem> {
+    let name = agent.name();
     if agent.spec().mode == AgentMode::Pull {
         view.workers = Some(workers(app, name).await?);
     }
+    view.lanes = LaneView::first(app, agent).await?;
+    view.limited_by_workflows = WorkflowStepsView::first(app, agent).await?;
     if agent.spec().max_in_flight.is_some() && app.store.is_shared {
         let shares = app.store.reader.slots_of(name).await?;
         let held = shares
@@ -605,7 +897,55 @@ pub(super) async fn one(app: &App, name: &AgentName) -> Result<Response, Problem
         });
         view.slots = Some(views.collect());
     }
-    Ok(view.respond(StatusCode::OK))
+    if !agent.spec().downtime.is_empty() {
+        let now = app.store.reader.now().await?;
+        let windows = agent.next_windows(now, MOST_WINDOWS).into_iter();
+        let windows = windows.map(|window| DowntimeView {
+            from: window.start,
+            until: window.end,
+            reason: window.reason,
+        });
+        view.next_downtime = Some(windows.collect());
+    }
+    let end = match &view.pause {
+        Some(pause) => pause.until(),
+        None => { view.next_downtime.iter().flatten() }
+            .map(|window| window.until)
+            .next(),
+    };
+    if let Some(end) = end {
+        let found = app
+            .store
+            .reader
+            .tasks_in_danger(name, end, MOST_IN_DANGER)
+            .await?;
+        view.in_danger = Some(InDangerView {
+            complete_by_before: end,
+            tasks: found.tasks,
+            is_at_least: found.looked_at >= MOST_IN_DANGER as u64,
+        });
+    }
+    let endpoints = { view.endpoints.iter().flatten() };
+    if { endpoints }.any(EndpointView::is_draining) {
+        let instances = app.store.reader.instances().await?;
+        let now = instances.now;
+        let records = instances.records.into_iter();
+        let living: Vec<_> = records
+            .filter(|(record, _)| !record.lease.is_over(now))
+            .map(|(record, _)| record.lease.holder.instance)
+            .collect();
+        // Before the operations: a call that is over may have begun one.
+        let control = agent.control().control;
+        let reader = &app.store.reader;
+        let operations = reader.operations(name, MOST_OPERATIONS).await?;
+        let with_left = |endpoint: EndpointView| match endpoint.is_draining() {
+            true => endpoint.with_left(&control, &living, &operations),
+            false => endpoint,
+        };
+        let endpoints = view.endpoints.take();
+        view.endpoints = endpoints.map(|endpoints| endpoints.into_iter().map(with_left).collect());
+    }
+    Ok(())
 }
 
 fn must_be_ours(app: &App, name: &AgentName) -> Result<(), Problem> {

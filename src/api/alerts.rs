@@ -41,12 +41,13 @@ crate::api::openapi::words::words! {
 pub struct AlertView {
     #[schema(value_type = String, format = "uuid", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")]
     id: Uuid,
-    /// The task that needs attention; null if the alert is about a receiver of messages.
+    /// The task that needs attention, the first of `count`; null if the alert is about a receiver of messages.
     #[schema(required, value_type = Option<String>, format = "uuid", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c")]
     task: Option<TaskId>,
     #[schema(required, example = "charge")]
     step: Option<String>,
-    /// The receiver that messages cannot be delivered to: the name of a configured one, or an origin.
+    /// The receiver that messages cannot be delivered to: the name of a configured one, or an origin. Of an alert about
+    /// something else than a task, a name for that, such as `broker:main`, `agent:payments` or `secret:token`.
     #[schema(required, example = "shop")]
     receiver: Option<String>,
     #[schema(value_type = AlertKindSchema, example = "task.error")]
@@ -64,6 +65,28 @@ pub struct AlertView {
     acknowledged_by: Option<String>,
     #[schema(required, value_type = Option<String>, format = DateTime)]
     closed_at: Option<Timestamp>,
+    /// The agent at which steps failed; null if they call no service.
+    #[schema(required, example = "payments")]
+    agent: Option<String>,
+    /// What failed steps have in common: those with one cause have one alert.
+    #[schema(
+        required,
+        example = "agent payments: 503 Service Unavailable, failures exhausted"
+    )]
+    cause: Option<String>,
+    /// How many steps need attention for this cause; of a closed alert, how many did. Above 1000 it is some seconds old,
+    /// and of a closed alert the most at one time. It is at most 1,000,000.
+    #[schema(example = 25000)]
+    count: u64,
+    /// When the latest step failed.
+    #[schema(value_type = String, format = DateTime, example = "2026-01-31T09:46:10.000Z")]
+    last_at: Timestamp,
+    /// Up to three of the tasks. `part_of` lists all.
+    #[schema(value_type = Vec<Uuid>)]
+    tasks: Vec<TaskId>,
+    /// The alert with `count` that this one of a single step is part of. Only with the filters `task` and `part_of`.
+    #[schema(required)]
+    part_of: Option<Uuid>,
 }
 
 impl From<Alert> for AlertView {
@@ -80,18 +103,26 @@ impl From<Alert> for AlertView {
             acknowledged_at: alert.acknowledged_at,
             acknowledged_by: alert.acknowledged_by,
             closed_at: alert.closed_at,
+            agent: alert.agent.map(|agent| agent.to_string()),
+            cause: alert.cause,
+            count: alert.count,
+            last_at: alert.last_at,
+            tasks: alert.tasks,
+            part_of: alert.part_of.map(|whole| whole.0),
         }
     }
 }
 
 /// List alerts
 ///
-/// Newest first. An alert is listed if it matches every given filter.
+/// Newest first. An alert is listed if it matches every given filter. Steps that failed at one agent for one cause have
+/// one alert; with `task` or `part_of`, the alerts of single steps are listed.
 #[utoipa::path(
     get, path = "/v1/alerts", tag = "alerts", operation_id = "list_alerts",
     params(
         ("state" = Option<AlertState>, Query, description = "The state of the alerts to list", example = "open"),
         ("task" = Option<Uuid>, Query, description = "The id of a task", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c"),
+        ("part_of" = Option<Uuid>, Query, description = "The id of an alert: lists those of its single steps", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f"),
         PageQuery,
     ),
     responses((status = 200, description = "A page of alerts", body = Page<AlertView>)),
@@ -101,12 +132,17 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
     let task = query.value("task", "the id of a task, a UUID", |text| {
         Uuid::try_parse(text).ok().map(TaskId)
     })?;
+    let part_of = query.value("part_of", "the id of an alert, a UUID", |text| {
+        Uuid::try_parse(text).ok().map(AlertId)
+    })?;
     let limit = query.limit()?;
     let (before, cursors) = query.cursor(|text| Uuid::try_parse(text).ok().map(AlertId))?;
     query.finish()?;
     let asked = AlertQuery {
         state,
         task,
+        part_of,
+        id: None,
         before,
         limit: limit + 1,
     };
@@ -118,8 +154,9 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
 
 /// Acknowledge an alert
 ///
-/// Records that a person is looking at it. The alert stays open until its cause is resolved; repeating the request
-/// changes nothing.
+/// Records that a person is looking at it, and at all steps with its cause. The alert stays open until the last of them is
+/// resolved; repeating the request changes nothing. For the alert of a single step, the one that it is part of is
+/// acknowledged.
 #[utoipa::path(
     post, path = "/v1/alerts/{id}/acknowledge", tag = "alerts", operation_id = "acknowledge_alert",
     params(("id" = Uuid, Path, description = "The alert's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),

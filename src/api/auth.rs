@@ -56,6 +56,8 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/tasks/{id}/steps/{name}/retry", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/skip", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/resolve", Operate),
+    (Method::POST, "/v1/tasks/{id}/signals/{name}", Submit),
+    (Method::POST, "/v1/signals/{workflow}/{key}/{name}", Submit),
     (Method::POST, "/v1/replies", Work),
     // The token in the path is the credential.
     (Method::POST, "/v1/replies/{token}", Open),
@@ -81,6 +83,8 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/agents/{name}/pause", Operate),
     (Method::POST, "/v1/agents/{name}/resume", Operate),
     (Method::POST, "/v1/agents/{name}/breaker", Operate),
+    // It calls the service under the agent's name, with a request of the caller.
+    (Method::POST, "/v1/agents/{name}/check", Admin),
     (Method::PUT, "/v1/agents/{name}", Admin),
     (Method::DELETE, "/v1/agents/{name}", Admin),
     (Method::GET, "/v1/instances", Read),

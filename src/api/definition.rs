@@ -10,7 +10,7 @@ use crate::api::openapi::words::{
     ReplyModeSchema, UndoPolicySchema,
 };
 
-/// One step: a call to one remote service.
+/// One step: a call to one remote service, a wait, or a signal that is awaited.
 #[derive(ToSchema)]
 #[schema(as = StepDefinition, example = json!({
     "name": "charge",
@@ -30,12 +30,18 @@ pub struct StepBody {
     /// 1 to 64 letters, digits, `_` or `-`, starting with a letter; unique within the task.
     #[schema(example = "charge")]
     name: String,
-    /// A registered agent; alternatively set `url`.
+    /// A registered agent; alternatively set `url`, `wait` or `signal`.
     #[schema(example = "payments")]
     agent: Option<String>,
     /// The URL to call without a registered agent, if the settings allow it.
     #[schema(example = "http://127.0.0.1:9000")]
     url: Option<String>,
+    /// The step calls no service: it is processed when this time has come. Of the other fields it can only have `name`,
+    /// `after`, `when` and `on_permanent`, which applies if an expression cannot be evaluated.
+    wait: Option<WaitBody>,
+    /// The step calls no service: it is processed when its signal comes, `POST /v1/tasks/{id}/signals/{name}`. It can have the
+    /// same other fields as with `wait`.
+    signal: Option<SignalBody>,
     /// The steps that must be done before this one. Default: the previous step in the list. An empty list: none.
     #[schema(example = json!(["reserve"]))]
     after: Option<Vec<String>>,
@@ -75,6 +81,38 @@ pub struct StepBody {
     /// The point of no return: once this step is done, the task can no longer be undone, only completed.
     #[schema(default = false)]
     pivot: Option<bool>,
+}
+
+/// How long a step waits: exactly one of the fields.
+#[derive(ToSchema)]
+#[schema(as = Wait, example = json!({ "for": "1h" }))]
+pub struct WaitBody {
+    /// A duration that begins when the step is ready, or an expression that gives one; at most 3650d.
+    #[schema(example = "1h")]
+    r#for: Option<String>,
+    /// A time in RFC 3339, or an expression that gives one; at most 3650d away. If it has passed, the step is processed at
+    /// once.
+    #[schema(example = "{{ input.departure }}")]
+    until: Option<String>,
+}
+
+/// A signal that a step awaits. Its payload is the step's output.
+#[derive(ToSchema)]
+#[schema(as = Signal, example = json!({ "within": "3d", "on_timeout": "undo" }))]
+pub struct SignalBody {
+    /// How long it is awaited from when the step is ready: 1s to 3650d.
+    #[schema(example = "3d")]
+    within: DurationSchema,
+    /// What happens if it does not come by then.
+    #[schema(default = "error", example = "undo")]
+    on_timeout: Option<PolicySchema>,
+    /// A JSON Schema (2020-12) that the payload must match, as for `input_schema`: otherwise the signal is refused.
+    #[schema(value_type = JsonSchema, required = false, example = json!({"type": "object", "required": ["approved"]}))]
+    schema: Option<String>,
+    /// A condition over `signal` (the payload), `input`, `task` and `steps.<name>.output`: a signal for which it is false is
+    /// refused.
+    #[schema(example = "signal.order == input.order")]
+    r#match: Option<String>,
 }
 
 /// Asks a service to cancel work whose reply is no longer awaited.
@@ -179,6 +217,16 @@ pub struct PoliciesBody {
     /// What happens when the task's own complete-by passes.
     #[schema(default = "error", example = "undo")]
     on_deadline: Option<DeadlinePolicySchema>,
+    /// How long a task can still be undone after it was processed, up to ten years. Default: as long as it is kept.
+    #[schema(example = "30d")]
+    undoable_for: Option<DurationSchema>,
+    /// Any JSON with expressions over `input`, `task` and `steps.<name>.output`: the `output` of the task once it is processed.
+    #[schema(value_type = JsonSchema, required = false, example = json!({"charge": "{{ steps.charge.output.id }}"}))]
+    output: Option<String>,
+    /// A JSON Schema (2020-12) that the input of tasks must match. `$ref` leads to places in it, and patterns have neither
+    /// lookaround nor backreferences. At most 64 KiB.
+    #[schema(value_type = JsonSchema, required = false, example = json!({"type": "object", "required": ["sku"], "properties": {"sku": {"type": "string"}}}))]
+    input_schema: Option<String>,
 }
 
 /// The HTTP request of a step. `{{ … }}` is an expression over `input`, `task` and `steps.<name>.output`; an

@@ -5,8 +5,10 @@ use axum::{http::StatusCode, response::Response};
 use utoipa::ToSchema;
 
 use super::{App, bulkhead::EvaluationPermit, response::json};
-use crate::api::openapi::words::{DurationSchema, MethodSchema, StepRunsSchema, WarningCodeSchema};
-use crate::domain::{Definition, TaskFields, dry_run};
+use crate::api::openapi::words::{
+    DurationSchema, MethodSchema, StepKindSchema, StepRunsSchema, WarningCodeSchema,
+};
+use crate::domain::{Definition, PlannedAgent, TaskFields, Timestamp, dry_run};
 
 /// What a definition would do. This is a forecast: nothing was stored.
 #[derive(ToSchema)]
@@ -58,11 +60,14 @@ pub struct UndoStepBody {
 pub struct PlannedStepBody {
     #[schema(example = "charge")]
     name: String,
-    /// The agent, or the origin of the step's URL.
-    #[schema(example = "payments")]
-    agent: String,
-    #[schema(example = "POST")]
-    method: MethodSchema,
+    #[schema(example = "call")]
+    kind: StepKindSchema,
+    /// The agent, or the origin of the step's URL; null if the step calls no service.
+    #[schema(required, example = "payments")]
+    agent: Option<String>,
+    /// Null if the step calls no service.
+    #[schema(required, example = "POST")]
+    method: Option<MethodSchema>,
     /// The steps that must be done before this one.
     #[schema(example = json!(["reserve"]))]
     after: Vec<String>,
@@ -76,6 +81,7 @@ pub struct PlannedStepBody {
     /// The most attempts.
     #[schema(example = 4)]
     attempts: u32,
+    /// Of a wait: how long it takes, or 0ms where that is not known in advance.
     #[schema(example = "2m7s")]
     worst_case: DurationSchema,
 }
@@ -103,9 +109,18 @@ pub fn respond(
     fields: &TaskFields<'_>,
     permit: &EvaluationPermit<'_>,
 ) -> Response {
+    // A forecast: the clock of this machine is good enough.
+    let now = Timestamp::from_millis(jiff::Timestamp::now().as_millisecond());
+    let fields = TaskFields {
+        now: Some(now),
+        ..*fields
+    };
     permit.run(|| {
-        let report = dry_run(definition, fields, &|agent| {
-            Some(app.agents.get(agent)?.spec().into())
+        let report = dry_run(definition, &fields, &|agent| {
+            let known: PlannedAgent = app.agents.get(agent)?.spec().into();
+            let check = app.agents.last_check(agent);
+            let check = check.and_then(|(check, is_current)| is_current.then_some(check));
+            Some(PlannedAgent { check, ..known })
         });
         json(StatusCode::OK, &report)
     })

@@ -3,7 +3,9 @@
 //! pattern and no SQL.
 
 mod agent_access;
+mod agent_check;
 mod agent_controls;
+mod agent_lanes;
 mod agent_status;
 mod agents;
 mod alerts;
@@ -18,13 +20,16 @@ mod ended_tasks;
 pub mod extract;
 mod hold;
 mod instances;
+mod last_check;
 mod messages;
 mod middleware;
 mod openapi;
 mod operations;
 mod origin;
+mod payload_check;
 pub mod problem;
 mod problem_pages;
+mod queue_gauges;
 mod replies;
 pub mod request_id;
 pub mod response;
@@ -43,6 +48,7 @@ use axum::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
+pub use agent_check::RunningChecks;
 pub use bulkhead::EvaluationBulkhead;
 pub use problem::{Problem, refuse};
 pub use replies::reply_by_message;
@@ -62,6 +68,7 @@ fn resources() -> OpenApiRouter<Arc<App>> {
         .merge(workflows::routes())
         .merge(agents::routes())
         .merge(agent_controls::routes())
+        .merge(agent_check::routes())
         .merge(workers::routes())
         .merge(instances::routes())
         .merge(hold::routes())

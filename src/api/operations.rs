@@ -21,12 +21,13 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     App, Problem,
     problem::{ProblemBody, ProblemKind},
+    queue_gauges::{self, QueueBlocks, ShownBlocks},
     response::json,
 };
 use crate::{
-    agent::metrics_label,
+    agent::{Agents, metrics_label},
     domain::{AlertKind, StepStatus, TaskStatus},
-    store::{SharedReader, StoreCounts},
+    store::{SharedReader, StoreCounts, StoreError},
     telemetry::Metrics,
 };
 
@@ -134,7 +135,7 @@ async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
 async fn metrics_text(State(app): State<Arc<App>>) -> Response {
     gauge!("provost_held").set(f64::from(u8::from(app.hold.is_held())));
     app.ended_tasks.count(&app.store.housekeeping, &app.stop);
-    app.gauges.refresh(&app.store.reader).await;
+    app.gauges.refresh(&app.store.reader, &app.agents).await;
     let headers = [(header::CONTENT_TYPE, Metrics::CONTENT_TYPE)];
     (headers, app.metrics.render()).into_response()
 }
@@ -152,14 +153,15 @@ struct GaugeSnapshot {
     lines: HashSet<String>,
     /// The kinds of alerts, for the same reason.
     alerts: HashSet<String>,
+    blocks: ShownBlocks,
 }
 
 impl Gauges {
     /// Counts again if the last count is too old. Scrapers that arrive meanwhile wait briefly for the same count,
     /// which continues without them.
-    async fn refresh(&self, reader: &SharedReader) {
+    async fn refresh(&self, reader: &SharedReader, agents: &Arc<Agents>) {
         let until = tokio::time::Instant::now() + COUNT_WITHIN;
-        let reader = reader.clone();
+        let (reader, agents) = (reader.clone(), Arc::clone(agents));
         let Ok(mut counted) = timeout_at(until, self.0.clone().lock_owned()).await else {
             return;
         };
@@ -168,8 +170,16 @@ impl Gauges {
         }
         let counting = tokio::spawn(async move {
             let asked = Instant::now();
-            match reader.counts().await {
-                Ok(counts) => counted.show(&counts),
+            let read = async {
+                let counts = reader.counts().await?;
+                let blocks = QueueBlocks::read(&agents, &counts, &reader).await?;
+                Ok::<_, StoreError>((counts, blocks))
+            };
+            match read.await {
+                Ok((counts, blocks)) => {
+                    counted.show(&counts);
+                    counted.blocks.show(&blocks);
+                }
                 // The metrics of the process are useful even when the store cannot be counted.
                 Err(error) => warn!(%error, "could not count tasks and steps for the metrics"),
             }
@@ -206,28 +216,22 @@ impl GaugeSnapshot {
             gauge!("provost_queue_depth", "agent" => agent.clone()).set(count as f64);
             self.lines.insert(agent);
         }
-        let of_step = |named: &str| {
-            let mut kinds = AlertKind::ALL.iter().copied();
-            kinds.any(|kind| kind.is_of_step() && kind.as_str() == named)
-        };
-        let of_steps = counts
-            .open_alerts
-            .iter()
-            .filter(|(kind, _)| of_step(kind))
-            .map(|(_, count)| count)
-            .sum();
         let queued: u64 = counts.queued.iter().map(|(_, count)| count).sum();
         for (state, count) in [
             (StepStatus::Waiting, counts.waiting),
             (StepStatus::Pending, queued + counts.delayed),
-            (StepStatus::Processing, counts.held + counts.awaited),
-            // A step in error has exactly one open alert.
-            (StepStatus::Error, of_steps),
+            (
+                StepStatus::Processing,
+                counts.held + counts.awaited + counts.waits,
+            ),
+            (StepStatus::Error, counts.failed),
         ] {
             gauge!("provost_steps", "state" => state.as_str()).set(count as f64);
         }
         gauge!("provost_steps_delayed").set(counts.delayed as f64);
         gauge!("provost_replies_awaited").set(counts.awaited as f64);
+        gauge!("provost_steps_waiting_for_event").set(counts.waits as f64);
+        gauge!("provost_tasks_at_risk").set(counts.at_risk as f64);
         for &kind in AlertKind::ALL {
             // Reported even when it is zero, so that a monitoring rule can refer to it from the start.
             self.alerts.insert(kind.as_str().to_owned());
@@ -259,6 +263,7 @@ fn lines(counts: &StoreCounts) -> HashMap<String, u64> {
 }
 
 fn describe() {
+    queue_gauges::describe();
     metrics::describe_gauge!(
         "provost_tasks",
         "Tasks by state. Processed, undone and cancelled tasks are counted in the background and absent until the first count is complete"
@@ -278,6 +283,14 @@ fn describe() {
     metrics::describe_gauge!(
         "provost_replies_awaited",
         "Steps whose service has promised to reply later, or that a worker has fetched"
+    );
+    metrics::describe_gauge!(
+        "provost_steps_waiting_for_event",
+        "Steps that call no service and wait for a time or a signal"
+    );
+    metrics::describe_gauge!(
+        "provost_tasks_at_risk",
+        "Tasks that will be late by what is known, up to 10,000"
     );
     metrics::describe_gauge!(
         "provost_steps",
@@ -315,8 +328,11 @@ mod tests {
             held: 3,
             awaited: 6,
             open_alerts: vec![("task.error".to_owned(), 2)],
+            failed: 2,
             messages_pending: 4,
             messages_dead: 1,
+            at_risk: 8,
+            waits: 10,
         };
         let mut counted = GaugeSnapshot::default();
         let shown = |counted: &mut GaugeSnapshot, counts: &StoreCounts| {
@@ -331,8 +347,10 @@ mod tests {
             "provost_queue_depth{agent=\"(url)\"} 3",
             "provost_steps_delayed 1",
             "provost_steps{state=\"waiting\"} 5",
-            "provost_steps{state=\"processing\"} 9",
+            "provost_steps{state=\"processing\"} 19",
             "provost_replies_awaited 6",
+            "provost_tasks_at_risk 8",
+            "provost_steps_waiting_for_event 10",
             "provost_steps{state=\"pending\"} 11",
             "provost_alerts_open{kind=\"task.error\"} 2",
             "provost_alerts_open{kind=\"message.undeliverable\"} 0",

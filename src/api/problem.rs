@@ -54,6 +54,7 @@ kinds! {
     NotFound = "not-found", NOT_FOUND, "Not found";
     NoSuchTask = "no-such-task", NOT_FOUND, "Task not found";
     NoSuchStep = "no-such-step", NOT_FOUND, "Step not found";
+    AmbiguousKey = "ambiguous-key", CONFLICT, "Several tasks have this key";
     NoSuchWorkflow = "no-such-workflow", NOT_FOUND, "Workflow not found";
     NoSuchAgent = "no-such-agent", NOT_FOUND, "Agent not found";
     NoSuchAlert = "no-such-alert", NOT_FOUND, "Alert not found";
@@ -65,9 +66,12 @@ kinds! {
     WrongStepState = "wrong-step-state", CONFLICT, "Step state does not allow this";
     LateReply = "late-reply", CONFLICT, "Reply came too late";
     PastPivot = "past-pivot", CONFLICT, "Task can no longer be undone";
+    UndoExpired = "undo-expired", CONFLICT, "Too late to undo the task";
+    TaskLimit = "task-limit", CONFLICT, "Too many tasks with this key";
     MessagePending = "message-pending", CONFLICT, "Message is still being delivered";
     AgentConfigured = "agent-configured", CONFLICT, "Agent is defined in the configuration file";
     AgentIsCalled = "agent-is-called", CONFLICT, "Agent is called";
+    CannotCheck = "cannot-check", CONFLICT, "Agent cannot be checked";
     NoBreaker = "no-breaker", CONFLICT, "Agent has no breaker";
     VersionMismatch = "version-mismatch", PRECONDITION_FAILED, "Task has changed";
     PreconditionFailed = "precondition-failed", PRECONDITION_FAILED, "Precondition failed";
@@ -79,6 +83,7 @@ kinds! {
     NotJson = "not-json", UNSUPPORTED_MEDIA_TYPE, "Unsupported media type";
     EncodedBody = "encoded-body", UNSUPPORTED_MEDIA_TYPE, "Unsupported content encoding";
     Invalid = "invalid", UNPROCESSABLE_ENTITY, "Invalid request";
+    SignalMismatch = "signal-mismatch", UNPROCESSABLE_ENTITY, "Signal does not match";
     KeyReused = "idempotency-key-reused", UNPROCESSABLE_ENTITY, "Idempotency-Key reused";
     StoreFull = "store-full", SERVICE_UNAVAILABLE, "Store is full";
     StoreUnavailable = "store-unavailable", SERVICE_UNAVAILABLE, "Store unavailable";
@@ -273,7 +278,9 @@ impl From<CommandError> for Problem {
                     Refusal::Ended(_) => ProblemKind::TaskEnded,
                     Refusal::TaskState { .. } => ProblemKind::WrongTaskState,
                     Refusal::PastPivot { .. } => ProblemKind::PastPivot,
+                    Refusal::UndoExpired { .. } => ProblemKind::UndoExpired,
                     Refusal::Late { .. } => ProblemKind::LateReply,
+                    Refusal::SignalMismatch { .. } => ProblemKind::SignalMismatch,
                     Refusal::StepState { .. }
                     | Refusal::Deferred { .. }
                     | Refusal::NotDue { .. } => ProblemKind::WrongStepState,
@@ -290,6 +297,7 @@ impl From<CommandError> for Problem {
                 Self::new(ProblemKind::VersionMismatch, detail).with("version", current)
             }
             CommandError::KeyReused => Self::new(ProblemKind::KeyReused, detail),
+            CommandError::TaskLimit { .. } => Self::new(ProblemKind::TaskLimit, detail),
             CommandError::Panicked => Self::new(ProblemKind::Internal, detail),
             CommandError::Store(error) => error.into(),
         }

@@ -476,7 +476,7 @@ fn failure(message: String, permanent: bool) -> CallOutcome {
 }
 
 /// Of the content: blanks and the order of names make no difference.
-fn digest(kind: &str, json: &str) -> ReplyDigest {
+pub(super) fn digest(kind: &str, json: &str) -> ReplyDigest {
     let content = match serde_json::from_str::<Value>(json) {
         Ok(mut content) => {
             content.sort_all_objects();

@@ -22,6 +22,7 @@ use crate::{
 
 use super::{
     Problem,
+    agent_check::RunningChecks,
     bulkhead::{EvaluationBulkhead, EvaluationPermit},
 };
 pub use super::{ended_tasks::EndedTasks, operations::Gauges, workflows::WorkflowCache};
@@ -62,6 +63,7 @@ pub struct App {
     /// Permits for callers who wait for a task or follow it. There are fewer than connections, so that short
     /// requests always get through.
     pub waits: Arc<Semaphore>,
+    pub checks: RunningChecks,
 }
 
 impl App {
@@ -102,7 +104,8 @@ impl App {
         let compile = |budget: &Budget| {
             parse_steps_within(steps, "/steps", policies, &self.limits, self, budget)
         };
-        if permit.is_none() && steps.as_json().len() <= LONG {
+        let length = steps.as_json().len() + policies.as_json().map_or(0, str::len);
+        if permit.is_none() && length <= LONG {
             let budget = Budget::new(AT_ONCE);
             let compiled = compile(&budget);
             if !budget.is_used_up() {

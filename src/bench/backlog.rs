@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     BenchError,
-    backlog_report::{BacklogReport, Memory, Side, Turn},
+    backlog_report::{BacklogReport, MeasuredPair, Memory, Side},
     history,
     load::{self, Amount},
     pages,
@@ -127,7 +127,7 @@ async fn turns(options: &BenchOptions, sides: &mut Sides) -> Result<BacklogRepor
     for _ in 0..options.rounds {
         let empty = turn(&empty, share, options.at_rest).await?;
         let full = turn(&full, share, options.at_rest).await?;
-        turns.push(Turn { empty, full });
+        turns.push(MeasuredPair { empty, full });
     }
     let pages = match &made {
         Some(history) => pages::measure(&full[0], history).await?,

@@ -20,7 +20,7 @@ pub struct Side {
 }
 
 /// Both servers, measured one right after the other.
-pub struct Turn {
+pub struct MeasuredPair {
     pub empty: Side,
     pub full: Side,
 }
@@ -34,7 +34,7 @@ pub struct Memory {
 }
 
 pub struct BacklogReport {
-    pub turns: Vec<Turn>,
+    pub turns: Vec<MeasuredPair>,
     /// Of the full server, where it has a history; the slowest first.
     pub pages: Vec<MeasuredPage>,
     pub memory: Memory,
@@ -90,7 +90,7 @@ impl BacklogReport {
             ),
         ];
         for (name, value, shown) in rows {
-            let of = |side: fn(&Turn) -> &Side| {
+            let of = |side: fn(&MeasuredPair) -> &Side| {
                 median(self.turns.iter().map(|turn| value(side(turn)))).unwrap_or_default()
             };
             let ratios = self.turns.iter();
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn the_ratio_is_that_of_the_rounds_and_one_odd_round_does_not_move_it() {
-        let turn = |empty, full| Turn { empty, full };
+        let turn = |empty, full| MeasuredPair { empty, full };
         let report = BacklogReport {
             turns: vec![
                 turn(side(1, 2), side(2, 4)),

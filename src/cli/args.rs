@@ -4,8 +4,13 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, value_parser};
 
+use super::{
+    agent_check::{AgentCheckOptions, CheckServer},
+    rehearse::TestOptions,
+    validate::ValidateOptions,
+};
 use crate::{
-    config::{FlagValue, Sources},
+    config::{self, ConfigError, FlagValue, Sources},
     domain::{SPAN_FORMS, Span, TaskStatus, WorkflowName},
 };
 
@@ -97,6 +102,37 @@ Examples:
     )]
     Bench(BenchOptions),
 
+    /// Try a workflow without its services and without waiting: cases with mocked responses, and every fault in turn
+    #[command(
+        after_help = "A file of cases says for each case what the services respond, and what is expected: the steps that run, the
+requests that are sent, outputs, undo, the end. Time is virtual: a wait of three days takes no time. The rules are
+those of the service. docs/testing-workflows.md describes the files.
+
+With --explore no expectation is checked: a fault is tried at every step of the first case (or of --case), forward
+and back, and the report says how each ends and which effects stand then.
+
+Exits with 0 if all cases passed, 1 if one failed, 2 if a file cannot be used.
+
+Examples:
+  provost test order.json order.cases.yaml
+  provost test order.json order.cases.yaml --junit results.xml
+  provost test order.json order.cases.yaml --update
+  provost test order.json order.cases.yaml --explore"
+    )]
+    Test(TestOptions),
+
+    /// Check files of workflows for faults, without a service
+    #[command(
+        after_help = "Prints each fault and each warning as file:line:column: message. Whether agents, receivers and URLs may be used
+only a running service knows: PUT /v1/workflows/{name} and POST /v1/workflows/{name}/validate check that too.
+
+Exits with 0 if all files are valid, 1 if one has a fault, 2 if one cannot be read.
+
+Example:
+  provost validate workflows/*.json"
+    )]
+    Validate(ValidateOptions),
+
     /// Print the OpenAPI 3.1 document of the API
     #[command(after_help = "\
 Example:
@@ -153,6 +189,10 @@ Examples:
     )]
     Purge(PurgeFlags),
 
+    /// Commands about the agents of a running service
+    #[command(subcommand)]
+    Agent(AgentSubcommand),
+
     /// Check whether the server on this machine is ready; exits with 0 if it is, 1 if not
     #[command(
         after_help = "Finds the server by the same settings as `serve`. Intended for containers, which have no curl.
@@ -161,6 +201,83 @@ Example, in a Dockerfile:
   HEALTHCHECK CMD [\"provost\", \"healthcheck\"]"
     )]
     Healthcheck(PlaceFlags),
+}
+
+#[derive(clap::Subcommand)]
+pub enum AgentSubcommand {
+    /// Call the service of an agent as steps would, and report what holds of what they rely on
+    #[command(
+        after_help = "The running service makes the calls: about thirty, for up to two minutes. THEY MAKE REAL WORK at the service of
+the agent, about ten times under keys of their own, which is undone if the file has an undo.
+
+The file is a step as a workflow has it, with what else the check needs:
+  { \"request\": { \"path\": \"/charges\", \"body\": { \"amount\": \"{{ input.amount }}\" } },
+    \"undo\": { \"request\": { \"method\": \"DELETE\", \"path\": \"/charges\" } },
+    \"probe\": { \"request\": { \"path\": \"/charges\" }, \"outcome\": \"response.body.state\" },
+    \"complete_within\": \"10s\", \"input\": { \"amount\": 5 }, \"within\": \"1m\" }
+
+Exits with 0 if everything passed, 1 if something failed, 2 if something could not be checked.
+
+Examples:
+  provost agent check payments --request charge.json
+  PROVOST_API_TOKEN=… provost agent check payments --request charge.json --server https://provost.example --json"
+    )]
+    Check(AgentCheckFlags),
+}
+
+#[derive(Args)]
+pub struct AgentCheckFlags {
+    /// The name of the agent
+    #[arg(value_name = "NAME")]
+    agent: String,
+
+    /// The step to check it with, as JSON; - reads it from standard input
+    #[arg(long, value_name = "FILE")]
+    request: PathBuf,
+
+    /// The service [default: where the settings say that it listens]
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+
+    /// A token of the role admin, if the service requires one
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "PROVOST_API_TOKEN",
+        hide_env_values = true
+    )]
+    token: Option<String>,
+
+    /// Print the response of the service
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    file: FileFlag,
+}
+
+impl AgentCheckFlags {
+    /// Reads the settings only if they must say where the service is.
+    pub fn options(self, env: Vec<(String, String)>) -> Result<AgentCheckOptions, ConfigError> {
+        let server = match self.server {
+            Some(url) => CheckServer::Url(url),
+            None => {
+                let sources = Sources {
+                    file: self.file.config,
+                    env,
+                    flags: Vec::new(),
+                };
+                CheckServer::Settings(Box::new(config::load(&sources)?))
+            }
+        };
+        Ok(AgentCheckOptions {
+            agent: self.agent,
+            request: self.request,
+            server,
+            token: self.token,
+            json: self.json,
+        })
+    }
 }
 
 #[derive(Args, Debug)]

@@ -1,12 +1,18 @@
 //! The command line. It turns arguments, environment and files into one typed [`CliCommand`]; other modules run the
 //! command.
 
+pub mod agent_check;
 mod args;
 pub mod backup;
+mod exploration;
 pub mod files;
 pub mod healthcheck;
 pub mod purge;
+pub mod rehearse;
 pub mod serve;
+mod sources;
+mod test_report;
+pub mod validate;
 
 use std::path::PathBuf;
 
@@ -36,6 +42,12 @@ pub enum CliCommand {
     Purge(Box<Config>, PurgeOptions),
     /// Check whether the server that listens here is ready.
     Healthcheck(healthcheck::HealthcheckTarget),
+    /// Have a running service check one of its agents.
+    CheckAgent(agent_check::AgentCheckOptions),
+    /// Run the cases of a workflow without its services.
+    Test(rehearse::TestOptions),
+    /// Check files of workflows.
+    Validate(validate::ValidateOptions),
 }
 
 /// The exit code for a wrong argument or setting; clap uses the same.
@@ -70,6 +82,8 @@ fn command(
         args::Subcommand::Demo(options) => CliCommand::Demo(options),
         args::Subcommand::Bench(options) => CliCommand::Bench(options),
         args::Subcommand::Openapi => CliCommand::Openapi,
+        args::Subcommand::Test(options) => CliCommand::Test(options),
+        args::Subcommand::Validate(options) => CliCommand::Validate(options),
         args::Subcommand::CheckConfig(flags) => {
             let sources = flags.sources(env);
             let config = config::load(&sources)?;
@@ -88,6 +102,9 @@ fn command(
         args::Subcommand::Purge(flags) => {
             let (sources, options) = flags.sources(env);
             CliCommand::Purge(Box::new(config::load(&sources)?), options)
+        }
+        args::Subcommand::Agent(args::AgentSubcommand::Check(flags)) => {
+            CliCommand::CheckAgent(flags.options(env)?)
         }
         args::Subcommand::Healthcheck(flags) => {
             let config = config::load(&flags.sources(env))?;

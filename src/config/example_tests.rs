@@ -10,7 +10,7 @@ use super::{
     load,
     settings::{LISTS, SETTINGS},
 };
-use crate::domain::{AgentMode, AgentSpec, BreakerSpec, RetrySpec};
+use crate::domain::{AgentMode, AgentSpec, BreakerSpec, EjectionSpec, HealthSpec, RetrySpec};
 
 const EXAMPLE: &str = include_str!("../../provost.toml.example");
 
@@ -61,6 +61,7 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
     let mut config = load_text(&uncommented());
     assert!(config.instance_id.take().is_some());
     assert!(config.store.max_size.take().is_some());
+    assert!(config.instance.zone.take().is_some());
     assert!(config.public_url.take().is_some());
     let tls = std::mem::take(&mut config.tls);
     assert!(tls.certificate.is_some() && tls.key.is_some());
@@ -94,9 +95,15 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
         retry,
         max_open,
         max_in_flight,
+        adaptive,
         breaker,
+        ejection,
+        health,
         rate_limit,
+        limits,
+        fairness,
         headers,
+        downtime,
         auth,
         tls,
         ..
@@ -106,9 +113,16 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
     assert_eq!(max_open, Some(1000));
     assert_eq!(max_in_flight, Some(20));
     assert_eq!(rate_limit.map(|limit| limit.burst()), Some(5));
+    assert_eq!(limits[0].max_in_flight, Some(5));
+    assert_eq!(fairness.unwrap().weights["acme"], 3);
     assert!(headers.contains_key("x-tenant") && auth.is_some() && tls.is_some());
+    assert_eq!(downtime[0].reason.as_deref(), Some("maintenance"));
     let secret = config.secrets.remove(0);
     assert!(secret.file.is_some() && secret.env.is_none());
+    assert_eq!(health, Some(HealthSpec::at("/health".to_owned())));
+    assert_eq!(ejection, Some(EjectionSpec::default()));
+    let adaptive = adaptive.unwrap();
+    assert_eq!((adaptive.least, adaptive.slow_after), (2, None));
     let breaker = breaker.unwrap();
     assert!(breaker.slow_after.is_some());
     assert_eq!(

@@ -189,7 +189,10 @@ fn an_unknown_setting_is_refused_by_name_with_those_that_exist_beside_it() {
     let unknown = fault("[supervisor]\nintervall = \"1s\"", &[]);
     assert_eq!(unknown.setting, "supervisor.intervall");
     assert_eq!(unknown.found, "an unknown setting; did you mean interval?");
-    assert_eq!(unknown.allowed, "interval, batch");
+    assert_eq!(
+        unknown.allowed,
+        "interval, batch, prediction_interval, alert_at_risk"
+    );
     for (text, meant) in [
         ("listn = \"x\"", "listen"),
         ("[cals]\nallow = []", "calls"),

@@ -205,12 +205,15 @@ pub struct TlsConfig {
 pub struct InstanceConfig {
     /// How long other instances wait for one that has stopped renewing its lease.
     pub lease: Span,
+    /// Where it is: it calls endpoints of this zone rather than others.
+    pub zone: Option<String>,
 }
 
 impl Default for InstanceConfig {
     fn default() -> Self {
         Self {
             lease: Span::from_secs(10),
+            zone: None,
         }
     }
 }
@@ -237,6 +240,10 @@ pub struct SupervisorConfig {
     pub interval: Span,
     /// The most steps that one command expires.
     pub batch: usize,
+    /// Between two looks for tasks that will be late.
+    pub prediction_interval: Span,
+    /// Whether an agent that makes tasks late has an alert.
+    pub alert_at_risk: bool,
 }
 
 impl Default for SupervisorConfig {
@@ -244,6 +251,8 @@ impl Default for SupervisorConfig {
         Self {
             interval: Span::from_secs(1),
             batch: 500,
+            prediction_interval: Span::from_secs(5),
+            alert_at_risk: false,
         }
     }
 }

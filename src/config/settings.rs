@@ -54,7 +54,7 @@ const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
 /// In the order of `provost.toml.example`.
-pub static SETTINGS: [Setting; 51] = [
+pub static SETTINGS: [Setting; 54] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -74,9 +74,12 @@ pub static SETTINGS: [Setting; 51] = [
     setting("tls.certificate", Rule::File),
     setting("tls.key", Rule::File),
     setting("instance.lease", Rule::Span(Span::from_secs(1), HOUR)),
+    setting("instance.zone", Rule::Instance),
     setting("scheduler.poll", Rule::Span(SOON, HOUR)),
     setting("supervisor.interval", Rule::Span(SOON, HOUR)),
     setting("supervisor.batch", Rule::Count(1, 10_000)),
+    setting("supervisor.prediction_interval", Rule::Span(SOON, HOUR)),
+    setting("supervisor.alert_at_risk", Rule::Switch),
     setting(
         "retention.keep",
         Rule::SpanOrForever(Span::from_secs(0), Span::LONGEST),

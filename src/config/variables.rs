@@ -9,7 +9,7 @@ use crate::domain::nearest;
 const PREFIX: &str = "PROVOST_";
 
 /// Flags that are not settings but read the environment.
-const FLAGS: [&str; 2] = ["CONFIG", "BENCH_TOKEN"];
+const FLAGS: [&str; 3] = ["CONFIG", "BENCH_TOKEN", "API_TOKEN"];
 
 /// The meaning of a variable.
 #[derive(PartialEq, Eq, Debug)]
@@ -185,7 +185,13 @@ mod tests {
         ] {
             assert_eq!(variable(name, "x"), Variable::NoSetting, "{name}");
         }
-        for name in ["HOME", "PROVOST", "PROVOST_CONFIG", "PROVOST_BENCH_TOKEN"] {
+        for name in [
+            "HOME",
+            "PROVOST",
+            "PROVOST_CONFIG",
+            "PROVOST_BENCH_TOKEN",
+            "PROVOST_API_TOKEN",
+        ] {
             assert_eq!(variable(name, "x"), Variable::Unrelated, "{name}");
         }
     }

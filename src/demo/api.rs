@@ -64,6 +64,21 @@ pub struct HistoryEntryJson {
     pub error: Option<FaultJson>,
 }
 
+/// The fields of an agent in `GET /v1/agents/{name}` that the demo uses.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+pub struct AgentJson {
+    /// Only of an agent whose endpoints can be left out.
+    #[serde(default)]
+    pub endpoints: Vec<EndpointJson>,
+}
+
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+pub struct EndpointJson {
+    pub url: String,
+    pub state: String,
+    pub in_flight: u32,
+}
+
 #[derive(Deserialize)]
 struct HistoryPageJson {
     items: Vec<HistoryEntryJson>,
@@ -100,6 +115,11 @@ impl Api {
 
     pub async fn task(&self, id: &str) -> Result<TaskJson, ApiError> {
         self.read(Method::GET, &format!("/v1/tasks/{id}"), None)
+            .await
+    }
+
+    pub async fn agent(&self, name: &str) -> Result<AgentJson, ApiError> {
+        self.read(Method::GET, &format!("/v1/agents/{name}"), None)
             .await
     }
 

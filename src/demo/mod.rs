@@ -3,6 +3,7 @@
 
 mod api;
 mod board;
+mod ejection_watch;
 mod orders;
 mod remote;
 mod screen;
@@ -17,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::MissedTickBehavior;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -25,8 +26,9 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use self::{
     api::{Api, ApiError, TaskJson},
     board::BoardRow,
+    ejection_watch::EjectionWatch,
     orders::{Order, OrderEnd, Remote},
-    remote::RunningServices,
+    remote::{Door, RunningServices},
     screen::Screen,
     summary::ObservedFaults,
 };
@@ -41,6 +43,8 @@ use crate::{
 
 /// The interval of reading the orders, and of submissions.
 const LOOK: Duration = Duration::from_millis(100);
+/// How long the endpoint that is sick at first gets no calls.
+const EJECTED_FOR: &str = "2s";
 /// By then every order has ended or waits for an operator.
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -126,8 +130,11 @@ async fn show(
     for running in remotes {
         let (agent, path) = (running.remote.agent(), running.remote.path());
         println!("  {agent:<9}  http://{}{path}", running.address);
-        let spec = json!({ "endpoints": [{ "url": format!("http://{}", running.address) }] });
-        api.put(&format!("/v1/agents/{agent}"), &spec).await?;
+        if let Some(sick) = running.sick_door() {
+            println!("  {:<9}  http://{}{path}, sick at first", "", sick.address);
+        }
+        api.put(&format!("/v1/agents/{agent}"), &agent_spec(running))
+            .await?;
     }
     api.put("/v1/workflows/order", &orders::workflow()).await?;
     let plan =
@@ -135,7 +142,8 @@ async fn show(
     println!("{}\n", width::wrapped(plan, 0, 0, columns));
 
     let mut screen = Screen::new();
-    let rows = follow(api, orders, &mut screen).await?;
+    let mut ejections = EjectionWatch::default();
+    let rows = follow(api, orders, remotes, &mut screen, &mut ejections).await?;
     let mut seen = Vec::new();
     for (order, row) in orders.iter().zip(rows) {
         let task = match row.task {
@@ -150,8 +158,8 @@ async fn show(
     }
     let columns = width::columns();
     println!("\n{}", summary::orders(&seen, screen.paint, columns));
-    println!("{}", summary::services(remotes, columns));
-    let well = judge(&seen, remotes, &screen);
+    println!("{}", summary::services(remotes, &ejections, columns));
+    let well = judge(&seen, remotes, &ejections, &screen);
     let declined = seen
         .iter()
         .find(|seen| seen.order.ending() == OrderEnd::Declined);
@@ -186,11 +194,25 @@ async fn show(
     Ok(well)
 }
 
+/// One endpoint for each address. With two, one that fails several times in a row is left out for a while.
+fn agent_spec(running: &RunningServices) -> Value {
+    let urls = running.doors.iter();
+    let urls = urls.map(|door| json!({ "url": format!("http://{}", door.address) }));
+    let mut spec = json!({ "endpoints": urls.collect::<Vec<_>>() });
+    if running.doors.len() > 1 {
+        let after = Door::LEAST_REFUSED;
+        spec["ejection"] = json!({ "after": after, "for": EJECTED_FOR, "max": EJECTED_FOR });
+    }
+    spec
+}
+
 /// Submits one order after another and displays all of them until each has ended or waits for an operator.
 async fn follow(
     api: &Api,
     orders: &[Order],
+    remotes: &[RunningServices],
     screen: &mut Screen,
+    ejections: &mut EjectionWatch,
 ) -> Result<Vec<BoardRow>, DemoError> {
     let mut rows: Vec<BoardRow> = orders
         .iter()
@@ -219,6 +241,7 @@ async fn follow(
         if let Some((order, row)) = next {
             row.task = Some(api.submit(&order.submission()).await?);
         }
+        look_at_endpoints(api, remotes, ejections).await?;
         screen.show(&rows);
         if all_submitted && under_way == 0 {
             break;
@@ -227,8 +250,33 @@ async fn follow(
     Ok(rows)
 }
 
-/// Reports whether every order ended as it should.
-fn judge(seen: &[ObservedFaults], remotes: &[RunningServices], screen: &Screen) -> bool {
+/// Looks whether the sick endpoint is ejected, and called all the same.
+async fn look_at_endpoints(
+    api: &Api,
+    remotes: &[RunningServices],
+    ejections: &mut EjectionWatch,
+) -> Result<(), DemoError> {
+    for running in remotes {
+        let Some(sick) = running.sick_door() else {
+            continue;
+        };
+        let counts = sick.door.counts();
+        let agent = api.agent(running.remote.agent()).await?;
+        let url = format!("http://{}", sick.address);
+        if let Some(endpoint) = agent.endpoints.iter().find(|known| known.url == url) {
+            ejections.look(endpoint, counts);
+        }
+    }
+    Ok(())
+}
+
+/// Reports whether every order ended as it should, and the sick endpoint was left alone.
+fn judge(
+    seen: &[ObservedFaults],
+    remotes: &[RunningServices],
+    ejections: &EjectionWatch,
+    screen: &Screen,
+) -> bool {
     let mut well = true;
     for ObservedFaults { order, task } in seen {
         let key = order.key();
@@ -240,6 +288,13 @@ fn judge(seen: &[ObservedFaults], remotes: &[RunningServices], screen: &Screen) 
         for fault in verdict::faults(order, task, effects) {
             well = false;
             println!("{}", screen.paint.bad(&format!("  {key} {fault}")));
+        }
+    }
+    for sick in remotes.iter().filter_map(RunningServices::sick_door) {
+        for fault in ejections.faults(sick.door.counts(), Door::LEAST_REFUSED) {
+            well = false;
+            let line = format!("  the endpoint http://{} {fault}", sick.address);
+            println!("{}", screen.paint.bad(&line));
         }
     }
     if well {

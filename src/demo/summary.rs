@@ -7,10 +7,12 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
+    EJECTED_FOR,
     api::{HistoryEntryJson, TaskJson},
     board::Paint,
+    ejection_watch::EjectionWatch,
     orders::{DECLINED_CARD, Order, Remote},
-    remote::RunningServices,
+    remote::{DoorCounts, RunningServices},
     story,
     width::wrapped,
 };
@@ -71,22 +73,53 @@ fn took(task: &TaskJson) -> Option<f64> {
 }
 
 /// The records of the services.
-pub fn services(remotes: &[RunningServices], columns: usize) -> String {
+pub fn services(remotes: &[RunningServices], watch: &EjectionWatch, columns: usize) -> String {
     let mut text = String::from("What the services did\n\n");
     for running in remotes {
         let (agent, what) = (running.remote.agent(), running.remote.effects());
         let (effects, repeats) = (running.ledger().effects(), running.ledger().repeats());
         let mut did = format!("{effects} {what}");
         if repeats > 0 {
-            let requests = if repeats == 1 { "request" } else { "requests" };
-            did += &format!(
-                " ({repeats} {requests} were repeated, recognised by their Idempotency-Key)"
-            );
+            let requests = if repeats == 1 {
+                "1 request was repeated, recognised by its Idempotency-Key".to_owned()
+            } else {
+                format!("{repeats} requests were repeated, recognised by their Idempotency-Key")
+            };
+            did += &format!(" ({requests})");
         }
         let did = wrapped(&did, 13, 13, columns);
         let _ = writeln!(text, "  {agent:<9}  {did}");
+        if running.doors.len() < 2 {
+            continue;
+        }
+        for door in &running.doors {
+            let calls = calls(door.door.counts(), watch.was_ejected);
+            let line = format!("http://{}: {calls}", door.address);
+            let _ = writeln!(text, "{:13}{}", "", wrapped(&line, 13, 15, columns));
+        }
     }
     text
+}
+
+/// What came to one of several endpoints.
+fn calls(counts: DoorCounts, was_ejected: bool) -> String {
+    let DoorCounts { calls, refused } = counts;
+    let many = |calls: usize| match calls {
+        1 => "1 call".to_owned(),
+        _ => format!("{calls} calls"),
+    };
+    if refused == 0 {
+        return many(calls);
+    }
+    let ejected = match was_ejected {
+        true => format!(", so it was ejected for {EJECTED_FOR}"),
+        false => String::new(),
+    };
+    let rest = many(calls - refused);
+    format!(
+        "{} refused with 503{ejected}, and {rest} when it was well again",
+        many(refused)
+    )
 }
 
 /// The commands that inspect an order in error, fix the cause and retry its step.
@@ -181,6 +214,26 @@ mod tests {
         assert!(
             text.ends_with("\n  order-1001  processed   1.2s\n    at the first attempt\n"),
             "{text}"
+        );
+    }
+
+    #[test]
+    fn an_endpoint_that_was_sick_says_how_many_calls_it_refused() {
+        let of = |all, refused, ejected| {
+            let counts = DoorCounts {
+                calls: all,
+                refused,
+            };
+            calls(counts, ejected)
+        };
+        assert_eq!(of(12, 0, true), "12 calls");
+        assert_eq!(
+            of(7, 3, true),
+            "3 calls refused with 503, so it was ejected for 2s, and 4 calls when it was well again"
+        );
+        assert_eq!(
+            of(2, 1, false),
+            "1 call refused with 503, and 1 call when it was well again"
         );
     }
 

@@ -42,7 +42,7 @@ use self::{
 use crate::{
     agent::Agents,
     domain::{
-        Actor, AgentMode, AgentName, Attempt, Call, InstanceId, Span, StepRef, Timestamp,
+        Actor, AgentMode, AgentName, Attempt, Call, InstanceId, LaneRule, Span, StepRef, Timestamp,
         WorkerName,
     },
     instance::LocalLease,
@@ -274,7 +274,8 @@ impl LocalScheduler for Local {
     }
 
     fn try_take(&self, agent: &AgentName) -> Option<SlotPermit> {
-        if self.agent_queues.has_queued(agent) {
+        // Where the queue is divided, the record says whose turn it is.
+        if self.agent_queues.has_queued(agent) || self.lane_rule(agent).is_some() {
             return None;
         }
         self.take_for_queued(agent)
@@ -306,6 +307,22 @@ impl LocalScheduler for Local {
 
     fn reply_closed(&self, agent: &AgentName) {
         self.agents.closed_open(agent);
+    }
+
+    fn has_lanes(&self) -> bool {
+        self.agents.has_lanes()
+    }
+
+    fn lane_rule(&self, agent: &AgentName) -> Option<Arc<LaneRule>> {
+        self.agents.lane_rule(agent)
+    }
+
+    fn lane_freed(&self, agent: &AgentName) {
+        self.agent_queues.capacity_freed(agent);
+    }
+
+    fn claim_later(&self, wait: Duration) {
+        self.agent_queues.due_in(wait);
     }
 
     fn dispatch(&self, mut dispatches: Vec<Dispatch>) {

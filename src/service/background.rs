@@ -11,7 +11,8 @@ use super::{
     component::Components,
     loops,
     maintenance::{
-        LeaseRenewal, MetricsUpkeep, Reconciliation, Supervision, TaskPurge, WorkerUpkeep,
+        AlertUpkeep, LeaseRenewal, MetricsUpkeep, Reconciliation, Supervision, TaskPurge,
+        WorkerUpkeep,
     },
     vacuum::VacuumLoop,
 };
@@ -26,7 +27,7 @@ use crate::{
     intake::{Intake, LaterReplies},
     retention::{self, Pacing, Sweep},
     scheduler::{self, ClaimerSettings, Local},
-    store::{LocalScheduler, Store},
+    store::{CausesSeen, LocalScheduler, Store},
     supervisor::Supervisor,
     telemetry::Metrics,
 };
@@ -66,6 +67,12 @@ pub(super) fn start(
             skipped: 0,
         }),
         components.spawn_loop(MetricsUpkeep(metrics.clone())),
+        components.spawn_loop(AlertUpkeep {
+            store: store.clone(),
+            local_lease: local_lease.clone(),
+            seen: CausesSeen::default(),
+            rounds: 0,
+        }),
         components.spawn_loop(WorkerUpkeep {
             local: local.clone(),
             store: store.clone(),

@@ -1,5 +1,5 @@
-//! Records what this instance saw of endpoints with breakers, lets one instance probe an endpoint when its time has come,
-//! and ends pauses. Without a pause and without a breaker that is not closed there is nothing to do.
+//! Records what this instance saw of endpoints, lets one instance probe an endpoint when its time has come, and ends
+//! pauses and ejections. Without a pause and without an endpoint that is not called there is nothing to do.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,13 +9,18 @@ use tracing::{debug, info, warn};
 use super::loops::{NextRound, PeriodicLoop};
 use crate::{
     agent::{Agent, Agents, BreakerReport, RecordSource},
-    domain::{AgentName, Breaker, BreakerState, ControlChange, InstanceId, Observation},
+    domain::{
+        AgentName, Breaker, BreakerState, ControlChange, Ejection, InstanceId, Observation,
+        Timestamp,
+    },
     instance::LocalLease,
     store::{ControlRecord, ControlRequest, ControlResponse, Store, StoreError},
 };
 
 /// A rest that only a report ends.
 const LONG: Duration = Duration::from_secs(3600);
+/// A clock that is set meanwhile must not make it miss a window for longer.
+const WINDOWS: Duration = Duration::from_secs(30);
 /// Where this instance may not probe now, it looks again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -48,11 +53,14 @@ impl PeriodicLoop for BreakerUpkeep {
         }
         let mut next = LONG;
         let agents = self.agents.list();
-        for agent in agents
-            .iter()
-            .filter(|agent| !agent.control().control.is_empty())
-        {
-            next = next.min(self.look(agent).await?);
+        let needs_look =
+            |agent: &&Arc<Agent>| agent.spec().needs_looks() || !agent.control().control.is_empty();
+        let concerned: Vec<_> = agents.iter().filter(needs_look).collect();
+        if !concerned.is_empty() {
+            let now = self.store.housekeeping.now().await?;
+            for agent in concerned {
+                next = next.min(self.look(agent, now).await?);
+            }
         }
         self.has_looked = true;
         Ok(NextRound::After(next))
@@ -64,9 +72,8 @@ impl PeriodicLoop for BreakerUpkeep {
 }
 
 impl BreakerUpkeep {
-    /// Ends the pause if it is over, and probes what is due. Returns when to look again.
-    async fn look(&self, agent: &Agent) -> Result<Duration, StoreError> {
-        let now = self.store.housekeeping.now().await?;
+    /// Ends the pause or ejection if it is over, and probes what is due. Returns when to look again.
+    async fn look(&self, agent: &Agent, now: Timestamp) -> Result<Duration, StoreError> {
         agent.look_at(now);
         // The configuration file may have changed while no instance ran.
         if !self.has_looked && agent.control().control.has_strangers(agent.spec()) {
@@ -82,9 +89,38 @@ impl BreakerUpkeep {
             }
         }
         let due = agent.control().control.next_due(now);
-        let rest = due.map_or(LONG, |due| due.since(now));
+        let mut rest = due.map_or(LONG, |due| due.since(now));
+        if let Some(changes_at) = agent.window_changes_at() {
+            rest = rest.min(changes_at.since(now)).min(WINDOWS);
+        }
+        let rest = match self.count_left(agent).await? {
+            true => rest.min(LOOK_AGAIN),
+            false => rest,
+        };
         // It is due, but not for this instance, or the specification says nothing of a breaker any more.
         Ok(if rest.is_zero() { LOOK_AGAIN } else { rest })
+    }
+
+    /// Records how many calls are left at endpoints that are drained. True if there is such an endpoint: calls that
+    /// belong to what began there still come.
+    async fn count_left(&self, agent: &Agent) -> Result<bool, StoreError> {
+        let mut drains = false;
+        for (endpoint, (_, calls)) in agent.spec().endpoints.iter().zip(agent.endpoints()) {
+            if !endpoint.drain {
+                continue;
+            }
+            drains = true;
+            let url = endpoint.url.clone();
+            let known = agent.control().control.left;
+            let known = known
+                .get(&url)
+                .and_then(|left| left.get(self.instance.as_str()));
+            if known != Some(&calls) {
+                let change = ControlChange::Left { url, calls };
+                self.change(agent, change, None).await?;
+            }
+        }
+        Ok(drains)
     }
 
     async fn record(&self, report: &BreakerReport) -> Result<(), StoreError> {
@@ -135,6 +171,15 @@ impl BreakerUpkeep {
         let changed = self.store.change_control(request).await?;
         if changed.is_changed {
             match change {
+                ControlChange::Endpoint {
+                    url,
+                    seen: Observation::Failing { .. },
+                } => {
+                    if let Some(ejection) = changed.record.control.ejections.get(url) {
+                        let Ejection { until, reason, .. } = ejection;
+                        warn!(agent = %agent.name(), endpoint = url, reason, %until, "an endpoint is ejected: the others take its calls");
+                    }
+                }
                 ControlChange::Endpoint { url, .. } => log(
                     agent.name(),
                     url,

@@ -11,7 +11,7 @@ use crate::{
     instance::{LocalLease, Membership},
     retention::Sweep,
     scheduler::{self, Local},
-    store::{Store, StoreError},
+    store::{CausesSeen, Store, StoreError},
     supervisor::Supervisor,
     telemetry::Metrics,
 };
@@ -175,6 +175,46 @@ impl PeriodicLoop for WorkerUpkeep {
     async fn round(&mut self) -> Result<NextRound, StoreError> {
         self.local.save_workers(&self.store).await?;
         Ok(NextRound::AfterInterval)
+    }
+}
+
+/// Closes, counts and announces the alerts of causes, and deletes old ones. Of several instances, only the supervisor does this.
+pub(super) struct AlertUpkeep {
+    pub store: Store,
+    pub local_lease: Arc<LocalLease>,
+    pub seen: CausesSeen,
+    /// Rounds since alerts were last deleted.
+    pub rounds: u32,
+}
+
+impl AlertUpkeep {
+    const ROUNDS_TO_PURGE: u32 = 60;
+    /// While no alert of a cause is open.
+    const IDLE: Duration = Duration::from_secs(10);
+}
+
+impl PeriodicLoop for AlertUpkeep {
+    const NAME: &'static str = "alerts";
+
+    fn interval(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    async fn round(&mut self) -> Result<NextRound, StoreError> {
+        if self.local_lease.term(Instant::now()).is_none() {
+            return Ok(NextRound::AfterInterval);
+        }
+        let begins = !self.seen.has_more_unclosed();
+        let unclosed = self.store.maintain_causes(&mut self.seen).await?;
+        self.rounds += 1;
+        if self.rounds >= Self::ROUNDS_TO_PURGE {
+            self.rounds = 0;
+            self.store.purge_causes(&mut self.seen).await?;
+        }
+        Ok(match unclosed {
+            0 if begins => NextRound::After(Self::IDLE),
+            _ => NextRound::AfterInterval,
+        })
     }
 }
 

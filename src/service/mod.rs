@@ -1,17 +1,21 @@
 //! One instance of Provost: store, scheduler, supervisor and API in one process.
 
+mod admission;
 mod background;
 mod breaker_upkeep;
 mod component;
 mod database;
+mod endpoint_checks;
 mod health;
 mod loops;
 mod maintenance;
 mod notify;
 mod open_replies;
 mod peer_watcher;
+mod predictions;
 mod rate_upkeep;
 mod reload;
+mod secret_alerts;
 mod secret_upkeep;
 mod slot_upkeep;
 mod start;
@@ -31,9 +35,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::{
-    breaker_upkeep::BreakerUpkeep, component::Components, open_replies::OpenReplyCount,
-    peer_watcher::PeerWatcher, rate_upkeep::RateUpkeep, reload::Live, secret_upkeep::SecretUpkeep,
-    slot_upkeep::SlotUpkeep,
+    admission::AdmissionLoop, breaker_upkeep::BreakerUpkeep, component::Components,
+    endpoint_checks::EndpointChecks, open_replies::OpenReplyCount, peer_watcher::PeerWatcher,
+    predictions::Predictions, rate_upkeep::RateUpkeep, reload::Live, secret_alerts::SecretAlerts,
+    secret_upkeep::SecretUpkeep, slot_upkeep::SlotUpkeep,
 };
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
 use crate::{
@@ -111,6 +116,7 @@ impl Service {
             max_output: config.limits.max_output.as_usize(),
             connect_timeout: config.calls.connect_timeout.duration(),
             addresses: addresses(&config, &address),
+            zone: config.instance.zone.clone(),
             configured: Arc::new(config.agents.keys().cloned().collect()),
             ..AgentSettings::default()
         };
@@ -234,11 +240,31 @@ impl Service {
             unsaved: Vec::new(),
             has_looked: false,
         }));
+        background.push(components.spawn_loop(EndpointChecks::new(
+            agents.clone(),
+            store.clone(),
+            instance.clone(),
+            local_lease.clone(),
+        )));
+        background.push(components.spawn_loop(Predictions::new(
+            agents.clone(),
+            store.clone(),
+            instance.clone(),
+            local_lease.clone(),
+            config.supervisor.prediction_interval,
+            config.supervisor.alert_at_risk,
+        )));
         background.push(components.spawn_loop(SecretUpkeep {
             agents: agents.clone(),
             reader: SecretReader::default(),
             is_reconfigured: false,
         }));
+        background.push(components.spawn_loop(SecretAlerts::new(
+            agents.clone(),
+            store.clone(),
+            instance.clone(),
+            local_lease.clone(),
+        )));
         background.push(components.spawn_loop(RateUpkeep {
             agents: agents.clone(),
             store: store.clone(),
@@ -251,6 +277,7 @@ impl Service {
                 local_lease: local_lease.clone(),
             }));
         }
+        background.push(components.spawn_loop(AdmissionLoop::new(store.clone(), &instance)));
         background.push(components.spawn_loop(OpenReplyCount {
             agents: agents.clone(),
             store: store.clone(),
@@ -296,6 +323,7 @@ impl Service {
             takes_later_replies: replies.get().is_some(),
             hold,
             waits: Arc::new(Semaphore::new(server.most_waiting())),
+            checks: api::RunningChecks::default(),
         });
         background.extend(background::brokers(&app, &brokers, &components));
         server.switch(api::router(app));

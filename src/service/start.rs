@@ -60,6 +60,12 @@ pub(super) async fn open(
                 };
                 patience.wait(error, say).await;
             }
+            Err(error @ OpenError::Busy { .. }) => {
+                let say = |reason: &str| {
+                    warn!(%address, "{reason}. Retrying until it is migrated; until then /livez returns 200 and everything else 503");
+                };
+                patience.wait(error, say).await;
+            }
             Err(error @ OpenError::Full { .. }) => {
                 health.raise(StoreFault::Full, error.to_string());
                 let say = |reason: &str| {

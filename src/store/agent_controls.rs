@@ -11,7 +11,7 @@ use super::{
 };
 use crate::domain::{
     AgentControl, AgentName, AgentSpec, AlertKind, ControlChange, ControlledBy, InstanceId, Sender,
-    breaker_alert_subject, breaker_open,
+    breaker_alert_subject, breaker_open, endpoint_unhealthy, health_alert_subject,
 };
 
 const ALL: &str = "SELECT agent, version, control FROM agent_controls";
@@ -148,17 +148,36 @@ async fn save(
         let reason = format!("the control of agent {agent} was changed meanwhile");
         return Err(StoreError::Retryable(reason));
     }
-    match (before.control.is_any_open(), control.is_any_open()) {
-        (false, true) => {
-            let alert = breaker_open(Uuid::now_v7(), agent, &control, tx.now());
-            tx.raise_alert(&alert, None, sender).await?;
+    for (kind, was, is) in [
+        (
+            AlertKind::BreakerOpen,
+            before.control.is_any_open(),
+            control.is_any_open(),
+        ),
+        (
+            AlertKind::EndpointUnhealthy,
+            before.control.is_any_unhealthy(),
+            control.is_any_unhealthy(),
+        ),
+    ] {
+        match (was, is) {
+            (false, true) => {
+                let id = Uuid::now_v7();
+                let alert = match kind {
+                    AlertKind::BreakerOpen => breaker_open(id, agent, &control, tx.now()),
+                    _ => endpoint_unhealthy(id, agent, &control, tx.now()),
+                };
+                tx.raise_alert(&alert, None, sender).await?;
+            }
+            (true, false) => {
+                let subject = match kind {
+                    AlertKind::BreakerOpen => breaker_alert_subject(agent),
+                    _ => health_alert_subject(agent),
+                };
+                tx.close_alert_of(kind, &subject, sender).await?;
+            }
+            _ => {}
         }
-        (true, false) => {
-            let subject = breaker_alert_subject(agent);
-            tx.close_alert_of(AlertKind::BreakerOpen, &subject, sender)
-                .await?;
-        }
-        _ => {}
     }
     let version = before.version + 1;
     Ok(ControlRecord { version, control })

@@ -29,6 +29,8 @@ pub struct TaskChange {
     /// Nothing of the task's own row changes but its version.
     pub is_row_kept: bool,
     pub steps: Vec<StepIndex>,
+    /// Those of them that stand or run in a lane of their agent.
+    pub lanes: Vec<(StepIndex, String)>,
     pub events: Vec<Event>,
     /// Each with the id that a raised alert gets.
     pub alerts: Vec<(Uuid, AlertChange)>,
@@ -38,6 +40,12 @@ pub struct TaskChange {
 }
 
 impl TaskChange {
+    /// Empty where the agent's queue is not divided.
+    pub fn lane(&self, step: StepIndex) -> &str {
+        let lane = self.lanes.iter().find(|(index, _)| *index == step);
+        lane.map_or("", |(_, lane)| lane)
+    }
+
     /// One line of the log for each step that came to be in error, whatever the cause.
     pub fn log_errors(&self) {
         for event in self

@@ -5,7 +5,7 @@ use super::{
     rows::{self, Columns},
     statement::Statement,
 };
-use crate::domain::{AgentName, TaskStatus};
+use crate::domain::{AgentName, AlertKind, TaskStatus};
 
 /// Relies on tasks_by_state. Of tasks that have ended it reads none: see [`EndedCount`].
 const COUNT_TASKS: &str = r#"
@@ -20,12 +20,14 @@ WHERE due_at IS NOT NULL AND queued = 1 GROUP BY agent"#;
 const COUNT_OTHERS: &str = r#"
 SELECT (SELECT count(*) FROM steps WHERE due_at IS NOT NULL AND queued = 0) AS delayed,
        (SELECT count(*) FROM steps WHERE state = 'processing' AND locked_by IS NOT NULL) AS held,
-       (SELECT count(*) FROM steps WHERE state = 'processing' AND locked_by IS NULL) AS awaited"#;
+       (SELECT count(*) FROM steps WHERE state = 'processing' AND locked_by IS NULL AND agent <> '') AS awaited,
+       (SELECT count(*) FROM steps WHERE state = 'processing' AND agent = '') AS waits,
+       (SELECT count(*) FROM tasks_at_risk) AS at_risk"#;
 
 /// Relies on steps_awaited, and looks up each of its steps: as often as that is cheap.
 const COUNT_OPEN: &str = r#"
 SELECT agent, count(*) AS count FROM {awaited}
-WHERE state = 'processing' AND locked_by IS NULL AND due_at IS NULL GROUP BY agent"#;
+WHERE state = 'processing' AND locked_by IS NULL AND agent <> '' AND due_at IS NULL GROUP BY agent"#;
 
 /// Goes from the tasks that have not ended, by tasks_by_state, to their steps.
 const COUNT_WAITING: &str = r#"
@@ -33,9 +35,9 @@ SELECT count(*) AS waiting FROM {tasks} JOIN steps ON steps.task_id = tasks.id
 WHERE tasks.state <> 'processed' AND tasks.state IN ({live})
   AND steps.state = 'waiting'"#;
 
-/// Relies on alerts_unclosed.
+/// Relies on alerts_unclosed. The alert of a cause is counted once, and so is each of its steps.
 const COUNT_ALERTS: &str = r#"
-SELECT kind, count(*) AS count FROM alerts
+SELECT kind, count(CASE WHEN part_of IS NULL THEN 1 END) AS count, count(task_id) AS steps FROM alerts
 WHERE state <> 'closed' GROUP BY kind ORDER BY kind"#;
 
 /// Relies on messages_in_queue, and on messages_died.
@@ -83,12 +85,21 @@ impl Reader {
             counts.delayed = row.get("delayed")?;
             counts.held = row.get("held")?;
             counts.awaited = row.get("awaited")?;
+            counts.waits = row.get("waits")?;
+            counts.at_risk = row.get("at_risk")?;
         }
         if let Some(row) = self.fetch(of_live(COUNT_WAITING)).await?.first() {
             counts.waiting = row.get("waiting")?;
         }
         let alerts = Statement::new(COUNT_ALERTS);
-        counts.open_alerts = self.all(alerts, |row| rows::count(row, "kind")).await?;
+        for row in self.fetch(alerts).await? {
+            let (kind, count): (String, u64) = rows::count(&row, "kind")?;
+            let mut kinds = AlertKind::ALL.iter().copied();
+            if kinds.any(|known| known.is_of_step() && known.as_str() == kind) {
+                counts.failed += row.get::<u64>("steps")?;
+            }
+            counts.open_alerts.push((kind, count));
+        }
         if let Some(row) = self.fetch(Statement::new(COUNT_MESSAGES)).await?.first() {
             counts.messages_pending = row.get("pending")?;
             counts.messages_dead = row.get("dead")?;

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::domain::{AgentName, InstanceId, Timestamp};
 
-/// Relies on steps_line, steps_delayed, tasks_overdue, steps_awaited, queues_due, destinations_failing and
+/// Relies on steps_line, steps_delayed, tasks_overdue, steps_awaited, steps_waits, queues_due, destinations_failing and
 /// destinations_behind, each read to its first entry; and on steps_processing, which covers the search for lost instances: that reads all of it.
 /// With ORDER BY in place of EXISTS or `min`, because no statistics of another day make PostgreSQL read a table for it.
 const DUE_SUMMARY: &str = r#"
@@ -20,7 +20,11 @@ UNION ALL
 SELECT 'recovery', NULL, (SELECT complete_by FROM {steps} WHERE state = 'processing' AND locked_by IS NOT NULL
                           ORDER BY complete_by LIMIT 1)
 UNION ALL
-SELECT 'recovery', NULL, (SELECT complete_by FROM {awaited} WHERE state = 'processing' AND locked_by IS NULL
+SELECT 'recovery', NULL, (SELECT complete_by FROM {awaited}
+                          WHERE state = 'processing' AND locked_by IS NULL AND agent <> ''
+                          ORDER BY complete_by LIMIT 1)
+UNION ALL
+SELECT 'recovery', NULL, (SELECT complete_by FROM {waits} WHERE state = 'processing' AND agent = ''
                           ORDER BY complete_by LIMIT 1)
 UNION ALL
 SELECT 'recovery', NULL, (SELECT CAST(0 AS bigint) FROM {steps}
@@ -59,7 +63,8 @@ impl Reader {
         let awaited = self.source.by_index("steps", "steps_awaited");
         let sql = format!("{QUEUED_AGENTS}{DUE_SUMMARY}")
             .replace("{steps}", &steps)
-            .replace("{awaited}", &awaited);
+            .replace("{awaited}", &awaited)
+            .replace("{waits}", &self.source.by_index("steps", "steps_waits"));
         let statement = Statement::new(sql).bind(now).bind(asker);
         summary(&self.fetch(statement).await?, now)
     }

@@ -147,6 +147,14 @@ pub enum CommandError {
     VersionMismatch { expected: u64, current: u64 },
     #[error("this Idempotency-Key was used with another request")]
     KeyReused,
+    #[error(
+        "as many tasks with the key {key:?} of {by:?} run as the workflow allows: {max_running}; submit it again when one has ended"
+    )]
+    TaskLimit {
+        by: String,
+        key: String,
+        max_running: u32,
+    },
     /// The decision panicked. Other commands are not concerned.
     #[error(
         "an internal error prevented this command, which changed nothing; the service's log has the details, and if the command was about a task, an alert names it: report it, and send the command again once it is fixed"

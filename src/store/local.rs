@@ -1,12 +1,12 @@
 //! What the writer needs of the instance at hand, so that a step which becomes ready is claimed in
 //! the transaction that made it ready.
 
-use std::any::Any;
+use std::{any::Any, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use crate::domain::{
-    Actor, AgentName, Attempt, Call, Claimant, InstanceId, StepRef, Timestamp, WorkerName,
+    Actor, AgentName, Attempt, Call, Claimant, InstanceId, LaneRule, StepRef, Timestamp, WorkerName,
 };
 
 /// A slot for one step of an agent; freed when dropped.
@@ -79,6 +79,18 @@ pub trait LocalScheduler: Send + Sync + 'static {
     fn queue_drained(&self, agent: &AgentName);
     /// A reply of this agent is no longer awaited.
     fn reply_closed(&self, agent: &AgentName);
+    /// Whether the queue of any agent is divided into lanes.
+    fn has_lanes(&self) -> bool {
+        false
+    }
+    /// How the queue of an agent is divided, if it is.
+    fn lane_rule(&self, _agent: &AgentName) -> Option<Arc<LaneRule>> {
+        None
+    }
+    /// A step of the agent has ended, and another of its lane may begin.
+    fn lane_freed(&self, _agent: &AgentName) {}
+    /// Steps may be claimed after so long that may not be now.
+    fn claim_later(&self, _wait: Duration) {}
     /// Claims that have just been committed.
     fn dispatch(&self, dispatches: Vec<Dispatch>);
     /// A step is pending and nobody claimed it; it may be from `due_at` on, `now` being now.

@@ -47,7 +47,12 @@ impl<'f> Range<'f> {
         let labels = filter.labels.iter();
         let labels = labels.map(|(label, value)| IndexFilter::Label(label, value));
         let workflow = filter.workflow.as_deref().map(IndexFilter::Workflow);
-        key.into_iter().chain(labels).chain(workflow).collect()
+        let at_risk = filter.at_risk.then_some(IndexFilter::AtRisk);
+        key.into_iter()
+            .chain(at_risk)
+            .chain(labels)
+            .chain(workflow)
+            .collect()
     }
 
     /// Finds a row where an index finds more by this than one look may have.

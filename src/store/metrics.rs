@@ -1,11 +1,13 @@
 //! What the writer counts: batches, commits, and what happened to tasks and steps.
 
+use std::sync::Arc;
+
 use metrics::{
     Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram,
     histogram,
 };
 
-use super::{CommandError, batch::TaskChange};
+use super::{CommandError, StepCounter, batch::TaskChange};
 use crate::domain::{Event, Refusal, StepState};
 
 /// Handles are looked up once: the hot path only adds.
@@ -17,10 +19,11 @@ pub(super) struct WriterMetrics {
     task_seconds: Histogram,
     claim_lag: Histogram,
     late_replies: Counter,
+    step_counter: Arc<StepCounter>,
 }
 
 /// The events worth a counter of their own; each is `provost_events_total{type="…"}`.
-const COUNTED: [&str; 25] = [
+const COUNTED: [&str; 26] = [
     "step.claimed",
     "step.processed",
     "task.accepted",
@@ -46,6 +49,7 @@ const COUNTED: [&str; 25] = [
     "task.undone",
     "task.paused",
     "task.resumed",
+    "task.admitted",
 ];
 
 fn describe() {
@@ -86,7 +90,7 @@ fn describe() {
 }
 
 impl WriterMetrics {
-    pub fn new() -> Self {
+    pub fn new(step_counter: Arc<StepCounter>) -> Self {
         describe();
         let events = COUNTED
             .iter()
@@ -100,6 +104,7 @@ impl WriterMetrics {
             task_seconds: histogram!("provost_task_seconds"),
             claim_lag: histogram!("provost_claim_lag_seconds"),
             late_replies: counter!("provost_late_replies_total"),
+            step_counter,
         }
     }
 
@@ -113,6 +118,14 @@ impl WriterMetrics {
             return;
         }
         let at = change.at;
+        // An operator who resolves a step says nothing of its agent.
+        if !change
+            .events
+            .iter()
+            .any(|event| event.kind == "step.resolved")
+        {
+            self.step_counter.count(&change.task, &change.steps);
+        }
         for index in &change.steps {
             let step = change.task.step(*index);
             if let (StepState::Processed { at, .. }, Some(started)) = (&step.state, step.started_at)

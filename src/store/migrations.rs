@@ -36,6 +36,14 @@ const SQLITE: Scripts = scripts! {
     "0010_agent_controls",
     "0011_rate_buckets",
     "0012_slot_shares",
+    "0013_lanes",
+    "0014_agent_checks",
+    "0015_task_limits",
+    "0016_alert_causes",
+    "0017_unusable_secrets",
+    "0018_predictions",
+    "0019_waits",
+    "0020_step_limits",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -52,6 +60,14 @@ const POSTGRES: Scripts = scripts! {
     "0010_agent_controls",
     "0011_rate_buckets",
     "0012_slot_shares",
+    "0013_lanes",
+    "0014_agent_checks",
+    "0015_task_limits",
+    "0016_alert_causes",
+    "0017_unusable_secrets",
+    "0018_predictions",
+    "0019_waits",
+    "0020_step_limits",
 };
 
 pub fn sqlite() -> Vec<Migration> {

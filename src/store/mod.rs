@@ -5,10 +5,14 @@
 //! ([`writer`]); reads go around it ([`Reader`]). A backend is the SQL of one database for
 //! [`Backend`], [`Transaction`] and [`Reader`].
 
+mod agent_checks;
 mod agent_controls;
+mod alert_causes;
+mod alerts;
 mod batch;
 #[cfg(test)]
 pub mod conformance;
+mod counted_steps;
 mod counts;
 mod definitions;
 mod due;
@@ -16,6 +20,7 @@ mod ended;
 mod error;
 mod health;
 mod inline_definitions;
+mod lanes;
 mod leases;
 mod local;
 mod looks;
@@ -23,21 +28,27 @@ mod metrics;
 mod migrations;
 mod multiply;
 mod open;
+mod operations;
 mod outbox;
 mod pages;
 pub mod postgres;
+mod predictions;
 mod queries;
 mod query;
 mod rate_buckets;
 mod record;
 mod rows;
 mod salvage;
+mod signalled;
 mod slot_shares;
 mod source;
 pub mod sqlite;
 mod statement;
+mod step_limits;
 mod stored_workflow;
+mod task_limits;
 mod transaction;
+mod unusable_secrets;
 mod watch;
 mod workers;
 mod writer;
@@ -45,23 +56,28 @@ mod writer;
 use std::sync::Arc;
 
 pub use agent_controls::{ControlRecord, ControlRequest, ControlResponse};
+pub use alert_causes::{CausesSeen, UnclosedCause};
 use async_trait::async_trait;
 pub use batch::{Batch, Saved};
+pub use counted_steps::StepCounter;
 pub use definitions::Definitions;
 pub use due::DueSummary;
 pub use ended::EndedCount;
 pub use error::{CommandError, StoreError, UnreadableTask};
 pub use health::{Diagnosis, Health, StoreFault};
 pub use inline_definitions::Validation;
+pub use lanes::may_begin;
 pub use local::{Dispatch, LocalScheduler, SlotPermit};
 pub use looks::Look;
 pub use multiply::{MANY_VALUES, MultiplyPlan};
 pub use open::{OpenError, RECONNECT};
+pub use operations::Operations;
 pub use outbox::{
     BacklogExpiry, ClaimRequest, ClaimResponse, DueWork, NextMessage, QueueClaim, QueueHead,
     QueueRelease,
 };
 pub use pages::{MOST_LOOKED_AT, TaskSummaries};
+pub use predictions::{CountedSteps, LimitedEnd, MOST_AT_RISK, PredictionChanges};
 pub use queries::Reader;
 pub use query::*;
 pub use rows::Loaded;
@@ -70,7 +86,7 @@ pub use transaction::{CommitError, Transaction};
 pub use watch::{Interest, Watch, Watchers};
 pub use writer::{
     Apply, CacheLimits, Idempotency, RegisterError, RegisteredVersion, Renewed, Store, Submitted,
-    WriterSettings, purge_and_commit,
+    WaitingTasks, WriterSettings, purge_and_commit,
 };
 
 /// One database, opened for writing by this process.

@@ -55,6 +55,11 @@ pub enum OpenError {
         "{database} cannot be reached: {reason}; check that it runs, accepts writes, and has this address"
     )]
     Unreachable { database: String, reason: String },
+    /// The sessions that use the tables may have ended in a moment.
+    #[error(
+        "{database} cannot be migrated while other sessions use its tables; nothing was changed. It only takes a moment between their transactions: if this goes on, end the one that holds the locks, such as a backup or a manual query (pg_stat_activity shows it)"
+    )]
+    Busy { database: String },
     #[error(
         "{database} is damaged and cannot be opened ({reason}): check the disk, keep a copy of all files that begin with its name, then restore a backup, or rescue what can be read with `sqlite3 {database} .recover`: see docs/deploy.md, \"A part that cannot be read\""
     )]

@@ -17,7 +17,11 @@ const APART: i64 = 86_400_000;
 
 const COLUMNS: &str = r#"
 tasks.id, "key", workflow, workflow_version, labels, priority, created_at, version, state, complete_by,
-ended_at, error"#;
+ended_at, error, risk.predicted_end, risk.agent, risk.since"#;
+
+/// One row by its key. That of a task that has ended is deleted a little later.
+const RISK: &str =
+    "LEFT JOIN tasks_at_risk AS risk ON risk.task_id = tasks.id AND tasks.overdue_at IS NOT NULL";
 
 /// A page, newest first.
 #[derive(Clone, Debug)]
@@ -56,9 +60,9 @@ pub fn statements(query: &TaskQuery) -> Vec<Statement> {
         let mut page = Statement::new(format!("SELECT {COLUMNS} FROM ("));
         looked_at(&mut page);
         page.push(" LIMIT ?", query.limit + 1);
-        page.sql.push_str(
-            ") AS looked CROSS JOIN tasks WHERE tasks.id = looked.id ORDER BY looked.id DESC",
-        );
+        page.sql.push_str(&format!(
+            ") AS looked CROSS JOIN tasks {RISK} WHERE tasks.id = looked.id ORDER BY looked.id DESC"
+        ));
         return vec![page];
     }
     let mut last = Statement::new("");
@@ -70,11 +74,11 @@ pub fn statements(query: &TaskQuery) -> Vec<Statement> {
     page.push(" LIMIT ?", PAGE_LOOKS_AT);
     page.sql.push_str(") AS looked WHERE true");
     // The first label is what they were found by, where no key is.
-    let asked = usize::from(query.filter.key.is_none());
+    let asked = usize::from(matches!(first, IndexFilter::Label(..)));
     page.others(&query.filter, asked);
     page.push(" ORDER BY id DESC LIMIT ?", query.limit + 1);
     page.sql.push_str(&format!(
-        ") SELECT {COLUMNS} FROM found CROSS JOIN tasks WHERE tasks.id = found.id ORDER BY found.id DESC"
+        ") SELECT {COLUMNS} FROM found CROSS JOIN tasks {RISK} WHERE tasks.id = found.id ORDER BY found.id DESC"
     ));
     vec![page, last]
 }
@@ -82,6 +86,7 @@ pub fn statements(query: &TaskQuery) -> Vec<Statement> {
 /// The filter that an index finds tasks by, newest first. What most often finds few comes first.
 pub(super) enum IndexFilter<'f> {
     Key(&'f str),
+    AtRisk,
     Label(&'f str, &'f str),
     State(TaskStatus),
     Workflow(&'f str),
@@ -92,6 +97,9 @@ impl<'f> IndexFilter<'f> {
     fn of(filter: &'f TaskFilter) -> Self {
         if let Some(key) = &filter.key {
             return IndexFilter::Key(key);
+        }
+        if filter.at_risk {
+            return IndexFilter::AtRisk;
         }
         if let Some((label, value)) = filter.labels.first() {
             return IndexFilter::Label(label, value);
@@ -116,9 +124,11 @@ impl<'f> IndexFilter<'f> {
             filter.agent.is_some(),
             filter.created_after.is_some(),
             filter.created_before.is_some(),
+            filter.at_risk,
         ];
         let given = given.into_iter().filter(|given| *given).count() + filter.labels.len();
-        given == usize::from(!matches!(self, IndexFilter::All))
+        // Of those at risk, some may have ended.
+        given == usize::from(!matches!(self, IndexFilter::All | IndexFilter::AtRisk))
     }
 
     /// Appends what finds the ids, in no order yet.
@@ -127,6 +137,10 @@ impl<'f> IndexFilter<'f> {
             IndexFilter::Key(key) => {
                 statement.push(r#"SELECT id FROM tasks WHERE "key" = ?"#, *key);
             }
+            // Some of them may have ended meanwhile.
+            IndexFilter::AtRisk => statement.sql.push_str(
+                "SELECT id FROM (SELECT task_id AS id FROM tasks_at_risk) AS at_risk WHERE true",
+            ),
             IndexFilter::Label(label, value) => {
                 let labelled =
                     "SELECT id FROM (SELECT task_id AS id FROM task_labels WHERE label = ?";
@@ -176,6 +190,9 @@ impl Statement {
         if let Some(agent) = &filter.agent {
             let of_agent = " AND (SELECT 1 FROM steps WHERE task_id = looked.id AND agent = ? LIMIT 1) IS NOT NULL";
             self.push(of_agent, agent.as_str());
+        }
+        if filter.at_risk {
+            self.sql.push_str(" AND (SELECT 1 FROM tasks_at_risk WHERE task_id = looked.id) IS NOT NULL AND (SELECT overdue_at FROM tasks WHERE tasks.id = looked.id) IS NOT NULL");
         }
         for (label, value) in filter.labels.iter().skip(labels_asked) {
             let labelled =

@@ -4,13 +4,13 @@
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertQuery, DueWork, EndedAt, EndedTask, ExpiredStep, HeldStep, Instances,
-    MessageQuery, MessageRecord, Promoted, QueueClaim, QueueHead, SavedChange, StoreError,
-    TaskFilter, TaskQuery, TaskSummaries, WorkflowRecord, leases,
+    AgentRecord, DueWork, EndedAt, EndedTask, ExpiredStep, HeldStep, Instances, MessageQuery,
+    MessageRecord, Promoted, QueueClaim, QueueHead, SavedChange, StoreError, TaskFilter, TaskQuery,
+    TaskSummaries, WorkflowRecord, leases,
     looks::{Look, Range},
     outbox,
     pages::{self, IndexFilter},
-    rows::{self, AGENT, ALERT, Columns, Loaded, Row, WORKFLOW},
+    rows::{self, AGENT, Columns, Loaded, Row, WORKFLOW},
     source::Source,
     statement::Statement,
 };
@@ -52,15 +52,33 @@ SELECT NULL, (SELECT due_at FROM steps WHERE due_at IS NOT NULL AND queued = 0 O
 const AHEAD: &str = r#"
 SELECT count(*) AS count FROM (
     SELECT 1 FROM {steps}
-    WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 AND priority > $2
+    WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 AND lane = $5 AND turn < $2
     UNION ALL
     SELECT 1 FROM {steps}
-    WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 AND priority = $2 AND task_id < $3
+    WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 AND lane = $5 AND turn = $2 AND task_id < $3
     LIMIT $4) AS ahead"#;
 
+/// Relies on tasks_overdue, and on the primary key of the steps. An ended task has no overdue_at.
+const IN_DANGER: &str = r#"
+SELECT count(*) AS looked_at, COALESCE(sum(waits), 0) AS tasks FROM (
+    SELECT CASE WHEN EXISTS (
+        SELECT 1 FROM steps WHERE steps.task_id = tasks.id AND steps.agent = $1
+          AND steps.state IN ('waiting', 'pending', 'processing')) THEN 1 ELSE 0 END AS waits
+    FROM tasks WHERE overdue_at IS NOT NULL AND overdue_at <= $2
+    ORDER BY overdue_at LIMIT $3) AS due"#;
+
+/// Tasks whose own complete-by comes before a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TasksInDanger {
+    /// Those that have unfinished steps at an agent.
+    pub tasks: u64,
+    /// Among so many, the first to come.
+    pub looked_at: u64,
+}
+
 /// Relies on steps_processing, which covers the search for lost instances: that reads all of it, and
-/// what runs is little beside what there is. The second part is only gone through if one is lost. The last part relies
-/// on steps_awaited: no instance holds those, however many there are.
+/// what runs is little beside what there is. The second part is only gone through if one is lost. The last parts rely
+/// on steps_awaited and steps_waits: no instance holds those, however many there are.
 const EXPIRED: &str = r#"
 WITH lost AS MATERIALIZED (
     SELECT DISTINCT locked_by AS id FROM {steps}
@@ -77,8 +95,13 @@ WHERE state = 'processing' AND locked_by IS NOT NULL AND complete_by > $1
 UNION ALL
 SELECT * FROM (
     SELECT task_id, idx, attempt, complete_by, false FROM {awaited}
-    WHERE state = 'processing' AND locked_by IS NULL AND complete_by <= $1
+    WHERE state = 'processing' AND locked_by IS NULL AND agent <> '' AND complete_by <= $1
     ORDER BY complete_by LIMIT $2) AS awaited
+UNION ALL
+SELECT * FROM (
+    SELECT task_id, idx, attempt, complete_by, false FROM {waits}
+    WHERE state = 'processing' AND agent = '' AND complete_by <= $1
+    ORDER BY complete_by LIMIT $2) AS waits
 ORDER BY complete_by LIMIT $2"#;
 
 /// Reads tasks_ended alone, where nothing of the task is asked for.
@@ -157,7 +180,7 @@ impl Reader {
         self.fetch(statement).await?.iter().map(read).collect()
     }
 
-    async fn first<T>(
+    pub(super) async fn first<T>(
         &self,
         statement: Statement,
         read: impl Fn(&Row) -> Result<T, StoreError>,
@@ -322,21 +345,23 @@ impl Reader {
         read_backlog(&self.fetch(backlog()).await?)
     }
 
-    /// How many steps of other tasks the queue of each of these agents holds before those of this task.
+    /// How many steps of other tasks the queue of each of these agents holds before those of this task, in the lane
+    /// that is named with it.
     /// The count of a queue ends at `limit`, and reads no more of it.
     pub async fn ahead(
         &self,
         task: &Task,
-        agents: &[AgentName],
+        queues: &[(AgentName, String)],
         limit: usize,
     ) -> Result<Vec<u64>, StoreError> {
         let sql = AHEAD.replace("{steps}", &self.source.by_index("steps", "steps_line"));
-        let of_each = agents.iter().map(|agent| {
+        let of_each = queues.iter().map(|(agent, lane)| {
             Statement::new(sql.clone())
                 .bind(agent)
-                .bind(task.details.priority.get())
+                .bind(task.turn())
                 .bind(task.id().0)
                 .bind(limit)
+                .bind(lane.as_str())
         });
         let found = self.view_along_indexes(of_each.collect()).await?;
         let counts = found.iter().map(|rows| {
@@ -359,7 +384,8 @@ impl Reader {
         let awaited = self.source.by_index("steps", "steps_awaited");
         let expired = EXPIRED
             .replace("{steps}", &steps)
-            .replace("{awaited}", &awaited);
+            .replace("{awaited}", &awaited)
+            .replace("{waits}", &self.source.by_index("steps", "steps_waits"));
         let statement = Statement::new(expired)
             .bind(self.now().await?.as_millis())
             .bind(limit)
@@ -387,6 +413,32 @@ impl Reader {
             .bind(limit);
         self.all(statement, |row| rows::ended_task(row, with_kind))
             .await
+    }
+
+    /// Tasks that have unfinished steps at an agent, and whose own complete-by comes before a time. Looks at so many
+    /// tasks at most.
+    pub async fn tasks_in_danger(
+        &self,
+        agent: &AgentName,
+        before: Timestamp,
+        limit: usize,
+    ) -> Result<TasksInDanger, StoreError> {
+        let asked = Statement::new(IN_DANGER)
+            .bind(agent)
+            .bind(before)
+            .bind(limit);
+        let found = self
+            .all(asked, |row| {
+                Ok(TasksInDanger {
+                    tasks: row.get("tasks")?,
+                    looked_at: row.get("looked_at")?,
+                })
+            })
+            .await?;
+        Ok(found.into_iter().next().unwrap_or(TasksInDanger {
+            tasks: 0,
+            looked_at: 0,
+        }))
     }
 
     /// Tasks whose own complete-by has passed.
@@ -471,21 +523,6 @@ WHERE name = $1 AND version = coalesce($2, version) ORDER BY version DESC LIMIT 
     pub async fn agents(&self) -> Result<Vec<AgentRecord>, StoreError> {
         let statement = Statement::new(format!("SELECT {AGENT} FROM agents ORDER BY name"));
         self.all(statement, rows::agent).await
-    }
-
-    pub async fn alerts(&self, query: &AlertQuery) -> Result<Vec<Alert>, StoreError> {
-        let mut statement = Statement::new(format!("SELECT {ALERT} FROM alerts WHERE true"));
-        if let Some(state) = query.state {
-            statement.push(" AND state = ?", state.as_str());
-        }
-        if let Some(task) = query.task {
-            statement.push(" AND task_id = ?", task.0);
-        }
-        if let Some(before) = query.before {
-            statement.push(" AND id < ?", before.0);
-        }
-        statement.push(" ORDER BY id DESC LIMIT ?", query.limit);
-        self.all(statement, rows::alert).await
     }
 
     /// The tasks that have an alert because the service could not decide on them, at a step, or not read them.

@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::domain::{
-    AgentName, AgentSpec, Attempt, Expiry, Fault, InstanceRecord, Lease, Priority, ReceiverName,
-    StepName, StepRef, TaskId, TaskStatus, Timestamp, WorkflowName, WorkflowRef,
+    AgentName, AgentSpec, AtRisk, Attempt, Expiry, Fault, InstanceRecord, Lease, Priority,
+    ReceiverName, StepName, StepRef, TaskId, TaskStatus, Timestamp, WorkflowName, WorkflowRef,
 };
 
 /// Which tasks. Every part that is given must hold.
@@ -21,6 +21,8 @@ pub struct TaskFilter {
     pub labels: Vec<(String, String)>,
     pub created_after: Option<Timestamp>,
     pub created_before: Option<Timestamp>,
+    /// Only those that will be late by what is known.
+    pub at_risk: bool,
 }
 
 /// A page of tasks, newest first.
@@ -43,6 +45,7 @@ pub struct TaskSummary {
     pub labels: Box<RawValue>,
     pub created_at: Timestamp,
     pub complete_by: Option<Timestamp>,
+    pub at_risk: Option<AtRisk>,
     pub ended_at: Option<Timestamp>,
     pub version: u64,
     pub error: Option<Fault>,
@@ -161,13 +164,29 @@ pub struct Alert {
     pub acknowledged_at: Option<Timestamp>,
     pub acknowledged_by: Option<String>,
     pub closed_at: Option<Timestamp>,
+    /// The alert of a cause, if this is that of one of its steps.
+    pub part_of: Option<AlertId>,
+    pub agent: Option<AgentName>,
+    pub cause: Option<String>,
+    /// How many steps it is about; of a closed one, how many it was about.
+    pub count: u64,
+    /// When the latest step failed.
+    pub last_at: Timestamp,
+    /// Some of the tasks, oldest failures first.
+    pub tasks: Vec<TaskId>,
 }
 
-/// A page of alerts, newest first.
-#[derive(Clone, Debug)]
+/// Up to this number steps of an alert are counted whenever somebody asks.
+pub const COUNTED_AT_ONCE: u64 = 1000;
+
+/// A page of alerts, newest first: those of causes, and those that are part of none. With a task or `part_of`, those of
+/// single steps.
+#[derive(Clone, Debug, Default)]
 pub struct AlertQuery {
     pub state: Option<AlertState>,
     pub task: Option<TaskId>,
+    pub part_of: Option<AlertId>,
+    pub id: Option<AlertId>,
     pub before: Option<AlertId>,
     pub limit: usize,
 }
@@ -244,10 +263,16 @@ pub struct StoreCounts {
     pub held: u64,
     /// Processing steps whose service has promised a reply.
     pub awaited: u64,
+    /// Steps that call no service and have begun: they wait for a time or a signal.
+    pub waits: u64,
     /// Alerts that are not closed, by kind.
     pub open_alerts: Vec<(String, u64)>,
+    /// Steps in error.
+    pub failed: u64,
     pub messages_pending: u64,
     pub messages_dead: u64,
+    /// Tasks that will be late by what is known.
+    pub at_risk: u64,
 }
 
 /// A running step with its attempt.

@@ -1,6 +1,6 @@
 //! What is written of tasks, messages and queues, row by row and column by column, the same for every database.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use uuid::Uuid;
 
@@ -9,8 +9,8 @@ use super::{
     batch::{NewKey, TaskChange},
 };
 use crate::domain::{
-    Event, InstanceId, Message, ReplyLog, SavedReplies, Step, StepIndex, StepState, Task,
-    TaskStatus, Timestamp, WorkerName,
+    AgentName, Event, InstanceId, Message, ReplyLog, SavedReplies, Signal, Step, StepHolder,
+    StepIndex, StepState, Task, TaskStatus, Timestamp, WorkerName,
 };
 
 /// The rows that a batch is saved as: their columns, each with the kind of its value. The structs here, the statements that
@@ -21,7 +21,7 @@ macro_rules! saved_rows {
         $with! {
             /// What a save may change of a task. `TaskRowState` compares it: a new column is added there as well.
             TaskRow {
-                id: id, version: number, state: word, paused: boolean, complete_by: maybe_number,
+                id: id, version: number, state: word, paused: boolean, waits: boolean, complete_by: maybe_number,
                 overdue_at: maybe_number, ended_at: maybe_number, error: maybe_owned,
                 undo: maybe_owned
             }
@@ -42,12 +42,12 @@ macro_rules! saved_rows {
                 task_id: id, idx: number, state: word, attempt: number, failure_count: number,
                 extended: number, doubt: maybe_word, tries: number, locked_by: maybe_shared,
                 complete_by: maybe_number, ready_at: maybe_number, due_at: maybe_number,
-                queued: flag, started_at: maybe_number, ended_at: maybe_number, body: maybe_text,
+                queued: flag, lane: text, started_at: maybe_number, ended_at: maybe_number, body: maybe_text,
                 output: maybe_text, error: maybe_owned, last_fault: maybe_owned,
                 reply: maybe_owned, worker: maybe_shared
             }
             /// The rest of it.
-            NewStepRow<'a> { name: shared, agent: shared, priority: number }
+            NewStepRow<'a> { name: shared, agent: shared, turn: number }
             HistoryRow { task_id: id, version: number, at: number, events: owned }
             LabelRow<'a> { label: text, value: text, task_id: id }
             KeyRow<'a> { key: text, fingerprint: text, task_id: id, created_at: number }
@@ -66,7 +66,7 @@ macro_rules! saved_rows {
 pub(super) use saved_rows;
 
 /// Columns that are written only for an index to find rows by.
-const ONLY_FOUND_BY: [&str; 4] = ["overdue_at", "due_at", "queued", "worker"];
+const ONLY_FOUND_BY: [&str; 5] = ["overdue_at", "due_at", "queued", "lane", "worker"];
 
 /// The name of a column, and its type on PostgreSQL.
 pub type SqlColumn = (&'static str, &'static str);
@@ -166,6 +166,7 @@ impl TaskRow {
             version: version as i64,
             state: task.status().as_str(),
             paused: task.paused,
+            waits: task.waits,
             complete_by: millis(task.complete_by),
             overdue_at: millis(task.overdue_at()),
             ended_at: millis(task.ended_at()),
@@ -180,6 +181,7 @@ impl TaskRow {
 pub struct TaskRowState {
     status: TaskStatus,
     paused: bool,
+    waits: bool,
     complete_by: Option<Timestamp>,
     overdue_at: Option<Timestamp>,
     /// It has an error, or is undone: such rows are compared no further.
@@ -191,6 +193,7 @@ impl TaskRowState {
         Self {
             status: task.status(),
             paused: task.paused,
+            waits: task.waits,
             complete_by: task.complete_by,
             overdue_at: task.overdue_at(),
             has_more: task.error().is_some() || task.undo.is_some() || task.is_ended(),
@@ -237,7 +240,8 @@ impl<'a> DetailsRow<'a> {
 }
 
 impl<'a> StepRow<'a> {
-    pub fn of(task: &'a Task, index: StepIndex, now: Timestamp) -> Self {
+    /// `lane`: empty where the agent's queue is not divided.
+    pub fn of(task: &'a Task, index: StepIndex, lane: &'a str, now: Timestamp) -> Self {
         let step = task.step(index);
         let Step {
             state,
@@ -254,6 +258,7 @@ impl<'a> StepRow<'a> {
             started_at,
             last_fault,
             reply_log,
+            signal,
         } = step;
         let (locked_by, complete_by) = match state {
             StepState::Processing {
@@ -290,25 +295,29 @@ impl<'a> StepRow<'a> {
             ready_at: millis(ready_at),
             due_at: millis(due_at),
             queued: due_at.is_some_and(|due| due <= now),
+            lane,
             started_at: millis(*started_at),
             ended_at: millis(step.ended_at()),
             body: body.as_ref().map(|body| body.as_json()),
             output: step.output().map(|output| output.as_json()),
             error,
             last_fault: last_fault.as_ref().map(json),
-            reply: replies(state, reply_log),
+            reply: replies(state, reply_log, signal.as_deref()),
             worker: task.worker(index).map(WorkerName::shared),
         }
     }
 }
+
+/// What stands in the record of a step that calls no service. No agent has such a name.
+static NO_AGENT: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(""));
 
 impl<'a> NewStepRow<'a> {
     pub fn of(task: &'a Task, index: StepIndex) -> Self {
         let definition = task.definition(index);
         Self {
             name: definition.name.shared(),
-            agent: definition.agent().shared(),
-            priority: task.details.priority.get(),
+            agent: definition.agent().map_or(&NO_AGENT, AgentName::shared),
+            turn: task.turn().as_millis(),
         }
     }
 }
@@ -389,17 +398,22 @@ impl<'a> QueueRow<'a> {
 }
 
 /// Nothing for a step that never got a reply later.
-fn replies(state: &StepState, log: &ReplyLog) -> Option<String> {
-    let open = match state {
+fn replies(state: &StepState, log: &ReplyLog, signal: Option<&Signal>) -> Option<String> {
+    let (open, waits) = match state {
         StepState::Processing {
             held_by,
             complete_by,
-        } => held_by.open_reply().map(|open| (open, *complete_by)),
-        _ => None,
+        } => (
+            held_by.open_reply().map(|open| (open, *complete_by)),
+            *held_by == StepHolder::Event,
+        ),
+        _ => (None, false),
     };
-    let is_empty = open.is_none() && log.is_empty();
+    let is_empty = open.is_none() && log.is_empty() && !waits && signal.is_none();
     (!is_empty).then(|| {
         json(&SavedReplies {
+            waits,
+            signal: signal.cloned().map(Box::new),
             open: open.map(|(open, complete_by)| (Box::new(open.clone()), complete_by)),
             log: log.clone(),
         })

@@ -8,18 +8,18 @@ use sqlx::{Row as _, postgres::PgRow};
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertId, AlertState, Definitions, EndedAt, EndedTask, ExpiredStep,
-    HeldStep, KnownKey, MessageId, MessageState, NextMessage, SavedChange, StoreError, TaskSummary,
+    AgentRecord, AlertId, AlertState, Definitions, EndedAt, EndedTask, ExpiredStep, HeldStep,
+    KnownKey, MessageId, MessageState, NextMessage, SavedChange, StoreError, TaskSummary,
     UnreadableTask, Validation, WorkflowRecord,
     error::corrupt,
     sqlite::SqliteRow,
     stored_workflow::{StoredWorkflow, compile},
 };
 use crate::domain::{
-    AgentName, AgentSpec, Attempt, Circuit, Definition, Destination, Details, Effect, Expiry,
-    Fault, Incarnation, InstanceId, OpenReply, Payload, Priority, QueuedStep, ReceiverName,
+    AgentName, AgentSpec, AtRisk, Attempt, Circuit, Definition, Destination, Details, Effect,
+    Expiry, Fault, Incarnation, InstanceId, OpenReply, Payload, Priority, QueuedStep, ReceiverName,
     SavedReplies, Span, Step, StepHolder, StepIndex, StepName, StepRef, StepState, StepStatus,
-    Task, TaskId, TaskState, TaskStatus, Term, Timestamp, Trace, WorkerName, WorkflowName,
+    Task, TaskId, TaskState, TaskStatus, Term, Timestamp, Trace, Turn, WorkerName, WorkflowName,
     WorkflowRef, memory_of,
 };
 
@@ -128,6 +128,7 @@ read_as! {
     |row, column| row.integer(column)?.map(|number| {
         Self::new(number).ok_or_else(|| corrupt(format!("{column} is {number}")))
     }).transpose() => Priority;
+    |row, column| Ok(row.integer(column)?.map(Self::from_millis)) => Turn;
     |row, column| row.text(column)?.map(|text| {
         Self::parse(text).ok_or_else(|| corrupt(format!("{column} is not JSON")))
     }).transpose() => Payload;
@@ -327,6 +328,7 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         version: row.get("version")?,
         state,
         paused: row.get("paused")?,
+        waits: row.get("waits")?,
         complete_by: row.get("complete_by")?,
     })
 }
@@ -347,14 +349,19 @@ fn trace(row: &impl Columns) -> Result<Option<Trace>, StoreError> {
 
 fn step(row: &impl Columns) -> Result<Step, StoreError> {
     let status = row.get("state")?;
-    let SavedReplies { open, log } = json(row, "reply")?.unwrap_or_default();
+    let SavedReplies {
+        open,
+        log,
+        waits,
+        signal,
+    } = json(row, "reply")?.unwrap_or_default();
     let at = || row.get("ended_at");
     let state = match status {
         StepStatus::Waiting => StepState::Waiting,
         StepStatus::Pending => StepState::Pending {
             ready_at: row.get("ready_at")?,
         },
-        StepStatus::Processing => processing(row, open)?,
+        StepStatus::Processing => processing(row, open, waits)?,
         StepStatus::Processed => StepState::Processed {
             output: row.get("output")?,
             at: at()?,
@@ -400,12 +407,14 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
         started_at: row.get("started_at")?,
         last_fault: row.get("last_fault")?,
         reply_log: log,
+        signal,
     })
 }
 
 fn processing(
     row: &impl Columns,
     open: Option<(Box<OpenReply>, Timestamp)>,
+    waits: bool,
 ) -> Result<StepState, StoreError> {
     let (held_by, complete_by) = match (row.get("locked_by")?, open) {
         (Some(instance), Some((open, complete_by))) => {
@@ -413,11 +422,22 @@ fn processing(
         }
         (Some(instance), None) => (StepHolder::Instance(instance), row.get("complete_by")?),
         (None, Some((open, complete_by))) => (StepHolder::Service(open), complete_by),
+        (None, None) if waits => (StepHolder::Event, row.get("complete_by")?),
         (None, None) => return Err(corrupt("nobody holds a step that is processing")),
     };
     Ok(StepState::Processing {
         held_by,
         complete_by,
+    })
+}
+
+/// Of a row with the columns of `tasks_at_risk`.
+pub fn at_risk(row: &impl Columns) -> Result<AtRisk, StoreError> {
+    let agent: String = row.get("agent")?;
+    Ok(AtRisk {
+        predicted_end: row.get("predicted_end")?,
+        agent: AgentName::new(agent),
+        since: row.get("since")?,
     })
 }
 
@@ -439,6 +459,10 @@ fn summary_of(id: TaskId, row: &impl Columns) -> Result<TaskSummary, StoreError>
         labels: row.get("labels")?,
         created_at: row.get("created_at")?,
         complete_by: row.get("complete_by")?,
+        at_risk: match row.get::<Option<Timestamp>>("since")? {
+            Some(_) => Some(at_risk(row)?),
+            None => None,
+        },
         ended_at: row.get("ended_at")?,
         version: row.get("version")?,
         error: row.get("error")?,
@@ -463,12 +487,6 @@ records! {
         name = "name", version = "version", body = "body", created_at = "created_at"
     }
     agent, AGENT: AgentRecord { name = "name", spec = "spec" }
-    alert, ALERT: Alert {
-        id = "id", task = "task_id", step = "step", receiver = "receiver", kind = "kind",
-        message = "message", state = "state", raised_at = "raised_at",
-        acknowledged_at = "acknowledged_at", acknowledged_by = "acknowledged_by",
-        closed_at = "closed_at"
-    }
 }
 
 pub fn change(row: &impl Columns) -> Result<SavedChange, StoreError> {
@@ -489,7 +507,7 @@ pub fn step_ref(row: &impl Columns) -> Result<StepRef, StoreError> {
 pub fn queued_step(row: &impl Columns) -> Result<QueuedStep, StoreError> {
     Ok(QueuedStep {
         step: step_ref(row)?,
-        priority: row.get("priority")?,
+        turn: row.get("turn")?,
         due_at: row.get("due_at")?,
     })
 }

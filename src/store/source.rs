@@ -19,6 +19,8 @@ pub trait Source: Send + Sync + 'static {
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError>;
     /// The table in a FROM clause, with an index hint if its planner needs one.
     fn by_index(&self, table: &'static str, index: &'static str) -> String;
+    /// How a text is compared with those of a JSON array.
+    fn is_one_of(&self) -> &'static str;
     /// Makes the later statements of a view read along indexes alone, where the planner would rather read
     /// a whole table, or all that an index finds, on statistics of another day.
     fn along_indexes(&self) -> Option<Statement>;

@@ -4,8 +4,8 @@ use uuid::Uuid;
 
 use super::{AlertId, MessageId};
 use crate::domain::{
-    AgentName, Attempt, Destination, InstanceId, Priority, ReceiverName, StepIndex, StepName,
-    TaskId, Timestamp, WorkerName, WorkflowName,
+    AgentName, Attempt, Destination, InstanceId, ReceiverName, StepIndex, StepName, TaskId,
+    Timestamp, Turn, WorkerName, WorkflowName,
 };
 
 /// A statement with what it is given.
@@ -84,7 +84,7 @@ bindable! {
     u64, Integer: |number| i64::try_from(number).unwrap_or(i64::MAX);
     usize, Integer: |number| i64::try_from(number).unwrap_or(i64::MAX);
     Attempt, Integer: |attempt| attempt.0.into();
-    Priority, Integer: |priority| priority.get();
+    Turn, Integer: |turn| turn.as_millis();
     StepIndex, Integer: |step| step.0.into();
     Timestamp, Integer: |at| at.as_millis();
     Uuid, Uuid: |id| id;

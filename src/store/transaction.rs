@@ -1,21 +1,27 @@
 //! One transaction of the writer. A backend provides a [`Session`]: what is hot, and what one database alone
 //! understands. The other statements are the same for every database, and are here.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
-    Alert, AlertId, Batch, KnownKey, Loaded, Promoted, Saved, StoreError, WorkflowRecord,
+    Alert, AlertId, AlertQuery, Batch, KnownKey, Loaded, Promoted, Saved, StoreError,
+    WorkflowRecord,
+    alert_causes::JoinedCauses,
+    alerts,
     batch::TaskChange,
     error::corrupt,
     leases,
     outbox::closed_alert,
     postgres::Notification,
     queries,
-    rows::{self, ALERT, Columns, Row, WORKFLOW},
+    rows::{self, Columns, Row, WORKFLOW},
     statement::Statement,
 };
 use crate::domain::{
@@ -36,24 +42,25 @@ ON CONFLICT (name) DO NOTHING"#;
 
 const DELETE_AGENT: &str = "DELETE FROM agents WHERE name = $1";
 
+/// That of a step is acknowledged with the alert of its cause.
 const ACKNOWLEDGE: &str = r#"
 UPDATE alerts
 SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
     acknowledged_at = coalesce(acknowledged_at, $2), acknowledged_by = coalesce(acknowledged_by, $3)
-WHERE id = $1
-RETURNING "#;
+WHERE id = coalesce((SELECT part_of FROM alerts WHERE id = $1), $1)
+RETURNING id"#;
 
 /// Relies on alerts_unclosed and alerts_unclosed_of_receiver: an alert that is not closed yet counts for this one too.
 const RAISE_ALERT: &str = r#"
-INSERT INTO alerts (id, task_id, idx, step, receiver, kind, message, state, raised_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, 'open', $8)
+INSERT INTO alerts (id, task_id, idx, step, receiver, kind, message, state, raised_at, part_of)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 'open', $8, $9)
 ON CONFLICT DO NOTHING"#;
 
 /// Relies on alerts_unclosed.
 const CLOSE_ALERT: &str = r#"
 UPDATE alerts SET state = 'closed', closed_at = $3
 WHERE task_id = $1 AND idx = $2 AND state <> 'closed'
-RETURNING id, kind, message, raised_at"#;
+RETURNING id, kind, message, raised_at, part_of"#;
 
 /// The words and statements in which the databases differ.
 pub struct Dialect {
@@ -61,12 +68,23 @@ pub struct Dialect {
     pub skip_locked: &'static str,
     /// The same with a shared lock, which prevents changes only.
     pub share_unlocked: &'static str,
+    /// Locks a row so that it stays what it is for others, too, though they may change what it says. Waits for
+    /// `exclusive_unlocked`, and for no other change.
+    pub key_share: &'static str,
+    /// Locks the rows that nobody else has locked, not even with `key_share`.
+    pub exclusive_unlocked: &'static str,
     /// Relies on steps_delayed.
     pub promote: &'static str,
     pub promote_one: &'static str,
     /// Locks the agent's row.
     pub agent: &'static str,
     pub heartbeat: &'static str,
+    /// How a text is compared with those of a JSON array.
+    pub is_one_of: &'static str,
+    /// Takes a lock under a name until the transaction ends, unless somebody has it.
+    pub try_lock: Option<&'static str>,
+    /// Up to `{limit}` steps at the head of the lane `{lane}` of the agent $1. Relies on steps_line.
+    pub queued_in_lane: &'static str,
 }
 
 /// A transaction as a backend provides it. Dropped without [`Session::commit`], it changes nothing.
@@ -178,6 +196,17 @@ impl Transaction<'_> {
     pub(super) async fn run(&mut self, statement: Statement) -> Result<(), StoreError> {
         self.execute(statement).await?;
         Ok(())
+    }
+
+    /// Takes the lock of this name until the transaction ends; false where another instance has it.
+    pub(super) async fn try_lock(&mut self, name: String) -> Result<bool, StoreError> {
+        self.lock_out_of_order();
+        let Some(lock) = self.dialect().try_lock else {
+            return Ok(true);
+        };
+        let locked = self.fetch_first(Statement::new(lock).bind(name)).await?;
+        let locked = locked.map(|row| row.get::<i64>("locked"));
+        Ok(locked.transpose()? == Some(1))
     }
 
     pub(super) async fn fetch_first(
@@ -318,12 +347,20 @@ impl Transaction<'_> {
         by: &str,
     ) -> Result<Option<Alert>, StoreError> {
         self.lock_out_of_order();
-        let acknowledge = Statement::new(format!("{ACKNOWLEDGE}{ALERT}"))
+        let acknowledge = Statement::new(ACKNOWLEDGE)
             .bind(alert.0)
             .bind(self.now())
             .bind(by);
-        let row = self.fetch_first(acknowledge).await?;
-        row.as_ref().map(rows::alert).transpose()
+        let Some(acknowledged) = self.fetch_first(acknowledge).await? else {
+            return Ok(None);
+        };
+        let query = AlertQuery {
+            id: Some(acknowledged.get("id")?),
+            limit: 1,
+            ..AlertQuery::default()
+        };
+        let row = self.fetch_first(alerts::page(&query)).await?;
+        row.as_ref().map(alerts::read).transpose()
     }
 
     /// The record of one instance, and the supervisors' lease; neither has to exist yet. Read
@@ -357,24 +394,40 @@ impl Transaction<'_> {
 
     /// Alerts are rare: a statement for each is no cost that matters. Returns the messages about them.
     pub(super) async fn save_alerts(&mut self, batch: &Batch) -> Result<Vec<Message>, StoreError> {
-        let mut messages = Vec::new();
+        let Some(last) = batch
+            .changes
+            .iter()
+            .rfind(|change| !change.alerts.is_empty())
+        else {
+            return Ok(Vec::new());
+        };
+        let (at, sender) = (last.at, &batch.sender);
+        let mut causes = self.join_causes(batch).await?;
+        let (mut of_tasks, mut left) = (Vec::new(), BTreeSet::new());
         for change in &batch.changes {
             for (id, alert) in &change.alerts {
-                if let Some(notice) = self.save_alert(change, *id, alert).await? {
-                    let (version, sender) = (change.task.version, &batch.sender);
-                    messages.extend(sender.alert(&notice, version, change.at, Uuid::now_v7));
+                let saved = self.save_alert(change, *id, alert, &mut causes, &mut left);
+                if let Some(notice) = saved.await? {
+                    let version = change.task.version;
+                    of_tasks.extend(sender.alert(&notice, version, change.at, Uuid::now_v7));
                 }
             }
         }
+        let mut messages = self.announce_causes(causes, sender, at).await?;
+        messages.extend(of_tasks);
+        messages.extend(self.close_causes(&left, sender, at).await?);
         Ok(messages)
     }
 
-    /// `None` where it was raised or closed already.
+    /// Returns the alert if it is to be announced by itself: it is new or just closed, and not part of the alert of a
+    /// cause. Those of which it has closed a part are `left`.
     async fn save_alert(
         &mut self,
         change: &TaskChange,
         id: Uuid,
         alert: &AlertChange,
+        causes: &mut JoinedCauses,
+        left: &mut BTreeSet<Uuid>,
     ) -> Result<Option<AlertNotice>, StoreError> {
         let at = change.at;
         match alert {
@@ -382,20 +435,31 @@ impl Transaction<'_> {
                 step,
                 kind,
                 message,
+                cause,
             } => {
                 let alert = AlertNotice::raised(id, kind.as_str(), message, at);
                 let notice = change.notice(*step, alert);
-                let is_new = self.insert_alert(&notice, Some(*step)).await?;
-                Ok(is_new.then_some(notice))
+                let part_of = cause.as_ref().and_then(|cause| causes.id(*kind, cause));
+                let is_new = self.insert_alert(&notice, Some(*step), part_of).await?;
+                match cause {
+                    Some(cause) if is_new => causes.add(*kind, cause),
+                    _ => {}
+                }
+                Ok((is_new && part_of.is_none()).then_some(notice))
             }
             AlertChange::Close { step } => {
                 let close = Statement::new(CLOSE_ALERT)
                     .bind(change.task.id().0)
                     .bind(*step)
                     .bind(at);
-                let closed = self.fetch_first(close).await?;
-                let closed = closed.map(|row| closed_alert(&row, at)).transpose()?;
-                Ok(closed.map(|alert| change.notice(*step, alert)))
+                let Some(closed) = self.fetch_first(close).await? else {
+                    return Ok(None);
+                };
+                if let Some(cause) = closed.get("part_of")? {
+                    left.insert(cause);
+                    return Ok(None);
+                }
+                Ok(Some(change.notice(*step, closed_alert(&closed, at)?)))
             }
         }
     }
@@ -407,7 +471,7 @@ impl Transaction<'_> {
         step: Option<StepIndex>,
         sender: &Sender,
     ) -> Result<(), StoreError> {
-        if self.insert_alert(alert, step).await? {
+        if self.insert_alert(alert, step, None).await? {
             self.notify_webhooks(alert, 0, sender).await?;
         }
         Ok(())
@@ -418,6 +482,7 @@ impl Transaction<'_> {
         &mut self,
         alert: &AlertNotice,
         step: Option<StepIndex>,
+        part_of: Option<Uuid>,
     ) -> Result<bool, StoreError> {
         let insert = Statement::new(RAISE_ALERT)
             .bind(alert.id)
@@ -427,7 +492,8 @@ impl Transaction<'_> {
             .bind(alert.receiver.as_ref().map(ReceiverName::as_str))
             .bind(alert.kind.as_str())
             .bind(alert.message.as_str())
-            .bind(alert.raised_at);
+            .bind(alert.raised_at)
+            .bind(part_of);
         Ok(self.execute(insert).await? > 0)
     }
 

@@ -8,6 +8,7 @@
 //! There are two committers: while one waits for its commit, the other decides and sends the next batch. See
 //! [`command_queue`].
 
+mod alert_causes;
 mod batch;
 mod cache;
 mod command_queue;
@@ -21,6 +22,8 @@ mod purge;
 mod registrations;
 mod request;
 mod stale_refusals;
+mod unusable_secrets;
+mod waiting_tasks;
 mod writes;
 
 use std::{
@@ -43,6 +46,7 @@ pub use handle::Store;
 pub use purge::purge_and_commit;
 pub use registrations::{RegisterError, RegisteredVersion};
 pub use request::{Apply, Idempotency, Renewed, Submitted};
+pub use waiting_tasks::WaitingTasks;
 
 use self::{
     batch::{BatchDraft, Queues},
@@ -167,6 +171,7 @@ pub(super) struct BatchWriter {
     outbox: Arc<Notify>,
     cache: Mutex<Cache>,
     heads: Arc<KnownQueues>,
+    waiting: Arc<WaitingTasks>,
     faults: Arc<Faults>,
     /// Whether other instances may have moved on what is cached.
     is_shared: bool,
@@ -466,6 +471,7 @@ impl<'w> Committer<'w> {
                     &writer.watchers,
                     &writer.outbox,
                 );
+                draft.limits.publish(&batch, &writer.waiting);
             });
             if let Err(message) = published {
                 error!(
@@ -509,9 +515,13 @@ impl<'w> Committer<'w> {
             .plan_claims(requests, &mut queues, tx.as_mut(), &*writer.local)
             .await?;
         self.suspect = draft.first_queued().filter(|_| careful);
+        draft.limits.count(requests, tx.as_mut()).await?;
         draft.gather(requests, tx.as_mut(), &writer.cache).await?;
         draft.decide(requests, tx.as_mut(), &*writer.local).await?;
+        draft.lanes.save(tx.as_mut()).await?;
+        draft.limits.save(tx.as_mut()).await?;
         draft.collect(&writer.settings.sender.load_full(), &*writer.local)?;
+        batch::forget_ended_steps(&draft.batch.changes, tx.as_mut()).await?;
         if writer.is_shared {
             let (stale_refusals, batch) = (&draft.stale_refusals, &draft.batch);
             let moved = stale_refusals.stale_tasks(batch, tx.as_mut()).await?;

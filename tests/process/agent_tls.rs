@@ -3,7 +3,7 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -30,14 +30,14 @@ use crate::{
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
-fn authority() -> Authority {
+pub fn authority() -> Authority {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
 /// A certificate and its key, in PEM form.
-fn issued(authority: &Authority, name: &str) -> (String, String) {
+pub fn issued(authority: &Authority, name: &str) -> (String, String) {
     let mut params = CertificateParams::new([name.to_owned()]).unwrap();
     params.extended_key_usages = vec![
         ExtendedKeyUsagePurpose::ClientAuth,
@@ -51,6 +51,8 @@ fn issued(authority: &Authority, name: &str) -> (String, String) {
 /// Responds 200 to whatever comes; counts connections that were accepted.
 struct Server {
     address: SocketAddr,
+    /// The heads and bodies of all requests.
+    came: Arc<Mutex<String>>,
     connections: Arc<AtomicUsize>,
 }
 
@@ -60,6 +62,15 @@ impl Server {
         authority: &Authority,
         clients: Option<&Authority>,
         versions: &[&'static rustls::SupportedProtocolVersion],
+    ) -> Self {
+        Self::with_body(authority, clients, versions, "{}").await
+    }
+
+    async fn with_body(
+        authority: &Authority,
+        clients: Option<&Authority>,
+        versions: &[&'static rustls::SupportedProtocolVersion],
+        body: &'static str,
     ) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let (certificate, key) = issued(authority, "payments.internal");
@@ -84,9 +95,11 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let connections = Arc::new(AtomicUsize::new(0));
         let counted = connections.clone();
+        let all = Arc::new(Mutex::new(String::new()));
+        let came = all.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, counted) = (acceptor.clone(), counted.clone());
+                let (acceptor, counted, all) = (acceptor.clone(), counted.clone(), all.clone());
                 tokio::spawn(async move {
                     let Ok(mut stream) = acceptor.accept(stream).await else {
                         return;
@@ -94,12 +107,17 @@ impl Server {
                     counted.fetch_add(1, Ordering::SeqCst);
                     let mut came = Vec::new();
                     while stream.read_buf(&mut came).await.is_ok_and(|read| read > 0) {
-                        // Its body is JSON, and nothing else ends so.
-                        if came.ends_with(b"}") {
+                        // Its body is JSON or a form, and nothing else ends so.
+                        if came.ends_with(b"}") || came.ends_with(b"=client_credentials") {
+                            all.lock()
+                                .unwrap()
+                                .push_str(&String::from_utf8_lossy(&came));
                             came.clear();
-                            let _ = stream
-                                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
-                                .await;
+                            let length = body.len();
+                            let response = format!(
+                                "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}"
+                            );
+                            let _ = stream.write_all(response.as_bytes()).await;
                         }
                     }
                 });
@@ -107,6 +125,7 @@ impl Server {
         });
         Self {
             address,
+            came,
             connections,
         }
     }
@@ -230,6 +249,96 @@ async fn a_client_certificate_is_shown_and_changes_without_a_restart() {
     until(true, || async { log().await >= 6 }).await;
     failure(&provost).await;
     for key in [&key, &new_key, &other_key] {
+        let line = key.lines().nth(1).unwrap();
+        assert!(!provost.log().contains(line), "a key is in the log");
+    }
+}
+
+#[tokio::test]
+async fn the_token_endpoint_has_an_authority_a_certificate_and_a_name_of_its_own() {
+    let (ours, theirs, clients) = (authority(), authority(), authority());
+    let service = Server::start(&ours, None, rustls::ALL_VERSIONS).await;
+    let login = Server::with_body(
+        &theirs,
+        Some(&clients),
+        rustls::ALL_VERSIONS,
+        r#"{"access_token": "the-token-of-payments"}"#,
+    )
+    .await;
+    let (certificate, key) = issued(&clients, "provost");
+    // The key is for the token endpoint alone.
+    let files = SecretFiles::new()
+        .with("client", "client-secret", &[login.url(), service.url()])
+        .with("key", &key, &[login.url()]);
+    let setup = Provost::setup().config(&files.config);
+    let provost = setup.argument("--log=trace").start().await;
+    let put = async |token_tls: Value| {
+        let mut oauth = json!({ "token_url": format!("{}/token", login.url()), "client_id": "provost",
+            "client_secret": secret("client") });
+        if !token_tls.is_null() {
+            oauth["tls"] = token_tls;
+        }
+        let added = json!({ "auth": { "oauth2": oauth },
+            "tls": { "ca": ours.pem(), "server_name": "payments.internal" } });
+        let put = provost.put("/v1/agents/payments", &spec(&service.url(), added));
+        assert!([200, 201].contains(&put.await.status));
+    };
+    let identity = json!({ "ca": theirs.pem(), "server_name": "payments.internal", "certificate": certificate,
+        "key": secret("key") });
+    let without = |field: &str| {
+        let mut tls = identity.clone();
+        tls.as_object_mut().unwrap().remove(field);
+        tls
+    };
+    let mut other_authority = identity.clone();
+    other_authority["ca"] = json!(ours.pem());
+    // What the agent says of its endpoints does not count for the token endpoint.
+    for tls in [
+        Value::Null,
+        other_authority,
+        without("ca"),
+        without("server_name"),
+    ] {
+        put(tls).await;
+        let why = failure(&provost).await;
+        assert!(
+            why.contains("no access token") && why.contains("certificate"),
+            "{why}"
+        );
+    }
+    let mut anonymous = without("key");
+    anonymous.as_object_mut().unwrap().remove("certificate");
+    put(anonymous).await;
+    let why = failure(&provost).await;
+    assert!(why.contains("no access token"), "{why}");
+    assert_eq!(service.connections(), 0);
+    assert_eq!(*login.came.lock().unwrap(), "");
+
+    put(identity.clone()).await;
+    for _ in 0..3 {
+        let task = provost.run(&one_step_of("payments", "/x")).await;
+        assert_eq!(task["state"], "processed", "{task:#}");
+    }
+    assert_eq!(login.connections(), 1);
+    let came = service.came.lock().unwrap().clone();
+    assert_eq!(came.matches("Bearer the-token-of-payments").count(), 3);
+    let mut latest = identity;
+    latest["min_version"] = json!("1.3");
+    put(latest).await;
+    let task = provost.run(&one_step_of("payments", "/x")).await;
+    assert_eq!(task["state"], "processed", "{task:#}");
+
+    // A file that does not fit any more says so, and names the field.
+    let (_, other_key) = issued(&clients, "provost");
+    files.put("key", &other_key);
+    until(true, || async {
+        let id = provost.submit(&one_step_of("payments", "/x")).await;
+        let task = provost.task(&id).await;
+        let message = step(&task, "only")["blocked_by"]["message"].to_string();
+        message.contains("for the token endpoint, `tls.certificate` and `tls.key`")
+    })
+    .await;
+    for key in [&key, &other_key] {
         let line = key.lines().nth(1).unwrap();
         assert!(!provost.log().contains(line), "a key is in the log");
     }

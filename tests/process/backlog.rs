@@ -125,15 +125,15 @@ async fn the_count_of_a_queue_is_ranges_of_its_index() {
             "EXPLAIN QUERY PLAN
              SELECT count(*) AS count FROM (
                  SELECT 1 FROM steps INDEXED BY steps_line
-                 WHERE agent = 'dead' AND due_at IS NOT NULL AND queued = 1 AND priority > 0
+                 WHERE agent = 'dead' AND due_at IS NOT NULL AND queued = 1 AND lane = '' AND turn < 0
                  UNION ALL
                  SELECT 1 FROM steps INDEXED BY steps_line
-                 WHERE agent = 'dead' AND due_at IS NOT NULL AND queued = 1 AND priority = 0 AND task_id < x'01'
+                 WHERE agent = 'dead' AND due_at IS NOT NULL AND queued = 1 AND lane = '' AND turn = 0 AND task_id < x'01'
                  LIMIT 1000) AS ahead",
         );
     for range in [
-        "steps_line (agent=? AND priority>?)",
-        "steps_line (agent=? AND priority=? AND task_id<?)",
+        "steps_line (agent=? AND lane=? AND turn<?)",
+        "steps_line (agent=? AND lane=? AND turn=? AND task_id<?)",
     ] {
         assert!(plan.contains(range), "{plan}");
     }
@@ -143,7 +143,7 @@ async fn the_count_of_a_queue_is_ranges_of_its_index() {
 /// Steps in the queue of the agent, which nobody can claim.
 fn queued(count: u32) -> String {
     format!(
-        "INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, ready_at,
+        "INSERT INTO steps (task_id, idx, name, agent, turn, state, attempt, failure_count, extended, ready_at,
                             due_at, queued)
          SELECT gen_random_uuid(), 0, 'step', 'dead', at % 3 - 1, 'pending', 0, 0, 0, 1, 1, 1
          FROM generate_series(1, {count}) AS at"
@@ -345,7 +345,7 @@ async fn a_backlog_that_comes_due_at_once_joins_its_queue_in_parts() {
     run("WITH owners AS (
              INSERT INTO tasks (id, labels, priority, created_at, version, state, paused)
              SELECT gen_random_uuid(), '{}', 0, 1, 1, 'pending', false FROM generate_series(1, 2500) RETURNING id)
-         INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, ready_at,
+         INSERT INTO steps (task_id, idx, name, agent, turn, state, attempt, failure_count, extended, ready_at,
                             due_at, queued)
          SELECT id, 0, 'step', 'dead', 0, 'pending', 0, 0, 0, 1, 1, 0 FROM owners")
     .await

@@ -511,6 +511,18 @@ async fn a_paused_agent_is_not_called_by_any_instance_and_its_steps_wait() {
         let wrong = json!({ "for": "1h", "until": "2100-01-01T00:00:00Z" });
         let faults = api.post("/v1/agents/payments/pause", &wrong).await;
         assert_eq!(faults.expect_faults(), ["/until"]);
+        // Also where a time cannot be that late.
+        for until in ["2200-01-01T00:00:00Z", "9999-12-31T23:59:59Z"] {
+            let pause = json!({ "until": until });
+            let refused = api.post("/v1/agents/payments/pause", &pause).await;
+            let refused = refused.expect_problem(422, "invalid");
+            let message = refused["errors"][0]["message"].as_str().unwrap();
+            let says = "must be at most 366 days from now";
+            assert!(
+                message.starts_with(says) && message.contains("until you resume it"),
+                "{message}"
+            );
+        }
     }
 }
 

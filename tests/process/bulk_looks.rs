@@ -22,7 +22,7 @@ fn fill(series: &str, id: &str) -> [String; 3] {
              FROM {series}"
         ),
         format!(
-            "INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, queued)
+            "INSERT INTO steps (task_id, idx, name, agent, turn, state, attempt, failure_count, extended, queued)
              SELECT {id}, 0, 'step', CASE WHEN at = {TASKS} THEN 'rare' ELSE 'often' END, 0, 'error', 1, 0, 0, 0
              FROM {series}"
         ),

@@ -18,6 +18,8 @@ async fn a_queue_that_is_deleted_while_it_is_read_is_declared_and_read_again() {
         .start()
         .await;
     client.declare("charges").await;
+    // It is ready before it has declared what it reads.
+    until(true, || async { client.depth("orders").await.is_some() }).await;
     let agent = json!({ "endpoints": [{ "url": "amqp://broker/charges" }] });
     provost.put("/v1/agents/pay", &agent).await.expect(201);
     let charge = json!({ "steps": [{ "name": "charge", "agent": "pay" }] });

@@ -1,13 +1,19 @@
 //! No space left: submissions are refused with 503, nothing accepted is lost, and it goes on by
 //! itself once there is space.
 
-use std::fs;
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Act, Answer, Api, Gate, Provost, Remote, SmallDisk, lasting_port, one_step, pipeline, step,
-    until,
+    Act, Answer, Api, Gate, Provost, Remote, SmallDisk, alerts, all_processed, lasting_port,
+    one_step, pipeline, step, submit_charges, until,
 };
 
 fn large(remote: &Remote) -> Value {
@@ -213,5 +219,72 @@ async fn started_on_a_full_disk_it_waits_for_room_and_says_so() {
     gate.open();
     for id in &accepted {
         assert_eq!(provost.settled(id).await["state"], "processed");
+    }
+}
+
+/// The calls that open it fail while that cannot be recorded, and once it is open the disk is full when it is due.
+#[tokio::test]
+async fn a_breaker_opens_and_closes_although_the_disk_is_full_meanwhile() {
+    let disk = SmallDisk::mount(4);
+    let (gate, sick) = (Gate::closed(), Arc::new(AtomicBool::new(true)));
+    let (held, is_sick) = (gate.clone(), sick.clone());
+    let service = Remote::with(move |_| match is_sick.load(Ordering::SeqCst) {
+        true => Act::Gated(held.clone(), Box::new(Act::status(503))),
+        false => Act::Ok(json!({})),
+    })
+    .await;
+    let quick = Remote::quick().await;
+    let setup = Provost::setup().database(&disk.path().join("provost.db"));
+    let provost = setup.start().await;
+    let breaker = json!({ "min_calls": 4, "window": "10m", "open_for": "1s", "canaries": 1 });
+    let spec = json!({ "endpoints": [{ "url": service.url() }], "breaker": breaker,
+        "retry": { "initial": "10ms", "max": "50ms" } });
+    let path = "/v1/agents/payments";
+    provost.put(path, &spec).await.expect(201);
+    let ids = submit_charges(provost.api(), 8).await;
+    service.requests(8).await;
+    let state = async || provost.get(path).await.expect(200)["breakers"][0]["state"].clone();
+    let mut accepted = Vec::new();
+    for round in 0..2 {
+        let ballast = disk.ballast("ballast");
+        let (more, refused) = fill(&provost, &quick).await;
+        accepted.extend(more);
+        assert_store_full(refused);
+        let rest = disk.ballast("rest");
+        let made = service.count();
+        let began = std::time::Instant::now();
+        match round {
+            0 => {
+                gate.open();
+                // What is known of them is kept until it can be recorded.
+                until(json!(0), async || {
+                    provost.get(path).await.expect(200)["in_flight"].clone()
+                })
+                .await;
+            }
+            _ => {
+                // Longer than it is open for.
+                while began.elapsed() < std::time::Duration::from_secs(3) {
+                    assert_ne!(state().await, "closed");
+                }
+            }
+        }
+        let canaries = 1 + began.elapsed().as_secs() as usize;
+        let calls = service.count() - made;
+        assert!(calls <= canaries, "{calls} calls, {canaries} canaries");
+        fs::remove_file(ballast).unwrap();
+        fs::remove_file(rest).unwrap();
+        until(true, || is_ready(provost.api())).await;
+        until(1, async || alerts(&provost, "open").await.len()).await;
+        assert_ne!(state().await, "closed");
+    }
+    sick.store(false, Ordering::SeqCst);
+    all_processed(provost.api(), &ids).await;
+    all_processed(provost.api(), &accepted).await;
+    until(json!("closed"), state).await;
+    until(0, async || alerts(&provost, "open").await.len()).await;
+    for id in &ids {
+        let task = provost.task(id).await;
+        assert_eq!(step(&task, "charge")["failure_count"], 0, "{task:#}");
     }
 }

@@ -24,6 +24,14 @@ const USUAL: &str = "http://127.0.0.1:8080";
 /// Times of the saga that nobody wants to watch a test wait for.
 const SHORTENED: [(&str, &str); 2] = [("\"30s\"", "\"1s\""), ("\"10m\"", "\"3s\"")];
 
+/// Those of the page, in their order.
+const EXAMPLES: [&str; 4] = [
+    "order.json",
+    "order-saga.json",
+    "fan-out.json",
+    "approved-order.json",
+];
+
 /// A part of the page between fences.
 #[derive(Debug)]
 struct Block {
@@ -182,7 +190,7 @@ impl Shell {
 fn copy_examples(folder: &Path) {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     fs::create_dir(folder.join("examples")).unwrap();
-    for name in ["order.json", "order-saga.json", "fan-out.json"] {
+    for name in EXAMPLES {
         let mut text = fs::read_to_string(from.join(name)).unwrap();
         if name == "order-saga.json" {
             for (long, short) in SHORTENED {
@@ -202,7 +210,7 @@ fn the_page_shows_the_examples_as_they_are() {
         .filter_map(|block| Some((file_of(block)?, block)))
         .collect();
     let names: Vec<_> = shown.iter().map(|(name, _)| *name).collect();
-    assert_eq!(names, ["order.json", "order-saga.json", "fan-out.json"]);
+    assert_eq!(names, EXAMPLES);
     for (name, block) in shown {
         let path = format!("{}/examples/{name}", env!("CARGO_MANIFEST_DIR"));
         assert_eq!(
@@ -254,7 +262,7 @@ async fn every_command_of_the_examples_gives_what_the_page_says() {
         }
     }
     assert_eq!(
-        checked, 11,
+        checked, 16,
         "the page has more or fewer commands than it had"
     );
 }

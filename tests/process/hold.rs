@@ -1,10 +1,18 @@
 //! A copy that was restored does not begin to call, or to tell anybody, by accident.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use serde_json::{Value, json};
 
 use crate::{
     cluster,
-    harness::{Act, Gate, Provost, Remote, Setup, one_step, step, until},
+    harness::{
+        Act, Gate, Provost, Remote, Setup, alerts, all_processed, one_step, setups, step,
+        submit_charges, until,
+    },
 };
 
 /// Each loop looks often: what is held is held although they look.
@@ -120,4 +128,58 @@ async fn a_held_instance_does_not_supervise_and_recovers_nothing() {
     let task = held.settled(&id).await;
     assert_eq!(task["state"], "processed");
     assert_eq!(step(&task, "only")["attempt"], 2);
+}
+
+/// A breaker is due while its instance is held: nobody looks whether the service works again.
+#[tokio::test]
+async fn a_held_instance_makes_no_canaries() {
+    for setup in setups().await {
+        let sick = Arc::new(AtomicBool::new(true));
+        let is_sick = sick.clone();
+        let remote = Remote::with(move |_| match is_sick.load(Ordering::SeqCst) {
+            true => Act::status(503),
+            false => Act::Ok(json!({})),
+        })
+        .await;
+        let mut provost = setup.start().await;
+        let breaker = json!({ "min_calls": 4, "window": "10m", "open_for": "100ms" });
+        let spec = json!({ "endpoints": [{ "url": remote.url() }], "breaker": breaker,
+            "retry": { "initial": "10ms", "max": "50ms" } });
+        let path = "/v1/agents/payments";
+        provost.put(path, &spec).await.expect(201);
+        let ids = submit_charges(provost.api(), 8).await;
+        until(1, async || alerts(&provost, "open").await.len()).await;
+        provost.kill().await;
+        let made = remote.count();
+        sick.store(false, Ordering::SeqCst);
+
+        provost
+            .restart_with(|setup| setup.set("HOLD", "true"))
+            .await;
+        let breaker = async || provost.get(path).await.expect(200)["breakers"][0].clone();
+        let held = breaker().await;
+        assert_ne!(held["state"], "closed");
+        let due: jiff::Timestamp = held["until"].as_str().unwrap().parse().unwrap();
+        // It is looked at every second while it is due.
+        let due = due.max(jiff::Timestamp::now()) + std::time::Duration::from_secs(1);
+        while jiff::Timestamp::now() < due {
+            assert_eq!(breaker().await, held);
+        }
+        let task = provost.task(&ids[0]).await;
+        assert_eq!(
+            step(&task, "charge")["blocked_by"],
+            json!({ "reason": "held" })
+        );
+        assert_eq!(alerts(&provost, "open").await.len(), 1);
+        assert_eq!(remote.count(), made, "it was called");
+
+        provost.command("/v1/hold/release").await.expect(200);
+        all_processed(provost.api(), &ids).await;
+        until(json!("closed"), async || breaker().await["state"].clone()).await;
+        until(0, async || alerts(&provost, "open").await.len()).await;
+        for id in &ids {
+            let task = provost.task(id).await;
+            assert_eq!(step(&task, "charge")["failure_count"], 0, "{task:#}");
+        }
+    }
 }

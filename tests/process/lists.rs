@@ -142,7 +142,7 @@ async fn a_parameter_that_cannot_be_used_is_refused_by_name() {
 
 /// A page of one item of each list, with what makes two of them.
 async fn paged(provost: &Provost) -> Vec<String> {
-    let broken = Remote::script([Act::status(402)]).await;
+    let broken = Remote::script([Act::status(402), Act::status(403)]).await;
     let gone = json!({ "url": "http://127.0.0.1:9/replies" });
     let mut ids = Vec::new();
     for number in 0..2 {

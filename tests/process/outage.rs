@@ -44,6 +44,7 @@ fn body(operation: &str, token: &str) -> Option<Value> {
             Some(json!({ "receiver": "known" }))
         }
         "POST /v1/agents/{name}/claim" => Some(json!({ "worker": "w-1" })),
+        "POST /v1/agents/{name}/check" => Some(json!({ "request": { "path": "/" } })),
         "POST /v1/agents/{name}/breaker" => Some(json!({ "action": "reset" })),
         "POST /v1/replies" => Some(json!({ "replies": [{ "token": token, "output": null }] })),
         "POST /v1/replies/{token}" => Some(json!({ "output": null })),
@@ -72,6 +73,8 @@ async fn ask(api: &Api, operation: &str, task: &str, token: &str) -> Answer {
         .replace("{id}", task)
         .replace("{token}", token)
         .replace("{name}", "one")
+        .replace("{workflow}", "some")
+        .replace("{key}", "some")
         .replace("{version}", "1");
     let call = api.call(Method::from_bytes(method.as_bytes()).unwrap(), &path);
     match body(operation, token) {
@@ -123,6 +126,12 @@ async fn without_its_database_it_says_so_everywhere_and_keeps_what_calls_answer(
     ] {
         assert_eq!(provost.get(path).await.status, 200, "{path}");
     }
+    let known = provost.get("/v1/agents/known").await.expect(200);
+    let why = known["incomplete"].as_str();
+    assert!(
+        why.is_some_and(|why| why.contains("cannot be reached")),
+        "{known}"
+    );
 
     database.start_again().await;
     let settled = loop {

@@ -20,7 +20,7 @@ fn fill(series: &str, id: &str) -> [String; 3] {
              FROM {series}"
         ),
         format!(
-            "INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, queued)
+            "INSERT INTO steps (task_id, idx, name, agent, turn, state, attempt, failure_count, extended, queued)
              SELECT {id}, 0, 'step', CASE WHEN at = 1 THEN 'rare' ELSE 'often' END, 0, 'processed', 1, 0, 0, 0
              FROM {series}"
         ),
@@ -104,9 +104,9 @@ pub async fn filled_on_sqlite(fill: Fill) -> Provost {
 
 pub async fn fill_postgres(server: &Postgres, fill: Fill) {
     let id = "(lpad(to_hex(1700000000000 + at), 12, '0') || '70008000' || lpad(to_hex(at), 12, '0'))::uuid";
-    for statement in fill(&format!("generate_series(1, {TASKS}) AS at"), id) {
-        server.sql(&statement).await;
-    }
+    // In one transaction: the service must not tidy up what is half there.
+    let statements = fill(&format!("generate_series(1, {TASKS}) AS at"), id);
+    server.sql(&statements.join("; ")).await;
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ fn fill() -> String {
          INSERT INTO tasks (id, labels, priority, created_at, version, state, paused, ended_at)
              SELECT id, '{{}}', 0, at, 2, 'processed', false, at FROM new;
          INSERT INTO task_details (task_id, steps, input) SELECT id, '[]', 'null' FROM new;
-         INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, queued)
+         INSERT INTO steps (task_id, idx, name, agent, turn, state, attempt, failure_count, extended, queued)
              SELECT id, idx, 'step', 'narrow', 0, 'processed', 1, 0, 0, 0 FROM new, generate_series(0, 1) AS idx;
          INSERT INTO history (task_id, version, at, events)
              SELECT id, version, at, '[]' FROM new, generate_series(1, 2) AS version;

@@ -160,7 +160,7 @@ async fn of_two_instances_that_change_the_same_at_once_one_is_refused() {
 fn never(name: &str, path: &str) -> &'static str {
     match name {
         "If-None-Match" => "*",
-        _ if path.starts_with("/v1/tasks/") => "\"999999\"",
+        _ if path.starts_with("/v1/tasks/") || path.starts_with("/v1/signals/") => "\"999999\"",
         _ => "\"never\"",
     }
 }
@@ -174,6 +174,10 @@ async fn each_condition_that_the_document_lists_is_judged_and_no_other_is_passed
     for (path, body) in REGISTERED {
         etag(&provost.put(path, &body(1)).await);
     }
+    let of_workflow = json!({ "workflow": "order", "key": "known" });
+    let with_key = provost.submit(&of_workflow).await;
+    let with_key = provost.task(&with_key).await;
+    let of_key = with_key["steps"][0]["name"].as_str().unwrap();
     let before = provost.task(&id).await;
     let document = provost.get("/openapi.json").await.expect(200);
     let mut judged = 0;
@@ -183,10 +187,13 @@ async fn each_condition_that_the_document_lists_is_judged_and_no_other_is_passed
             .replace("{id}", &id)
             .replace("{version}", "1")
             .replace("{kind}", "busy")
+            .replace("{workflow}", "order")
+            .replace("{key}", "known")
             .replace(
                 "{name}",
                 match path {
                     _ if path.starts_with("/v1/tasks") => "a",
+                    _ if path.starts_with("/v1/signals") => of_key,
                     _ if of_workflow => "order",
                     _ => "payments",
                 },

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::{self, Proxy},
-    harness::{Provost, Queued, Rabbit, RabbitClient, Remote, Setup, kinds, one_step, step, until},
+    harness::{
+        Provost, Queued, Rabbit, RabbitClient, Remote, Setup, alerts, kinds, one_step, step, until,
+    },
 };
 
 const REPLIES: &str = "provost_queue_replies_total";
@@ -55,6 +57,11 @@ async fn a_request_goes_to_a_queue_and_its_reply_ends_the_step() {
     for setup in [Provost::setup(), Provost::setup().database_url(&url)] {
         let provost = with_broker(setup, &rabbit.url()).start().await;
         register(&provost, "charges").await;
+        let check = json!({ "request": { "path": "/" } });
+        let refused = provost.post("/v1/agents/pay/check", &check).await;
+        let refused = refused.expect_problem(409, "cannot-check");
+        let detail = refused["detail"].as_str().unwrap();
+        assert!(detail.contains("has a queue"), "{detail}");
         let id = provost.submit(&charge()).await;
         let request = client.take("charges").await;
         assert_eq!(request.body, json!({ "amount": 30 }));
@@ -299,4 +306,84 @@ async fn every_request_is_answered_through_kills_and_cuts() {
     // One key for each step, however often its request was published.
     assert_eq!(keys.len(), tasks.len());
     until(Some(0), || client.depth("charges")).await;
+}
+
+async fn breaker_alerts(provost: &Provost, state: &str) -> usize {
+    let alerts = alerts(provost, state).await.into_iter();
+    alerts
+        .filter(|alert| alert["kind"] == "breaker.open")
+        .count()
+}
+
+async fn breaker_state(provost: &Provost) -> Value {
+    let agent = provost.get("/v1/agents/pay").await.expect(200);
+    agent["breakers"][0]["state"].clone()
+}
+
+/// What cannot be published fails as a call does: while the breaker is open nothing is published, and afterwards each
+/// request is published once.
+#[tokio::test]
+async fn a_breaker_opens_for_a_queue_that_is_missing_and_for_a_broker_that_is_down() {
+    let mut rabbit = Rabbit::start().await;
+    let url = cluster::new_database;
+    let url = tokio::task::spawn_blocking(url).await.unwrap();
+    let setups = [
+        (Provost::setup(), "charges"),
+        (Provost::setup().database_url(&url), "invoices"),
+    ];
+    for (setup, queue) in setups {
+        let mut provost = with_broker(setup, &rabbit.url()).start().await;
+        let breaker = json!({ "min_calls": 4, "window": "10m", "open_for": "1s", "canaries": 1 });
+        let agent = json!({
+            "endpoints": [{ "url": format!("amqp://broker/{queue}") }],
+            "retry": { "initial": "10ms", "max": "100ms" }, "breaker": breaker,
+        });
+        provost.put("/v1/agents/pay", &agent).await.expect(201);
+        for (round, cause) in ["reached no queue", "broker"].into_iter().enumerate() {
+            if round == 1 {
+                rabbit.kill().await;
+            }
+            let mut tasks = BTreeSet::new();
+            for _ in 0..8 {
+                tasks.insert(provost.submit(&charge()).await);
+            }
+            until(1, || breaker_alerts(&provost, "open")).await;
+            let agent = provost.get("/v1/agents/pay").await.expect(200);
+            let reason = agent["breakers"][0]["reason"].as_str().unwrap();
+            assert!(reason.contains(cause), "{reason}");
+            for id in &tasks {
+                until(json!("breaker"), || async {
+                    let task = provost.task(id).await;
+                    step(&task, "charge")["blocked_by"]["reason"].clone()
+                })
+                .await;
+            }
+            provost.kill().await;
+            provost.restart().await;
+            assert_eq!(breaker_alerts(&provost, "open").await, 1);
+            if round == 1 {
+                rabbit.start_again().await;
+            }
+            let client = rabbit.client().await;
+            client.declare(queue).await;
+            until(json!("closed"), || breaker_state(&provost)).await;
+            let mut left = tasks.clone();
+            while !left.is_empty() {
+                let request = client.take(queue).await;
+                let task = &request.headers["provost-task"];
+                // The broker may have forgotten in its crash that it delivered those of before.
+                if tasks.contains(task) {
+                    assert!(left.remove(task), "the request of {task} came twice");
+                    reply(&client, &request, &json!({ "output": 1 })).await;
+                }
+            }
+            for id in &tasks {
+                let task = provost.settled(id).await;
+                assert_eq!(task["state"], "processed");
+                assert_eq!(step(&task, "charge")["failure_count"], 0);
+            }
+            assert_eq!(breaker_alerts(&provost, "open").await, 0);
+            assert_eq!(breaker_alerts(&provost, "closed").await, round + 1);
+        }
+    }
 }

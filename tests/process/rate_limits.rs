@@ -119,6 +119,24 @@ async fn all_instances_together_keep_the_rate_while_they_come_and_go() {
 }
 
 /// The service says it to one call of one instance.
+/// A success that says that nothing is left.
+#[tokio::test]
+async fn a_quota_that_is_used_up_holds_for_all_calls() {
+    for setup in setups().await {
+        let used_up = [("ratelimit", "\"default\";r=0;t=2")];
+        let last = Act::answer(200, &used_up, "{}");
+        let remote = Remote::script([last, Act::Ok(json!({}))]).await;
+        let provost = setup.start().await;
+        let limit = json!({ "rate": "10/s", "burst": 1 });
+        register(provost.api(), &remote, limit).await;
+        let id = provost.submit(&charges(3)).await;
+        assert_eq!(provost.settled(&id).await["state"], "processed");
+        let calls = remote.ledger();
+        let waited = calls[1].at.duration_since(calls[0].at);
+        assert!(waited > Duration::from_millis(1900), "{waited:?}");
+    }
+}
+
 #[tokio::test]
 async fn what_a_service_asks_for_with_retry_after_holds_for_all_calls() {
     let url = new_database().await;
@@ -139,6 +157,8 @@ async fn what_a_service_asks_for_with_retry_after_holds_for_all_calls() {
             agent["throttle"]["reason"] == "the service responded 429 Too Many Requests"
         })
         .await;
+        let throttled = r#"provost_agent_throttled{agent="payments"}"#;
+        until(1.0, || provost.metric(throttled)).await;
     }
     let task = two.task(&ids[1]).await;
     let blocked = &step(&task, "charge4")["blocked_by"];
@@ -146,6 +166,10 @@ async fn what_a_service_asks_for_with_retry_after_holds_for_all_calls() {
     assert!(blocked["until"].is_string());
     for id in &ids {
         assert_eq!(one.settled(id).await["state"], "processed");
+    }
+    for provost in [&one, &two] {
+        let throttled = r#"provost_agent_throttled{agent="payments"}"#;
+        until(0.0, || provost.metric(throttled)).await;
     }
     let calls = remote.ledger();
     // The record is written a moment after the response, and its time is that of the database.

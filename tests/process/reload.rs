@@ -2,7 +2,9 @@
 
 use serde_json::json;
 
-use crate::harness::{Act, Provost, Remote, one_step};
+use crate::harness::{
+    Act, Provost, Remote, alerts, all_processed, one_step, step, submit_charges, until,
+};
 
 fn token(name: &str) -> String {
     format!(
@@ -101,4 +103,70 @@ async fn a_file_that_is_gone_or_empty_opens_no_door() {
     provost.says("provost.toml cannot be read").await;
     assert_eq!(provost.get("/v1/tasks").await.status, 401);
     assert!(admits(&provost, "old").await);
+}
+
+/// The breaker stays as it is, whatever the file says of its agent: that holds from the next start on. Then what was
+/// decided about an endpoint that the file no longer names is forgotten.
+#[tokio::test]
+async fn the_breaker_of_a_configured_agent_outlives_reloads_and_goes_with_its_endpoint() {
+    let sick = Remote::script([Act::status(503)]).await;
+    let well = Remote::quick().await;
+    let config = |remote: &Remote, open_for: &str, token: &str| {
+        let url = remote.url();
+        format!(
+            "{token}[agents.payments]\nendpoints = [{{ url = \"{url}\" }}]\n\
+             retry = {{ initial = \"10ms\", max = \"50ms\" }}\n\
+             breaker = {{ min_calls = 4, window = \"10m\", open_for = \"{open_for}\" }}\n"
+        )
+    };
+    let mut provost = Provost::setup()
+        .config(&config(&sick, "1h", ""))
+        .start()
+        .await;
+    let ids = submit_charges(provost.api(), 8).await;
+    let breaker = async |provost: &Provost| {
+        let agent = provost.get("/v1/agents/payments").await.expect(200);
+        agent["breakers"][0].clone()
+    };
+    until(json!("open"), async || {
+        breaker(&provost).await["state"].clone()
+    })
+    .await;
+    let in_flight = async || {
+        let agent = provost.get("/v1/agents/payments").await.expect(200);
+        agent["in_flight"].clone()
+    };
+    until(json!(0), in_flight).await;
+    let (made, opened) = (sick.count(), breaker(&provost).await);
+
+    let receiver = format!(
+        "[[alert_webhooks]]\nname = \"ops\"\nurl = \"{}/alerts\"\n",
+        well.url()
+    );
+    provost.reload(&config(&sick, "1h", &receiver));
+    provost.says("reloaded tokens").await;
+    provost.reload(&config(&well, "100ms", &receiver));
+    provost.says("take effect at the next start").await;
+    assert_eq!(breaker(&provost).await, opened);
+    let more = submit_charges(provost.api(), 2).await;
+    let task = provost.task(&more[0]).await;
+    let blocked = &step(&task, "charge")["blocked_by"];
+    assert_eq!(blocked["reason"], "breaker", "{blocked}");
+    assert_eq!(blocked["until"], opened["until"]);
+    assert_eq!(sick.count(), made, "it was called");
+    assert_eq!(alerts(&provost, "open").await.len(), 1);
+
+    // As the first file says, and then as the last one does.
+    provost.kill().await;
+    provost.restart().await;
+    assert_eq!(breaker(&provost).await, opened);
+    provost.kill().await;
+    let last = config(&well, "1h", "");
+    provost.restart_with(|setup| setup.config(&last)).await;
+    all_processed(provost.api(), &ids).await;
+    all_processed(provost.api(), &more).await;
+    assert_eq!(breaker(&provost).await["state"], "closed");
+    until(0, async || alerts(&provost, "open").await.len()).await;
+    assert_eq!(sick.count(), made);
+    assert_eq!(well.count(), ids.len() + more.len());
 }

@@ -18,7 +18,7 @@ const MEASURED: usize = 200;
 const CLAIM: &str = "EXPLAIN QUERY PLAN
 SELECT task_id, idx FROM steps
 WHERE agent = 'http://127.0.0.1:1' AND due_at IS NOT NULL AND queued = 1
-ORDER BY priority DESC, task_id, idx LIMIT 64";
+ORDER BY lane, turn, task_id, idx LIMIT 64";
 
 /// The supervisor's look at what has expired.
 const EXPIRED: &str = "EXPLAIN QUERY PLAN
@@ -28,7 +28,7 @@ WHERE state = 'processing' AND locked_by IS NOT NULL AND complete_by <= 1 ORDER 
 /// Its look at replies that services have promised, and that did not come.
 const AWAITED: &str = "EXPLAIN QUERY PLAN
 SELECT task_id, idx, attempt FROM steps INDEXED BY steps_awaited
-WHERE state = 'processing' AND locked_by IS NULL AND complete_by <= 1 ORDER BY complete_by LIMIT 500";
+WHERE state = 'processing' AND locked_by IS NULL AND agent <> '' AND complete_by <= 1 ORDER BY complete_by LIMIT 500";
 
 /// Its look at who holds what: it reads all of an index, but that holds only what runs.
 const HOLDERS: &str = "EXPLAIN QUERY PLAN

@@ -28,7 +28,8 @@ fn bodies(document: &Value, task: &str, token: &str) -> Vec<Body> {
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
             let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
-            if !schema.is_null() {
+            // The body of a signal is any JSON.
+            if !schema.is_null() && !path.contains("/signals/") {
                 bodies.push(Body {
                     method: method.clone(),
                     path: path
@@ -37,7 +38,7 @@ fn bodies(document: &Value, task: &str, token: &str) -> Vec<Body> {
                         .replace("{token}", token),
                     schema: schema.clone(),
                     base: match method == "put" && path.starts_with("/v1/agents/") {
-                        true => json!({ "endpoints": [{ "url": "http://127.0.0.1:9" }] }),
+                        true => json!({ "endpoints": [{ "url": "http://127.0.0.1:9", "max_in_flight": 100_000 }] }),
                         false => json!({}),
                     },
                 });

@@ -78,14 +78,15 @@ async fn a_step_whose_service_replies_later_needs_a_public_url() {
         "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    let provost = setup.clone().start().await;
+    let mut provost = setup.clone().start().await;
     let answer = send(&socket, &submission).await;
     assert!(answer.starts_with("HTTP/1.1 422 "), "{answer}");
     assert!(
         answer.contains("/steps/0/reply") && answer.contains("set public_url"),
         "{answer}"
     );
-    drop(provost);
+    // Its socket is free once it has ended.
+    provost.kill().await;
     let _provost = setup.set("PUBLIC_URL", "http://localhost:7").start().await;
     let answer = send(&socket, &submission).await;
     assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");

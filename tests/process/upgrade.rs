@@ -3,12 +3,12 @@
 use std::{fs, path::PathBuf};
 
 use serde_json::json;
-use sqlx::{Connection, PgConnection, migrate::Migrator};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, migrate::Migrator, raw_sql};
 use tempfile::TempDir;
 
 use crate::{
     cluster,
-    harness::{Provost, Remote, pipeline, sql},
+    harness::{Provost, Remote, binary, pipeline, sql},
 };
 
 async fn new_database() -> String {
@@ -29,9 +29,13 @@ fn migrations() -> Vec<PathBuf> {
 
 /// The schema as the version before this one left it; at least there is one.
 async fn previous_schema(url: &str) {
-    let all = migrations();
+    schema_of(url, (migrations().len() - 1).max(1)).await;
+}
+
+/// The schema as the first so many migrations make it.
+async fn schema_of(url: &str, first: usize) {
     let folder = TempDir::new().unwrap();
-    for file in &all[..(all.len() - 1).max(1)] {
+    for file in &migrations()[..first] {
         fs::copy(file, folder.path().join(file.file_name().unwrap())).unwrap();
     }
     let mut connection = PgConnection::connect(url).await.unwrap();
@@ -85,6 +89,58 @@ async fn what_the_previous_version_left_goes_on_in_this_one() {
     c.run(&pipeline(&remote.url(), &["one"])).await;
 }
 
+/// Runs the statements in one transaction as a migration does, which locks one table after the other while an instance
+/// uses them in its own order.
+async fn give_way_until_done(url: &str, statements: String) {
+    let mut connection = PgConnection::connect(url).await.unwrap();
+    for _ in 0..100 {
+        let mut transaction = connection.begin().await.unwrap();
+        transaction
+            .execute("SET LOCAL lock_timeout = '500ms'")
+            .await
+            .unwrap();
+        match transaction
+            .execute(raw_sql(AssertSqlSafe(statements.clone())))
+            .await
+        {
+            Ok(_) => return transaction.commit().await.unwrap(),
+            Err(error) => {
+                let code = error.as_database_error().and_then(|error| error.code());
+                assert_eq!(code.as_deref(), Some("55P03"), "{error}");
+            }
+        }
+    }
+    panic!("the tables were never free");
+}
+
+#[tokio::test]
+async fn a_migration_gives_way_to_sessions_that_use_the_tables() {
+    let url = new_database().await;
+    schema_of(&url, 1).await;
+    let tables = "SELECT string_agg(format('%I', relname), ', ') FROM pg_class
+         WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname <> '_sqlx_migrations'";
+    let tables = sql(&url, tables);
+    // As a backup does.
+    let mut backup = PgConnection::connect(&url).await.unwrap();
+    let mut reads = backup.begin().await.unwrap();
+    let lock = format!("LOCK TABLE {tables} IN ACCESS SHARE MODE");
+    reads.execute(raw_sql(AssertSqlSafe(lock))).await.unwrap();
+    let mut provost = Provost::setup().database_url(&url).launch();
+    provost.says("while other sessions use its tables").await;
+    // Meanwhile everybody else has the tables, too.
+    let remote = Remote::quick().await;
+    let pending = "01900000-0000-7000-8000-000000000001";
+    sql(&url, &task(pending, &remote.url(), false));
+    let migrated = binary().args(["migrate", "--database-url", &url]).output();
+    let (migrated, ()) = tokio::join!(migrated, async {
+        reads.commit().await.unwrap();
+        provost.ready().await;
+    });
+    let migrated = migrated.unwrap();
+    assert!(migrated.status.success(), "{migrated:?}");
+    assert_eq!(provost.settled(pending).await["state"], "processed");
+}
+
 #[tokio::test]
 async fn an_instance_goes_on_after_a_newer_version_migrated_and_cannot_be_started_again() {
     let url = new_database().await;
@@ -97,14 +153,15 @@ async fn an_instance_goes_on_after_a_newer_version_migrated_and_cannot_be_starte
         "SELECT string_agg(format('ALTER TABLE %I ADD COLUMN of_the_future bigint NOT NULL DEFAULT 7', relname), ';')
          FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname <> '_sqlx_migrations'",
     );
-    sql(
+    give_way_until_done(
         &url,
-        &format!(
-            "BEGIN; {tables}; CREATE TABLE later (id bigint);
+        format!(
+            "{tables}; CREATE TABLE later (id bigint);
              INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
-                 VALUES (9999, 'of the future', true, '', 0); COMMIT"
+                 VALUES (9999, 'of the future', true, '', 0)"
         ),
-    );
+    )
+    .await;
     let after = provost.run(&pipeline(&remote.url(), &["one", "two"])).await;
     assert_eq!(after["state"], "processed", "{after:#}");
     let old = provost.task(before["id"].as_str().unwrap()).await;

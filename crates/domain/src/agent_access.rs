@@ -34,6 +34,15 @@ pub enum TextOrSecret {
     Text(String),
 }
 
+impl TextOrSecret {
+    fn secret(&self) -> Option<&SecretRef> {
+        match self {
+            TextOrSecret::Secret(named) => Some(named),
+            TextOrSecret::Text(_) => None,
+        }
+    }
+}
+
 /// How the service knows that it is Provost who calls: the header `Authorization` of every request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -66,6 +75,9 @@ pub struct OAuthSpec {
     pub audience: Option<String>,
     #[serde(default)]
     pub method: ClientAuthMethod,
+    /// How connections to the token endpoint are secured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<AgentTlsSpec>,
 }
 
 /// How the token endpoint gets id and secret of the client, by their names in RFC 7591.
@@ -95,7 +107,7 @@ impl ClientAuthMethod {
     pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 }
 
-/// How the connections of an agent are secured, where that is not as for all others.
+/// How connections to the endpoints of an agent, or to its token endpoint, are secured, where that is not as for all others.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentTlsSpec {
@@ -138,14 +150,49 @@ impl TlsVersion {
     pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 }
 
+/// The version of HTTP that the endpoints of an agent are called with.
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+pub enum HttpVersion {
+    #[serde(rename = "1.1")]
+    #[strum(serialize = "1.1")]
+    Http1,
+    /// By ALPN with `https://`, and by prior knowledge with `http://`.
+    #[serde(rename = "2")]
+    #[strum(serialize = "2")]
+    Http2,
+}
+
+impl HttpVersion {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+}
+
 /// Where an agent uses a secret.
 #[derive(PartialEq, Debug)]
 pub struct SecretUse<'s> {
     /// Of the name, below that of the specification.
     pub pointer: String,
     pub name: &'s SecretName,
-    /// An address that gets it besides the endpoints.
-    pub address: Option<&'s str>,
+    pub goes_to: SecretTarget<'s>,
+}
+
+/// What gets a secret, or a proof that Provost has it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum SecretTarget<'s> {
+    Endpoints,
+    /// This token endpoint, and the endpoints get what the secret is exchanged for.
+    EndpointsAndToken(&'s str),
+    /// Only this token endpoint.
+    Token(&'s str),
 }
 
 /// Whose a secret is, by the configuration file of an instance.
@@ -175,7 +222,7 @@ impl AgentSpec {
             uses.push(SecretUse {
                 pointer: format!("/{pointer}/secret"),
                 name,
-                address: None,
+                goes_to: SecretTarget::Endpoints,
             });
         };
         let added = [
@@ -200,29 +247,23 @@ impl AgentSpec {
         for (at, named) in self.sign.iter().enumerate() {
             add(format!("sign/{at}"), &named.secret);
         }
-        let tls = self.tls.as_ref();
-        let texts = [
-            ("tls/ca", tls.and_then(|tls| tls.ca.as_ref())),
-            (
-                "tls/certificate",
-                tls.and_then(|tls| tls.certificate.as_ref()),
-            ),
-        ];
-        for (pointer, value) in texts {
-            if let Some(TextOrSecret::Secret(named)) = value {
-                add(pointer.to_owned(), &named.secret);
+        if let Some(tls) = &self.tls {
+            for (field, name) in tls.secrets() {
+                add(format!("tls/{field}"), name);
             }
-        }
-        if let Some(key) = tls.and_then(|tls| tls.key.as_ref()) {
-            add("tls/key".to_owned(), &key.secret);
         }
         if let Some(AuthSpec::OAuth2(oauth)) = &self.auth {
             uses.push(SecretUse {
                 pointer: "/auth/oauth2/client_secret/secret".to_owned(),
                 name: &oauth.client_secret.secret,
-                // And the endpoints get what it is exchanged for.
-                address: Some(&oauth.token_url),
+                goes_to: SecretTarget::EndpointsAndToken(&oauth.token_url),
             });
+            let tls = oauth.tls.iter().flat_map(AgentTlsSpec::secrets);
+            uses.extend(tls.map(|(field, name)| SecretUse {
+                pointer: format!("/auth/oauth2/tls/{field}/secret"),
+                name,
+                goes_to: SecretTarget::Token(&oauth.token_url),
+            }));
         }
         uses
     }
@@ -242,7 +283,7 @@ impl AgentSpec {
             let SecretUse {
                 pointer,
                 name,
-                address,
+                goes_to,
             } = used;
             let fault = match scope(name) {
                 None => Some(format!(
@@ -252,7 +293,7 @@ impl AgentSpec {
                 Some(SecretScope::ConfiguredAgents) => Some(format!(
                     "the secret `{name}` is for agents of the configuration file only: list the URLs that may get it as `urls` of its [[secrets]]"
                 )),
-                Some(SecretScope::Urls(urls)) => self.outside(urls, address).map(|url| {
+                Some(SecretScope::Urls(urls)) => self.outside(urls, goes_to).map(|url| {
                     format!(
                         "the secret `{name}` may not be sent to {url}: that is not below the `urls` of its [[secrets]]"
                     )
@@ -263,10 +304,15 @@ impl AgentSpec {
         faults
     }
 
-    /// The first address of its requests that is below none of these.
-    fn outside<'s>(&'s self, urls: &[WebAddress], also: Option<&'s str>) -> Option<&'s str> {
+    /// The first address that is below none of these.
+    fn outside<'s>(&'s self, urls: &[WebAddress], goes_to: SecretTarget<'s>) -> Option<&'s str> {
         let endpoints = self.endpoints.iter().map(|endpoint| &*endpoint.url);
-        let mut addresses = endpoints.chain(also);
+        let (endpoints, token) = match goes_to {
+            SecretTarget::Endpoints => (Some(endpoints), None),
+            SecretTarget::EndpointsAndToken(url) => (Some(endpoints), Some(url)),
+            SecretTarget::Token(url) => (None, Some(url)),
+        };
+        let mut addresses = endpoints.into_iter().flatten().chain(token);
         addresses.find(|url| !is_below_any(url, urls))
     }
 
@@ -381,6 +427,7 @@ impl AgentSpec {
             ("auth", self.auth.is_some()),
             ("sign", !self.sign.is_empty()),
             ("tls", self.tls.is_some()),
+            ("http_version", self.http_version.is_some()),
         ];
         let given = fields.into_iter().filter(|(_, is_given)| *is_given);
         given.map(|(name, _)| name).collect()
@@ -388,11 +435,16 @@ impl AgentSpec {
 }
 
 impl OAuthSpec {
-    fn faults(&self) -> Vec<(&'static str, String)> {
-        let mut faults = Vec::new();
-        if let Err(message) = WebAddress::parse(&self.token_url) {
-            faults.push(("token_url", message));
-        }
+    fn faults(&self) -> Vec<(String, String)> {
+        let mut faults: Vec<(String, String)> = Vec::new();
+        let is_https = match WebAddress::parse(&self.token_url) {
+            Ok(_) => self.token_url.starts_with("https://"),
+            Err(message) => {
+                faults.push(("token_url".to_owned(), message));
+                // One fault is enough.
+                true
+            }
+        };
         let texts = [
             ("client_id", Some(&self.client_id)),
             ("scope", self.scope.as_ref()),
@@ -405,11 +457,19 @@ impl OAuthSpec {
             if text.is_some_and(wrong) {
                 let message =
                     format!("must be 1 to {LONGEST_EXTRA} characters, without control characters");
-                faults.push((field, message));
+                faults.push((field.to_owned(), message));
             }
         }
         if let Some(message) = name_fault(&self.client_secret.secret) {
-            faults.push(("client_secret/secret", message));
+            faults.push(("client_secret/secret".to_owned(), message));
+        }
+        if let Some(tls) = &self.tls {
+            if !is_https {
+                let message = "remove it, or give a token_url with https://: this one has no TLS";
+                faults.push(("tls".to_owned(), message.to_owned()));
+            }
+            let of_tls = tls.faults().into_iter();
+            faults.extend(of_tls.map(|(field, message)| (format!("tls/{field}"), message)));
         }
         faults
     }
@@ -419,6 +479,22 @@ impl OAuthSpec {
 pub const LONGEST_PEM: usize = 64 << 10;
 
 impl AgentTlsSpec {
+    /// The fields that name secrets, each with its secret.
+    fn secrets(&self) -> Vec<(&'static str, &SecretName)> {
+        let fields = [
+            ("ca", self.ca.as_ref().and_then(TextOrSecret::secret)),
+            (
+                "certificate",
+                self.certificate.as_ref().and_then(TextOrSecret::secret),
+            ),
+            ("key", self.key.as_ref()),
+        ];
+        let named = fields.into_iter();
+        named
+            .filter_map(|(field, named)| Some((field, &named?.secret)))
+            .collect()
+    }
+
     fn faults(&self) -> Vec<(&'static str, String)> {
         let mut faults = Vec::new();
         let texts = [
@@ -578,6 +654,7 @@ mod tests {
             "body": { "api_key": { "secret": "key" } },
             "auth": { "basic": { "user": "provost", "password": { "secret": "password" } } },
             "sign": [{ "secret": "signing" }],
+            "http_version": "2",
         });
         let read: AgentSpec = serde_json::from_value(added.clone()).unwrap();
         assert_eq!(read.faults(""), []);
@@ -651,16 +728,17 @@ mod tests {
 
     #[test]
     fn nothing_is_added_where_no_http_request_is_sent() {
-        let added = json!({ "headers": { "x": "y" }, "auth": { "bearer": { "secret": "p" } } });
+        let added = json!({ "headers": { "x": "y" }, "auth": { "bearer": { "secret": "p" } },
+            "http_version": "2" });
         let mut queue = spec(added.clone());
         queue.endpoints[0].url = "amqp://broker/charges".to_owned();
         let faults: Vec<_> = queue.faults("").into_iter().map(|(at, _)| at).collect();
-        assert_eq!(faults, ["/headers", "/auth"]);
+        assert_eq!(faults, ["/headers", "/auth", "/http_version"]);
         let mut pull = spec(added);
         pull.mode = crate::AgentMode::Pull;
         pull.endpoints.clear();
         let faults: Vec<_> = pull.faults("").into_iter().map(|(at, _)| at).collect();
-        assert_eq!(faults, ["/headers", "/auth"]);
+        assert_eq!(faults, ["/headers", "/auth", "/http_version"]);
     }
 
     #[test]
@@ -697,6 +775,50 @@ mod tests {
         assert_eq!(plain.faults(""), []);
         plain.endpoints[0].url = "http://payments".to_owned();
         assert_eq!(plain.faults("")[0].0, "/tls");
+    }
+
+    #[test]
+    fn tls_of_the_token_endpoint_is_that_of_an_agent_and_its_key_goes_nowhere_else() {
+        const PEM: &str = "-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n";
+        let of = |token_url: &str, tls: Value| {
+            json!({ "auth": { "oauth2": { "token_url": token_url, "client_id": "id",
+                "client_secret": { "secret": "s" }, "tls": tls } } })
+        };
+        let (login, payments) = ("https://login.example", "https://payments.example");
+        for (tls, pointer) in [
+            (json!({ "ca": "no PEM" }), "/auth/oauth2/tls/ca"),
+            (json!({ "certificate": PEM }), "/auth/oauth2/tls/key"),
+            (
+                json!({ "server_name": "a b" }),
+                "/auth/oauth2/tls/server_name",
+            ),
+        ] {
+            assert_eq!(faults(of(login, tls)), [pointer]);
+        }
+        let plain = of("http://login.example", json!({ "min_version": "1.3" }));
+        assert_eq!(faults(plain), ["/auth/oauth2/tls"]);
+        let spec = spec(of(
+            login,
+            json!({ "certificate": PEM, "key": { "secret": "k" } }),
+        ));
+        let names: Vec<_> = spec.secrets().into_iter().map(|used| used.name).collect();
+        assert_eq!(names, [&SecretName::new("s"), &SecretName::new("k")]);
+        let refused = |urls: &[&str]| -> Vec<String> {
+            let urls = urls.iter().map(|url| WebAddress::parse(url).unwrap());
+            let urls: Vec<_> = urls.collect();
+            let faults = spec.secret_faults(false, |_| Some(SecretScope::Urls(&urls)));
+            faults.into_iter().map(|(pointer, _)| pointer).collect()
+        };
+        let (client, key) = (
+            "/auth/oauth2/client_secret/secret",
+            "/auth/oauth2/tls/key/secret",
+        );
+        // The endpoints get the token, but nothing of the key.
+        assert_eq!(refused(&[login]), [client]);
+        assert_eq!(refused(&[payments]), [client, key]);
+        assert!(refused(&[login, payments]).is_empty());
+        let read: AgentSpec = serde_json::from_str(&serde_json::to_string(&spec).unwrap()).unwrap();
+        assert_eq!(read, spec);
     }
 
     /// The token goes to the endpoints: with a secret for the token endpoint alone, anyone could have one sent to them.
@@ -757,6 +879,8 @@ mod tests {
         spec.endpoints.push(crate::Endpoint {
             url: "https://evil.example".to_owned(),
             max_in_flight: 1,
+            zone: None,
+            drain: false,
         });
         assert_eq!(
             refusals(&spec, false, Some(&["https://payments.example"])),

@@ -1,5 +1,5 @@
-//! What keeps calls from an agent: a pause by an operator, and the breakers of its endpoints. One record for each
-//! agent, which all instances share; every change of it is decided here.
+//! What keeps calls from an agent: a pause by an operator, and the breakers, ejections and failed checks of its endpoints.
+//! One record for each agent, which all instances share; every change of it is decided here.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +10,9 @@ use crate::{
     agent_spec::AgentSpec,
     alert::AlertKind,
     alert_message::AlertNotice,
+    downtime::{DowntimeWindow, Downtimes},
+    ejection::Ejection,
+    health_check::Unhealthy,
     ids::{AgentName, InstanceId, ReceiverName},
     time::{Span, Timestamp},
 };
@@ -20,9 +23,11 @@ const LEAST_PROBE: Span = Span::from_secs(10);
 const TAKE_OVER_AFTER: Span = Span::from_secs(2);
 /// A slip in a response of the service must not stop all calls for days.
 pub const LONGEST_THROTTLE: Span = Span::from_secs(300);
-/// Breakers of endpoints that the agent has no more are kept up to so many: an instance with an older specification
-/// must not forget the breaker of an endpoint that it does not know.
-const MOST_BREAKERS: usize = 64;
+/// What was decided about endpoints that the agent has no more is kept up to so many: an instance with an older
+/// specification must not forget the breaker of an endpoint that it does not know.
+const MOST_ENDPOINTS: usize = 64;
+/// Those that left the cluster long ago stay until the endpoint is removed.
+const MOST_INSTANCES: usize = 100;
 
 /// What an operator or an instance did, and what holds now because of it. An agent without a record is neither
 /// paused nor has it a breaker that is not closed.
@@ -30,12 +35,24 @@ const MOST_BREAKERS: usize = 64;
 pub struct AgentControl {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
+    /// An operator resumed the agent in a window of downtime: until then none holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub awake_until: Option<Timestamp>,
     /// The service asked to be left alone for a while.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throttle: Option<Throttle>,
     /// By the URL of the endpoint. One that is not here is closed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub breakers: BTreeMap<String, Breaker>,
+    /// By the URL of the endpoint, also those whose time is over.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ejections: BTreeMap<String, Ejection>,
+    /// By the URL of the endpoint: those whose checks fail.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unhealthy: BTreeMap<String, Unhealthy>,
+    /// How many calls of each instance are left at endpoints that are drained, by the URL of the endpoint.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left: BTreeMap<String, BTreeMap<String, u32>>,
 }
 
 /// Planned downtime: no call is made, and its steps wait.
@@ -59,7 +76,19 @@ pub struct Throttle {
     pub since: Timestamp,
 }
 
+/// Who has paused an agent in a window of downtime.
+const BY_DOWNTIME: &str = "downtime";
+
 impl Pause {
+    fn of(window: &DowntimeWindow) -> Self {
+        Self {
+            until: Some(window.end),
+            reason: window.reason.clone(),
+            by: BY_DOWNTIME.to_owned(),
+            since: window.start,
+        }
+    }
+
     pub fn holds_at(&self, now: Timestamp) -> bool {
         self.until.is_none_or(|until| until > now)
     }
@@ -128,6 +157,16 @@ pub enum ControlChange {
     },
     /// The agent has another specification: what is left of endpoints and limits that it has no more is forgotten.
     Respecified,
+    /// The checks of an endpoint have come to this; an error says what was wrong.
+    Checked {
+        url: String,
+        result: Result<(), String>,
+    },
+    /// So many calls of the instance are left at an endpoint that is drained.
+    Left {
+        url: String,
+        calls: u32,
+    },
     /// By an instance.
     Endpoint {
         url: String,
@@ -146,6 +185,8 @@ pub enum Observation {
     Recovered,
     /// One of them failed.
     Relapsed { reason: String },
+    /// So many calls in a row failed as it takes to be ejected.
+    Failing { reason: String },
 }
 
 /// Who changes a control, and when.
@@ -180,6 +221,20 @@ impl AgentControl {
         *self == Self::default()
     }
 
+    /// The pause that holds now, with a window of downtime where there is one: the one that lasts longer.
+    pub fn pause_at(&self, window: Option<&DowntimeWindow>, now: Timestamp) -> Option<Pause> {
+        let pause = self.pause.as_ref().filter(|pause| pause.holds_at(now));
+        let is_awake = self.awake_until.is_some_and(|until| until > now);
+        let window = window.filter(|window| now < window.end && !is_awake);
+        match (pause, window) {
+            (Some(pause), Some(window)) if pause.until.is_some_and(|until| until < window.end) => {
+                Some(Pause::of(window))
+            }
+            (Some(pause), _) => Some(pause.clone()),
+            (None, window) => window.map(Pause::of),
+        }
+    }
+
     /// Whether no call goes to some endpoint because of what was seen there.
     pub fn is_any_open(&self) -> bool {
         let states = self.breakers.values().map(|breaker| &breaker.state);
@@ -188,13 +243,25 @@ impl AgentControl {
             .any(|state| !matches!(state, BreakerState::ForcedClosed))
     }
 
-    /// When it is to be looked at again: a pause or throttle ends, or an endpoint may be probed.
+    pub fn is_any_unhealthy(&self) -> bool {
+        !self.unhealthy.is_empty()
+    }
+
+    /// When it is to be looked at again: a pause, throttle or ejection ends, or an endpoint may be probed.
     pub fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
         let pause = self.pause.as_ref().and_then(|pause| pause.until);
         let throttle = self.throttle.as_ref().map(|throttle| throttle.until);
-        let ends = pause.into_iter().chain(throttle);
+        let ejections = self.ejections.values();
+        let returns = ejections
+            .filter(|ejection| ejection.holds_at(now))
+            .map(|ejection| ejection.until);
+        let ends = pause.into_iter().chain(throttle).chain(returns);
         let ends = ends.filter(|until| *until > now);
-        let probes = self.breakers.values().filter_map(|breaker| breaker.until());
+        let probes = self
+            .breakers
+            .iter()
+            .filter(|(url, _)| !self.unhealthy.contains_key(*url));
+        let probes = probes.filter_map(|(_, breaker)| breaker.until());
         probes.chain(ends).min()
     }
 
@@ -203,7 +270,8 @@ impl AgentControl {
         let due = |breaker: &Breaker| breaker.until().is_some_and(|until| until <= now);
         let breakers = self.breakers.iter();
         breakers
-            .filter(|(url, breaker)| due(breaker) && has_endpoint(spec, url))
+            .filter(|(url, breaker)| due(breaker) && takes_new(spec, url))
+            .filter(|(url, _)| !self.unhealthy.contains_key(*url))
             .map(|(url, _)| url.clone())
             .collect()
     }
@@ -225,7 +293,11 @@ impl AgentControl {
                     since: by.now,
                 });
             }
-            ControlChange::Resume => self.pause = None,
+            ControlChange::Resume => {
+                self.pause = None;
+                let window = Downtimes::new(&spec.downtime).holds_at(by.now);
+                self.awake_until = window.map(|window| window.end);
+            }
             ControlChange::Respecified => {
                 self.forget_strangers(spec);
             }
@@ -239,10 +311,30 @@ impl AgentControl {
                     self.force(url, *action, reason.as_deref(), by);
                 }
             }
+            ControlChange::Left { url, calls } => {
+                if has_endpoint(spec, url) && !takes_new(spec, url) {
+                    let left = self.left.entry(url.clone()).or_default();
+                    left.insert(by.instance.to_string(), *calls);
+                    while left.len() > MOST_INSTANCES {
+                        left.pop_first();
+                    }
+                }
+            }
+            ControlChange::Checked { url, result } => self.check(url, result, spec, by),
+            ControlChange::Endpoint {
+                url,
+                seen: Observation::Failing { reason },
+            } => self.eject(url, reason, spec, by),
             ControlChange::Endpoint { url, seen } => self.observe(url, seen, spec, by),
         }
-        if self.breakers.len() > MOST_BREAKERS {
+        if self.breakers.len() > MOST_ENDPOINTS {
             self.breakers.retain(|url, _| has_endpoint(spec, url));
+        }
+        if self.ejections.len() > MOST_ENDPOINTS {
+            self.ejections.retain(|url, _| has_endpoint(spec, url));
+        }
+        if self.unhealthy.len() > MOST_ENDPOINTS {
+            self.unhealthy.retain(|url, _| has_endpoint(spec, url));
         }
         *self != before
     }
@@ -256,7 +348,14 @@ impl AgentControl {
     pub fn forget_strangers(&mut self, spec: &AgentSpec) -> bool {
         let before = self.clone();
         self.breakers
-            .retain(|url, _| spec.breaker.is_some() && has_endpoint(spec, url));
+            .retain(|url, _| spec.breaker.is_some() && takes_new(spec, url));
+        self.ejections
+            .retain(|url, _| spec.ejection.is_some() && takes_new(spec, url));
+        self.unhealthy
+            .retain(|url, _| spec.health.is_some() && takes_new(spec, url));
+        self.left
+            .retain(|url, _| has_endpoint(spec, url) && !takes_new(spec, url));
+        self.awake_until.take_if(|_| spec.downtime.is_empty());
         self.throttle.take_if(|_| spec.rate_limit.is_none());
         *self != before
     }
@@ -291,12 +390,49 @@ impl AgentControl {
             BreakerAction::Close => BreakerState::ForcedClosed,
             BreakerAction::Reset => {
                 self.breakers.remove(url);
+                self.ejections.remove(url);
                 return;
             }
         };
         let reason = reason.unwrap_or("by an operator").to_owned();
         self.breakers
             .insert(url.to_owned(), by.breaker(state, reason));
+    }
+
+    fn check(
+        &mut self,
+        url: &str,
+        result: &Result<(), String>,
+        spec: &AgentSpec,
+        by: ControlledBy<'_>,
+    ) {
+        let Err(reason) = result else {
+            self.unhealthy.remove(url);
+            return;
+        };
+        if spec.health.is_some() && takes_new(spec, url) && !self.unhealthy.contains_key(url) {
+            let unhealthy = Unhealthy {
+                reason: reason.clone(),
+                by: by.name(),
+                since: by.now,
+            };
+            self.unhealthy.insert(url.to_owned(), unhealthy);
+        }
+    }
+
+    /// Those that were ejected long ago are forgotten.
+    fn eject(&mut self, url: &str, reason: &str, spec: &AgentSpec, by: ControlledBy<'_>) {
+        let Some(ejection) = &spec.ejection else {
+            return;
+        };
+        if !self.may_eject(url, spec, by.now) {
+            return;
+        }
+        self.ejections
+            .retain(|_, known| known.times_left(ejection, by.now) > 0);
+        let before = self.ejections.get(url);
+        let next = Ejection::new(ejection, before, reason.to_owned(), by.name(), by.now);
+        self.ejections.insert(url.to_owned(), next);
     }
 
     fn observe(&mut self, url: &str, seen: &Observation, spec: &AgentSpec, by: ControlledBy<'_>) {
@@ -346,6 +482,12 @@ fn has_endpoint(spec: &AgentSpec, url: &str) -> bool {
     spec.endpoints.iter().any(|known| known.url == url)
 }
 
+/// One that is drained does not.
+fn takes_new(spec: &AgentSpec, url: &str) -> bool {
+    let mut endpoints = spec.endpoints.iter();
+    endpoints.any(|known| known.url == url && !known.drain)
+}
+
 impl Breaker {
     /// When the endpoint may be probed, or by another instance.
     pub fn until(&self) -> Option<Timestamp> {
@@ -362,6 +504,11 @@ pub fn breaker_alert_subject(agent: &AgentName) -> ReceiverName {
     ReceiverName::new(format!("agent:{agent}"))
 }
 
+/// The same for the alert of its health checks.
+pub fn health_alert_subject(agent: &AgentName) -> ReceiverName {
+    ReceiverName::new(format!("health:{agent}"))
+}
+
 /// The alert of an agent's breakers: one, however many endpoints it has.
 pub fn breaker_open(
     id: Uuid,
@@ -375,12 +522,33 @@ pub fn breaker_open(
         .map(|(url, breaker)| format!("{url} ({})", breaker.reason))
         .collect();
     let message = format!(
-        "the breaker of agent {agent} is open, so its steps wait: {}",
+        "the breaker of agent {agent} is open, so it gets no steps until a few calls have shown that it is well: {}",
         open.join(", ")
     );
     AlertNotice {
         receiver: Some(breaker_alert_subject(agent)),
         ..AlertNotice::raised(id, AlertKind::BreakerOpen.as_str(), &message, at)
+    }
+}
+
+/// The alert of an agent's endpoints that fail their checks: one, however many these are.
+pub fn endpoint_unhealthy(
+    id: Uuid,
+    agent: &AgentName,
+    control: &AgentControl,
+    at: Timestamp,
+) -> AlertNotice {
+    let unhealthy = control.unhealthy.iter();
+    let unhealthy: Vec<_> = unhealthy
+        .map(|(url, unhealthy)| format!("{url} ({})", unhealthy.reason))
+        .collect();
+    let message = format!(
+        "the checks of agent {agent} fail at endpoints, which get no calls: {}",
+        unhealthy.join(", ")
+    );
+    AlertNotice {
+        receiver: Some(health_alert_subject(agent)),
+        ..AlertNotice::raised(id, AlertKind::EndpointUnhealthy.as_str(), &message, at)
     }
 }
 

@@ -6,15 +6,22 @@ use http::Uri;
 use serde::{Deserialize, Serialize, ser::SerializeStruct};
 
 use crate::{
-    agent_access::{AgentTlsSpec, AuthSpec, ExtraFields, SecretRef},
+    adaptive::AdaptiveSpec,
+    agent_access::{AgentTlsSpec, AuthSpec, ExtraFields, HttpVersion, SecretRef},
     backoff::Backoff,
     breaker::BreakerSpec,
+    downtime::{DowntimeSpec, MOST_DOWNTIMES},
+    ejection::EjectionSpec,
+    health_check::HealthSpec,
+    lanes::{Fairness, KeyLimit, lane_faults},
     queue_address::{MAIN_BROKER, QUEUE_SCHEME, QueueAddress},
     rate_limit::RateLimitSpec,
     time::Span,
+    web_address::WebAddress,
 };
 
 const MOST_ENDPOINTS: usize = 32;
+const LONGEST_ZONE: usize = 64;
 const MOST_IN_FLIGHT: u32 = 100_000;
 const MOST_OPEN: u32 = 1_000_000;
 const MOST_FACTOR: u32 = 10;
@@ -36,12 +43,27 @@ pub struct AgentSpec {
     /// The most calls in flight of all instances together. `None`: what its endpoints take from each.
     #[serde(default)]
     pub max_in_flight: Option<u32>,
+    /// `None`: as many as its endpoints take, however its calls go.
+    #[serde(default)]
+    pub adaptive: Option<AdaptiveSpec>,
     /// `None`: its endpoints are called whatever they respond.
     #[serde(default)]
     pub breaker: Option<BreakerSpec>,
+    /// `None`: an endpoint that fails several times in a row is called as ever.
+    #[serde(default)]
+    pub ejection: Option<EjectionSpec>,
+    /// `None`: nobody asks its endpoints whether they are well.
+    #[serde(default)]
+    pub health: Option<HealthSpec>,
     /// `None`: as many calls a second as there are slots for.
     #[serde(default)]
     pub rate_limit: Option<RateLimitSpec>,
+    /// Limits of keys that are made of the tasks.
+    #[serde(default)]
+    pub limits: Vec<KeyLimit>,
+    /// `None`: the steps of all tasks stand in one queue.
+    #[serde(default)]
+    pub fairness: Option<Fairness>,
     /// ExtraFields to every request, instead of headers of the step with the same names.
     #[serde(default)]
     pub headers: ExtraFields,
@@ -58,6 +80,12 @@ pub struct AgentSpec {
     pub sign: Vec<SecretRef>,
     #[serde(default)]
     pub tls: Option<AgentTlsSpec>,
+    /// Of its requests. `None`: HTTP/1.1.
+    #[serde(default)]
+    pub http_version: Option<HttpVersion>,
+    /// Windows in which it is paused.
+    #[serde(default)]
+    pub downtime: Vec<DowntimeSpec>,
 }
 
 /// How the service of an agent gets its work.
@@ -87,7 +115,7 @@ impl AgentMode {
     pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 }
 
-/// An agent that is called says nothing of its mode, and one that is not says nothing else.
+/// An agent that is called says nothing of its mode, and one that is not says nothing of calls.
 impl Serialize for AgentSpec {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut fields = serializer.serialize_struct("AgentSpec", 2)?;
@@ -101,8 +129,17 @@ impl Serialize for AgentSpec {
                 if let Some(most) = &self.max_in_flight {
                     fields.serialize_field("max_in_flight", most)?;
                 }
+                if let Some(adaptive) = &self.adaptive {
+                    fields.serialize_field("adaptive", adaptive)?;
+                }
                 if let Some(breaker) = &self.breaker {
                     fields.serialize_field("breaker", breaker)?;
+                }
+                if let Some(ejection) = &self.ejection {
+                    fields.serialize_field("ejection", ejection)?;
+                }
+                if let Some(health) = &self.health {
+                    fields.serialize_field("health", health)?;
                 }
                 if let Some(limit) = &self.rate_limit {
                     fields.serialize_field("rate_limit", limit)?;
@@ -124,14 +161,41 @@ impl Serialize for AgentSpec {
                 if let Some(tls) = &self.tls {
                     fields.serialize_field("tls", tls)?;
                 }
+                if let Some(version) = &self.http_version {
+                    fields.serialize_field("http_version", version)?;
+                }
             }
             AgentMode::Pull => fields.serialize_field("mode", &self.mode)?,
+        }
+        if !self.limits.is_empty() {
+            fields.serialize_field("limits", &self.limits)?;
+        }
+        if let Some(fairness) = &self.fairness {
+            fields.serialize_field("fairness", fairness)?;
+        }
+        if !self.downtime.is_empty() {
+            fields.serialize_field("downtime", &self.downtime)?;
         }
         fields.end()
     }
 }
 
 impl AgentSpec {
+    /// Whether it matters how each call to its endpoints goes.
+    pub fn watches_calls(&self) -> bool {
+        self.leaves_endpoints_out() || self.adaptive.is_some()
+    }
+
+    /// Whether endpoints that fail get no calls.
+    pub fn leaves_endpoints_out(&self) -> bool {
+        self.breaker.is_some() || self.ejection.is_some() || self.health.is_some()
+    }
+
+    /// Whether time decides about its calls, or an instance has something to say of them, although nothing happened.
+    pub fn needs_looks(&self) -> bool {
+        !self.downtime.is_empty() || self.endpoints.iter().any(|endpoint| endpoint.drain)
+    }
+
     /// Everything that is wrong with it, each fault as the JSON pointer of what is at fault, below
     /// `pointer`, and a message.
     pub fn faults(&self, pointer: &str) -> Vec<(String, String)> {
@@ -139,6 +203,18 @@ impl AgentSpec {
         let mut fault = |field: String, message: String| {
             faults.push((format!("{pointer}/{field}"), message));
         };
+        for (field, message) in lane_faults(&self.limits, self.fairness.as_ref()) {
+            fault(field, message);
+        }
+        if self.downtime.len() > MOST_DOWNTIMES {
+            let message = format!("must hold at most {MOST_DOWNTIMES} windows");
+            fault("downtime".to_owned(), message);
+        }
+        for (i, downtime) in self.downtime.iter().enumerate().take(MOST_DOWNTIMES) {
+            for (field, message) in downtime.faults() {
+                fault(format!("downtime/{i}/{field}"), message);
+            }
+        }
         if self.mode == AgentMode::Pull {
             if !self.endpoints.is_empty() {
                 let message = "remove it: an agent with the mode pull is not called";
@@ -156,9 +232,21 @@ impl AgentSpec {
                 let message = "remove it: an agent with the mode pull is not called";
                 fault("max_in_flight".to_owned(), message.to_owned());
             }
+            if self.adaptive.is_some() {
+                let message = "remove it: an agent with the mode pull is not called";
+                fault("adaptive".to_owned(), message.to_owned());
+            }
             if self.breaker.is_some() {
                 let message = "remove it: an agent with the mode pull is not called";
                 fault("breaker".to_owned(), message.to_owned());
+            }
+            if self.ejection.is_some() {
+                let message = "remove it: an agent with the mode pull is not called";
+                fault("ejection".to_owned(), message.to_owned());
+            }
+            if self.health.is_some() {
+                let message = "remove it: an agent with the mode pull is not called";
+                fault("health".to_owned(), message.to_owned());
             }
             if self.rate_limit.is_some() {
                 let message = "remove it: the workers of an agent with the mode pull fetch no more than they want";
@@ -187,6 +275,22 @@ impl AgentSpec {
                 let message = format!("must be 1 to {MOST_IN_FLIGHT}");
                 fault(format!("endpoints/{i}/max_in_flight"), message);
             }
+            if endpoint.zone.as_deref().is_some_and(|zone| !is_zone(zone)) {
+                fault(
+                    format!("endpoints/{i}/zone"),
+                    format!("must be {ZONE_FORM}"),
+                );
+            }
+        }
+        for (i, first) in self.duplicates() {
+            let message = format!(
+                "is the endpoint of {pointer}/endpoints/{first}/url once more: remove one of them; one that is to get more calls has a larger `max_in_flight`"
+            );
+            fault(format!("endpoints/{i}/url"), message);
+        }
+        if count > 0 && self.endpoints.iter().all(|endpoint| endpoint.drain) {
+            let message = "at least one must take new calls, without `drain`; to keep calls from all, pause the agent: POST /v1/agents/{name}/pause";
+            fault("endpoints".to_owned(), message.to_owned());
         }
         if let Some(most) = self.max_open
             && !(1..=MOST_OPEN).contains(&most)
@@ -199,9 +303,37 @@ impl AgentSpec {
             let message = format!("must be 1 to {MOST_IN_FLIGHT}");
             fault("max_in_flight".to_owned(), message);
         }
+        let most = self.endpoints.iter().map(|endpoint| endpoint.max_in_flight);
+        // What is zero is a fault of its own.
+        let most = most
+            .chain(self.max_in_flight)
+            .filter(|most| *most > 0)
+            .min();
+        let adaptive = self.adaptive.iter();
+        for (field, message) in adaptive.flat_map(|adaptive| adaptive.faults(most)) {
+            fault(format!("adaptive/{field}"), message);
+        }
         let breaker = self.breaker.iter().flat_map(BreakerSpec::faults);
         for (field, message) in breaker {
             fault(format!("breaker/{field}"), message);
+        }
+        let ejection = self.ejection.iter().flat_map(EjectionSpec::faults);
+        for (field, message) in ejection {
+            fault(format!("ejection/{field}"), message);
+        }
+        let health = self.health.iter().flat_map(HealthSpec::faults);
+        for (field, message) in health {
+            fault(format!("health/{field}"), message);
+        }
+        let mut urls = self.endpoints.iter().map(|endpoint| &endpoint.url);
+        let has_queue = urls.any(|url| url.starts_with(QUEUE_SCHEME));
+        if self.health.is_some() && has_queue {
+            let message = "remove it: an endpoint that is a queue cannot be checked";
+            fault("health".to_owned(), message.to_owned());
+        }
+        if self.adaptive.is_some() && has_queue {
+            let message = "remove it: a queue takes every request at once, however much the service has to do; `max_open` limits the replies that are awaited";
+            fault("adaptive".to_owned(), message.to_owned());
         }
         let limit = self.rate_limit.iter().flat_map(RateLimitSpec::faults);
         for (field, message) in limit {
@@ -235,6 +367,15 @@ impl AgentSpec {
             );
         }
         faults
+    }
+
+    /// Endpoints that stand there already, each with the first of them: what is known of an endpoint is known by its URL.
+    fn duplicates(&self) -> Vec<(usize, usize)> {
+        let endpoints = self.endpoints.iter().take(MOST_ENDPOINTS);
+        let known: Vec<_> = endpoints.map(Endpoint::identity).collect();
+        let first = |at: usize| known.iter().position(|other| *other == known[at]);
+        let firsts = (0..known.len()).filter_map(|at| Some((at, first(at)?)));
+        firsts.filter(|(at, first)| first < at).collect()
     }
 }
 
@@ -309,11 +450,36 @@ pub struct Endpoint {
     /// Calls in flight at once, from one instance.
     #[serde(default = "Endpoint::default_max_in_flight")]
     pub max_in_flight: u32,
+    /// Instances of this zone call it rather than others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// It gets no new work, so that it can be stopped.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drain: bool,
 }
+
+/// Whether a text can be the name of a zone.
+pub fn is_zone(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=LONGEST_ZONE).contains(&text.len()) && text.bytes().all(is_plain)
+}
+
+/// What every refusal of a zone says.
+pub const ZONE_FORM: &str = "1 to 64 letters, digits, `-`, `_` or `.`";
 
 impl Endpoint {
     pub const fn default_max_in_flight() -> u32 {
         64
+    }
+
+    /// The same however its URL is written.
+    fn identity(&self) -> String {
+        let path = self.url.parse::<Uri>();
+        let path = path.as_ref().map_or("", Uri::path).trim_end_matches('/');
+        match WebAddress::parse(&self.url) {
+            Ok(address) => format!("{}{path}", address.origin),
+            Err(_) => self.url.clone(),
+        }
     }
 }
 
@@ -360,6 +526,8 @@ mod tests {
             endpoints: vec![Endpoint {
                 url: url.to_owned(),
                 max_in_flight: 64,
+                zone: None,
+                drain: false,
             }],
             ..AgentSpec::default()
         }
@@ -382,6 +550,27 @@ mod tests {
         ] {
             assert_eq!(spec(url).faults(""), [], "{url}");
         }
+    }
+
+    #[test]
+    fn an_endpoint_that_is_given_twice_is_refused_where_it_comes_again() {
+        let of = |urls: &[&str]| AgentSpec {
+            endpoints: urls
+                .iter()
+                .map(|url| spec(url).endpoints.remove(0))
+                .collect(),
+            ..AgentSpec::default()
+        };
+        let twice = |urls: &[&str]| of(urls).duplicates();
+        assert_eq!(
+            twice(&["http://a", "http://b", "https://a", "http://a/x"]),
+            []
+        );
+        let again = ["http://a/x", "http://b", "http://A:80/x/", "http://a:80/x"];
+        assert_eq!(twice(&again), [(2, 0), (3, 0)]);
+        let queues = ["amqp://broker/a", "amqp://broker/A", "amqp://broker/a"];
+        assert_eq!(twice(&queues), [(2, 0)]);
+        assert_eq!(pointers(&of(&again)).len(), 2);
     }
 
     #[test]
@@ -445,9 +634,85 @@ mod tests {
         };
         let all = ["/agents/payments/endpoints", "/agents/payments/retry/max"];
         assert_eq!(pointers(&bad), all);
-        let many = vec![spec("http://payments").endpoints.remove(0); 33];
-        bad.endpoints = many;
+        let many = (1..=33).map(|port| spec(&format!("http://payments:{port}")));
+        bad.endpoints = many.flat_map(|one| one.endpoints).collect();
         assert_eq!(pointers(&bad), all);
+    }
+
+    #[test]
+    fn an_endpoint_may_have_a_zone_and_be_drained_if_another_is_not() {
+        let spec: AgentSpec = serde_json::from_str(
+            r#"{"endpoints": [{"url": "http://a", "zone": "eu-1.a", "drain": true}, {"url": "http://b"}]}"#,
+        )
+        .unwrap();
+        assert_eq!(spec.faults(""), []);
+        let json = serde_json::to_value(&spec.endpoints).unwrap();
+        assert_eq!(json[0]["zone"], "eu-1.a");
+        assert_eq!(json[1].as_object().unwrap().len(), 2, "{json}");
+        let mut all = spec.clone();
+        all.endpoints[1].drain = true;
+        all.endpoints[1].zone = Some("eu 1".to_owned());
+        let faults = [
+            "/agents/payments/endpoints/1/zone",
+            "/agents/payments/endpoints",
+        ];
+        assert_eq!(pointers(&all), faults);
+    }
+
+    #[test]
+    fn an_agent_of_either_mode_may_have_downtime() {
+        for json in [
+            r#"{"mode":"pull","downtime":[{"cron":"0 2 * * SUN","for":"2h","timezone":"Europe/Berlin"}]}"#,
+            r#"{"endpoints":[{"url":"http://a"}],"downtime":[{"cron":"0 2 * * SUN","for":"2h"}]}"#,
+        ] {
+            let spec: AgentSpec = serde_json::from_str(json).unwrap();
+            assert_eq!(spec.faults(""), []);
+            let again = serde_json::to_string(&spec).unwrap();
+            assert_eq!(serde_json::from_str::<AgentSpec>(&again).unwrap(), spec);
+        }
+        let mut bad = spec("http://payments");
+        let wrong = r#"{"cron": "0 2 * *", "for": "2h"}"#;
+        bad.downtime = vec![serde_json::from_str(wrong).unwrap(); 17];
+        let faults = pointers(&bad);
+        assert_eq!(faults.len(), 17);
+        assert_eq!(
+            faults[..2],
+            [
+                "/agents/payments/downtime",
+                "/agents/payments/downtime/0/cron"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_queue_cannot_be_checked() {
+        let mut queue = spec("amqp://broker/charges");
+        queue.health = Some(HealthSpec::at("health".to_owned()));
+        let both = ["/agents/payments/health/path", "/agents/payments/health"];
+        assert_eq!(pointers(&queue), both);
+    }
+
+    #[test]
+    fn the_least_of_an_adaptive_agent_is_what_each_endpoint_takes() {
+        let mut adaptive = spec("http://payments");
+        adaptive.adaptive = Some(AdaptiveSpec {
+            least: 64,
+            ..AdaptiveSpec::default()
+        });
+        assert_eq!(adaptive.faults(""), []);
+        let json = serde_json::to_string(&adaptive).unwrap();
+        let again: AgentSpec = serde_json::from_str(&json).unwrap();
+        assert_eq!(again, adaptive);
+        let fault = ["/agents/payments/adaptive/least"];
+        let mut shared = adaptive.clone();
+        shared.max_in_flight = Some(63);
+        assert_eq!(pointers(&shared), fault);
+        adaptive.endpoints.extend(spec("http://other").endpoints);
+        adaptive.endpoints[1].max_in_flight = 63;
+        assert_eq!(pointers(&adaptive), fault);
+        let mut queue = spec("amqp://broker/charges");
+        queue.adaptive = Some(AdaptiveSpec::default());
+        assert_eq!(pointers(&queue), ["/agents/payments/adaptive"]);
     }
 
     #[test]
@@ -459,7 +724,10 @@ mod tests {
             mode: AgentMode::Pull,
             max_open: Some(1),
             max_in_flight: Some(1),
+            adaptive: Some(AdaptiveSpec::default()),
             breaker: Some(BreakerSpec::default()),
+            ejection: Some(EjectionSpec::default()),
+            health: Some(HealthSpec::at("/health".to_owned())),
             rate_limit: serde_json::from_str(r#"{"rate": "5/s"}"#).unwrap(),
             retry: RetrySpec {
                 factor: 3,
@@ -474,7 +742,10 @@ mod tests {
                 "/agents/payments/retry",
                 "/agents/payments/max_open",
                 "/agents/payments/max_in_flight",
+                "/agents/payments/adaptive",
                 "/agents/payments/breaker",
+                "/agents/payments/ejection",
+                "/agents/payments/health",
                 "/agents/payments/rate_limit"
             ]
         );

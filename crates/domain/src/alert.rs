@@ -1,6 +1,6 @@
 //! Alerts: conditions that need an operator.
 
-use crate::ids::StepIndex;
+use crate::{alert_cause::AlertCause, ids::StepIndex};
 
 /// What an alert is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantArray)]
@@ -27,6 +27,15 @@ pub enum AlertKind {
     /// The breaker of an agent is open.
     #[strum(serialize = "breaker.open")]
     BreakerOpen,
+    /// An endpoint of an agent fails its checks.
+    #[strum(serialize = "endpoint.unhealthy")]
+    EndpointUnhealthy,
+    /// An instance cannot use a secret that agents need.
+    #[strum(serialize = "secret.unusable")]
+    SecretUnusable,
+    /// Tasks will be late for an agent.
+    #[strum(serialize = "tasks.at_risk")]
+    TasksAtRisk,
 }
 
 impl AlertKind {
@@ -51,6 +60,8 @@ pub enum AlertChange {
         step: StepIndex,
         kind: AlertKind,
         message: String,
+        /// Steps with one cause have one alert together.
+        cause: Option<AlertCause>,
     },
     /// Its cause is resolved, or no longer matters.
     Close { step: StepIndex },

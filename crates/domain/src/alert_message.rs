@@ -6,16 +6,18 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    ids::{ReceiverName, StepName, TaskId},
+    alert::AlertKind,
+    ids::{AgentName, ReceiverName, StepName, TaskId},
     message::{CloudEvent, Message, Sender, position},
     time::Timestamp,
 };
 
 const RAISED: &str = "alert.raised";
+const UPDATED: &str = "alert.updated";
 const CLOSED: &str = "alert.closed";
 
 /// The events that an alert webhook receives.
-pub const ALERT_EVENTS: [&str; 2] = [RAISED, CLOSED];
+pub const ALERT_EVENTS: [&str; 3] = [RAISED, UPDATED, CLOSED];
 
 /// The receivers of alerts.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,10 +29,10 @@ pub struct AlertWebhook {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AlertFormat {
-    /// The CloudEvents `alert.raised` and `alert.closed`.
+    /// The CloudEvents `alert.raised`, `alert.updated` and `alert.closed`.
     #[default]
     Generic,
-    /// A text message when an alert is raised, in the format of Slack's incoming webhooks and compatible ones.
+    /// A text message when an alert is raised or has grown, in the format of Slack's incoming webhooks and compatible ones.
     Slack,
 }
 
@@ -61,6 +63,31 @@ pub struct AlertNotice {
     pub step: Option<StepName>,
     /// Only of an alert about messages that are not delivered.
     pub receiver: Option<ReceiverName>,
+    /// The agent at which steps failed.
+    pub agent: Option<AgentName>,
+    /// Why they failed; `task` and `step` are the first of them.
+    pub cause: Option<String>,
+    /// How many steps failed for this cause and need an operator; of a closed alert, how many did.
+    pub count: u64,
+}
+
+/// The order of the messages about the alert of a cause.
+pub enum CauseVersion {
+    Raised,
+    /// It has grown to this number.
+    Updated(u64),
+    /// An alert closes once.
+    Closed,
+}
+
+impl CauseVersion {
+    pub fn number(self) -> u64 {
+        match self {
+            CauseVersion::Raised => 0,
+            CauseVersion::Updated(count) => count,
+            CauseVersion::Closed => 1 << 40,
+        }
+    }
 }
 
 /// The data of an alert message.
@@ -86,6 +113,9 @@ impl AlertNotice {
             workflow: None,
             step: None,
             receiver: None,
+            agent: None,
+            cause: None,
+            count: 1,
         }
     }
 
@@ -98,21 +128,36 @@ impl AlertNotice {
         }
     }
 
-    /// The subject of its messages, which are delivered in order.
+    /// The subject of its messages. Steps of different tasks raise and close the alert of a cause.
     fn subject(&self) -> Uuid {
         self.task.map_or(self.id, |task| task.0)
     }
 
+    /// Messages with the same one are delivered in order.
+    fn queue_subject(&self) -> Uuid {
+        match self.cause {
+            Some(_) => self.id,
+            None => self.subject(),
+        }
+    }
+
     /// A link to the subject.
     fn path(&self) -> String {
+        if let Some(agent) = &self.agent
+            && self.count > 1
+        {
+            return format!("/v1/tasks?state=error&agent={}", encoded(agent.as_str()));
+        }
         match (&self.task, &self.receiver) {
             (Some(task), _) => format!("/v1/tasks/{task}"),
-            (None, Some(receiver)) => {
+            (None, Some(receiver)) if self.kind == AlertKind::MessageUndeliverable.as_str() => {
                 format!(
                     "/v1/messages?state=dead&receiver={}",
                     encoded(receiver.as_str())
                 )
             }
+            // About an agent, a broker or a secret.
+            (None, Some(_)) => "/v1/alerts?state=open".to_owned(),
             // About the store itself.
             (None, None) => "/readyz".to_owned(),
         }
@@ -121,7 +166,7 @@ impl AlertNotice {
 
 impl Sender {
     /// The messages to each webhook about an alert that was raised or closed at `at`. `version` is that of its
-    /// task; a later call for the same subject has a higher one.
+    /// task, or of an alert of a cause: see [`CauseVersion`]. A later call for the same subject has a higher one.
     pub fn alert(
         &self,
         alert: &AlertNotice,
@@ -131,6 +176,7 @@ impl Sender {
     ) -> Vec<Message> {
         let kind = match alert.closed_at {
             Some(_) => CLOSED,
+            None if version > 0 && alert.cause.is_some() => UPDATED,
             None => RAISED,
         };
         // A webhook that cannot be reached gets no message about that.
@@ -155,7 +201,7 @@ impl Sender {
             Some(Message {
                 id,
                 receiver: webhook.receiver.clone(),
-                subject: alert.subject(),
+                subject: alert.queue_subject(),
                 // In order within a change; the id breaks ties between its steps.
                 position: position(version, usize::from(alert.closed_at.is_none())),
                 task: alert.task,
@@ -177,7 +223,16 @@ impl Sender {
         if let Some(workflow) = &alert.workflow {
             text.push_str(&format!(" ({})", escaped(workflow)));
         }
-        text.push_str(&format!(": {}", escaped(&alert.message)));
+        match &alert.cause {
+            Some(cause) if alert.count > 1 => {
+                text.push_str(&format!(
+                    " and others: {}: {} steps",
+                    escaped(cause),
+                    alert.count
+                ));
+            }
+            _ => text.push_str(&format!(": {}", escaped(&alert.message))),
+        }
         if self.public_url.is_some() {
             text.push_str(&format!("\n<{}|View it>", self.link(&alert.path())));
         }
@@ -276,6 +331,7 @@ mod tests {
         let about_itself = AlertNotice {
             task: None,
             receiver: Some(AlertWebhook::queue_of("ops")),
+            kind: AlertKind::MessageUndeliverable.as_str().to_owned(),
             ..alert()
         };
         let messages = messages(&sender(Some("https://p.example")), &about_itself);

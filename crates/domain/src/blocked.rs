@@ -3,9 +3,12 @@
 use serde::Serialize;
 
 use crate::{
-    ids::{AgentName, InstanceId, StepIndex, StepName},
+    adaptive::AdaptedLimit,
+    definition::StepWork,
+    ids::{AgentName, InstanceId, StepIndex, StepName, WorkflowName},
     step::{StepState, StepStatus},
     task::Task,
+    task_limits::AwaitedKey,
     time::Timestamp,
 };
 
@@ -17,6 +20,10 @@ pub enum Blocked {
     Steps { steps: Vec<StepName> },
     /// It will be retried later.
     Time { until: Timestamp },
+    /// It is a wait, and its time has not come.
+    Wait { until: Timestamp },
+    /// Its signal has not come. It is awaited until then.
+    Signal { until: Timestamp },
     /// Its agent has no free slot: the step is in the agent's queue.
     Capacity {
         agent: AgentName,
@@ -25,6 +32,9 @@ pub enum Blocked {
         ahead: Option<u64>,
         /// Whether the count of `ahead` stopped at a thousand steps of other tasks: there may be more.
         ahead_is_at_least: bool,
+        /// Its agent is `adaptive`, and its limit is lower than the most.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        adaptive: Option<AdaptedLimit>,
     },
     /// It is in the queue of an agent with the mode `pull`, and no worker has fetched it yet.
     Worker {
@@ -37,6 +47,18 @@ pub enum Blocked {
     OpenReplies { agent: AgentName, max_open: u32 },
     /// Its agent has a `rate_limit`, and no further call may begin now: the step is in the agent's queue.
     RateLimit { agent: AgentName, rate: String },
+    /// So many steps of its key run, or began of late, as the `limits` of its agent or its workflow allow: the step is in the
+    /// agent's queue.
+    KeyLimit {
+        agent: AgentName,
+        /// The workflow whose limit it is; `None`: the limit is the agent's.
+        workflow: Option<WorkflowName>,
+        /// Of the limit that is reached, which is named by its template, `by`.
+        key: String,
+        by: String,
+        max_in_flight: Option<u32>,
+        rate: Option<String>,
+    },
     /// The service of its agent asked to be left alone until then, by `Retry-After`: the step is in the agent's queue.
     Throttled {
         agent: AgentName,
@@ -50,10 +72,17 @@ pub enum Blocked {
         until: Option<Timestamp>,
         message: Option<String>,
     },
-    /// The breakers of all endpoints of its agent are open or half-open: the step is in the agent's queue.
+    /// No endpoint of its agent takes calls, and breakers are open or half-open: the step is in the agent's queue.
     Breaker {
         agent: AgentName,
         /// When a few calls are made again; `None` while some are made, and where an operator decides.
+        until: Option<Timestamp>,
+        message: String,
+    },
+    /// The checks of all endpoints of its agent fail: the step is in the agent's queue.
+    Unhealthy {
+        agent: AgentName,
+        /// When one of them is checked again, about.
         until: Option<Timestamp>,
         message: String,
     },
@@ -70,6 +99,9 @@ pub enum Blocked {
         step: StepName,
         instance: InstanceId,
     },
+    /// The task has not begun: so many tasks of one of its keys run as the `limits` of its workflow allow, or older ones
+    /// wait.
+    TaskLimit { keys: Vec<AwaitedKey> },
     /// The task is paused until an operator resumes it.
     Paused,
     /// It is in error until an operator retries, skips or resolves it.
@@ -114,14 +146,25 @@ impl Task {
                     .collect(),
             }),
             StepState::Pending { .. } if self.paused => Some(Blocked::Paused),
+            StepState::Pending { .. } if self.waits => Some(Blocked::TaskLimit {
+                keys: self.details.awaited_keys(),
+            }),
             StepState::Pending { ready_at } if ready_at > now => {
                 Some(Blocked::Time { until: ready_at })
             }
             StepState::Pending { .. } => Some(Blocked::Capacity {
-                agent: self.definition(index).agent().clone(),
+                agent: self.definition(index).agent()?.clone(),
                 ahead: None,
                 ahead_is_at_least: false,
+                adaptive: None,
             }),
+            StepState::Processing { complete_by, .. } if self.waits_for_event(index) => {
+                let until = complete_by;
+                Some(match self.definition(index).work {
+                    StepWork::Signal(_) => Blocked::Signal { until },
+                    _ => Blocked::Wait { until },
+                })
+            }
             StepState::Error(_) if self.is_current(index) => Some(Blocked::Operator),
             // Steps that an undo abandoned wait for nothing.
             StepState::Error(_)

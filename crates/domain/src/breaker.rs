@@ -45,6 +45,10 @@ impl Default for BreakerSpec {
 }
 
 impl BreakerSpec {
+    pub const PERCENTS: std::ops::RangeInclusive<i64> = 1..=100;
+    pub const MIN_CALLS: std::ops::RangeInclusive<i64> = 1..=MOST_MIN_CALLS as i64;
+    pub const CANARIES: std::ops::RangeInclusive<i64> = 1..=MOST_CANARIES as i64;
+
     /// What is wrong with it: each fault as the name of the field, and a message.
     pub(crate) fn faults(&self) -> Vec<(&'static str, String)> {
         let mut faults = Vec::new();
@@ -115,28 +119,60 @@ impl CallWindow {
     /// Adds a call that ended at `millis` of a clock that never goes back. Returns why the breaker must open, if it
     /// must.
     pub fn add(&mut self, spec: &BreakerSpec, millis: u64, sample: CallSample) -> Option<String> {
+        self.forget(spec, millis);
+        let counts = &mut self.slices[(self.latest % SLICES) as usize];
+        counts.calls = counts.calls.saturating_add(1);
+        counts.failed = counts.failed.saturating_add(u32::from(sample.failed));
+        counts.slow = counts.slow.saturating_add(u32::from(sample.slow));
+        let sums = self.sums();
+        (sums.calls >= u64::from(spec.min_calls))
+            .then(|| sums.reason_to_open(spec))
+            .flatten()
+    }
+
+    /// Whether there was no call in it.
+    pub fn is_empty(&self) -> bool {
+        self.sums().calls == 0
+    }
+
+    /// What is older than the window.
+    fn forget(&mut self, spec: &BreakerSpec, millis: u64) {
         let width = (spec.window.as_millis() as u64 / SLICES).max(1);
         let slice = (millis / width).max(self.latest);
         for passed in (self.latest + 1..=slice).rev().take(SLICES as usize) {
             self.slices[(passed % SLICES) as usize] = CallCounts::default();
         }
         self.latest = slice;
-        let counts = &mut self.slices[(slice % SLICES) as usize];
-        counts.calls = counts.calls.saturating_add(1);
-        counts.failed = counts.failed.saturating_add(u32::from(sample.failed));
-        counts.slow = counts.slow.saturating_add(u32::from(sample.slow));
-        self.reason_to_open(spec)
     }
 
-    fn reason_to_open(&self, spec: &BreakerSpec) -> Option<String> {
+    fn sums(&self) -> CallSums {
         let sum = |count: fn(&CallCounts) -> u32| -> u64 {
             self.slices.iter().map(count).map(u64::from).sum()
         };
-        let calls = sum(|slice| slice.calls);
-        if calls < u64::from(spec.min_calls) {
-            return None;
+        CallSums {
+            calls: sum(|slice| slice.calls),
+            failed: sum(|slice| slice.failed),
+            slow: sum(|slice| slice.slow),
         }
-        let (failed, slow) = (sum(|slice| slice.failed), sum(|slice| slice.slow));
+    }
+}
+
+/// The calls of a whole window.
+#[derive(Clone, Copy, Default)]
+struct CallSums {
+    calls: u64,
+    failed: u64,
+    slow: u64,
+}
+
+impl CallSums {
+    /// However few they are.
+    fn reason_to_open(self, spec: &BreakerSpec) -> Option<String> {
+        let Self {
+            calls,
+            failed,
+            slow,
+        } = self;
         let window = spec.window;
         let reaches = |count: u64, percent: u32| count * 100 >= u64::from(percent) * calls;
         if reaches(failed, spec.failure_percent) {
@@ -146,6 +182,30 @@ impl CallWindow {
         reaches(slow, spec.slow_percent)
             .then(|| format!("{slow} of {calls} calls in {window} took longer than {limit}"))
     }
+}
+
+/// Why the breakers of all these endpoints must open, if they must: each has too few calls to say so itself, but together
+/// they have enough, and none of them does better than the others. One that is well keeps all of them closed, because
+/// the calls can go there. An endpoint that had no call says nothing.
+pub fn reason_to_open_all<'w>(
+    spec: &BreakerSpec,
+    millis: u64,
+    windows: impl Iterator<Item = &'w mut CallWindow>,
+) -> Option<String> {
+    let mut all = CallSums::default();
+    for window in windows {
+        window.forget(spec, millis);
+        let sums = window.sums();
+        if sums.calls == 0 {
+            continue;
+        }
+        sums.reason_to_open(spec)?;
+        all.calls += sums.calls;
+        all.failed += sums.failed;
+        all.slow += sums.slow;
+    }
+    let reason = (all.calls >= u64::from(spec.min_calls)).then(|| all.reason_to_open(spec));
+    Some(format!("{} at all endpoints", reason??))
 }
 
 /// After a breaker has closed: the calls under way may grow from its canaries to as many as ever.
@@ -252,6 +312,28 @@ mod tests {
             let reason = window.add(&spec(), at, FAILED);
             assert_eq!(reason.is_some(), at == 0);
         }
+    }
+
+    #[test]
+    fn endpoints_with_few_calls_each_open_together_unless_one_is_well() {
+        let mut windows: Vec<_> = (0..4).map(|_| CallWindow::default()).collect();
+        let reason = |windows: &mut [CallWindow], millis| {
+            reason_to_open_all(&spec(), millis, windows.iter_mut())
+        };
+        for window in &mut windows[..3] {
+            assert_eq!(window.add(&spec(), 0, FAILED), None);
+        }
+        assert_eq!(reason(&mut windows, 0), None, "three calls");
+        let mut mixed = windows.clone();
+        assert_eq!(windows[0].add(&spec(), 0, SLOW_CALL), None);
+        let text = "3 of 4 calls in 10s failed at all endpoints";
+        assert_eq!(reason(&mut windows, 9_999).unwrap(), text);
+        assert_eq!(reason(&mut windows, 10_000), None, "that is long ago");
+        for _ in 0..3 {
+            assert_eq!(mixed[3].add(&spec(), 0, GOOD), None);
+        }
+        assert_eq!(reason(&mut mixed, 0), None, "one endpoint is well");
+        assert_eq!(reason(&mut [], 0), None);
     }
 
     #[test]

@@ -21,11 +21,17 @@ impl BulkAction {
         }
     }
 
-    /// Only tasks in these states are searched: there may be many ended ones. The command itself still decides on
-    /// each task.
+    /// Tasks in these states are searched where none is named. The command itself still decides on each task.
     pub fn states(self) -> Vec<TaskStatus> {
         let states = TaskStatus::ALL.iter().copied();
         states.filter(|state| self.is_for(*state)).collect()
+    }
+
+    /// One of these states may be named. What is done is undone only if that was asked for, and there may be many such tasks.
+    pub fn named_states(self) -> Vec<TaskStatus> {
+        let mut states = self.states();
+        states.extend((self == BulkAction::Undo).then_some(TaskStatus::Processed));
+        states
     }
 
     fn is_for(self, state: TaskStatus) -> bool {

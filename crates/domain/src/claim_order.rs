@@ -1,35 +1,32 @@
 //! Which queued steps an instance claims next: from each agent's queue as many as the agent has free slots, in the
 //! order of the queue. Steps of tasks that are left alone stay queued and take no slot.
 
-use std::{cmp::Reverse, collections::HashMap};
+use std::collections::HashMap;
 
-use crate::{AgentName, Priority, StepRef, TaskId};
+use crate::{AgentName, StepRef, TaskId, Turn};
 
 /// The most steps claimed from one queue in one transaction.
 const MOST: usize = 64;
 
-/// The order of a queue: the most important step first, then that of the oldest task.
+/// The order of a queue: by the turns of the tasks, then the oldest task first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct QueueRank {
-    priority: Reverse<Priority>,
+    turn: Turn,
     step: StepRef,
 }
 
 impl QueueRank {
-    pub fn new(step: StepRef, priority: Priority) -> Self {
-        Self {
-            priority: Reverse(priority),
-            step,
-        }
+    pub fn new(step: StepRef, turn: Turn) -> Self {
+        Self { turn, step }
     }
 
     pub fn step(self) -> StepRef {
         self.step
     }
 
-    /// Whether its priority alone puts it before the other.
+    /// Whether it is before the other by more than having come a little earlier.
     pub fn is_more_important(self, other: Self) -> bool {
-        self.priority < other.priority
+        self.turn.is_well_before(other.turn)
     }
 }
 
@@ -53,6 +50,8 @@ struct QueuedSteps {
     continues: bool,
     /// Some steps were left out, because their tasks were too large to load.
     is_cut: bool,
+    /// The queue is divided into lanes: the steps stand in the order of their turns, and no other comes between.
+    is_divided: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +136,20 @@ impl ClaimPlan {
             is_whole,
             continues: !is_whole,
             is_cut: false,
+            is_divided: false,
+        });
+    }
+
+    /// Adds steps of a queue that is divided into lanes, which share its slots in this order. `is_drained`: the queue is
+    /// empty.
+    pub fn add_in_lanes(&mut self, agent: &AgentName, steps: Vec<QueueRank>, is_drained: bool) {
+        self.push(QueuedSteps {
+            agent: agent.clone(),
+            steps: planned(steps),
+            is_whole: is_drained,
+            continues: !is_drained,
+            is_cut: false,
+            is_divided: true,
         });
     }
 
@@ -160,6 +173,7 @@ impl ClaimPlan {
             is_whole: false,
             continues: !are_all || steps.next().is_some(),
             is_cut: false,
+            is_divided: false,
         });
     }
 
@@ -170,6 +184,9 @@ impl ClaimPlan {
         let Some(queue) = at.and_then(|at| self.queues.get_mut(*at)) else {
             return;
         };
+        if queue.is_divided {
+            return;
+        }
         let steps = &mut queue.steps;
         let at = steps.partition_point(|other| other.position < position);
         if at < steps.len() || !queue.continues && !queue.is_cut {
@@ -282,7 +299,7 @@ mod tests {
     fn positions(tasks: std::ops::Range<u128>) -> Vec<QueueRank> {
         let steps = steps(tasks).into_iter();
         steps
-            .map(|step| QueueRank::new(step, Priority::default()))
+            .map(|step| QueueRank::new(step, Turn::from_millis(0)))
             .collect()
     }
 
@@ -411,9 +428,9 @@ mod tests {
         let mut plan = ClaimPlan::new(false);
         let read = plan.read(&agent("x"), free, 0).unwrap();
         plan.add_known(&agent("x"), read, positions(5..7).into_iter(), are_all);
-        for (number, priority) in new {
+        for (number, turn) in new {
             let step = steps(*number..number + 1)[0];
-            let position = QueueRank::new(step, Priority::new(*priority).unwrap());
+            let position = QueueRank::new(step, Turn::from_millis(*turn));
             plan.enqueue(&agent("x"), position);
             plan.enqueue(&agent("not planned"), position);
         }
@@ -431,7 +448,7 @@ mod tests {
             gone("x", 5..6),
             "the record has only this one in the queue"
         );
-        let (claimed, _) = claimed_with_new(true, 2, &[(1, -1), (9, 1)]);
+        let (claimed, _) = claimed_with_new(true, 2, &[(1, 1), (9, -1)]);
         assert_eq!(claimed, [task(9), task(5)]);
         let (claimed, _) = claimed_with_new(true, 9, &[(9, 0), (1, 0)]);
         assert_eq!(claimed, [task(1), task(5), task(6), task(9)]);

@@ -9,7 +9,7 @@ use crate::{
     payload::Payload,
     step::StepStatus,
     task::TaskStatus,
-    time::Timestamp,
+    time::{Span, Timestamp},
 };
 
 /// A change asked of one task. Submission is not among them: it makes the task.
@@ -96,6 +96,14 @@ pub enum Command {
     Resume {
         reason: Option<String>,
     },
+    /// What a step waits for has happened.
+    Signal {
+        step: StepIndex,
+        payload: Payload,
+        digest: ReplyDigest,
+    },
+    /// There is room for one more task of its key.
+    Admit,
     /// The service failed while it decided on the task: an operator must be notified.
     ReportFault {
         step: StepIndex,
@@ -118,6 +126,7 @@ impl Command {
             | Command::RetryFrom { step, .. }
             | Command::Skip { step, .. }
             | Command::Resolve { step, .. }
+            | Command::Signal { step, .. }
             | Command::ReportFault { step, .. } => Some(*step),
             Command::Retry { step, .. } => *step,
             Command::Overdue
@@ -125,7 +134,8 @@ impl Command {
             | Command::Cancel { .. }
             | Command::Undo { .. }
             | Command::Pause { .. }
-            | Command::Resume { .. } => None,
+            | Command::Resume { .. }
+            | Command::Admit => None,
         }
     }
 
@@ -148,6 +158,8 @@ impl Command {
             Command::Undo { .. } => "undo",
             Command::Pause { .. } => "pause",
             Command::Resume { .. } => "resume",
+            Command::Signal { .. } => "signal",
+            Command::Admit => "admit",
             Command::ReportFault { .. } => "report-fault",
         }
     }
@@ -200,6 +212,13 @@ impl Release {
     }
 }
 
+fn after_end(state: &str) -> &'static str {
+    match state == TaskStatus::Processed.as_str() {
+        true => ", and all that can still be done is to undo it",
+        false => " and never changes again",
+    }
+}
+
 /// Why a command changed nothing.
 #[derive(Clone, PartialEq, Debug, Error)]
 pub enum Refusal {
@@ -207,7 +226,7 @@ pub enum Refusal {
         "the task has no step with index {}: undo steps exist only once the task is being undone", .0.at()
     )]
     NoStep(StepIndex),
-    #[error("the task is {0}: it has ended and never changes again")]
+    #[error("the task is {}: it has ended{}", .0, after_end(.0))]
     Ended(&'static str),
     #[error("step {step} is {}: {needed}", .status.as_str())]
     StepState {
@@ -232,6 +251,12 @@ pub enum Refusal {
         "step {step} is a pivot and is {}: the task can only be completed, not undone", .status.as_str()
     )]
     PastPivot { step: StepName, status: StepStatus },
+    #[error(
+        "the task was processed at {at}, and its `undoable_for` allows an undo for {within} after that: it is too late"
+    )]
+    UndoExpired { at: Timestamp, within: Span },
+    #[error("this is not the signal that step {step} awaits: {reason}")]
+    SignalMismatch { step: StepName, reason: String },
     #[error("step {step} is not due before {at}")]
     NotDue { step: StepName, at: Timestamp },
 }

@@ -2,6 +2,7 @@
 
 mod cancel_rule;
 mod graph;
+mod output;
 mod parse;
 mod policies;
 mod poll_rule;
@@ -10,6 +11,7 @@ mod reply_rule;
 pub(crate) mod request;
 mod step;
 mod undo;
+mod work;
 
 #[cfg(test)]
 mod tests;
@@ -19,14 +21,17 @@ use std::sync::Arc;
 use crate::{
     ids::{AgentName, StepIndex, StepName},
     payload::Payload,
+    payload_schema::PayloadSchema,
     template::{Expression, JsonTemplate, Template},
     time::Span,
 };
 pub use cancel_rule::CancelRule;
+pub use output::OutputTemplate;
 pub use parse::*;
 pub use policies::*;
 pub use poll_rule::{PollFinding, PollRule};
 pub use probe::*;
+pub use work::{SignalRule, StepKind, StepWork, WaitRule};
 
 /// A checked, compiled definition. It can only be made by [`parse_steps`], so every index in it is
 /// in range, its graph has no cycle, and every template in it compiles.
@@ -40,6 +45,10 @@ pub struct Definition {
     pub order: Vec<StepIndex>,
     /// What was said for the task as a whole.
     pub policies: Policies,
+    /// What the input of tasks must match.
+    pub input_schema: Option<PayloadSchema>,
+    /// What a task gives once it is processed.
+    pub output: Option<OutputTemplate>,
     /// The JSON array that this was made from, as it was submitted.
     pub source: Payload,
 }
@@ -61,11 +70,12 @@ impl Definition {
     /// Whether everything that was asked of `known` when it was compiled is still so.
     pub fn is_still_allowed(&self, known: &dyn KnownAgents) -> bool {
         self.steps.iter().all(|step| {
-            let can_be_called = match &step.target {
-                Target::Agent(agent) => known.knows(agent),
-                Target::Url { url, .. } | Target::Operation { url, .. } => {
+            let can_be_called = match step.target() {
+                Some(Target::Agent(agent)) => known.knows(agent),
+                Some(Target::Url { url, .. } | Target::Operation { url, .. }) => {
                     known.allows_url(url).is_ok()
                 }
+                None => true,
             };
             can_be_called
                 && (step.reply.mode() != ReplyMode::Callback || known.takes_later_replies().is_ok())
@@ -82,14 +92,14 @@ impl Definition {
 #[derive(Debug)]
 pub struct StepDefinition {
     pub name: StepName,
-    pub target: Target,
+    /// What it does.
+    pub work: StepWork,
     /// The steps that must be done before this one starts.
     pub after: Vec<StepIndex>,
     /// The steps that name this one in `after`: the same edges, read forward.
     pub followers: Vec<StepIndex>,
     /// False when it is this step's turn: the step is skipped.
     pub when: Option<Expression>,
-    pub request: RequestTemplate,
     /// The steps whose output the request or the condition reads: all of them come before this one.
     pub reads: Vec<StepIndex>,
     pub complete_within: Span,
@@ -122,9 +132,32 @@ impl StepDefinition {
         self.undoes.is_none() && self.on_undo == OnUndo::Drop
     }
 
-    /// Whose capacity and queue this step uses.
-    pub fn agent(&self) -> &AgentName {
-        self.target.agent()
+    /// Whether a service is called.
+    pub fn is_call(&self) -> bool {
+        matches!(self.work, StepWork::Call { .. })
+    }
+
+    /// What is called.
+    pub fn target(&self) -> Option<&Target> {
+        self.work.target()
+    }
+
+    /// Of the call.
+    pub fn request(&self) -> Option<&RequestTemplate> {
+        match &self.work {
+            StepWork::Call { request, .. } => Some(request),
+            StepWork::Wait(_) | StepWork::Signal(_) => None,
+        }
+    }
+
+    /// Of the request.
+    pub fn method(&self) -> Option<Method> {
+        self.request().map(|request| request.method)
+    }
+
+    /// Whose capacity and queue this step uses, if it is a call.
+    pub fn agent(&self) -> Option<&AgentName> {
+        self.target().map(Target::agent)
     }
 }
 

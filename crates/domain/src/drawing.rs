@@ -77,7 +77,10 @@ impl Picture<'_> {
         let step = self.definition.step(index);
         let mut lines = vec![step.name.to_string()];
         if step.undoes.is_none() {
-            lines.push(step.agent().to_string());
+            lines.push(
+                step.agent()
+                    .map_or_else(|| step.work.kind().as_str().to_owned(), ToString::to_string),
+            );
         }
         if let Some(condition) = &step.when {
             lines.push(format!("when {}", condition.source()));

@@ -12,13 +12,16 @@ use serde::Serialize;
 
 use crate::{
     agent_spec::AgentMode,
-    definition::{Body, Definition, Extend, Method, ReplyRule, RequestTemplate, StepDefinition},
+    definition::{
+        Body, Definition, Extend, Method, ReplyRule, RequestTemplate, StepDefinition, StepWork,
+        WaitRule,
+    },
     ids::{AgentName, StepIndex, StepName},
     payload::Payload,
     policy::backoff,
     render::render_request,
     template::{Budget, Reads, Scope},
-    time::Span,
+    time::{Span, Timestamp},
 };
 
 /// The result of a dry run.
@@ -43,8 +46,12 @@ pub struct DryRunReport {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PlannedStep {
     pub name: StepName,
-    pub agent: AgentName,
-    pub method: &'static str,
+    /// `call`, or what it does instead.
+    pub kind: &'static str,
+    /// Null if it calls no service.
+    pub agent: Option<AgentName>,
+    /// Null if it calls no service.
+    pub method: Option<&'static str>,
     pub after: Vec<StepName>,
     /// Counted from 1: the steps of a stage can run in parallel once the earlier stages have ended.
     pub stage: usize,
@@ -112,6 +119,8 @@ pub enum WarningCode {
     OutlivesAttempt,
     /// The step has a field that its agent cannot fulfil or ignores, because it has queues or the mode `pull`.
     AgentCannot,
+    /// The service of the agent failed what the step relies on when it was checked.
+    AgentFailedCheck,
     /// The task may be undone, but some of its effects remain.
     NotUndoable,
     /// A policy undoes the task although none of its steps can be undone.
@@ -154,6 +163,8 @@ pub struct TaskFields<'s> {
     pub input: Option<&'s Payload>,
     pub key: Option<&'s str>,
     pub labels: Option<&'s BTreeMap<String, String>>,
+    /// When the task would be submitted, for waits until a time.
+    pub now: Option<Timestamp>,
 }
 
 /// `agent_of` returns what is known of an agent, if it is registered.
@@ -165,6 +176,7 @@ pub fn dry_run(
     let TaskFields {
         complete_within,
         input,
+        now,
         ..
     } = *fields;
     // All that is evaluated for one report shares it.
@@ -177,15 +189,16 @@ pub fn dry_run(
         let runs = runs(step, input, &budget);
         PlannedStep {
             name: step.name.clone(),
-            agent: step.agent().clone(),
-            method: step.request.method.as_str(),
+            kind: step.work.kind().as_str(),
+            agent: step.agent().cloned(),
+            method: step.method().map(Method::as_str),
             after: step.after.iter().map(|at| name(definition, *at)).collect(),
             stage: stages[index],
             runs,
             attempts: attempts(step),
             worst_case: match runs {
                 Runs::Never => Span::default(),
-                Runs::Always | Runs::Conditionally => worst_case(step),
+                Runs::Always | Runs::Conditionally => worst_case(step, input, now, &budget),
             },
         }
     };
@@ -208,7 +221,7 @@ pub fn dry_run(
         };
         // A GET that is polled waits for a condition, which is of use by itself.
         let is_polled = matches!(step.reply, ReplyRule::Poll(_));
-        if step.request.method == Method::Get
+        if step.method() == Some(Method::Get)
             && !is_polled
             && !read.contains(&StepIndex(*index as u16))
         {
@@ -225,16 +238,14 @@ pub fn dry_run(
             );
             warn(WarningCode::OutlivesTask, message);
         }
-        let agent = agent_of(step.agent());
-        if let Some(PlannedAgent { retry, mode, .. }) = &agent
+        let agent = step.agent().and_then(agent_of);
+        if let (Some(name), Some(PlannedAgent { retry, mode, .. })) = (step.agent(), &agent)
             && *mode == AgentMode::Call
             && retry.initial >= step.complete_within
         {
             let message = format!(
-                "agent `{}` waits up to {} before it retries, but an attempt ends after {}: the agent may never retry",
-                step.agent(),
-                retry.initial,
-                step.complete_within
+                "agent `{name}` waits up to {} before it retries, but an attempt ends after {}: the agent may never retry",
+                retry.initial, step.complete_within
             );
             warn(WarningCode::NoTimeToRetry, message);
         }
@@ -279,7 +290,7 @@ pub fn dry_run(
             warn(WarningCode::Constant, message);
         }
         if planned.runs != Runs::Never
-            && let Some(message) = cannot_render(step, input, &budget)
+            && let Some(message) = cannot_render(step, input, now, &budget)
         {
             warn(WarningCode::CannotRender, message);
         }
@@ -332,7 +343,17 @@ fn attempts(step: &StepDefinition) -> u32 {
 }
 
 /// Every attempt takes all its time, and the supervisor's waits and the extended periods are added.
-fn worst_case(step: &StepDefinition) -> Span {
+fn worst_case(
+    step: &StepDefinition,
+    input: Option<&Payload>,
+    now: Option<Timestamp>,
+    budget: &Budget,
+) -> Span {
+    match &step.work {
+        StepWork::Wait(rule) => return longest_wait(rule, input, now, budget),
+        StepWork::Signal(rule) => return rule.within,
+        StepWork::Call { .. } => {}
+    }
     let trying = step.complete_within.saturating_mul(attempts(step));
     let resting = (1..=step.max_failures)
         .map(backoff)
@@ -342,6 +363,21 @@ fn worst_case(step: &StepDefinition) -> Span {
         Some(Extend { wait, times }) => wait.saturating_mul(*times),
     };
     trying.saturating_add(resting).saturating_add(extended)
+}
+
+/// As far as it is known in advance. A wait until a time is as long as if it began now.
+fn longest_wait(
+    rule: &WaitRule,
+    input: Option<&Payload>,
+    now: Option<Timestamp>,
+    budget: &Budget,
+) -> Span {
+    let Some(now) = now.filter(|_| reads_only_input(&rule.field().1.reads())) else {
+        return Span::default();
+    };
+    let input = input.cloned().unwrap_or_else(Payload::null);
+    let end = with_scope(&input, budget, |scope| rule.end(scope, now));
+    end.map_or(Span::default(), |end| end.since(now).into())
 }
 
 fn critical_path(
@@ -383,6 +419,7 @@ fn runs(step: &StepDefinition, input: Option<&Payload>, budget: &Budget) -> Runs
 fn cannot_render(
     step: &StepDefinition,
     input: Option<&Payload>,
+    now: Option<Timestamp>,
     budget: &Budget,
 ) -> Option<String> {
     let input = input?;
@@ -393,17 +430,20 @@ fn cannot_render(
         {
             return Some(error.to_string());
         }
-        if !expressions(&step.request)
+        if !expressions_of(step)
             .iter()
             .all(|(_, reads)| reads_only_input(reads))
         {
             return None;
         }
-        Some(
-            render_request(&step.request, scope, None)
-                .err()?
-                .to_string(),
-        )
+        match &step.work {
+            StepWork::Call { request, .. } => {
+                let error = render_request(request, scope, None).err()?;
+                Some(error.to_string())
+            }
+            StepWork::Wait(rule) => rule.end(scope, now?).err(),
+            StepWork::Signal(_) => None,
+        }
     })
 }
 
@@ -418,6 +458,20 @@ fn with_scope<T>(input: &Payload, budget: &Budget, look: impl FnOnce(&Scope<'_>)
         input: Some(input),
         ..Scope::empty(budget)
     })
+}
+
+/// What the templates of a step read, with their JSON pointers.
+fn expressions_of(step: &StepDefinition) -> Vec<(String, Reads)> {
+    match &step.work {
+        StepWork::Call { request, .. } => expressions(request),
+        StepWork::Wait(rule) => {
+            let (field, template) = rule.field();
+            let reads = (!template.is_literal()).then(|| template.reads());
+            let reads = reads.map(|reads| (format!("wait.{field}"), reads));
+            reads.into_iter().collect()
+        }
+        StepWork::Signal(_) => Vec::new(),
+    }
 }
 
 /// What the templates of a request read, with their JSON pointers.
@@ -450,7 +504,7 @@ fn constants(step: &StepDefinition) -> Vec<String> {
         .iter()
         .map(|condition| ("when".to_owned(), condition.reads().clone()));
     condition
-        .chain(expressions(&step.request))
+        .chain(expressions_of(step))
         .filter(|(_, reads)| reads.names.is_empty())
         .map(|(pointer, _)| pointer)
         .collect()
@@ -461,7 +515,7 @@ fn relies_on_idempotency_key(definition: &Definition, warnings: &mut Vec<Warning
     let names: Vec<_> = definition
         .steps
         .iter()
-        .filter(|step| matches!(step.request.method, Method::Post | Method::Patch))
+        .filter(|step| matches!(step.method(), Some(Method::Post | Method::Patch)))
         .map(|step| step.name.as_str())
         .collect();
     if !names.is_empty() {

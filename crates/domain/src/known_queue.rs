@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{Priority, QueueRank, Span, StepRef, Timestamp};
+use crate::{QueueRank, Span, StepRef, Timestamp, Turn};
 
 /// The most steps of one queue.
 const MOST: usize = 1024;
@@ -19,13 +19,13 @@ const OTHERS_WAIT: Span = Span::from_millis(1000);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueuedStep {
     pub step: StepRef,
-    pub priority: Priority,
+    pub turn: Turn,
     pub due_at: Timestamp,
 }
 
 impl QueuedStep {
     pub fn position(&self) -> QueueRank {
-        QueueRank::new(self.step, self.priority)
+        QueueRank::new(self.step, self.turn)
     }
 }
 
@@ -50,8 +50,8 @@ impl Default for KnownQueue {
 
 impl KnownQueue {
     /// A step was enqueued by this instance.
-    pub fn add(&mut self, step: StepRef, priority: Priority) {
-        let position = QueueRank::new(step, priority);
+    pub fn add(&mut self, step: StepRef, turn: Turn) {
+        let position = QueueRank::new(step, turn);
         let is_behind = self.steps.last().is_none_or(|last| position > *last);
         if self.is_cut && is_behind && !self.is_doubtful {
             return;
@@ -64,8 +64,8 @@ impl KnownQueue {
     }
 
     /// The step is not in the queue any more.
-    pub fn remove(&mut self, step: StepRef, priority: Priority) {
-        self.steps.remove(&QueueRank::new(step, priority));
+    pub fn remove(&mut self, step: StepRef, turn: Turn) {
+        self.steps.remove(&QueueRank::new(step, turn));
     }
 
     /// [`KnownQueue::remove`] of one of the first steps, of which no more is known.
@@ -145,14 +145,15 @@ mod tests {
         }
     }
 
-    fn priority(value: i64) -> Priority {
-        Priority::new(value).unwrap()
+    /// As if all tasks had come at once, and this one with so many hours of a head start.
+    fn ahead(hours: i64) -> Turn {
+        Turn::from_millis(-hours * 3_600_000)
     }
 
     fn queued(number: u128, important: i64, due_at: i64) -> QueuedStep {
         QueuedStep {
             step: step(number),
-            priority: priority(important),
+            turn: ahead(important),
             due_at: Timestamp::from_millis(due_at),
         }
     }
@@ -171,7 +172,7 @@ mod tests {
     #[test]
     fn nothing_is_claimed_by_a_head_before_the_record_was_read() {
         let mut head = KnownQueue::default();
-        head.add(step(1), priority(0));
+        head.add(step(1), ahead(0));
         assert!(!head.is_usable());
         assert!(!head.is_drained());
         head.replace(&[queued(1, 0, 0)], true);
@@ -184,10 +185,10 @@ mod tests {
     fn the_most_important_step_is_first_and_then_that_of_the_oldest_task() {
         let mut head = known(&[]);
         for (number, important) in [(3, 0), (1, 0), (2, 5), (4, -5)] {
-            head.add(step(number), priority(important));
+            head.add(step(number), ahead(important));
         }
         assert_eq!(order(&head), [step(2), step(1), step(3), step(4)]);
-        head.remove(step(2), priority(5));
+        head.remove(step(2), ahead(5));
         assert_eq!(order(&head)[0], step(1));
     }
 
@@ -197,7 +198,7 @@ mod tests {
         assert!(!head.is_drained());
         head.remove_first(step(1));
         assert!(head.is_drained());
-        head.add(step(2), priority(0));
+        head.add(step(2), ahead(0));
         assert!(!head.is_drained());
     }
 
@@ -205,13 +206,13 @@ mod tests {
     fn what_stands_behind_a_part_that_is_not_known_is_not_claimed_before_it() {
         let mut head = KnownQueue::default();
         head.replace(&[queued(1, 0, 0), queued(5, 0, 0)], false);
-        head.add(step(9), priority(0));
-        head.add(step(3), priority(0));
+        head.add(step(9), ahead(0));
+        head.add(step(3), ahead(0));
         assert_eq!(order(&head), [step(1), step(3), step(5)]);
         for number in [1, 3, 5] {
-            head.remove(step(number), priority(0));
+            head.remove(step(number), ahead(0));
         }
-        head.add(step(9), priority(0));
+        head.add(step(9), ahead(0));
         assert!(!head.is_usable() && !head.is_drained());
     }
 
@@ -219,12 +220,12 @@ mod tests {
     fn a_long_queue_is_known_as_far_as_there_is_room() {
         let mut head = known(&[]);
         for number in (0..2 * MOST as u128).rev() {
-            head.add(step(number), priority(0));
+            head.add(step(number), ahead(0));
         }
         assert_eq!(head.steps.len(), MOST);
         assert_eq!(order(&head)[0], step(0));
         for number in 0..MOST as u128 {
-            head.remove(step(number), priority(0));
+            head.remove(step(number), ahead(0));
         }
         assert!(!head.is_drained(), "the others are in the record");
     }

@@ -17,9 +17,17 @@ const CLEARLY: f64 = 2.0;
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Latency {
     millis: f64,
+    /// The share of its calls that failed.
+    failed: f64,
+    /// How many of its calls failed since the last one that did not.
+    in_a_row: u32,
     /// Of a clock that never goes back.
     at: u64,
 }
+
+/// So many failures in a row say as much as those of some seconds: a busy endpoint that has died must not keep failing calls
+/// for so long.
+const IN_A_ROW: u32 = 3;
 
 impl Latency {
     /// A call ended at `now`.
@@ -35,7 +43,25 @@ impl Latency {
             1.0 - (-passed / MEMORY).exp()
         };
         self.millis += (sample - self.millis) * weight;
+        self.failed += (f64::from(u8::from(failed)) - self.failed) * weight;
+        self.in_a_row = if failed {
+            self.in_a_row.saturating_add(1)
+        } else {
+            0
+        };
         self.at = self.at.max(now);
+    }
+
+    /// Whether more than half of its calls failed of late, or the last few did. A few seconds after the last it may be
+    /// called again.
+    pub fn fails_mostly(self, now: u64) -> bool {
+        let passed = now.saturating_sub(self.at) as f64;
+        let failed = if self.in_a_row >= IN_A_ROW {
+            1.0
+        } else {
+            self.failed
+        };
+        failed * (-passed / MEMORY).exp() > 0.5
     }
 
     /// What is not called is forgotten, so that it is tried again.
@@ -111,6 +137,34 @@ mod tests {
         assert!(busy.is_better(failing, 1));
         assert!(!failing.is_better(busy, 10_000));
         assert!(failing.is_better(busy, 40_000));
+    }
+
+    #[test]
+    fn one_that_fails_mostly_is_called_again_after_a_few_seconds() {
+        let mut latency = latency(10);
+        assert!(!latency.fails_mostly(1));
+        latency.add(2_000, Duration::from_millis(1), true);
+        assert!(!latency.fails_mostly(2_000), "one of two");
+        latency.add(9_000, Duration::from_millis(1), true);
+        assert!(latency.fails_mostly(9_000));
+        assert!(latency.fails_mostly(10_000));
+        assert!(!latency.fails_mostly(13_000));
+    }
+
+    #[test]
+    fn one_that_was_well_and_dies_fails_mostly_after_three_calls() {
+        let mut latency = latency(10);
+        for now in 1..1_000 {
+            latency.add(now, Duration::from_millis(10), false);
+        }
+        for now in 1_000..1_003 {
+            assert!(!latency.fails_mostly(now));
+            latency.add(now, Duration::from_millis(1), true);
+        }
+        assert!(latency.fails_mostly(1_003));
+        assert!(!latency.fails_mostly(5_000), "it is tried again");
+        latency.add(5_000, Duration::from_millis(1), true);
+        assert!(latency.fails_mostly(5_000), "one that fails still");
     }
 
     #[test]

@@ -1,12 +1,16 @@
 //! The rules of the pattern, each in one place. Pure: nothing here does I/O, reads a clock, draws a
 //! random number or awaits. Time and chance come in as arguments; what should happen comes out.
 
+mod adaptive;
 mod agent_access;
+mod agent_check;
 mod agent_control;
 mod agent_spec;
 mod alert;
+mod alert_cause;
 mod alert_message;
 mod allowed_address;
+pub mod answer;
 mod backoff;
 mod blocked;
 mod breaker;
@@ -20,16 +24,22 @@ mod decide;
 mod definition;
 mod delivery;
 mod depth;
+mod downtime;
 mod drawing;
 mod dry_run;
+mod ejection;
+mod endpoint_state;
 mod etag;
 mod fault;
 mod fields;
+mod health_check;
 mod hidden;
 mod history;
 mod ids;
 mod instance;
 mod known_queue;
+mod lane_ring;
+mod lanes;
 mod latency;
 mod lease;
 mod media_type;
@@ -38,7 +48,9 @@ mod message;
 mod nearest;
 mod open_reply;
 mod payload;
+mod payload_schema;
 mod policy;
+mod prediction;
 mod purge_pace;
 mod queue_address;
 mod rate_limit;
@@ -47,35 +59,51 @@ mod reply_to;
 mod reply_token;
 mod retention;
 mod retry_budget;
+mod retry_wait;
 mod signature;
 mod slot_shares;
 mod special_address;
 mod step;
+mod step_limits;
 mod task;
+mod task_limits;
+mod task_output;
 pub mod template;
 mod time;
 mod trace;
 mod transitions;
+mod turn;
 mod undo_plan;
+mod unusable_secrets;
 mod vacuum;
 mod view;
 mod web_address;
 
+pub use adaptive::{AdaptedLimit, AdaptiveLimit, AdaptiveSpec, LoadSample};
 pub use agent_access::{
-    AgentTlsSpec, AuthSpec, BasicSpec, ClientAuthMethod, ExtraFields, LONGEST_EXTRA, LONGEST_PEM,
-    OAuthSpec, SecretRef, SecretScope, SecretUse, TextOrSecret, TlsVersion, is_secret_name,
+    AgentTlsSpec, AuthSpec, BasicSpec, ClientAuthMethod, ExtraFields, HttpVersion, LONGEST_EXTRA,
+    LONGEST_PEM, OAuthSpec, SecretRef, SecretScope, SecretTarget, SecretUse, TextOrSecret,
+    TlsVersion, is_secret_name,
+};
+pub use agent_check::{
+    AgentCheck, AskedWait, CheckAnswer, CheckFinding, CheckObservations, CheckPoint, CheckStatus,
+    CheckVerdict, CheckedCall, CheckedStep, DroppedAnswer, KeptFinding, LateArrival, judge,
 };
 pub use agent_control::{
     AgentControl, Breaker, BreakerAction, BreakerState, ControlChange, ControlledBy,
     LONGEST_THROTTLE, Observation, Pause, Throttle, breaker_alert_subject, breaker_open,
+    endpoint_unhealthy, health_alert_subject,
 };
-pub use agent_spec::{AgentMode, AgentSpec, Endpoint, RetrySpec};
+pub use agent_spec::{AgentMode, AgentSpec, Endpoint, RetrySpec, ZONE_FORM, is_zone};
 pub use alert::{AlertChange, AlertKind};
-pub use alert_message::{ALERT_EVENTS, AlertData, AlertFormat, AlertNotice, AlertWebhook};
+pub use alert_cause::{AlertCause, FirstFailure, announcement, recount_after};
+pub use alert_message::{
+    ALERT_EVENTS, AlertData, AlertFormat, AlertNotice, AlertWebhook, CauseVersion,
+};
 pub use allowed_address::{ALLOWED_ADDRESSES, AllowedAddress};
 pub use backoff::{Backoff, idle, jittered};
 pub use blocked::Blocked;
-pub use breaker::{BreakerSpec, CallSample, CallWindow, SlowStart};
+pub use breaker::{BreakerSpec, CallSample, CallWindow, SlowStart, reason_to_open_all};
 pub use broker_alert::{BROKER_ALERT_AFTER, alert_subject, broker_unreachable};
 pub use bulk::BulkAction;
 pub use call::{Call, CallBody, CallOutcome, Purpose};
@@ -85,8 +113,9 @@ pub use command::{Claimant, Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{
     Accepted, Body, CancelRule, Definition, Extend, KnownAgents, Limits, Method, OnExhausted,
-    OnUndo, Policies, Policy, PollRule, Probe, ReplyMode, ReplyRule, StepDefinition, Target,
-    WHOLE_DEFINITION, parse_steps, parse_steps_within,
+    OnUndo, Policies, Policy, PollRule, Probe, ReplyMode, ReplyRule, RequestTemplate, SignalRule,
+    StepDefinition, StepKind, StepWork, Target, WHOLE_DEFINITION, WaitRule, parse_steps,
+    parse_steps_within,
 };
 pub use delivery::{
     DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationResponse, LONGEST_ASKED,
@@ -95,14 +124,18 @@ pub use delivery::{
     allows_message, undeliverable,
 };
 pub use depth::{DEEPEST, too_deep};
+pub use downtime::{DowntimeSpec, DowntimeWindow, Downtimes, MOST_DOWNTIMES};
 pub use drawing::{DiagramFormat, draw};
 pub use dry_run::{
     DryRunReport, PlannedAgent, PlannedStep, Runs, TaskFields, UndoStep, Warning, WarningCode,
     dry_run,
 };
+pub use ejection::{Ejection, EjectionSpec, may_eject};
+pub use endpoint_state::EndpointState;
 pub use etag::{ETag, ETags, MOST_ETAGS, Precondition, Unmet};
 pub use fault::{BODY_EXCERPT, Effect, Fault, FaultKind};
 pub use fields::{FieldFault, Fields, entries, text};
+pub use health_check::{CheckTally, HealthChange, HealthSpec, Unhealthy};
 pub use hidden::{HIDDEN, without_query, without_secrets};
 pub use history::{Actor, Event};
 pub use ids::{
@@ -111,6 +144,8 @@ pub use ids::{
 };
 pub use instance::{IdInUse, InstanceRecord, Leases, Renewal};
 pub use known_queue::{KnownQueue, QueuedStep};
+pub use lane_ring::LaneRing;
+pub use lanes::{Fairness, KeyLimit, LaneRule, LaneTurn, LimitedKey, polls_of};
 pub use latency::{Candidate, Latency};
 pub use lease::{Holder, Incarnation, KnownDead, Lease, Term, renew_after, trust};
 pub use media_type::is_json;
@@ -118,30 +153,45 @@ pub use memory::memory_of;
 pub use message::{Message, ReplyData, Sender, destination_of};
 pub use nearest::nearest;
 pub use open_reply::{
-    AcceptedReply, OpenReply, PollState, Progress, ReplyDigest, ReplyLog, SavedReplies, StepHolder,
+    AcceptedReply, OpenReply, PollState, Progress, ReplyDigest, ReplyLog, SavedReplies, Signal,
+    StepHolder,
 };
 pub use payload::Payload;
+pub use payload_schema::{LONGEST_SCHEMA, PayloadSchema, SchemaOwner};
+pub use prediction::{
+    AgentOutlook, AtRisk, CalledFrom, CompleteSteps, Pace, Prediction, QueueOutline, QueueRange,
+    at_risk_subject, predict,
+};
 pub use purge_pace::PurgePace;
 pub use queue_address::{
     DIRECT_REPLY, LONGEST_QUEUE, MAIN_BROKER, QUEUE_SCHEME, QueueAddress, queue_fault,
 };
-pub use rate_limit::{RATE_FORMS, Rate, RateBucket, RateLimitSpec};
+pub use rate_limit::{RATE_FORMS, Rate, RateBucket, RateLimitSpec, read_rate};
 pub use reply_to::{KnownReceivers, REPLIES, ReplyQueue, ReplyTo};
 pub use reply_token::ReplyKey;
 pub use retention::{Keep, KeepRule, Retention};
 pub use retry_budget::{RetryBudget, RetryWait};
+pub use retry_wait::{retry_after, retry_wait};
 pub use signature::{SECRET_FORM, Secret, signatures};
 pub use slot_shares::{SlotGrant, SlotNeed, SlotShares};
 pub use special_address::special_address;
 pub use step::{Step, StepState, StepStatus};
+pub use step_limits::{StepKey, StepLane, StepLimit, StepRoom, is_limited_lane};
 pub use task::{
     Details, LONGEST_NAME, MOST_LABELS, Task, TaskState, TaskStatus, Undo, WorkflowRef,
 };
+pub use task_limits::{AwaitedKey, MOST_RUNNING, OnConflict, TaskKey, TaskLimit};
+pub use task_output::task_output;
 pub use time::{DURATION, SPAN_FORMS, Span, Timestamp};
 pub use trace::{CallTrace, Trace};
+pub use turn::{AGEING, Turn};
 pub use undo_plan::{
     AvailableAfter, CannotRender, NotUndoneReason, PassedOver, PlannedProbe, PlannedRequest,
     PlannedUndo, RunningCall, UndoPlan, UndoReason, undo_plan,
+};
+pub use unusable_secrets::{
+    CONFIRM_SECRETS_EVERY, SECRET_ALERT_AFTER, SecretAlertChange, SecretReports, SecretSubject,
+    UnusableSecret, UnusableSecrets, secret_unusable,
 };
 pub use vacuum::{FileSpace, Vacuum, Vacuuming};
 pub use view::{LabelsView, TaskHead, TaskView};

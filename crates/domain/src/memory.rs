@@ -5,7 +5,7 @@ use crate::{
     open_reply::{OpenReply, Progress},
     payload::Payload,
     step::{Step, StepState},
-    task::Task,
+    task::{Details, Task},
 };
 
 /// A task without its steps and whatever was submitted.
@@ -28,11 +28,16 @@ impl Task {
         let labels: usize = labels.map(|(name, value)| name.len() + value.len()).sum();
         let definition = match &details.workflow {
             Some(_) => 0,
-            None => COMPILED * details.definition.source.as_json().len(),
+            None => COMPILED * (details.definition.source.as_json().len() + policies(details)),
         };
         let steps = self.steps.iter().chain(&self.undos).map(Step::memory);
         TASK + labels + definition + details.input.memory() + steps.sum::<usize>()
     }
+}
+
+fn policies(details: &Details) -> usize {
+    let policies = details.definition.policies.as_json();
+    policies.map_or(0, str::len)
 }
 
 impl Step {

@@ -19,19 +19,21 @@ pub enum StepHolder {
     Service(Box<OpenReply>),
     /// This instance is asking the service whether the reply is there.
     Poll(InstanceId, Box<OpenReply>),
+    /// No instance and no service: the step waits for an event.
+    Event,
 }
 
 impl StepHolder {
     pub fn instance(&self) -> Option<&InstanceId> {
         match self {
             StepHolder::Instance(instance) | StepHolder::Poll(instance, _) => Some(instance),
-            StepHolder::Service(_) => None,
+            StepHolder::Service(_) | StepHolder::Event => None,
         }
     }
 
     pub fn open_reply(&self) -> Option<&OpenReply> {
         match self {
-            StepHolder::Instance(_) => None,
+            StepHolder::Instance(_) | StepHolder::Event => None,
             StepHolder::Service(open) | StepHolder::Poll(_, open) => Some(open),
         }
     }
@@ -204,10 +206,25 @@ pub struct SavedReplies {
     pub open: Option<(Box<OpenReply>, Timestamp)>,
     #[serde(default, skip_serializing_if = "ReplyLog::is_empty")]
     pub log: ReplyLog,
+    /// The step waits for an event, so no instance holds it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waits: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<Box<Signal>>,
+}
+
+/// A signal that has come for a step.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Signal {
+    /// By which the same one is known again.
+    pub digest: ReplyDigest,
+    /// Kept until the step gets it: it may come before the step is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Payload>,
 }
 
 impl SavedReplies {
     pub fn is_empty(&self) -> bool {
-        self.open.is_none() && self.log.is_empty()
+        self.open.is_none() && self.log.is_empty() && !self.waits && self.signal.is_none()
     }
 }

@@ -5,7 +5,7 @@ use std::{fmt, ops::RangeInclusive, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::time::Span;
+use crate::{fields::Fields, time::Span};
 
 const MOST_CALLS: u32 = 1_000_000;
 const MOST_BURST: u32 = 100_000;
@@ -106,6 +106,16 @@ impl Rate {
     }
 }
 
+/// The rate among the fields of an object; `None` where there is none, or a fault.
+pub fn read_rate(fields: &mut Fields<'_>) -> Option<Rate> {
+    let text = fields.string("rate", 100)?;
+    let rate = Rate::parse(&text);
+    if rate.is_none() {
+        fields.fault("rate", format!("must be a rate {RATE_FORMS}"));
+    }
+    rate
+}
+
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named = RatePeriod::ALL.iter().find(|(per, _)| *per == self.per);
@@ -136,6 +146,11 @@ impl RateBucket {
     /// One that has nothing yet: a process that restarts gets no burst for it.
     pub fn empty(spec: &RateLimitSpec, now: i64) -> Self {
         Self(now.saturating_add(spec.whole()))
+    }
+
+    /// One that was left by a lower rate, or by a clock that was ahead, as the rate is now: at most empty.
+    pub fn within(self, spec: &RateLimitSpec, now: i64) -> Self {
+        Self(self.0.min(now.saturating_add(spec.whole())))
     }
 
     /// How many calls could begin now.
@@ -184,6 +199,18 @@ mod tests {
             rate: Rate::parse(rate).unwrap(),
             burst: Some(burst),
         }
+    }
+
+    #[test]
+    fn what_a_lower_rate_has_left_is_at_most_empty() {
+        let slow = spec("1/h", 1);
+        let fast = spec("10/s", 2);
+        let mut bucket = RateBucket(0);
+        bucket.take(&slow, 0, 1);
+        assert_eq!(bucket.available(&fast, 100_000_000), 0);
+        let mut bucket = bucket.within(&fast, 0);
+        assert_eq!(bucket.take(&fast, 100_000_000, 5), 1);
+        assert_eq!(bucket.within(&fast, 100_000_000), bucket);
     }
 
     #[test]

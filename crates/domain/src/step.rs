@@ -3,7 +3,7 @@
 use crate::{
     fault::{Effect, Fault},
     ids::Attempt,
-    open_reply::{ReplyLog, StepHolder},
+    open_reply::{ReplyLog, Signal, StepHolder},
     payload::Payload,
     time::{Span, Timestamp},
 };
@@ -40,6 +40,8 @@ pub struct Step {
     pub last_fault: Option<Fault>,
     /// The replies that came with tokens of its attempts.
     pub reply_log: ReplyLog,
+    /// The signal that it awaits, once that has come.
+    pub signal: Option<Box<Signal>>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -136,6 +138,7 @@ impl Step {
             started_at: None,
             last_fault: None,
             reply_log: ReplyLog::default(),
+            signal: None,
         }
     }
 

@@ -17,6 +17,7 @@ use crate::{
     template::{Budget, Scope},
     time::{Span, Timestamp},
     trace::Trace,
+    turn::Turn,
 };
 
 /// The most labels of a task.
@@ -33,6 +34,8 @@ pub struct Task {
     pub state: TaskState,
     /// An operator holds the task: running calls finish, nothing is claimed.
     pub paused: bool,
+    /// It has not begun, because so many tasks of its key run: nothing is claimed.
+    pub waits: bool,
     /// `complete_within` counted from submission, or from the retry of an overdue task.
     pub complete_by: Option<Timestamp>,
     pub steps: Vec<Step>,
@@ -164,7 +167,7 @@ impl TaskStatus {
         text.parse().ok()
     }
 
-    /// An ended task never changes again.
+    /// An ended task never changes again, but for one that is processed and then undone.
     pub fn is_ended(self) -> bool {
         matches!(
             self,
@@ -207,6 +210,11 @@ impl Task {
             TaskState::Error(_) => !self.records().any(Step::is_live),
             _ => self.is_ended(),
         }
+    }
+
+    /// In the queues of agents.
+    pub fn turn(&self) -> Turn {
+        self.details.turn(self.created_at)
     }
 
     pub fn ended_at(&self) -> Option<Timestamp> {
@@ -270,11 +278,18 @@ impl Task {
             .find(|index| self.definition(*index).name.as_str() == name)
     }
 
-    /// From when a step may be claimed, or a promised reply be polled. No step of a task that is paused or ended may be
+    /// From when a step may be claimed, or a promised reply be polled. No step of a task that is paused, waits or has ended may be
     /// claimed.
     pub fn due_at(&self, index: StepIndex) -> Option<Timestamp> {
         match &self.step(index).state {
-            StepState::Pending { ready_at } if !self.paused && !self.is_ended() => Some(*ready_at),
+            StepState::Pending { ready_at }
+                if !self.paused
+                    && !self.waits
+                    && !self.is_ended()
+                    && self.definition(index).is_call() =>
+            {
+                Some(*ready_at)
+            }
             // A poll goes on for a call that was made: a pause lets calls finish.
             StepState::Processing {
                 held_by: StepHolder::Service(open),
@@ -303,7 +318,10 @@ impl Task {
     /// The steps that took effect, or may have, and that nothing undoes: an undo passes them over.
     pub fn passed_over(&self) -> impl Iterator<Item = StepIndex> {
         self.details.definition.forward().filter(|index| {
-            self.definition(*index).undo.is_none() && self.step(*index).may_have_taken_effect()
+            let definition = self.definition(*index);
+            definition.undo.is_none()
+                && definition.is_call()
+                && self.step(*index).may_have_taken_effect()
         })
     }
 
@@ -343,6 +361,7 @@ impl Task {
                 .and_then(|undone| self.step(undone).output()),
             request: None,
             response: None,
+            signal: None,
             budget,
         }
     }

@@ -74,6 +74,12 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
         ),
         step(
             Pending,
+            "step.began",
+            Processing,
+            "it calls no service, and begins to wait for its time or its signal",
+        ),
+        step(
+            Pending,
             "step.error",
             Error,
             "its request could not be made, or the task's complete-by passed",
@@ -112,19 +118,25 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Processing,
             "step.processed",
             Processed,
-            "the agent reported success for the current attempt, or its probe found that it took effect",
+            "the agent reported success for the current attempt, or its probe found that it took effect; or its time or its signal has come",
+        ),
+        step(
+            Processing,
+            "step.resolved",
+            Processed,
+            "it waits for a time or a signal, and an operator resolved it",
         ),
         step(
             Processing,
             "step.error",
             Error,
-            "the service refused permanently, the retries are used up, or the task's complete-by passed",
+            "the service refused permanently, the retries are used up, no signal came, or the task's complete-by passed",
         ),
         step(
             Processing,
             "step.skipped",
             Skipped,
-            "the service refused permanently, or the retries are used up, and the policy is skip; or, for an undo, the probe found nothing to undo",
+            "the service refused permanently, or the retries are used up, and the policy is skip; for an undo, the probe found nothing to undo; it waits for a time or a signal, and an operator skipped it; or no signal came, and on_timeout is skip",
         ),
         step(
             Processing,
@@ -170,6 +182,12 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             "an operator retried it and its condition is evaluated again, or reran a step before it",
         ),
         step(Pending, "step.retried", Waiting, AGAIN),
+        step(
+            Processing,
+            "step.retried",
+            Waiting,
+            "it waits for a time or a signal, and an operator reran it, or a step before it",
+        ),
         step(Processed, "step.retried", Waiting, AGAIN),
         step(Skipped, "step.retried", Waiting, AGAIN),
         step(Error, "step.skipped", Skipped, "an operator skipped it"),
@@ -254,6 +272,11 @@ pub const TASK_TRANSITIONS: &[Transition<TaskStatus>] = {
             Error,
             Undoing,
             "its undo was requested; or a failed undo step was retried, skipped or resolved",
+        ),
+        task(
+            Processed,
+            Undoing,
+            "an operator has what is done undone, as long as its `undoable_for` allows it",
         ),
         task(
             Undoing,
@@ -352,9 +375,10 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nothing_leaves_an_ended_state() {
+    fn nothing_but_an_undo_leaves_an_ended_state() {
         for row in TASK_TRANSITIONS {
-            assert!(!row.from.is_ended(), "{row:?}");
+            let is_undo = row.from == TaskStatus::Processed && row.to == TaskStatus::Undoing;
+            assert!(is_undo || !row.from.is_ended(), "{row:?}");
         }
         for row in STEP_TRANSITIONS {
             let over = [

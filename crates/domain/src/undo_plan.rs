@@ -311,13 +311,17 @@ impl Planner<'_> {
 
     fn running(&self, index: StepIndex) -> Option<RunningCall> {
         match self.before.step(index).state {
-            StepState::Processing { complete_by, .. } => Some(RunningCall {
+            StepState::Processing { complete_by, .. } if self.is_call(index) => Some(RunningCall {
                 step: self.name(index),
                 complete_by,
                 on_undo: self.task.definition(index).on_undo,
             }),
             _ => None,
         }
+    }
+
+    fn is_call(&self, index: StepIndex) -> bool {
+        self.task.definition(index).is_call()
     }
 
     fn is_running(&self, index: StepIndex) -> bool {
@@ -389,7 +393,10 @@ impl Planner<'_> {
         let (before, step) = (self.before.step(index), self.task.step(index));
         let may_have = self.is_running(index) || step.may_have_taken_effect();
         let undo = self.task.definition(index).undo;
-        let (why, message) = if step.status() == StepStatus::Undone {
+        let (why, message) = if !self.is_call(index) {
+            let message = "it calls no service: there is nothing to undo";
+            (NotUndoneReason::TookNoEffect, message)
+        } else if step.status() == StepStatus::Undone {
             (NotUndoneReason::Undone, "it is undone already")
         } else if may_have && undo.is_some() {
             let message = "its undo was skipped: its effect remains";

@@ -11,12 +11,14 @@ use crate::{
     fault::{Effect, Fault},
     hidden::without_query,
     history::Actor,
-    ids::{InstanceId, ReceiverName, StepIndex, WorkerName},
+    ids::{AgentName, InstanceId, ReceiverName, StepIndex, WorkerName},
     open_reply::{OpenReply, StepHolder},
     payload::Payload,
+    prediction::AtRisk,
     reply_to::ReplyTo,
     step::{Step, StepState},
     task::Task,
+    task_output::task_output,
     time::Timestamp,
 };
 
@@ -27,6 +29,12 @@ pub struct TaskView<'a> {
     head: TaskHead<'a>,
     /// The input as it was submitted.
     input: &'a RawValue,
+    /// What the definition makes of the outputs of the steps, if it has an `output`; null until the task is processed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Payload>,
+    /// Why there is no output, though the task is processed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_error: Option<String>,
     /// The receiver of messages about the task; null if there is none.
     reply_to: Option<ReplyToView<'a>>,
     /// Who requested the undo of the task, and why; null if it is not being undone.
@@ -53,6 +61,9 @@ pub struct TaskHead<'a> {
     pub created_at: Timestamp,
     /// When the task must be finished; null without a limit.
     pub complete_by: Option<Timestamp>,
+    /// When it will be complete by what is known, if that is too late. Left out otherwise, and where nobody asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_risk: Option<AtRisk>,
     /// When it was processed, undone or cancelled.
     pub ended_at: Option<Timestamp>,
     /// Counts the saved changes; the ETag is this number in quotes.
@@ -86,9 +97,11 @@ pub struct UndoView<'a> {
 /// One step of a task.
 #[derive(Serialize)]
 pub struct StepView<'a> {
-    name: &'a str,
-    /// The agent, or the origin of the step's URL.
-    agent: &'a str,
+    pub name: &'a str,
+    /// `call`, or what the step does instead.
+    kind: &'static str,
+    /// The agent, or the origin of the step's URL; null if the step calls no service.
+    agent: Option<&'a str>,
     /// For an undo step, `processed` means that the step it belongs to is undone.
     state: &'static str,
     /// The step that this one undoes.
@@ -104,11 +117,11 @@ pub struct StepView<'a> {
     max_failures: u32,
     /// `unknown`: an attempt expired, broke off, was lost or dropped, and may have taken effect.
     outcome: Option<&'static str>,
-    /// The `Idempotency-Key` of every attempt.
-    idempotency_key: String,
+    /// The `Idempotency-Key` of every attempt; null if the step calls no service.
+    idempotency_key: Option<String>,
     /// The instance that runs it now.
     locked_by: Option<&'a str>,
-    /// When the current attempt must be finished.
+    /// When the current attempt must be finished; of a wait: its end; of a signal: until when it is awaited.
     complete_by: Option<Timestamp>,
     /// While the service works on a promised reply, or a worker on the step that it fetched: what is known of it.
     awaited_reply: Option<AwaitedReplyView<'a>>,
@@ -118,7 +131,7 @@ pub struct StepView<'a> {
     /// The time of the first claim.
     started_at: Option<Timestamp>,
     ended_at: Option<Timestamp>,
-    /// Why it is not running; null while it runs and after it has ended.
+    /// Why it is not running, or what it waits for; null while it runs and after it has ended.
     pub blocked_by: Option<Blocked>,
     /// The output from the remote service; during a rerun, the previous output.
     output: Option<&'a RawValue>,
@@ -210,10 +223,26 @@ impl<'a> TaskView<'a> {
         Self::seen(task, None)
     }
 
+    /// What is predicted of the task.
+    pub fn set_at_risk(&mut self, at_risk: Option<AtRisk>) {
+        self.head.at_risk = at_risk;
+    }
+
     fn seen(task: &'a Task, now: Option<Timestamp>) -> Self {
+        let output = task_output(task);
+        let output_error = match &output {
+            Some(Err(error)) => Some(error.to_string()),
+            _ => None,
+        };
+        let has_output = task.details.definition.output.is_some();
         Self {
             head: TaskHead::of_task(task),
             input: task.details.input.raw(),
+            output: has_output.then(|| match output {
+                Some(Ok(output)) => output,
+                _ => Payload::null(),
+            }),
+            output_error,
             reply_to: task.details.reply_to.as_deref().map(ReplyToView::new),
             undo: task.undo.as_ref().map(|undo| UndoView {
                 at: undo.at,
@@ -247,6 +276,7 @@ impl<'a> TaskHead<'a> {
             labels: LabelsView::Map(&details.labels),
             created_at: task.created_at,
             complete_by: task.complete_by,
+            at_risk: None,
             ended_at: task.ended_at(),
             version: task.version,
             error: task.error(),
@@ -268,7 +298,8 @@ impl<'a> StepView<'a> {
         let locked_by = held_by.and_then(StepHolder::instance);
         Self {
             name: definition.name.as_str(),
-            agent: definition.agent().as_str(),
+            kind: definition.work.kind().as_str(),
+            agent: definition.agent().map(AgentName::as_str),
             state: step.status().as_str(),
             undoes: definition
                 .undoes
@@ -283,7 +314,7 @@ impl<'a> StepView<'a> {
             max_failures: definition.max_failures,
             outcome: (step.effect == Effect::Unknown && definition.undoes.is_none())
                 .then_some("unknown"),
-            idempotency_key: task.idempotency_key(index),
+            idempotency_key: definition.is_call().then(|| task.idempotency_key(index)),
             locked_by: locked_by.map(InstanceId::as_str),
             complete_by,
             awaited_reply: held_by

@@ -34,7 +34,7 @@ fn call<'a>(guard: &'a Guard, url: &'a str) -> WatchedCall<'a> {
 
 fn trip(guard: &Guard, url: &str) {
     for _ in 0..2 {
-        call(guard, url).ended(Err("503"));
+        call(guard, url).ended(Err("503"), LoadSample::Unclear);
     }
 }
 
@@ -53,6 +53,91 @@ fn record(version: u64, open: &[&str]) -> ControlRecord {
         ..AgentControl::default()
     };
     ControlRecord { version, control }
+}
+
+/// One endpoint with nine calls whose limit has grown to so many.
+fn adapted(limit: u32) -> (Guard, Arc<Bulkhead>) {
+    let (guard, bulkhead, _) = guard();
+    let spec: AgentSpec = serde_json::from_str(
+        r#"{ "adaptive": { "least": 1 }, "breaker": { "canaries": 2, "min_calls": 9, "window": "1s" },
+            "endpoints": [{ "url": "http://a", "max_in_flight": 9 }] }"#,
+    )
+    .unwrap();
+    guard.configure(&spec);
+    while bulkhead.free() < limit as usize {
+        load(&guard, &bulkhead, 1, LoadSample::Served);
+    }
+    (guard, bulkhead)
+}
+
+/// So many calls with every slot taken.
+fn load(guard: &Guard, bulkhead: &Arc<Bulkhead>, calls: u32, sample: LoadSample<'_>) {
+    for _ in 0..calls {
+        let slots: Vec<_> = std::iter::from_fn(|| bulkhead.try_take()).collect();
+        call(guard, A).ended(Ok(()), sample);
+        drop(slots);
+    }
+}
+
+const REFUSED: LoadSample<'static> = LoadSample::Refused("503");
+
+#[test]
+fn a_limit_adapts_between_the_least_and_the_most_and_says_so() {
+    let (guard, bulkhead) = adapted(1);
+    assert_eq!(bulkhead.free(), 1, "it begins with the least");
+    let limited = guard.adapted_limit().unwrap();
+    assert_eq!((limited.limit, limited.most, limited.message), (1, 9, None));
+    load(&guard, &bulkhead, 300, LoadSample::Served);
+    assert_eq!(bulkhead.free(), 9);
+    assert_eq!(guard.adapted_limit(), None, "nothing keeps calls from it");
+    load(&guard, &bulkhead, 2, REFUSED);
+    assert_eq!(bulkhead.free(), 6);
+    let why = guard.adapted_limit().unwrap().message.unwrap();
+    assert!(why.starts_with("fell from 9 to 6: "), "{why}");
+    // Not used, it does not grow.
+    for _ in 0..100 {
+        call(&guard, A).ended(Ok(()), LoadSample::Served);
+    }
+    assert_eq!(bulkhead.free(), 6);
+    let known = state_spec(&guard);
+    guard.configure(&AgentSpec {
+        adaptive: None,
+        ..known
+    });
+    assert_eq!(bulkhead.free(), 9);
+}
+
+fn state_spec(guard: &Guard) -> AgentSpec {
+    guard.state.lock().spec.clone()
+}
+
+#[test]
+fn of_a_slow_start_canaries_and_an_adapted_limit_the_lowest_holds() {
+    let (guard, bulkhead) = adapted(9);
+    load(&guard, &bulkhead, 4, REFUSED);
+    assert_eq!(bulkhead.free(), 4);
+    guard.take(record(1, &[A]), NOW, RecordSource::Read);
+    assert_eq!(bulkhead.free(), 0, "its breaker is open");
+    guard.take(record(2, &[]), NOW, RecordSource::Read);
+    let mut most = vec![bulkhead.free()];
+    for _ in 0..4 {
+        call(&guard, A).ended(Ok(()), LoadSample::Unclear);
+        most.push(bulkhead.free());
+    }
+    assert_eq!(most, [2, 3, 4, 4, 4]);
+    // One call that hangs does not keep the only canary of a limit of one from beginning.
+    let (guard, bulkhead) = adapted(1);
+    let hanging = (bulkhead.try_take(), call(&guard, A));
+    guard.take(record(1, &[A]), NOW, RecordSource::Read);
+    let mut probed = record(2, &[A]);
+    let breaker = probed.control.breakers.get_mut(A).unwrap();
+    breaker.state = BreakerState::HalfOpen {
+        prober: InstanceId::new("one"),
+        until: NOW,
+    };
+    guard.take(probed, NOW, RecordSource::Read);
+    assert_eq!(bulkhead.free(), 1);
+    drop(hanging);
 }
 
 #[test]
@@ -111,14 +196,33 @@ fn an_endpoint_that_has_recovered_gets_more_calls_while_they_succeed() {
     guard.take(record(2, &[]), NOW, RecordSource::Read);
     let mut most = vec![bulkhead.free()];
     for result in [Ok(()), Ok(()), Ok(()), Err("503"), Ok(())] {
-        call(&guard, A).ended(result);
+        call(&guard, A).ended(result, LoadSample::Unclear);
         most.push(bulkhead.free());
     }
     assert_eq!(most, [2, 3, 4, 5, 2, 3]);
     for _ in 0..6 {
-        call(&guard, A).ended(Ok(()));
+        call(&guard, A).ended(Ok(()), LoadSample::Served);
     }
     assert_eq!(bulkhead.free(), 9);
-    call(&guard, A).ended(Err("503"));
+    call(&guard, A).ended(Err("503"), LoadSample::Unclear);
     assert_eq!(bulkhead.free(), 9, "it has started");
+}
+
+#[test]
+fn a_call_that_hangs_takes_no_slot_from_those_that_begin_slowly() {
+    let (guard, bulkhead, _) = guard();
+    let spec: AgentSpec = serde_json::from_str(
+        r#"{ "breaker": { "canaries": 1, "min_calls": 9 }, "endpoints": [{ "url": "http://a", "max_in_flight": 9 }] }"#,
+    )
+    .unwrap();
+    guard.configure(&spec);
+    let slot = bulkhead.try_take();
+    let hanging = call(&guard, A);
+    guard.take(record(1, &[A]), NOW, RecordSource::Read);
+    guard.take(record(2, &[]), NOW, RecordSource::Read);
+    assert_eq!(bulkhead.free(), 1);
+    drop(hanging);
+    assert_eq!(bulkhead.free(), 0, "it has ended, but its slot is taken");
+    drop(slot);
+    assert_eq!(bulkhead.free(), 1);
 }

@@ -2,6 +2,7 @@
 
 mod answers;
 mod faults;
+mod http2;
 mod known;
 mod servers;
 mod undo;
@@ -34,6 +35,8 @@ fn spec(urls: &[&str]) -> AgentSpec {
     let endpoint = |url: &&str| Endpoint {
         url: (*url).to_owned(),
         max_in_flight: 4,
+        zone: None,
+        drain: false,
     };
     AgentSpec {
         mode: AgentMode::Call,

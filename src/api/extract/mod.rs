@@ -16,8 +16,8 @@ pub use conditions::{
 };
 pub use ids::ids;
 pub use path::{
-    NamePath, NameVersionPath, PlainName, StepParams, TaskParams, TaskPath, TaskStepPath,
-    plain_name,
+    NamePath, NameVersionPath, PlainName, SignalParams, SignalPath, StepParams, TaskParams,
+    TaskPath, TaskStepPath, plain_name,
 };
 #[cfg(test)]
 pub use preconditions::judged;

@@ -43,6 +43,27 @@ pub struct StepParams {
     name: String,
 }
 
+/// `{workflow}` and `{key}` of a task, and `{name}` of one of its steps.
+#[derive(Clone, Debug)]
+pub struct SignalPath {
+    pub workflow: String,
+    pub key: String,
+    pub name: String,
+}
+
+/// For the OpenAPI document of a request about the step of a task with a key: `params(SignalParams)`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
+pub struct SignalParams {
+    /// The name of the workflow.
+    workflow: String,
+    /// The task's key.
+    key: String,
+    /// The step's name.
+    name: String,
+}
+
 /// `{name}`.
 #[derive(Clone, Debug)]
 pub struct NamePath(pub String);
@@ -67,6 +88,19 @@ impl<S: Send + Sync> FromRequestParts<S> for TaskStepPath {
         let params = params(parts, state).await?;
         let task = task_id(value(&params, "id")?)?;
         Ok(Self(task, value(&params, "name")?.to_owned()))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for SignalPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let params = params(parts, state).await?;
+        Ok(Self {
+            workflow: value(&params, "workflow")?.to_owned(),
+            key: value(&params, "key")?.to_owned(),
+            name: value(&params, "name")?.to_owned(),
+        })
     }
 }
 

@@ -6,8 +6,8 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::words::{
-    FaultKindSchema, JsonSchema, LabelsSchema, OutcomeSchema, ReplyEventSchema, StepStateSchema,
-    TaskStateSchema,
+    FaultKindSchema, JsonSchema, LabelsSchema, OnConflictSchema, OutcomeSchema, ReplyEventSchema,
+    StepKindSchema, StepStateSchema, TaskStateSchema,
 };
 
 /// A task with all its steps.
@@ -19,6 +19,13 @@ pub struct TaskSchema {
     /// The input as it was submitted.
     #[schema(example = json!({"sku": "book-7", "quantity": 1}))]
     input: JsonSchema,
+    /// What the definition makes of the outputs of the steps, if it has an `output`; null until the task is processed. Left out
+    /// otherwise.
+    #[schema(value_type = JsonSchema, required = false, example = json!({"charge": "ch_1"}))]
+    output: Option<String>,
+    /// Why `output` is null although the task is processed: it could not be evaluated.
+    #[schema(example = "`steps.charge.output.id` cannot be rendered: `id` is missing")]
+    output_error: Option<String>,
     /// The receiver of messages about the task; null if there is none.
     #[schema(required)]
     reply_to: Option<ReplyToSchema>,
@@ -56,6 +63,8 @@ pub struct TaskHeadSchema {
     /// When the task must be finished; null without a limit.
     #[schema(required, format = DateTime)]
     complete_by: Option<String>,
+    /// When it will be complete by what is known, if that is too late. Left out otherwise.
+    at_risk: Option<AtRiskSchema>,
     /// When it was processed, undone or cancelled.
     #[schema(required, format = DateTime)]
     ended_at: Option<String>,
@@ -65,6 +74,21 @@ pub struct TaskHeadSchema {
     /// In state error: the first fault that an operator has to resolve.
     #[schema(required)]
     error: Option<FaultSchema>,
+}
+
+/// A task that will be late by what is known.
+#[derive(ToSchema)]
+#[schema(as = AtRisk)]
+pub struct AtRiskSchema {
+    /// When it will be complete if all goes on as it does; null if an operator must resume the agent first.
+    #[schema(required, format = DateTime)]
+    predicted_end: Option<String>,
+    /// The agent that most of the time goes to.
+    #[schema(example = "payments")]
+    agent: String,
+    /// Since when it is known.
+    #[schema(format = DateTime)]
+    since: String,
 }
 
 /// Why a task is undone.
@@ -94,9 +118,11 @@ pub struct UndoSchema {
 pub struct StepSchema {
     #[schema(example = "charge")]
     name: String,
-    /// The agent, or the origin of the step's URL.
-    #[schema(example = "payments")]
-    agent: String,
+    #[schema(example = "call")]
+    kind: StepKindSchema,
+    /// The agent, or the origin of the step's URL; null if the step calls no service.
+    #[schema(required, example = "payments")]
+    agent: Option<String>,
     /// For an undo step, `processed` means that the step it belongs to is undone.
     #[schema(example = "processed")]
     state: StepStateSchema,
@@ -118,13 +144,13 @@ pub struct StepSchema {
     /// `unknown`: an attempt expired, broke off, was lost or dropped, and may have taken effect.
     #[schema(required, example = "unknown")]
     outcome: Option<OutcomeSchema>,
-    /// The `Idempotency-Key` of every attempt.
-    #[schema(example = "019c7a5e-0000-7000-8000-000000000000:charge")]
-    idempotency_key: String,
+    /// The `Idempotency-Key` of every attempt; null if the step calls no service.
+    #[schema(required, example = "019c7a5e-0000-7000-8000-000000000000:charge")]
+    idempotency_key: Option<String>,
     /// The instance that runs it now.
     #[schema(required)]
     locked_by: Option<String>,
-    /// When the current attempt must be finished.
+    /// When the current attempt must be finished; of a wait: its end; of a signal: until when it is awaited.
     #[schema(required, format = DateTime)]
     complete_by: Option<String>,
     /// While the service works on a promised reply: what is known of it.
@@ -139,7 +165,7 @@ pub struct StepSchema {
     started_at: Option<String>,
     #[schema(required, format = DateTime)]
     ended_at: Option<String>,
-    /// Why it is not running; null while it runs and after it has ended.
+    /// Why it is not running, or what it waits for; null while it runs and after it has ended.
     #[schema(required)]
     blocked_by: Option<BlockedSchema>,
     /// The output from the remote service; during a rerun, the previous output.
@@ -239,6 +265,39 @@ pub struct FaultSchema {
     step: Option<String>,
 }
 
+/// A key for which a task waits.
+#[derive(ToSchema)]
+#[schema(as = AwaitedKey)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct AwaitedKeyBody {
+    #[schema(example = "{{ task.labels.customer }}")]
+    by: String,
+    #[schema(example = "acme")]
+    key: String,
+    #[schema(example = 1)]
+    max_running: u32,
+    on_conflict: OnConflictSchema,
+}
+
+/// The limit of calls in flight that an adaptive agent has now.
+#[derive(ToSchema)]
+#[schema(as = AdaptedLimit)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct AdaptedLimitSchema {
+    /// The most calls that the instance which returned this response may have in flight now.
+    #[schema(example = 6)]
+    limit: u32,
+    /// How far it may grow.
+    #[schema(example = 64)]
+    most: u32,
+    /// Why it fell last; null if it has not, or has come back since.
+    #[schema(
+        required,
+        example = "fell from 9 to 6: 2 of 12 calls were refused or broke off; the last one: the service responded 503 Service Unavailable"
+    )]
+    message: Option<String>,
+}
+
 /// `blocked_by` of a step.
 #[derive(ToSchema)]
 #[schema(as = Blocked)]
@@ -256,6 +315,18 @@ pub enum BlockedSchema {
         #[schema(format = DateTime)]
         until: String,
     },
+    /// It is a wait, and its time has not come.
+    #[schema(title = "BlockedByWait")]
+    Wait {
+        #[schema(format = DateTime)]
+        until: String,
+    },
+    /// Its signal has not come. It is awaited until then.
+    #[schema(title = "BlockedBySignal")]
+    Signal {
+        #[schema(format = DateTime)]
+        until: String,
+    },
     /// Its agent has no free slot: the step is in the agent's queue.
     #[schema(title = "BlockedByCapacity")]
     Capacity {
@@ -268,6 +339,8 @@ pub enum BlockedSchema {
         /// Whether the count of `ahead` stopped at a thousand steps of other tasks: there may be more.
         #[schema(example = false)]
         ahead_is_at_least: bool,
+        /// Only if its agent is `adaptive`, and its limit is lower than the most.
+        adaptive: Option<AdaptedLimitSchema>,
     },
     /// It is in the queue of an agent with the mode `pull`, and no worker has fetched it yet.
     #[schema(title = "BlockedByWorker")]
@@ -296,6 +369,25 @@ pub enum BlockedSchema {
         agent: String,
         #[schema(example = "50/s")]
         rate: String,
+    },
+    /// So many steps of its key run, or began of late, as the `limits` of its agent or its workflow allow: the step is in the
+    /// agent's queue.
+    #[schema(title = "BlockedByKeyLimit")]
+    KeyLimit {
+        #[schema(example = "payments")]
+        agent: String,
+        /// The workflow whose limit it is; null: the limit is the agent's.
+        #[schema(required, example = "order")]
+        workflow: Option<String>,
+        /// Of the limit that is reached, which is named by its template, `by`.
+        #[schema(example = "acme")]
+        key: String,
+        #[schema(example = "{{ task.labels.customer }}")]
+        by: String,
+        #[schema(required, example = 5)]
+        max_in_flight: Option<u32>,
+        #[schema(required, example = "10/s")]
+        rate: Option<String>,
     },
     /// The service of its agent asked to be left alone until then, by `Retry-After`: the step is in the agent's queue.
     #[schema(title = "BlockedByThrottled")]
@@ -328,7 +420,7 @@ pub enum BlockedSchema {
         #[schema(example = "the secret `payments-token` cannot be used: its file does not exist")]
         message: String,
     },
-    /// The breakers of all endpoints of its agent are open or half-open: the step is in the agent's queue.
+    /// No endpoint of its agent takes calls, and breakers are open or half-open: the step is in the agent's queue.
     #[schema(title = "BlockedByBreaker")]
     Breaker {
         #[schema(example = "payments")]
@@ -337,6 +429,19 @@ pub enum BlockedSchema {
         #[schema(required, format = DateTime)]
         until: Option<String>,
         #[schema(example = "20 of 24 calls in 30s failed")]
+        message: String,
+    },
+    /// The checks of all endpoints of its agent fail: the step is in the agent's queue.
+    #[schema(title = "BlockedByUnhealthy")]
+    Unhealthy {
+        #[schema(example = "payments")]
+        agent: String,
+        /// When one of them is checked again, about.
+        #[schema(required, format = DateTime)]
+        until: Option<String>,
+        #[schema(
+            example = "3 checks in a row failed; the last one: GET /health responded 503 Service Unavailable"
+        )]
         message: String,
     },
     /// The instance that returned this response is held: it claims nothing until `POST /v1/hold/release`.
@@ -356,6 +461,13 @@ pub enum BlockedSchema {
         step: String,
         #[schema(example = "node-1")]
         instance: String,
+    },
+    /// The task has not begun: so many tasks of one of its keys run as the `limits` of its workflow allow, or older ones
+    /// wait.
+    #[schema(title = "BlockedByTaskLimit")]
+    TaskLimit {
+        #[schema(max_items = 4)]
+        keys: Vec<AwaitedKeyBody>,
     },
     /// The task is paused until an operator resumes it.
     #[schema(title = "BlockedByPaused")]
@@ -396,6 +508,15 @@ pub struct AlertNoticeSchema {
     /// Only of an alert about messages that are not delivered.
     #[schema(required, example = "shop")]
     receiver: Option<String>,
+    /// The agent at which steps failed.
+    #[schema(required, example = "payments")]
+    agent: Option<String>,
+    /// What failed steps have in common; `task` and `step` are the first of them.
+    #[schema(required, example = "agent payments: 402 Payment Required")]
+    cause: Option<String>,
+    /// How many steps need attention for this cause; of a closed alert, how many did.
+    #[schema(example = 1)]
+    count: u64,
 }
 
 /// The data of a message to a submitter.
@@ -439,9 +560,10 @@ mod tests {
     use super::*;
     use crate::domain;
     use crate::domain::{
-        Accepted, Actor, AgentName, AlertNotice, Blocked, CallOutcome, Claimant, Command, Details,
-        Draft, Effect, Fault, FaultKind, InstanceId, Limits, Payload, Policies, Priority, ReplyTo,
-        StepIndex, StepName, Task, TaskId, TaskView, Timestamp, parse_steps,
+        Accepted, Actor, AdaptedLimit, AgentName, AlertNotice, AtRisk, AwaitedKey, Blocked,
+        CallOutcome, Claimant, Command, Details, Draft, Effect, Fault, FaultKind, InstanceId,
+        Limits, OnConflict, Payload, Policies, Priority, ReplyTo, StepIndex, StepName, Task,
+        TaskId, TaskView, Timestamp, parse_steps,
     };
 
     const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
@@ -553,6 +675,29 @@ mod tests {
         draft.task
     }
 
+    /// Whose output cannot be evaluated.
+    fn processed() -> Task {
+        let steps = json!([{ "name": "pause", "wait": { "for": "0s" } }]);
+        let steps = Payload::parse(steps.to_string()).unwrap();
+        let policies = Policies::parse(r#"{"output":"{{ steps.pause.output.id }}"}"#).unwrap();
+        let parsed = parse_steps(&steps, "", &policies, &Limits::default(), &Accepted);
+        let (draft, _) = claimed();
+        let details = &draft.task.details;
+        let details = Details {
+            id: details.id,
+            key: None,
+            workflow: None,
+            definition: Arc::new(parsed.unwrap()),
+            input: Payload::null(),
+            labels: BTreeMap::new(),
+            priority: Priority::default(),
+            complete_within: None,
+            trace: None,
+            reply_to: details.reply_to.clone(),
+        };
+        Draft::submit(Arc::new(details), NOW).task
+    }
+
     fn task() -> Task {
         let (mut draft, by) = claimed();
         let reply = Command::Reply {
@@ -570,8 +715,16 @@ mod tests {
     #[test]
     fn tasks_are_as_their_schemas_say() {
         let task = task();
-        let view = json_of(&TaskView::new(&task, NOW));
-        describes::<TaskSchema>(std::slice::from_ref(&view));
+        let mut view = TaskView::new(&task, NOW);
+        view.set_at_risk(Some(AtRisk {
+            predicted_end: Some(NOW),
+            agent: AgentName::new("payments"),
+            since: NOW,
+        }));
+        let view = json_of(&view);
+        let processed = json_of(&TaskView::new(&processed(), NOW));
+        describes::<TaskSchema>(&[view.clone(), processed]);
+        describes::<AtRiskSchema>(std::slice::from_ref(&view["at_risk"]));
         describes::<StepSchema>(view["steps"].as_array().unwrap());
         describes::<UndoSchema>(std::slice::from_ref(&view["undo"]));
         describes::<FaultSchema>(&[json_of(&fault())]);
@@ -588,6 +741,12 @@ mod tests {
     fn what_blocks_a_step_is_as_its_schema_says() {
         let (step, agent) = (StepName::new("charge"), AgentName::new("pay"));
         let instance = InstanceId::new("node-1");
+        let limit = AdaptedLimit {
+            limit: 6,
+            most: 64,
+            message: Some("fell from 9 to 6".to_owned()),
+        };
+        describes::<AdaptedLimitSchema>(&[json_of(&limit)]);
         let all = [
             Blocked::Steps {
                 steps: vec![step.clone()],
@@ -597,6 +756,7 @@ mod tests {
                 agent: agent.clone(),
                 ahead: None,
                 ahead_is_at_least: false,
+                adaptive: Some(limit.clone()),
             },
             Blocked::Worker {
                 agent: agent.clone(),
@@ -610,6 +770,14 @@ mod tests {
             Blocked::RateLimit {
                 agent: agent.clone(),
                 rate: "50/s".to_owned(),
+            },
+            Blocked::KeyLimit {
+                agent: agent.clone(),
+                workflow: Some(domain::WorkflowName::new("order")),
+                key: "acme".to_owned(),
+                by: "{{ task.labels.customer }}".to_owned(),
+                max_in_flight: Some(5),
+                rate: None,
             },
             Blocked::Throttled {
                 agent: agent.clone(),
@@ -630,9 +798,24 @@ mod tests {
                 until: None,
                 message: "20 of 24 calls in 30s failed".to_owned(),
             },
+            Blocked::Unhealthy {
+                agent: agent.clone(),
+                until: Some(NOW),
+                message: "3 checks in a row failed".to_owned(),
+            },
             Blocked::Held,
             Blocked::Agent { agent },
             Blocked::Drop { step, instance },
+            Blocked::TaskLimit {
+                keys: vec![AwaitedKey {
+                    by: "{{ task.labels.customer }}".to_owned(),
+                    key: "acme".to_owned(),
+                    max_running: 1,
+                    on_conflict: OnConflict::Wait,
+                }],
+            },
+            Blocked::Wait { until: NOW },
+            Blocked::Signal { until: NOW },
             Blocked::Paused,
             Blocked::Operator,
         ];
@@ -644,17 +827,22 @@ mod tests {
             match blocked {
                 Blocked::Steps { .. }
                 | Blocked::Time { .. }
+                | Blocked::Wait { .. }
+                | Blocked::Signal { .. }
                 | Blocked::Capacity { .. }
                 | Blocked::Worker { .. }
                 | Blocked::OpenReplies { .. }
                 | Blocked::RateLimit { .. }
+                | Blocked::KeyLimit { .. }
                 | Blocked::Throttled { .. }
                 | Blocked::AgentPaused { .. }
                 | Blocked::Secret { .. }
                 | Blocked::Breaker { .. }
+                | Blocked::Unhealthy { .. }
                 | Blocked::Held
                 | Blocked::Agent { .. }
                 | Blocked::Drop { .. }
+                | Blocked::TaskLimit { .. }
                 | Blocked::Paused
                 | Blocked::Operator => {}
             }

@@ -21,7 +21,7 @@ struct CloudEvents;
 struct EventData;
 
 crate::api::openapi::words::words! {
-    AlertEventType = "AlertEventType", "Whether an alert was raised or has closed", ALERT_EVENTS;
+    AlertEventType = "AlertEventType", "Whether an alert was raised, has grown to 100 steps or ten times as many as before, or has closed", ALERT_EVENTS;
     CloudEvents = "CloudEventsVersion", "The version of CloudEvents", ["1.0"];
     EventData = "EventDataType", "The media type of an event's data", ["application/json"];
 }
@@ -112,7 +112,7 @@ async fn task_event() {}
 /// Notify people about an alert
 ///
 /// Sent to each configured alert webhook, at least once. With `format = "slack"` a text message is sent when an
-/// alert is raised.
+/// alert is raised or updated.
 #[utoipa::path(
     post, path = "alert_event", tag = "alerts", operation_id = "alert_event",
     params(DeliveryHeaders),

@@ -12,9 +12,10 @@ use utoipa::{
 };
 
 use crate::domain::{
-    AgentMode, AlertKind, AvailableAfter, BreakerAction, ClientAuthMethod, DURATION, DiagramFormat,
-    Effect, FaultKind, LONGEST_NAME, MOST_LABELS, Method, NotUndoneReason, OnUndo, Policy, REPLIES,
-    ReplyMode, Runs, StepStatus, TaskStatus, TlsVersion, UndoReason, WarningCode,
+    AgentMode, AlertKind, AvailableAfter, BreakerAction, CheckPoint, CheckStatus, CheckVerdict,
+    ClientAuthMethod, DURATION, DiagramFormat, Effect, FaultKind, HttpVersion, LONGEST_NAME,
+    MOST_LABELS, Method, NotUndoneReason, OnConflict, OnUndo, Policy, REPLIES, ReplyMode, Runs,
+    StepKind, StepStatus, TaskStatus, TlsVersion, UndoReason, WarningCode,
 };
 
 /// Declares the schema of a type whose values are words.
@@ -63,6 +64,7 @@ pub fn one_of(about: &str, words: impl IntoIterator<Item = &'static str>) -> Ref
 enumerations! {
     TaskStateSchema("TaskState") = TaskStatus, "The state of a task";
     StepStateSchema("StepState") = StepStatus, "The state of a step";
+    StepKindSchema("StepKind") = StepKind, "What a step does: `call` a service, `wait` until a time, or await a `signal`";
     MethodSchema("Method") = Method, "The method of a request";
     DiagramFormatSchema("PictureFormat") = DiagramFormat, "The format of a diagram";
     AlertKindSchema("AlertKind") = AlertKind, "The cause of an alert";
@@ -70,6 +72,9 @@ enumerations! {
     OnUndoSchema("OnUndo") = OnUndo, "`wait` for a call in flight until its complete-by, so that its outcome is known, or `drop` it at once";
     FaultKindSchema("FaultKind") = FaultKind, "The kind of fault.";
     StepRunsSchema("StepRuns") = Runs, "Whether a step runs.";
+    CheckPointSchema("CheckPoint") = CheckPoint, "What a check of an agent looks at";
+    CheckStatusSchema("CheckStatus") = CheckStatus, "`failed`: steps cannot rely on it. `inconclusive`: it should have been seen, and was not. `not_applicable`: there is nothing to see, as without an undo";
+    CheckVerdictSchema("CheckVerdict") = CheckVerdict, "The result of a check: `failed` if a point failed, `incomplete` if one is inconclusive";
     WarningCodeSchema("WarningCode") = WarningCode, "What a warning is about.";
     UndoReasonSchema("UndoBecause") = UndoReason, "Why there is something to undo.";
     AvailableAfterSchema("RenderableAfter") = AvailableAfter, "What must happen before a call can be shown.";
@@ -96,6 +101,11 @@ pub struct ClientAuthMethodSchema;
 /// A version of TLS.
 pub struct TlsVersionSchema;
 
+/// The words of [`HttpVersion`].
+pub struct HttpVersionSchema;
+/// What happens with a task that has no room.
+pub struct OnConflictSchema;
+
 fn policies(allowed: &'static [Policy]) -> impl Iterator<Item = &'static str> {
     allowed.iter().map(|policy| policy.as_str())
 }
@@ -104,7 +114,9 @@ words! {
     AgentModeSchema = "AgentMode", "`call`, the default: it is called at its endpoints; `pull`: its workers fetch it", AgentMode::ALL.iter().map(|mode| (*mode).into());
     BreakerActionSchema = "BreakerAction", "`open`: no call is made; `close`: calls are made whatever fails; both until you decide otherwise; `reset`: closed, and it opens by itself again", BreakerAction::ALL.iter().map(|action| (*action).into());
     ClientAuthMethodSchema = "ClientAuthMethod", "How the token endpoint gets id and secret: `client_secret_basic`, the default: in the header `Authorization`; `client_secret_post`: in the body", ClientAuthMethod::ALL.iter().map(|method| (*method).into());
+    HttpVersionSchema = "HttpVersion", "The version of HTTP", HttpVersion::ALL.iter().map(|version| (*version).into());
     TlsVersionSchema = "TlsVersion", "The least version of TLS. Default: 1.2", TlsVersion::ALL.iter().map(|version| (*version).into());
+    OnConflictSchema = "OnConflict", "`wait`, the default: it waits, and the oldest goes first; `reject`: it is refused with 409; `replace`: those that are there are cancelled, and it waits for their end", OnConflict::ALL.iter().map(|choice| choice.as_str());
     ReplyModeSchema = "ReplyMode", "`callback`: a 202 means that the service replies later, to the address in the header `Provost-Reply-To`; `response`: only a 202 with `Provost-Async: true` means that", ReplyMode::WORDS.iter().map(|mode| mode.as_str());
     ReplyEventSchema = "ReplyEvent", "An event about a task", REPLIES;
     UndoPolicySchema = "UndoPolicy", "`error` stops the task until an operator acts, `skip` leaves the effect of the step", policies(&[Policy::Error, Policy::Skip]);

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::{
     commands::reason,
     load,
-    submit::{Submission, accept, complete_within, labels, priority},
+    submit::{Submission, accept, check_input, complete_within, labels, priority},
 };
 use crate::api::openapi::{
     schemas::{ReplyToSchema, TaskSchema},
@@ -142,6 +142,10 @@ async fn changed(
     let reason = reason(&mut fields);
     let (workflow, definition) = definition(app, &mut fields, details).await?;
     fields.finish().map_err(Problem::invalid)?;
+    // A task whose schema was added to what it had may lack what that asks for.
+    if input != details.input || workflow != details.workflow {
+        check_input(app, workflow.as_ref(), &definition, &input, None).await?;
+    }
     let origin = format!("cloned from {}", details.id);
     Ok(Submission {
         workflow,

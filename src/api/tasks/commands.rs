@@ -75,7 +75,12 @@ impl CommandRequest {
         Ok(value)
     }
 
-    async fn send(self, task: TaskId, command: Command) -> Result<Response, Problem> {
+    /// As it was sent.
+    pub fn body(&self) -> Option<Box<RawValue>> {
+        self.body.clone()
+    }
+
+    pub async fn send(self, task: TaskId, command: Command) -> Result<Response, Problem> {
         let body = self.body.as_deref().map_or("", RawValue::get);
         let idempotency = idempotency(
             &self.conditions,
@@ -106,7 +111,11 @@ impl CommandRequest {
 }
 
 /// The step's index. The steps of a task never change, so this needs no lock.
-async fn find(app: &App, id: TaskId, name: &str) -> Result<(Arc<Task>, StepIndex), Problem> {
+pub(super) async fn find(
+    app: &App,
+    id: TaskId,
+    name: &str,
+) -> Result<(Arc<Task>, StepIndex), Problem> {
     let task = load(app, id).await?;
     match task.find(name) {
         Some(step) => Ok((task, step)),

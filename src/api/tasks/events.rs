@@ -287,9 +287,8 @@ impl Follow {
                         && self.seen.place.is_some_and(|seen| place <= seen));
                 let kind = entry.event.get("type").and_then(|kind| kind.as_str());
                 let kind = kind.unwrap_or_default().to_owned();
-                if ends_task(&kind) {
-                    self.over = true;
-                }
+                // What was processed may be undone later.
+                self.over = ends_task(&kind);
                 if known {
                     continue;
                 }
@@ -307,6 +306,8 @@ impl Follow {
                 );
             }
         }
+        // There may be more.
+        self.over &= changes.len() < PAGE;
         Ok(events)
     }
 }
@@ -335,7 +336,7 @@ fn entries(change: &SavedChange) -> Result<Vec<HistoryEntry>, StoreError> {
     Ok(entries.collect())
 }
 
-/// Whether this event ends the task: it is the last one.
+/// Whether this event ends the task: it is the last one, unless what is done is undone later.
 fn ends_task(kind: &str) -> bool {
     TaskStatus::ALL
         .iter()

@@ -8,6 +8,7 @@ mod graph;
 mod message;
 mod queue_position;
 mod read;
+mod signals;
 mod submit;
 mod summary;
 mod undo_plan;
@@ -23,10 +24,10 @@ use tracing::debug;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub use self::message::{refusal_address, submit_message};
-use self::queue_position::{count_ahead, explain_other_reasons};
+use self::queue_position::{count_ahead, explain_key_limits, explain_other_reasons};
 use super::{App, Problem, extract::LONGEST_WAIT};
 use crate::{
-    domain::{AgentName, Task, TaskId, TaskView},
+    domain::{AgentName, LaneRule, Task, TaskId, TaskView},
     store::{Interest, Submitted, Watch},
 };
 
@@ -54,6 +55,8 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(commands::retry_step))
         .routes(routes!(commands::skip_step))
         .routes(routes!(commands::resolve_step))
+        .routes(routes!(signals::signal_step))
+        .routes(routes!(signals::signal_by_key))
 }
 
 async fn load(app: &App, id: TaskId) -> Result<Arc<Task>, Problem> {
@@ -131,7 +134,20 @@ fn to_poll(mut response: Response, task: &Task) -> Response {
 async fn render_with_places(app: &App, task: &Task) -> Response {
     let mut view = view(app, task).await;
     // The task itself was read: it is worth returning without these positions.
-    if let Err(error) = count_ahead(&mut view, task, &app.store.reader).await {
+    let rule = |agent: &AgentName| app.agents.lane_rule(agent);
+    let lane = |agent: &AgentName, step| {
+        let rule = rule(agent).unwrap_or_else(|| LaneRule::undivided().into());
+        rule.lane(task, step)
+    };
+    let reader = &app.store.reader;
+    let explained = async {
+        if task.overdue_at().is_some() {
+            view.set_at_risk(reader.at_risk_of(task.id()).await?);
+        }
+        explain_key_limits(&mut view, task, rule, reader).await?;
+        count_ahead(&mut view, task, lane, reader).await
+    };
+    if let Err(error) = explained.await {
         debug!(%error, "could not count positions in agent queues");
     }
     with_etag(to_poll(json(StatusCode::OK, &view), task), task)
@@ -143,8 +159,9 @@ async fn view<'a>(app: &App, task: &'a Task) -> TaskView<'a> {
     let mut view = TaskView::new(task, now);
     let mode = |agent: &AgentName| app.agents.get(agent).map(|agent| agent.spec().mode);
     let limit = |agent: &AgentName| app.agents.get(agent)?.blocking_limit();
+    let adapted = |agent: &AgentName| app.agents.get(agent)?.adapted_limit();
     let stopped = |agent: &AgentName| app.agents.get(agent)?.stopped();
-    explain_other_reasons(&mut view, mode, limit, stopped, app.hold.is_held());
+    explain_other_reasons(&mut view, mode, limit, adapted, stopped, app.hold.is_held());
     view
 }
 

@@ -2,10 +2,15 @@
 //! however long the queues are and however many steps the task has. Only a read of a single task pays it, never a
 //! submission.
 
+use std::sync::Arc;
+
 use crate::{
     agent::Stopped,
-    domain::{AgentMode, AgentName, Blocked, Task, TaskView},
-    store::{Reader, StoreError},
+    domain::{
+        AdaptedLimit, AgentMode, AgentName, Blocked, KeyLimit, LaneRule, StepIndex, Task, TaskView,
+        WorkflowName,
+    },
+    store::{Reader, StoreError, may_begin},
 };
 
 /// The most steps of other tasks that are counted in one queue.
@@ -15,11 +20,12 @@ const MOST_QUEUES: usize = 4;
 
 /// Explains what a step waits for if it does not wait for a free slot: an agent that is not registered, a worker, the
 /// release of this instance, the end of a pause or a breaker to close (`stopped`), or replies of the agent where they
-/// are limited (`limit`).
+/// are limited (`limit`). Of one that waits for a free slot it says if their number adapts (`adapted`).
 pub fn explain_other_reasons(
     view: &mut TaskView<'_>,
     mode: impl Fn(&AgentName) -> Option<AgentMode>,
     limit: impl Fn(&AgentName) -> Option<u32>,
+    adapted: impl Fn(&AgentName) -> Option<AdaptedLimit>,
     stopped: impl Fn(&AgentName) -> Option<Stopped>,
     is_held: bool,
 ) {
@@ -28,34 +34,14 @@ pub fn explain_other_reasons(
             agent,
             ahead,
             ahead_is_at_least,
+            ..
         }) = &step.blocked_by
         {
             let (agent, ahead) = (agent.clone(), *ahead);
             let ahead_is_at_least = *ahead_is_at_least;
             let mode = mode(&agent);
             if let Some(stopped) = mode.filter(|_| !is_held).and_then(|_| stopped(&agent)) {
-                step.blocked_by = Some(match stopped {
-                    Stopped::Paused(pause) => Blocked::AgentPaused {
-                        agent,
-                        until: pause.until,
-                        message: pause.reason,
-                    },
-                    Stopped::Throttled(throttle) => Blocked::Throttled {
-                        agent,
-                        until: throttle.until,
-                        message: throttle.reason,
-                    },
-                    Stopped::Rate(limit) => Blocked::RateLimit {
-                        agent,
-                        rate: limit.rate.to_string(),
-                    },
-                    Stopped::Secret(message) => Blocked::Secret { agent, message },
-                    Stopped::Breaker { until, reason } => Blocked::Breaker {
-                        agent,
-                        until,
-                        message: reason,
-                    },
-                });
+                step.blocked_by = Some(stopped.blocks(agent));
                 continue;
             }
             step.blocked_by = match mode {
@@ -68,7 +54,12 @@ pub fn explain_other_reasons(
                 }),
                 Some(AgentMode::Call) => match limit(&agent) {
                     Some(max_open) => Some(Blocked::OpenReplies { agent, max_open }),
-                    None => continue,
+                    None => Some(Blocked::Capacity {
+                        adaptive: adapted(&agent),
+                        agent,
+                        ahead,
+                        ahead_is_at_least,
+                    }),
                 },
             };
         }
@@ -83,20 +74,118 @@ struct QueuePosition {
     of_this: u64,
 }
 
-/// Counts how many steps come before those of this task.
+/// Explains which limit of a key a step waits for, if its workflow or its agent has some. `rule`: how the queue of an agent is
+/// divided.
+pub async fn explain_key_limits(
+    view: &mut TaskView<'_>,
+    task: &Task,
+    rule: impl Fn(&AgentName) -> Option<Arc<LaneRule>>,
+    reader: &Reader,
+) -> Result<(), StoreError> {
+    let of_workflow = blocking_limit_of_workflow(view, task, reader).await?;
+    let mut known: Vec<(AgentName, Option<Blocked>)> = Vec::new();
+    for step in &mut view.steps {
+        let Some(Blocked::Capacity { agent, .. } | Blocked::Worker { agent, .. }) =
+            &step.blocked_by
+        else {
+            continue;
+        };
+        let agent = agent.clone();
+        if let Some((workflow, key, limit)) = &of_workflow {
+            step.blocked_by = Some(Blocked::KeyLimit {
+                agent,
+                workflow: Some(workflow.clone()),
+                key: key.clone(),
+                by: limit.by.clone(),
+                max_in_flight: limit.max_in_flight,
+                rate: limit.rate.map(|rate| rate.to_string()),
+            });
+            continue;
+        }
+        if !known.iter().any(|(other, _)| *other == agent) {
+            let Some(rule) = rule(&agent).filter(|rule| rule.has_limits()) else {
+                continue;
+            };
+            if known.len() >= MOST_QUEUES {
+                continue;
+            }
+            let Some(index) = task.find(step.name) else {
+                continue;
+            };
+            let lane = rule.lane(task, index);
+            let keys = rule.limited(&lane);
+            let counted = rule.counted([&*lane].into_iter());
+            let usage = reader.key_usage(&agent, counted.as_deref(), &keys).await?;
+            let limits = keys.iter().filter_map(|key| Some((key, rule.limit(key)?)));
+            let now = reader.now().await?.as_millis().saturating_mul(1_000_000);
+            let (begin, _) = may_begin(limits, &usage.buckets, now);
+            let blocking = rule.blocking(&lane, &usage.running, &begin);
+            let blocked = blocking.map(|(limit, key)| Blocked::KeyLimit {
+                agent: agent.clone(),
+                workflow: None,
+                key,
+                by: limit.by.clone(),
+                max_in_flight: limit.max_in_flight,
+                rate: limit.rate.map(|rate| rate.to_string()),
+            });
+            known.push((agent.clone(), blocked));
+        }
+        let found = known.iter().find(|(other, _)| *other == agent);
+        if let Some((_, Some(blocked))) = found {
+            step.blocked_by = Some(blocked.clone());
+        }
+    }
+    Ok(())
+}
+
+/// The limit of the task's workflow that lets none of its steps begin now, with the text of its key.
+async fn blocking_limit_of_workflow<'t>(
+    view: &TaskView<'_>,
+    task: &'t Task,
+    reader: &Reader,
+) -> Result<Option<(WorkflowName, String, &'t KeyLimit)>, StoreError> {
+    let waits = view.steps.iter().any(|step| {
+        let blocked = step.blocked_by.as_ref();
+        matches!(
+            blocked,
+            Some(Blocked::Capacity { .. } | Blocked::Worker { .. })
+        )
+    });
+    let Some(workflow) = &task.details.workflow else {
+        return Ok(None);
+    };
+    if !waits || !task.has_step_limits() {
+        return Ok(None);
+    }
+    let limits = task.details.limited_steps();
+    let ids: Vec<_> = limits.iter().map(|(key, ..)| key.id.clone()).collect();
+    let usage = reader.step_key_usage(&workflow.name, &ids).await?;
+    let now = reader.now().await?.as_millis().saturating_mul(1_000_000);
+    let mut blocking = limits.into_iter().filter(|(key, ..)| {
+        let running = usage.running.get(&key.id).copied().unwrap_or(0);
+        let bucket = usage.buckets.get(&key.id).copied();
+        key.room(running, bucket, now) == 0
+    });
+    let blocking = blocking.next();
+    Ok(blocking.map(|(_, text, limit)| (workflow.name.clone(), text, limit)))
+}
+
+/// Counts how many steps come before those of this task. `lane`: that of a step in the queue of an agent.
 pub async fn count_ahead(
     view: &mut TaskView<'_>,
     task: &Task,
+    lane: impl Fn(&AgentName, StepIndex) -> String,
     reader: &Reader,
 ) -> Result<(), StoreError> {
-    let mut agents: Vec<AgentName> = Vec::new();
+    let mut agents: Vec<(AgentName, String)> = Vec::new();
     for step in &view.steps {
         if let Some(Blocked::Capacity { agent, .. } | Blocked::Worker { agent, .. }) =
             &step.blocked_by
             && agents.len() < MOST_QUEUES
-            && !agents.contains(agent)
+            && !agents.iter().any(|(other, _)| other == agent)
+            && let Some(index) = task.find(step.name)
         {
-            agents.push(agent.clone());
+            agents.push((agent.clone(), lane(agent, index)));
         }
     }
     if agents.is_empty() {
@@ -105,7 +194,7 @@ pub async fn count_ahead(
     let counted = reader.ahead(task, &agents, MOST_AHEAD).await?;
     let queues = agents.into_iter().zip(counted);
     let mut queues: Vec<QueuePosition> = queues
-        .map(|(agent, of_others)| QueuePosition {
+        .map(|((agent, _), of_others)| QueuePosition {
             agent,
             of_others,
             of_this: 0,
@@ -117,6 +206,7 @@ pub async fn count_ahead(
                 agent,
                 ahead,
                 ahead_is_at_least,
+                ..
             }
             | Blocked::Worker {
                 agent,

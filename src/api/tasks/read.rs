@@ -83,6 +83,7 @@ pub(super) async fn get(
         ("label" = Option<Vec<LabelFilterSchema>>, Query, description = "`name:value`; may be given several times", example = json!(["customer:acme"])),
         ("created_after" = Option<String>, Query, format = DateTime, description = "A time in RFC 3339"),
         ("created_before" = Option<String>, Query, format = DateTime, description = "A time in RFC 3339"),
+        ("at_risk" = Option<bool>, Query, description = "Only tasks that will be late by what is known"),
         PageQuery,
     ),
     responses(
@@ -134,5 +135,6 @@ fn filter(query: &mut Query) -> Result<TaskFilter, Problem> {
         agent: query.string("agent"),
         created_after: query.time("created_after")?,
         created_before: query.time("created_before")?,
+        at_risk: query.boolean("at_risk")?.unwrap_or(false),
     })
 }

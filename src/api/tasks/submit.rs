@@ -22,12 +22,14 @@ use crate::{
         extract::{
             Caller, ConditionHeaders, Conditions, JsonBody, Query, TraceHeaders, idempotency,
         },
+        payload_check::check_payload,
         problem::{ProblemBody, ProblemKind},
         workflows,
     },
     domain::{
         Definition, Details, FieldFault, Fields, LONGEST_NAME, MOST_LABELS, Payload, Policies,
-        Priority, ReplyQueue, ReplyTo, Span, TaskFields, TaskId, WorkflowName, WorkflowRef,
+        Priority, ReplyQueue, ReplyTo, SchemaOwner, Span, TaskFields, TaskId, WorkflowName,
+        WorkflowRef,
     },
     store::{Idempotency, Submitted},
 };
@@ -134,6 +136,7 @@ pub(super) async fn submit(
             input: Some(&submission.input),
             key: submission.key.as_deref(),
             labels: Some(&submission.labels),
+            now: None,
         };
         return Ok(dry_run_report::respond(
             &app,
@@ -285,7 +288,7 @@ pub(super) async fn read(
             if policies.as_json().is_some() {
                 fields.fault(
                     "workflow",
-                    "has its own policies: omit on_exhausted, on_permanent and on_deadline",
+                    "has its own policies: omit on_exhausted, on_permanent, on_deadline, undoable_for, output and input_schema",
                 );
             }
             let name = WorkflowName::new(name);
@@ -325,6 +328,7 @@ pub(super) async fn read(
             message: "give the name of a workflow, or inline steps".to_owned(),
         }]));
     };
+    check_input(app, workflow.as_ref(), &definition, &input, permit).await?;
     Ok(Submission {
         workflow,
         definition,
@@ -336,6 +340,21 @@ pub(super) async fn read(
         reply_to,
         reason: None,
     })
+}
+
+/// Refuses an input that does not match the schema of the definition, if it has one.
+pub(super) async fn check_input(
+    app: &App,
+    workflow: Option<&WorkflowRef>,
+    definition: &Definition,
+    input: &Payload,
+    permit: Option<&EvaluationPermit<'_>>,
+) -> Result<(), Problem> {
+    let Some(schema) = &definition.input_schema else {
+        return Ok(());
+    };
+    let owner = SchemaOwner::of(workflow);
+    check_payload(app, schema, owner, input, "/input", permit).await
 }
 
 /// The workflow of a submission that may name only one.

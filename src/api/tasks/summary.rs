@@ -32,6 +32,7 @@ impl<'a> SummaryView<'a> {
                 labels: LabelsView::Raw(&summary.labels),
                 created_at: summary.created_at,
                 complete_by: summary.complete_by,
+                at_risk: summary.at_risk.clone(),
                 ended_at: summary.ended_at,
                 version: summary.version,
                 error: summary.error.as_ref(),

@@ -121,6 +121,8 @@ mod tests {
                 undos: Vec::new(),
                 order: Vec::new(),
                 policies: Policies::default(),
+                input_schema: None,
+                output: None,
                 source: Payload::null(),
             }),
             complete_within: None,

@@ -29,7 +29,9 @@ use super::{
     problem::{ProblemBody, ProblemKind},
     response::{Page, json, tagged},
 };
-use crate::api::openapi::words::{DeadlinePolicySchema, DurationSchema, PolicySchema};
+use crate::api::openapi::words::{
+    DeadlinePolicySchema, DurationSchema, JsonSchema, OnConflictSchema, PolicySchema,
+};
 use crate::{
     config::Role,
     domain::{
@@ -66,6 +68,39 @@ pub struct WorkflowInput {
     complete_within: Option<DurationSchema>,
     #[serde(flatten)]
     policies: PoliciesBody,
+    /// How many tasks with the same key run at once, how many of their steps, and how many steps begin in a time: over all
+    /// versions of the workflow. A task runs until it has ended, also while it waits for an operator.
+    #[schema(max_items = 4)]
+    limits: Option<Vec<TaskLimitBody>>,
+}
+
+/// So many tasks of a workflow that have the same key run at once (`max_running`), and so many of their steps, whichever
+/// agents they call (`max_in_flight`, `rate`).
+#[derive(ToSchema)]
+#[schema(as = TaskLimit)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct TaskLimitBody {
+    /// A template of the key, made of `task` and `input`, at most 500 bytes long. Tasks for which it cannot be made share
+    /// the empty key.
+    #[schema(pattern = "[{][{]", example = "{{ task.labels.customer }}")]
+    by: String,
+    /// Default: 1; with `max_in_flight` or `rate` none.
+    #[schema(minimum = 1, maximum = 10_000, example = 1)]
+    max_running: Option<u32>,
+    /// What happens with a task that has no room. Default: `wait`.
+    #[schema(example = "wait")]
+    on_conflict: Option<OnConflictSchema>,
+    /// The most steps of tasks with the same key that run at once, all agents and instances together. Steps whose reply is
+    /// awaited count too.
+    #[schema(minimum = 1, maximum = 10_000, example = 5)]
+    max_in_flight: Option<u32>,
+    /// How many steps of tasks with the same key may begin in a second (`s`), a minute (`m`) or an hour (`h`), all agents
+    /// and instances together.
+    #[schema(pattern = "^[0-9]+/[smh]$", example = "10/s")]
+    rate: Option<String>,
+    /// How many may begin at once after a rest. Default: what the rate gives in a tenth of a second, at least 1.
+    #[schema(minimum = 1, maximum = 100_000, example = 10)]
+    burst: Option<u32>,
 }
 
 /// One version of a workflow.
@@ -124,6 +159,18 @@ pub struct PoliciesView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<DeadlinePolicySchema>)]
     on_deadline: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<DurationSchema>)]
+    undoable_for: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<TaskLimitBody>>)]
+    limits: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<JsonSchema>)]
+    output: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<JsonSchema>)]
+    input_schema: Option<Box<RawValue>>,
 }
 
 impl PoliciesView {
@@ -151,7 +198,7 @@ async fn check(
     let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
     let description = fields.string("description", LONGEST_DESCRIPTION);
     let complete_within = fields.span("complete_within", SHORTEST_LIMIT..=Span::LONGEST);
-    let policies = Policies::read(&mut fields);
+    let policies = Policies::read_of_workflow(&mut fields);
     let mut definition = None;
     match fields.value("steps").and_then(|steps| compact(steps.get())) {
         Some(steps) => match app.compile(steps.raw(), &policies, permit).await? {
@@ -167,7 +214,10 @@ async fn check(
         stored: StoredWorkflow {
             description,
             complete_within,
-            policies: policies.to_raw(),
+            policies: policies
+                .as_json()
+                .and_then(compact)
+                .map(|policies| policies.raw().to_owned()),
             steps: definition.source.raw().to_owned(),
         },
         definition,

@@ -1,7 +1,8 @@
 //! The remote services of the demo, which Provost calls, each on its own socket. They know only Provost's headers,
 //! and do what any service should do that is called at least once: they remember the result for each
-//! `Idempotency-Key`. Shipping replies later.
+//! `Idempotency-Key`. Shipping replies later, and has two addresses, one of them sick at first.
 
+mod door;
 mod ledger;
 mod line;
 
@@ -13,13 +14,14 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use axum::{
     Json, Router,
-    extract::{ConnectInfo, Path, State},
-    http::{HeaderMap, StatusCode, Uri},
+    extract::{ConnectInfo, Path, Request, State},
+    http::{HeaderMap, Method, StatusCode, Uri},
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{delete, get, post, put},
 };
@@ -31,18 +33,31 @@ use tokio::net::TcpListener;
 use self::line::WaitingLine;
 use super::orders::{DECLINED_CARD, InjectedFault, Order, Remote, STOLEN_CARD};
 use crate::plain_http;
+pub use door::{Door, DoorCounts};
 pub use ledger::Ledger;
 
 /// A running remote service; it runs until the process ends.
 pub struct RunningServices {
     pub remote: Remote,
     pub address: SocketAddr,
+    /// All its addresses, the first included.
+    pub doors: Vec<RunningDoor>,
     desk: Arc<Desk>,
+}
+
+/// One address of a service.
+pub struct RunningDoor {
+    pub address: SocketAddr,
+    pub door: Arc<Door>,
 }
 
 impl RunningServices {
     pub fn ledger(&self) -> &Ledger {
         &self.desk.ledger
+    }
+
+    pub fn sick_door(&self) -> Option<&RunningDoor> {
+        self.doors.iter().find(|door| door.door.is_sick())
     }
 }
 
@@ -58,10 +73,8 @@ struct Desk {
     client: reqwest::Client,
 }
 
-/// Starts one on a free port of the loopback interface.
+/// Starts one on free ports of the loopback interface.
 pub async fn start(remote: Remote, orders: &[Order]) -> io::Result<RunningServices> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-    let address = listener.local_addr()?;
     let desk = Arc::new(Desk {
         remote,
         ledger: Ledger::default(),
@@ -87,13 +100,37 @@ pub async fn start(remote: Remote, orders: &[Order]) -> io::Result<RunningServic
         Remote::Shipping => {}
     }
     let router = router.with_state(desk.clone());
-    let service = router.into_make_service_with_connect_info::<WaitingLine>();
-    tokio::spawn(async move { axum::serve(listener, service).await });
+    let well = open(Door::default(), router.clone()).await?;
+    let address = well.address;
+    let mut doors = vec![well];
+    if remote == Remote::Shipping {
+        doors.push(open(Door::sick(), router).await?);
+    }
     Ok(RunningServices {
         remote,
         address,
+        doors,
         desk,
     })
+}
+
+async fn open(door: Door, router: Router) -> io::Result<RunningDoor> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let address = listener.local_addr()?;
+    let door = Arc::new(door);
+    let router = router.layer(middleware::from_fn_with_state(door.clone(), pass));
+    let service = router.into_make_service_with_connect_info::<WaitingLine>();
+    tokio::spawn(async move { axum::serve(listener, service).await });
+    Ok(RunningDoor { address, door })
+}
+
+/// A POST is a request for work.
+async fn pass(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
+    if request.method() == Method::POST && !door.enter(Instant::now()) {
+        let (error, message) = ("sick", "this address is being repaired");
+        return refusal(StatusCode::SERVICE_UNAVAILABLE, error, message);
+    }
+    next.run(request).await
 }
 
 fn troubles(remote: Remote, orders: &[Order]) -> HashMap<String, VecDeque<InjectedFault>> {

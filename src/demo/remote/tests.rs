@@ -17,6 +17,36 @@ async fn ask(
 }
 
 #[tokio::test]
+async fn only_shipping_has_a_sick_address_and_it_refuses_before_anything_is_done() {
+    for remote in Remote::ALL {
+        let running = start(remote, &orders::all()).await.unwrap();
+        let doors = running.doors.len();
+        assert_eq!(doors, if remote == Remote::Shipping { 2 } else { 1 });
+        let Some(sick) = running.sick_door() else {
+            continue;
+        };
+        let at_sick_door = RunningServices {
+            address: sick.address,
+            doors: Vec::new(),
+            desk: running.desk.clone(),
+            remote,
+        };
+        let refused = ask(&at_sick_door, "order-1001", json!({})).await.unwrap();
+        assert_eq!(refused.status(), 503);
+        assert_eq!(running.ledger().effects(), 0);
+        let counts = DoorCounts {
+            calls: 1,
+            refused: 1,
+        };
+        assert_eq!(sick.door.counts(), counts);
+        let done = ask(&running, "order-1001", json!({})).await.unwrap();
+        assert_eq!(done.status(), 201);
+        assert_eq!(running.doors[0].door.counts().refused, 0);
+        assert_eq!(running.ledger().effects(), 1);
+    }
+}
+
+#[tokio::test]
 async fn a_busy_service_does_nothing_and_then_does_its_work_once() {
     let payments = start(Remote::Payments, &orders::all()).await.unwrap();
     let charge = json!({ "amount": 1800, "card": "tok_visa" });

@@ -90,6 +90,8 @@ pub async fn one_alert_is_open_while_a_breaker_is(h: Harness) {
         let all = AlertQuery {
             state: None,
             task: None,
+            part_of: None,
+            id: None,
             before: None,
             limit: 100,
         };

@@ -172,6 +172,8 @@ async fn alerts(h: &Harness) -> usize {
     let query = AlertQuery {
         state: None,
         task: None,
+        part_of: None,
+        id: None,
         before: None,
         limit: 10,
     };

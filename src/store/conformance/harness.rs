@@ -18,8 +18,8 @@ use super::cluster;
 use crate::{
     domain::{
         Accepted as Known, Actor, AgentName, AlertFormat, AlertWebhook, Attempt, CallOutcome,
-        Command, Details, InstanceId, Limits, Payload, Policies, Priority, ReplyTo, Sender, Span,
-        StepIndex, StepRef, Task, TaskId, Timestamp, Trace, parse_steps,
+        Command, Details, Fairness, InstanceId, LaneRule, Limits, Payload, Policies, Priority,
+        ReplyTo, Sender, Span, StepIndex, StepRef, Task, TaskId, Timestamp, Trace, parse_steps,
     },
     store::{
         Apply, CacheLimits, CommandError, Definitions, Dispatch, Health, LocalScheduler,
@@ -130,6 +130,8 @@ pub struct Notes {
     pub drained: Mutex<Vec<AgentName>>,
     pub dropped: Mutex<Vec<(StepRef, Attempt)>>,
     pub closed: Mutex<Vec<AgentName>>,
+    /// How the queue of every agent is divided.
+    lanes: Mutex<Option<Arc<LaneRule>>>,
 }
 
 impl LocalScheduler for Notes {
@@ -142,10 +144,18 @@ impl LocalScheduler for Notes {
     }
 
     fn try_take(&self, agent: &AgentName) -> Option<SlotPermit> {
-        if self.has_queued.load(Ordering::Relaxed) {
+        if self.has_queued.load(Ordering::Relaxed) || self.has_lanes() {
             return None;
         }
         self.take_for_queued(agent)
+    }
+
+    fn has_lanes(&self) -> bool {
+        self.lanes.lock().is_some()
+    }
+
+    fn lane_rule(&self, _: &AgentName) -> Option<Arc<LaneRule>> {
+        self.lanes.lock().clone()
     }
 
     fn free(&self, agent: &AgentName) -> usize {
@@ -240,6 +250,7 @@ impl Harness {
             drained: Mutex::default(),
             dropped: Mutex::default(),
             closed: Mutex::default(),
+            lanes: Mutex::default(),
         });
         let settings = WriterSettings {
             cache: CacheLimits {
@@ -273,6 +284,13 @@ impl Harness {
     /// Who claims here.
     pub fn instance(&self) -> &InstanceId {
         &self.notes.instance
+    }
+
+    /// Divides the queues of all agents by this key.
+    pub fn divide(&self, by: &str) {
+        let (by, weights) = (by.to_owned(), BTreeMap::new());
+        let rule = LaneRule::of(&[], Some(&Fairness { by, weights }));
+        *self.notes.lanes.lock() = rule.map(Arc::new);
     }
 
     /// Gives an agent slots for calls.

@@ -84,6 +84,53 @@ pub async fn a_promised_reply_is_read_back_and_held_by_no_instance(h: Harness) {
     assert_eq!(h.read(id).await.status(), TaskStatus::Processed);
 }
 
+pub async fn operations_are_counted_where_they_are_polled(h: Harness) {
+    h.slots("x", 4);
+    let poll = json!({ "poll": { "until": "response.body.done", "every": "1h" } });
+    let step = json!({ "name": "a", "agent": "x", "complete_within": "10h", "reply": poll });
+    let mut ids = Vec::new();
+    for address in [
+        "http://pay:80/jobs/1",
+        "http://PAY/jobs/2?key=1",
+        "http://pay:81/jobs/3",
+    ] {
+        let steps = json!([step]);
+        let new = New {
+            steps,
+            ..New::default()
+        };
+        let id = h.submit(new).await.id();
+        let address = address.to_owned();
+        let retry_after = None;
+        let promise = CallOutcome::PollAt {
+            address,
+            retry_after,
+        };
+        h.reply(id, 0, 1, promise).await.unwrap();
+        ids.push(id);
+    }
+    // This one's service replies by itself.
+    deferred(&h, &json!({})).await;
+    let agent = AgentName::new("x");
+    let reader = &h.store.reader;
+    let all = reader.operations(&agent, 10).await.unwrap();
+    let at = [
+        "http://pay/",
+        "http://pay:81",
+        "https://pay",
+        "amqp://broker/pay",
+    ];
+    assert_eq!(at.map(|endpoint| all.at(endpoint)), [2, 1, 0, 0]);
+    assert!(!all.is_at_least);
+    let some = reader.operations(&agent, 2).await.unwrap();
+    assert!(some.is_at_least);
+    let others = reader.operations(&AgentName::new("y"), 10).await.unwrap();
+    assert_eq!(others.at("http://pay"), 0);
+    h.apply(ids[0], reply(json!(1))).await.unwrap();
+    let left = reader.operations(&agent, 10).await.unwrap();
+    assert_eq!(left.at("http://pay"), 1);
+}
+
 pub async fn a_silent_service_is_found_by_the_supervisor(h: Harness) {
     let id = deferred(&h, &json!({ "heartbeat_within": "1s" })).await;
     expire_all(&h, 1).await;

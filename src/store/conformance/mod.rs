@@ -1,7 +1,9 @@
 //! What every backend must do, run whole against each. A backend is opened by a function; nothing here
 //! knows which one it is.
 
+mod agent_checks;
 mod agent_controls;
+mod alert_causes;
 #[path = "../../../tests/cluster/mod.rs"]
 pub mod cluster;
 mod cut_off;
@@ -10,11 +12,15 @@ pub mod harness;
 mod later_replies;
 pub mod leases;
 mod outbox;
+mod predictions;
 mod reads;
 mod recovery;
 mod shared;
+mod shared_alerts;
+mod step_limits;
 mod supervision;
 mod undo;
+mod unusable_secrets;
 mod writes;
 
 /// Runs the whole suite for each backend, which its function in [`harness`] opens empty.
@@ -37,16 +43,33 @@ macro_rules! suite {
 }
 
 suite!([sqlite postgres] {
+    agent_checks::the_last_check_is_kept_as_long_as_its_agent,
+    predictions::tasks_at_risk_are_listed_until_they_end,
+    predictions::a_queue_is_outlined_by_its_turns,
+    predictions::what_instances_count_is_known_to_all,
+    predictions::a_response_counts_for_its_agent_and_a_resolution_does_not,
     agent_controls::what_an_instance_saw_counts_for_the_record_that_it_knew,
     agent_controls::one_alert_is_open_while_a_breaker_is,
     agent_controls::instances_share_the_bucket_of_a_rate,
     agent_controls::instances_share_the_slots_of_an_agent,
+    unusable_secrets::a_secret_has_one_alert_while_some_instance_cannot_use_it,
+    step_limits::a_key_of_a_workflow_is_counted_over_the_agents_of_one_claim,
+    step_limits::a_step_that_ends_leaves_its_place_to_one_at_another_agent,
+    step_limits::steps_of_a_key_begin_at_one_rate_over_all_agents,
+    step_limits::only_steps_that_run_count,
+    step_limits::steps_without_limits_are_claimed_where_they_become_ready,
     writes::a_task_is_read_back_as_it_was_submitted,
     writes::a_step_is_claimed_in_the_transaction_that_made_it_ready,
     writes::without_a_free_slot_a_step_stays_queued,
     writes::a_reply_claims_the_next_queued_step,
     writes::a_step_that_becomes_ready_is_claimed_in_its_turn,
     writes::batches_with_alerts_and_without_are_saved_side_by_side,
+    alert_causes::steps_that_fail_for_one_cause_have_one_alert_until_the_last_is_resolved,
+    alert_causes::tasks_resolved_at_the_same_time_leave_no_alert_open,
+    alert_causes::the_upkeep_closes_every_alert_of_a_cause_that_has_no_step_left,
+    alert_causes::an_alert_of_a_cause_with_a_step_in_error_is_not_closed,
+    alert_causes::a_step_that_fails_again_counts_once_for_a_closed_alert,
+    alert_causes::alerts_of_causes_are_deleted_after_the_last_of_their_tasks,
     writes::a_pipeline_runs_through_the_writer,
     writes::one_refused_command_does_not_fail_the_others,
     writes::many_commands_on_one_task_are_decided_in_order,
@@ -110,6 +133,7 @@ suite!([sqlite postgres] {
     supervision::whatever_is_due_is_found_by_one_statement,
     later_replies::a_promised_reply_is_read_back_and_held_by_no_instance,
     later_replies::a_silent_service_is_found_by_the_supervisor,
+    later_replies::operations_are_counted_where_they_are_polled,
     undo::an_undo_is_read_back_at_every_step,
     undo::policies_are_read_back,
     undo::the_policies_of_a_workflow_are_read_back,

@@ -110,6 +110,8 @@ async fn alerts(h: &Harness) -> Vec<crate::store::Alert> {
     let query = AlertQuery {
         state: None,
         task: None,
+        part_of: None,
+        id: None,
         before: None,
         limit: 10,
     };

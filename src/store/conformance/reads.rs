@@ -149,7 +149,7 @@ pub async fn a_queue_is_claimed_by_priority_then_age(h: Harness) {
         );
     }
     let last = h.read(ids[2]).await;
-    let queues = [AgentName::new("x"), AgentName::new("y")];
+    let queues = ["x", "y"].map(|agent| (AgentName::new(agent), String::new()));
     for (limit, counted) in [(10, 4), (4, 4), (3, 3), (1, 1)] {
         let ahead = h.store.reader.ahead(&last, &queues, limit).await.unwrap();
         assert_eq!(ahead, [counted, 0], "counted up to {limit}");

@@ -15,6 +15,8 @@ fn quick() -> serde_json::Value {
 pub const EVERY_ALERT: AlertQuery = AlertQuery {
     state: None,
     task: None,
+    part_of: None,
+    id: None,
     before: None,
     limit: 10,
 };

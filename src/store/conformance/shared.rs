@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-async fn pair() -> (Arc<Harness>, Arc<Harness>) {
+pub(super) async fn pair() -> (Arc<Harness>, Arc<Harness>) {
     let first = Harness::new(postgres().await).await;
     let second = Harness::new(postgres_at(url(&first)).await).await;
     (Arc::new(first), Arc::new(second))
@@ -44,7 +44,7 @@ pub(super) fn url(h: &Harness) -> String {
     }
 }
 
-async fn outside(h: &Harness) -> PgConnection {
+pub(super) async fn outside(h: &Harness) -> PgConnection {
     PgConnection::connect(&url(h)).await.unwrap()
 }
 
@@ -109,6 +109,33 @@ async fn a_queued_step_that_another_instance_has_claimed_is_not_claimed_with_a_r
     for id in &ids[1..] {
         assert_eq!(a.read(*id).await.step(StepIndex(0)).attempt, Attempt(1));
     }
+}
+
+/// An instance whose task in memory is older than its steps in a lane reads it again.
+#[tokio::test]
+async fn a_step_in_a_lane_that_a_stale_task_lacks_is_claimed_as_the_record_has_it() {
+    let (a, b) = pair().await;
+    for h in [&a, &b] {
+        h.divide("{{ task.id }}");
+    }
+    let steps = json!([
+        { "name": "first", "agent": "x", "undo": { "request": {} } },
+        { "name": "second", "agent": "x" },
+    ]);
+    let new = New {
+        steps,
+        ..New::default()
+    };
+    let id = a.submit(new).await.id();
+    a.slots("x", 1);
+    let x = vec![AgentName::new("x")];
+    assert_eq!(a.store.claim_queued(x.clone()).await.unwrap(), 1);
+    a.reply(id, 0, 1, success(json!(1))).await.unwrap();
+    assert_eq!(a.calls(), [(id, 0, 1)]);
+    b.apply(id, Command::Undo { reason: None }).await.unwrap();
+    a.slots("x", 8);
+    assert_eq!(a.store.claim_queued(x).await.unwrap(), 1);
+    assert_eq!(a.calls(), [(id, 2, 1)]);
 }
 
 /// What is cached refuses nothing by itself: the one who asks may be the only one left.
@@ -260,7 +287,7 @@ async fn a_step_that_is_enqueued_while_it_is_saved_is_saved_all_the_same() {
     }
 }
 
-async fn one_waits_for_a_lock(h: &Harness) {
+pub(super) async fn one_waits_for_a_lock(h: &Harness) {
     let mut outside = outside(h).await;
     let waits = "SELECT count(*) FROM pg_stat_activity
                  WHERE datname = current_database() AND wait_event_type = 'Lock'";

@@ -133,8 +133,8 @@ pub async fn whatever_is_due_is_found_by_one_statement(h: Harness) {
         .await
         .definition(StepIndex(0))
         .agent()
-        .clone();
-    assert_eq!(due().await.queued, [agent]);
+        .cloned();
+    assert_eq!(due().await.queued, [agent.unwrap()]);
     assert!(!due().await.is_recovery_due);
     h.slots("x", 1);
     h.submit(New::default()).await;

@@ -155,7 +155,7 @@ pub async fn the_undo_of_a_step_is_queued_expires_and_is_released_like_a_step(h:
     assert_eq!(task.step(UNDO_CHARGE).status(), StepStatus::Pending);
     h.calls();
     h.slots("x", 100);
-    let agent = task.definition(UNDO_CHARGE).agent().clone();
+    let agent = task.definition(UNDO_CHARGE).agent().cloned().unwrap();
     assert_eq!(h.store.claim_queued(vec![agent]).await.unwrap(), 1);
     assert_eq!(h.calls(), [(id, 4, 1)]);
 

@@ -11,6 +11,7 @@ use super::{
     clock::{Clock, ClockSample},
     prepared::Prepared,
     rows,
+    transaction::IS_ONE_OF,
 };
 use crate::{
     domain::{TaskId, Timestamp},
@@ -169,6 +170,10 @@ impl Source for PgSource {
             }
         }
         Ok(newer)
+    }
+
+    fn is_one_of(&self) -> &'static str {
+        IS_ONE_OF
     }
 
     fn by_index(&self, table: &'static str, _: &'static str) -> String {

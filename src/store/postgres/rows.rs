@@ -49,7 +49,7 @@ const SIZES: &str = r#"
 SELECT wanted.id, details.input, details.definition, step.steps, step.payloads
 FROM unnest($1::uuid[]) AS wanted (id)
 CROSS JOIN LATERAL (
-    SELECT octet_length(input)::bigint AS input, coalesce(octet_length(steps), 0)::bigint AS definition
+    SELECT octet_length(input)::bigint AS input, (coalesce(octet_length(steps), 0) + coalesce(octet_length(policies), 0))::bigint AS definition
     FROM task_details WHERE task_id = wanted.id OFFSET 0) AS details
 CROSS JOIN LATERAL (
     SELECT count(*) AS steps,

@@ -190,7 +190,7 @@ impl<'c> ChangedSteps<'c> {
         let mut changed = Self::default();
         for change in changes {
             for index in &change.steps {
-                let row = StepRow::of(&change.task, *index, now);
+                let row = StepRow::of(&change.task, *index, change.lane(*index), now);
                 let is_undo = usize::from(index.0) >= change.task.steps.len();
                 let rows = match (change.base, is_undo) {
                     (None, _) => &mut changed.new,

@@ -1,11 +1,13 @@
 //! Migrations, under an advisory lock: instances that start together bring the schema up to date once.
 
-use std::sync::LazyLock;
+use std::{sync::LazyLock, time::Duration};
 
 use sqlx::{
     Connection, Executor, PgConnection, Row,
     migrate::{MigrateError, Migrator},
 };
+use tokio::time::sleep;
+use tracing::warn;
 
 use super::{OpenError, connect, fault, prepared::Prepared, servers};
 use crate::store::migrations;
@@ -23,14 +25,34 @@ const OLDEST_SERVER: u32 = 150_000;
 
 /// The lock's number means nothing; it must only stay the same. That a table exists already is no news to
 /// an operator.
-const LOCK: &str =
-    "SELECT pg_advisory_xact_lock(7306920155338694); SET LOCAL client_min_messages = warning";
+///
+/// A migration locks one table after the other while instances use them in their own order. It gives way before the
+/// server looks for deadlocks, which is after a second by default: otherwise it might be an instance's transaction that
+/// is cancelled. Nor do the instances wait longer than that, where it waits for the end of a backup.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(7306920155338694); SET LOCAL client_min_messages = warning; SET LOCAL lock_timeout = '500ms'";
+
+/// How often `provost migrate` tries while other sessions use the tables.
+const TRIES: u32 = 30;
 
 /// What the crate prepares for itself has a name: through a pooler, none may be there before nor stay.
 const FORGET: &str = "DEALLOCATE ALL";
 
 /// Brings the schema up to date; answers its migration before and after.
 pub async fn migrate(url: &str) -> Result<(i64, i64), OpenError> {
+    let mut tries = 1;
+    loop {
+        match migrate_once(url).await {
+            Err(error @ OpenError::Busy { .. }) if tries < TRIES => {
+                warn!("{error}; trying again, {tries} of {TRIES}");
+                sleep(Duration::from_secs(1).mul_f64(rand::random())).await;
+                tries += 1;
+            }
+            done => return done,
+        }
+    }
+}
+
+async fn migrate_once(url: &str) -> Result<(i64, i64), OpenError> {
     let servers = servers(url, Prepared::Named)?;
     let name = servers.describe();
     let mut connection = connect(&servers).await?;
@@ -41,6 +63,7 @@ pub async fn migrate(url: &str) -> Result<(i64, i64), OpenError> {
 }
 
 /// All in one transaction, which holds the lock: all migrations that are missing are applied, or none.
+/// The connection is of no use after an error.
 pub(super) async fn run(connection: &mut PgConnection, name: &str) -> Result<(), OpenError> {
     let failed = |error| fault(name, error);
     let mut transaction = connection.begin().await.map_err(failed)?;
@@ -52,7 +75,13 @@ pub(super) async fn run(connection: &mut PgConnection, name: &str) -> Result<(),
         .map_err(|error| match error {
             MigrateError::VersionMissing(found) => newer(name, found),
             MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
-                failed(error)
+                match error.as_database_error().and_then(|error| error.code()) {
+                    // Deadlock, and no lock within the time for one.
+                    Some(code) if matches!(&*code, "40P01" | "55P03") => OpenError::Busy {
+                        database: name.to_owned(),
+                    },
+                    _ => failed(error),
+                }
             }
             error => unusable(name, error),
         })?;

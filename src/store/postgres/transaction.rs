@@ -44,12 +44,12 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 /// Relies on steps_line. Locks the tasks, not the steps: what a save locks as well. Others' tasks are
 /// passed over, so that instances take different steps from one queue.
 const QUEUED: &str = r#"
-SELECT task_id, idx, priority, due_at
+SELECT task_id, idx, turn, due_at
 FROM steps
 CROSS JOIN LATERAL (
     SELECT FROM tasks WHERE tasks.id = steps.task_id FOR NO KEY UPDATE SKIP LOCKED) AS locked
 WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1
-ORDER BY priority DESC, task_id, idx
+ORDER BY lane, turn, task_id, idx
 LIMIT $2"#;
 
 /// Relies on steps_delayed. Locks the tasks, as every change of steps does, and passes over those that others have
@@ -77,15 +77,36 @@ UPDATE steps SET queued = 1
 FROM due
 WHERE steps.ctid = due.place AND queued = 0 AND due_at <= $3"#;
 
+const TRY_LOCK: &str = r#"
+SELECT CAST(pg_try_advisory_xact_lock(hashtextextended($1, 0)) AS integer)::bigint AS locked"#;
+
+/// As [`QUEUED`].
+const QUEUED_IN_LANE: &str = r#"
+SELECT {place}::bigint AS place, task_id, idx, turn, due_at
+FROM steps
+CROSS JOIN LATERAL (
+    SELECT FROM tasks WHERE tasks.id = steps.task_id FOR NO KEY UPDATE SKIP LOCKED) AS locked
+WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 AND lane = {lane}
+ORDER BY turn, task_id, idx
+LIMIT {limit}"#;
+
+/// How a text is compared with those of a JSON array.
+pub(super) const IS_ONE_OF: &str = "= ANY (ARRAY(SELECT json_array_elements_text(?::text::json)))";
+
 static DIALECT: Dialect = Dialect {
     skip_locked: "FOR NO KEY UPDATE SKIP LOCKED",
     share_unlocked: "FOR SHARE SKIP LOCKED",
+    key_share: "FOR KEY SHARE",
+    exclusive_unlocked: "FOR UPDATE SKIP LOCKED",
     promote: PROMOTE,
     promote_one: PROMOTE_ONE,
     agent: "SELECT spec FROM agents WHERE name = $1 FOR UPDATE",
     heartbeat: r#"
 INSERT INTO heartbeat (id, at) VALUES (pg_backend_pid() % 64, $1)
 ON CONFLICT (id) DO UPDATE SET at = excluded.at"#,
+    is_one_of: IS_ONE_OF,
+    try_lock: Some(TRY_LOCK),
+    queued_in_lane: QUEUED_IN_LANE,
 };
 
 const IDEMPOTENCY: &str =

@@ -72,7 +72,7 @@ impl DatabaseFiles {
 
     fn raise_cut(&self, wal: &Path) {
         let detail = format!(
-            "{} is shorter than what was written to it: something truncated it while provost uses it, and the latest accepted data is lost. Provost accepts and writes nothing any more. Stop the service, keep a copy of all files of the database, and restore a backup; or start it on what is left: see docs/deploy.md, \"DatabaseFiles that are deleted or cut\"",
+            "{} is shorter than what was written to it: something truncated it while provost uses it, and the latest accepted data is lost. Provost accepts and writes nothing any more. Stop the service, keep a copy of all files of the database, and restore a backup; or start it on what is left: see docs/deploy.md, \"Files that are deleted or cut\"",
             wal.display()
         );
         self.health.raise(StoreFault::Cut, detail);
@@ -93,7 +93,7 @@ impl DatabaseFiles {
         );
         match path == self.file.path() {
             true => format!(
-                "{gone} Move it back, and the service continues automatically. If it was deleted, do not stop the service yet: it holds the last copy, and writes it to {}: see docs/deploy.md, \"DatabaseFiles that are deleted or cut\"",
+                "{gone} Move it back, and the service continues automatically. If it was deleted, do not stop the service yet: it holds the last copy, and writes it to {}: see docs/deploy.md, \"Files that are deleted or cut\"",
                 self.file.beside(RESCUED).display()
             ),
             false => format!(
@@ -115,7 +115,7 @@ impl DatabaseFiles {
     /// The database was deleted, and no copy could be written.
     pub fn say_not_rescued(&self, error: &impl Display) {
         let detail = format!(
-            "{} was deleted while provost uses it, and provost accepts nothing into a deleted file. This process holds the last copy, and could not write it to another file ({error}). Do not stop it before you have copied its open files, /proc/{}/fd: see docs/deploy.md, \"DatabaseFiles that are deleted or cut\"",
+            "{} was deleted while provost uses it, and provost accepts nothing into a deleted file. This process holds the last copy, and could not write it to another file ({error}). Do not stop it before you have copied its open files, /proc/{}/fd: see docs/deploy.md, \"Files that are deleted or cut\"",
             self.file.path().display(),
             std::process::id()
         );

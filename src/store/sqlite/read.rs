@@ -5,7 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rusqlite::Connection;
 
-use super::{connection::Snapshot, files::DatabaseFiles, now, pool::ReaderPool, rows, space};
+use super::{
+    connection::Snapshot, files::DatabaseFiles, now, pool::ReaderPool, rows, space,
+    transaction::IS_ONE_OF,
+};
 use crate::{
     domain::{FileSpace, TaskId, Timestamp},
     store::{Definitions, Loaded, StoreError, rows::Row, source::Source, statement::Statement},
@@ -96,6 +99,10 @@ impl Source for SqliteSource {
         self.files.check()?;
         let fold = |connection: &mut Connection| Ok(space::fold(connection)?);
         self.pool.run(fold).await
+    }
+
+    fn is_one_of(&self) -> &'static str {
+        IS_ONE_OF
     }
 
     fn by_index(&self, table: &'static str, index: &'static str) -> String {

@@ -174,7 +174,7 @@ pub(super) fn save(
     let mut insert = RowsStatement::prepare(connection, &INSERT_STEP)?;
     for change in changes() {
         for at in &change.steps {
-            let row = StepRow::of(&change.task, *at, now);
+            let row = StepRow::of(&change.task, *at, change.lane(*at), now);
             if change.base.is_some() {
                 row.bind_to(&mut update, 1)?;
                 // A step that undoes another has no row yet.

@@ -28,9 +28,9 @@ use crate::{
 
 /// Relies on steps_line.
 const QUEUED: &str = r#"
-SELECT task_id, idx, priority, due_at FROM steps
+SELECT task_id, idx, turn, due_at FROM steps
 WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1
-ORDER BY priority DESC, task_id, idx
+ORDER BY lane, turn, task_id, idx
 LIMIT $2"#;
 
 const PROMOTE: &str = r#"
@@ -52,14 +52,28 @@ const PURGE: &str = r#"
 DELETE FROM tasks
 WHERE id IN (SELECT unhex(value) FROM json_each($1)) AND ended_at IS NOT NULL AND ended_at < $2"#;
 
+const QUEUED_IN_LANE: &str = r#"
+SELECT {place} AS place, task_id, idx, turn, due_at FROM steps
+WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 AND lane = {lane}
+ORDER BY turn, task_id, idx
+LIMIT {limit}"#;
+
+/// How a text is compared with those of a JSON array.
+pub(super) const IS_ONE_OF: &str = "IN (SELECT value FROM json_each(?))";
+
 /// Nobody else writes: nothing is locked.
 static DIALECT: Dialect = Dialect {
     skip_locked: "",
     share_unlocked: "",
+    key_share: "",
+    exclusive_unlocked: "",
     promote: PROMOTE,
     promote_one: PROMOTE_ONE,
     agent: "SELECT spec FROM agents WHERE name = $1",
     heartbeat: "INSERT INTO heartbeat (id, at) VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET at = excluded.at",
+    is_one_of: IS_ONE_OF,
+    try_lock: None,
+    queued_in_lane: QUEUED_IN_LANE,
 };
 
 /// It is begun when something is written. Reads before that need not be in it: a save finds out by the version.

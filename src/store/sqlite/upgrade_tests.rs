@@ -39,6 +39,8 @@ async fn a_database_from_before_instances_had_leases_is_brought_up_to_date() {
     let query = super::super::AlertQuery {
         state: Some(super::super::AlertState::Open),
         task: Some(found[0].step.task),
+        part_of: None,
+        id: None,
         before: None,
         limit: 10,
     };

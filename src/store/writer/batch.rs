@@ -1,13 +1,19 @@
 //! One batch: the commands that arrived, decided on aggregates in memory.
 
 mod claims;
+mod lanes;
 mod load;
 mod publish;
+mod task_limits;
 
 use std::{collections::HashMap, sync::Arc};
 
 use tokio::time::Instant;
 
+use self::{
+    lanes::LaneClaims,
+    task_limits::{Admission, TaskLimits},
+};
 use super::{
     Damage, Failed, Faults,
     faults::{Culprit, OF_NO_STEP, Panicked, guarded},
@@ -27,7 +33,7 @@ use crate::{
     },
 };
 
-pub(super) use load::Queues;
+pub(super) use {lanes::forget_ended_steps, load::Queues};
 
 pub(super) struct BatchDraft {
     now: Timestamp,
@@ -43,6 +49,8 @@ pub(super) struct BatchDraft {
     replies: Vec<PendingReply>,
     dispatches: Vec<Dispatch>,
     claimed: ClaimedSteps,
+    pub(super) lanes: LaneClaims,
+    pub(super) limits: TaskLimits,
     /// A queue was not read that steps were to be claimed from.
     is_unread: bool,
     dropped: Vec<(StepRef, Attempt, bool)>,
@@ -107,6 +115,8 @@ impl BatchDraft {
             replies: Vec::new(),
             dispatches: Vec::new(),
             claimed: ClaimedSteps::default(),
+            lanes: LaneClaims::default(),
+            limits: TaskLimits::default(),
             is_unread: false,
             dropped: Vec::new(),
             closed: Vec::new(),
@@ -198,7 +208,12 @@ impl BatchDraft {
             } => self.known(idempotency.as_ref()).unwrap_or_else(|| {
                 planted::strike(details.key.as_deref(), "submit");
                 let id = details.id;
-                let draft = Draft::submit(details.clone(), self.now).because(reason.clone());
+                let draft = match self.limits.admit(details) {
+                    Ok(Admission::Begins) => Draft::submit(details.clone(), self.now),
+                    Ok(Admission::Waits) => Draft::submit_waiting(details.clone(), self.now),
+                    Err(refused) => return PendingReply::Refused(refused),
+                };
+                let draft = draft.because(reason.clone());
                 let new = LoadedTask {
                     base: None,
                     row: None,
@@ -282,7 +297,7 @@ impl BatchDraft {
         self.spent += draft.spent() - before;
         if let Some(step) = open.filter(|step| !draft.task.is_open(*step)) {
             self.closed
-                .push(draft.task.definition(step).agent().clone());
+                .extend(draft.task.definition(step).agent().cloned());
         }
         match applied {
             Ok(CommandOutput::Done) => {}

@@ -28,12 +28,13 @@ use super::{
     leases,
     purge::{self, PurgeCall},
     request::{Apply, Idempotency, LeaseCall, Request, Submitted, ask},
+    waiting_tasks::WaitingTasks,
 };
 use crate::{
     domain::{AgentName, Details, Sender, TaskId, Timestamp},
     store::{
         Alert, AlertId, CommandError, Definitions, Health, LocalScheduler, Promoted, Purged,
-        SharedReader, StoreConnections, StoreError, Watchers, metrics::WriterMetrics,
+        SharedReader, StepCounter, StoreConnections, StoreError, Watchers, metrics::WriterMetrics,
     },
 };
 
@@ -58,11 +59,15 @@ pub struct Store {
     pub definitions: Arc<Definitions>,
     /// Woken when there is something to be delivered.
     pub outbox: Arc<Notify>,
-    pub(super) sender: Arc<ArcSwap<Sender>>,
+    pub(in crate::store) sender: Arc<ArcSwap<Sender>>,
     /// Tasks that the loops leave alone for a while.
     faults: Arc<Faults>,
     heads: Arc<KnownQueues>,
+    /// Keys of limited tasks in which something has happened.
+    pub waiting: Arc<WaitingTasks>,
     claims_in_doubt: Arc<AtomicBool>,
+    /// What this process has completed.
+    pub step_counter: Arc<StepCounter>,
     pub health: Health,
 }
 
@@ -92,7 +97,9 @@ impl Store {
         let outbox = Arc::new(Notify::new());
         let faults = Arc::new(Faults::default());
         let heads = Arc::new(KnownQueues::default());
+        let waiting = Arc::new(WaitingTasks::default());
         let claims_in_doubt = Arc::<AtomicBool>::default();
+        let step_counter = Arc::new(StepCounter::default());
         let (health, sender) = (settings.health.clone(), settings.sender.clone());
         let writer = BatchWriter {
             command_queue: CommandQueue::new(receiver, lease_requests, writers.len()),
@@ -102,10 +109,11 @@ impl Store {
             outbox: outbox.clone(),
             cache: Mutex::new(Cache::new(settings.cache)),
             heads: heads.clone(),
+            waiting: waiting.clone(),
             faults: faults.clone(),
             is_shared,
             settings,
-            metrics: WriterMetrics::new(),
+            metrics: WriterMetrics::new(step_counter.clone()),
             complained: Mutex::default(),
             claims_in_doubt: claims_in_doubt.clone(),
         };
@@ -122,7 +130,9 @@ impl Store {
             sender,
             faults,
             heads,
+            waiting,
             claims_in_doubt,
+            step_counter,
             health,
         };
         let writing = async move {
@@ -246,7 +256,8 @@ impl Store {
         alert: AlertId,
         by: String,
     ) -> Result<Option<Alert>, StoreError> {
-        self.write(move |tx| {
+        // It locks an alert that a batch would lock only after its tasks.
+        self.send_write(true, None, move |tx| {
             let by = by.clone();
             async move { tx.acknowledge(alert, &by).await }.boxed()
         })

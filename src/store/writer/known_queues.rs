@@ -1,19 +1,46 @@
 //! The heads of the agent queues, as this process knows them. See [`KnownQueue`].
 
-use std::collections::HashMap;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use parking_lot::Mutex;
 
 use crate::{
-    domain::{AgentName, KnownQueue, QueuedStep, StepRef, Timestamp},
+    domain::{
+        AgentName, KnownQueue, LaneRing, QueuedStep, StepKey, StepRef, Timestamp, is_limited_lane,
+    },
     store::batch::TaskChange,
 };
 
 /// The most queues that are known.
 const MOST: usize = 1000;
 
+/// The most lanes that are woken when a step of their key ends. The others are found in the record.
+const MOST_WAITING: usize = 4096;
+
 #[derive(Default)]
-pub(super) struct KnownQueues(Mutex<HashMap<AgentName, KnownQueue>>);
+pub(super) struct KnownQueues {
+    heads: Mutex<HashMap<AgentName, KnownQueue>>,
+    /// Of the queues that are divided into lanes.
+    rings: Mutex<HashMap<AgentName, LaneRing>>,
+    /// The agents in whose queues steps stand that workflows limit. While they stand there, the queue is claimed from by
+    /// lanes, although the agent has no rule of its own.
+    limited: Mutex<HashSet<AgentName>>,
+    limited_count: AtomicUsize,
+    /// Lanes that wait until a step of one of their keys ends, by the id of the key.
+    waiting: Mutex<WaitingLanes>,
+}
+
+#[derive(Default)]
+struct WaitingLanes {
+    of_keys: HashMap<String, HashSet<(AgentName, Arc<str>)>>,
+    count: usize,
+}
 
 /// What reading a queue has shown.
 pub(super) struct FoundQueue {
@@ -35,9 +62,69 @@ pub(super) struct ClaimedSteps {
 }
 
 impl KnownQueues {
+    /// Whether steps stand in the queue that workflows limit, as far as is known. Takes no lock where there are none.
+    pub fn is_limited(&self, agent: &AgentName) -> bool {
+        self.limited_count.load(Ordering::Acquire) > 0 && self.limited.lock().contains(agent)
+    }
+
+    /// Steps stand in the queue that workflows limit.
+    pub fn limit(&self, agent: &AgentName) {
+        let mut limited = self.limited.lock();
+        if limited.insert(agent.clone()) {
+            self.limited_count.store(limited.len(), Ordering::Release);
+        }
+    }
+
+    /// No such step stands there any more.
+    pub fn unlimit(&self, agent: &AgentName) {
+        let mut limited = self.limited.lock();
+        if limited.remove(agent) {
+            self.limited_count.store(limited.len(), Ordering::Release);
+            self.rings.lock().remove(agent);
+        }
+    }
+
+    /// No step of this lane may begin until one of a key ends.
+    pub fn wait_for_keys(&self, agent: &AgentName, lane: &Arc<str>, keys: &[StepKey]) {
+        let mut waiting = self.waiting.lock();
+        let WaitingLanes { of_keys, count } = &mut *waiting;
+        for key in keys.iter().filter(|key| key.max_in_flight.is_some()) {
+            if *count >= MOST_WAITING {
+                // Some may wait no longer, and no step that this instance knows of would ever say so.
+                of_keys.clear();
+                *count = 0;
+            }
+            let lanes = of_keys.entry(key.id.clone()).or_default();
+            *count += usize::from(lanes.insert((agent.clone(), lane.clone())));
+        }
+    }
+
+    /// Steps of these keys have ended. Returns the agents that may get others now.
+    pub fn freed_keys(&self, keys: &[StepKey]) -> HashSet<AgentName> {
+        let mut woken = HashSet::new();
+        let mut waiting = self.waiting.lock();
+        let lanes: Vec<_> = keys
+            .iter()
+            .filter_map(|key| waiting.of_keys.remove(&key.id))
+            .collect();
+        waiting.count -= lanes.iter().map(HashSet::len).sum::<usize>();
+        drop(waiting);
+        let mut rings = self.rings.lock();
+        for (agent, lane) in lanes.into_iter().flatten() {
+            if let Some(ring) = rings.get_mut(&agent) {
+                ring.add(&lane);
+                woken.insert(agent);
+            }
+        }
+        woken
+    }
+
     /// Whether the next claim from one of these queues reads the record.
     pub fn need_read(&self, agents: &[AgentName]) -> bool {
-        let heads = self.0.lock();
+        if agents.iter().any(|agent| self.is_limited(agent)) {
+            return true;
+        }
+        let heads = self.heads.lock();
         agents
             .iter()
             .any(|agent| !heads.get(agent).is_some_and(KnownQueue::is_usable))
@@ -45,7 +132,7 @@ impl KnownQueues {
 
     /// Visits each queue that can be claimed from without reading the record.
     pub fn known(&self, mut visit: impl FnMut(&AgentName, &KnownQueue)) {
-        for (agent, head) in &*self.0.lock() {
+        for (agent, head) in &*self.heads.lock() {
             if head.is_known() {
                 visit(agent, head);
             }
@@ -53,17 +140,38 @@ impl KnownQueues {
     }
 
     pub fn is_usable(&self, agent: &AgentName) -> bool {
-        self.0.lock().get(agent).is_some_and(KnownQueue::is_usable)
+        self.heads
+            .lock()
+            .get(agent)
+            .is_some_and(KnownQueue::is_usable)
+    }
+
+    /// The lanes of a queue.
+    pub fn with_lanes<T>(&self, agent: &AgentName, see: impl FnOnce(&mut LaneRing) -> T) -> T {
+        see(self.rings.lock().entry(agent.clone()).or_default())
+    }
+
+    /// The queue is divided into lanes now: what is known of it says nothing any more.
+    pub fn forget(&self, agent: &AgentName) {
+        self.heads.lock().remove(agent);
     }
 
     /// Before the next claims all queues are read.
     pub fn doubt_all(&self) {
-        self.0.lock().values_mut().for_each(KnownQueue::doubt);
+        self.rings.lock().values_mut().for_each(LaneRing::doubt);
+        self.heads.lock().values_mut().for_each(KnownQueue::doubt);
     }
 
     /// Before the next claims from these queues they are read.
     pub fn doubt(&self, agents: &[AgentName]) {
-        let mut heads = self.0.lock();
+        let mut rings = self.rings.lock();
+        for agent in agents {
+            if let Some(ring) = rings.get_mut(agent) {
+                ring.doubt();
+            }
+        }
+        drop(rings);
+        let mut heads = self.heads.lock();
         for agent in agents {
             if let Some(head) = heads.get_mut(agent) {
                 head.doubt();
@@ -79,7 +187,10 @@ impl KnownQueues {
         is_shared: bool,
         now: Timestamp,
     ) -> Vec<AgentName> {
-        let mut heads = self.0.lock();
+        for agent in &claims.drained {
+            self.unlimit(agent);
+        }
+        let mut heads = self.heads.lock();
         for found in &claims.found {
             if let Some(head) = head_of(&mut heads, &found.agent) {
                 match is_shared {
@@ -94,17 +205,27 @@ impl KnownQueues {
             }
         }
         for change in changes {
-            let (task, priority) = (change.task.id(), change.task.details.priority);
+            let (task, turn) = (change.task.id(), change.task.turn());
             for step in &change.steps {
-                let agent = change.task.definition(*step).agent();
+                let Some(agent) = change.task.definition(*step).agent() else {
+                    continue;
+                };
+                let lane = change.lane(*step);
+                if is_limited_lane(lane) {
+                    self.limit(agent);
+                }
+                if !lane.is_empty() || self.is_limited(agent) {
+                    self.with_lanes(agent, |ring| ring.add(lane));
+                    continue;
+                }
                 let is_queued = change.task.due_at(*step).is_some_and(|due| due <= now);
                 let step = StepRef { task, step: *step };
                 if is_queued {
                     if let Some(head) = head_of(&mut heads, agent) {
-                        head.add(step, priority);
+                        head.add(step, turn);
                     }
                 } else if let Some(head) = heads.get_mut(agent) {
-                    head.remove(step, priority);
+                    head.remove(step, turn);
                 }
             }
         }

@@ -10,7 +10,8 @@ use super::Store;
 use crate::{
     domain::{AgentName, AgentSpec, ETag, Precondition, Sender, Unmet, WorkflowName},
     store::{
-        ControlRequest, ControlResponse, StoreError, Transaction, agent_controls, slot_shares,
+        ControlRequest, ControlResponse, StoreError, Transaction, agent_checks, agent_controls,
+        lanes, slot_shares,
     },
 };
 
@@ -75,6 +76,9 @@ async fn put_agent(
         false => tx.put_agent(name, spec).await?,
     }
     agent_controls::respecified(tx, name, spec, sender).await?;
+    if spec.limits.iter().all(|limit| limit.rate.is_none()) {
+        lanes::forget_rates(tx, name).await?;
+    }
     Ok(Ok(is_new))
 }
 
@@ -96,6 +100,8 @@ async fn delete_agent(
     if was_there {
         agent_controls::forget(tx, name, sender).await?;
         slot_shares::forget(tx, name).await?;
+        agent_checks::forget(tx, name).await?;
+        lanes::forget_rates(tx, name).await?;
     }
     Ok(Ok(was_there))
 }

@@ -39,6 +39,9 @@ fn of_step(
     happened: &Effects<'_>,
     findings: &mut Vec<Finding>,
 ) {
+    if step.uncalled {
+        return;
+    }
     let name = &step.name;
     let nothing = Happened::default();
     let effect = happened.get(&(task.id.as_str(), name.as_str()));

@@ -172,6 +172,8 @@ pub struct Ledger {
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct PlannedStep {
     pub name: String,
+    /// It waits for a time or a signal.
+    pub uncalled: bool,
     pub after: Vec<String>,
     pub undo: bool,
     pub probe: bool,
@@ -222,7 +224,8 @@ pub struct Record {
     pub version: u64,
     pub steps: BTreeMap<String, String>,
     pub history: Vec<Entry>,
-    pub open_alerts: usize,
+    /// The steps that have an open alert.
+    pub alerts: Vec<String>,
 }
 
 /// A message as its receiver got it.
@@ -302,6 +305,8 @@ pub struct Evidence {
     pub stalls: Stalls,
     /// Answers of the API that no caller should get.
     pub answers: Vec<String>,
+    /// Open alerts that do not count the steps that are part of them.
+    pub miscounts: Vec<String>,
 }
 
 /// One attempt of a step by its history.
@@ -324,6 +329,7 @@ impl Plan {
         let steps = submission["steps"].as_array().unwrap().iter();
         let steps = steps.map(|step| PlannedStep {
             name: step["name"].as_str().unwrap().to_owned(),
+            uncalled: step["wait"].is_object() || step["signal"].is_object(),
             after: list(&step["after"]),
             undo: step["undo"].is_object(),
             probe: step["probe"].is_object(),
@@ -390,6 +396,13 @@ impl Record {
             }
         }
         attempts
+    }
+
+    /// When a step was first processed.
+    pub fn was_processed(&self, step: &str) -> Option<At> {
+        let mut entries = self.of_step(step);
+        let entry = entries.find(|entry| entry.kind == "step.processed");
+        entry.map(|entry| entry.at)
     }
 
     /// When an operator, or a policy, first said that the step is to be passed over or was done by hand.

@@ -45,7 +45,7 @@ pub use evidence::{
     Accepted, At, Call, Deed, Delivery, Effect, Evidence, Exit, Fetched, Found, Heartbeat, Kind,
     Ledger, Plan, Promised, QueuedReply, Record, Reply, Stalls, Suspension, Trouble, subject,
 };
-pub use reader::{Reader, items};
+pub use reader::{OpenAlerts, Reader, items};
 pub use story::story;
 
 /// Something that must not be.
@@ -67,6 +67,10 @@ pub enum Rule {
     TaskNotAtRest,
     /// A task is in error, and no alert says so.
     ErrorWithoutAlert,
+    /// An alert is open for a step that is not in error, or two are open for one step.
+    AlertWithoutError,
+    /// An open alert counts other steps than those that are part of it, or none is left.
+    AlertMiscounted,
     /// Versions or states of a history do not follow on from each other, or it ends in another state.
     HistoryBroken,
     /// A step was claimed that is no longer to be run.
@@ -143,6 +147,10 @@ pub fn audit(evidence: &Evidence) -> Vec<Finding> {
 /// For who looks at the alerts while they are open.
 pub fn error_without_alert(task: &str) -> Finding {
     Rule::ErrorWithoutAlert.of(task, "nobody is told")
+}
+
+pub fn alert_miscounted(what: &str) -> Finding {
+    Rule::AlertMiscounted.of_all(what)
 }
 
 /// For who looks at the queues when all is at rest.

@@ -44,7 +44,9 @@ fn forward(
         let effect = happened.get(&(task.id.as_str(), before.as_str()));
         let done = effect.is_some_and(|effect| effect.done.iter().any(|done| *done <= call.at));
         let aside = record.set_aside(before).is_some_and(|at| at <= call.at);
-        !done && !aside
+        let is_uncalled = task.plan.step(before).is_some_and(|step| step.uncalled);
+        let happened = is_uncalled && record.was_processed(before).is_some_and(|at| at <= call.at);
+        !done && !aside && !happened
     })?;
     let what = format!("{missing}, which it follows, was not done: {}", said(call));
     Some(Rule::ForwardOrder.of(&task.id, what))

@@ -2,16 +2,72 @@
 //! database when each change was committed. The record's own times are of the moment when a change was
 //! decided, and a network that hung may lie between.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::{Duration, Instant},
+};
 
 use serde_json::Value;
 use sqlx::{Connection, PgConnection, Row};
+use tokio::time::sleep;
 
 use super::evidence::{At, Entry, Record};
 use crate::harness::Api;
 
+/// An alert that was locked when the last of its steps was resolved closes this much later.
+const ALERTS_CLOSE_WITHIN: Duration = Duration::from_secs(20);
+
+/// The alerts that are open when all is at rest.
+#[derive(Default)]
+pub struct OpenAlerts {
+    /// The steps that have one, by task.
+    pub steps: BTreeMap<String, Vec<String>>,
+    /// Alerts that do not count the steps that are part of them.
+    pub miscounts: Vec<String>,
+}
+
+impl OpenAlerts {
+    pub async fn read(api: &Api) -> Self {
+        let until = Instant::now() + ALERTS_CLOSE_WITHIN;
+        loop {
+            let open = Self::read_once(api).await;
+            if open.miscounts.is_empty() || Instant::now() >= until {
+                return open;
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    async fn read_once(api: &Api) -> Self {
+        let mut open = Self::default();
+        for alert in items(api, "/v1/alerts?state=open&limit=500").await {
+            if alert["cause"].is_null() {
+                open.add(&alert);
+                continue;
+            }
+            let id = alert["id"].as_str().unwrap();
+            let parts = format!("/v1/alerts?part_of={id}&state=open&limit=500");
+            let parts = items(api, &parts).await;
+            parts.iter().for_each(|part| open.add(part));
+            if parts.is_empty() || alert["count"] != parts.len() {
+                let what = format!("{} are part of {alert}", parts.len());
+                open.miscounts.push(what);
+            }
+        }
+        open
+    }
+
+    fn add(&mut self, alert: &Value) {
+        if let (Some(task), Some(step)) = (alert["task"].as_str(), alert["step"].as_str()) {
+            let steps = self.steps.entry(task.to_owned()).or_default();
+            steps.push(step.to_owned());
+        }
+    }
+}
+
 pub struct Reader {
     api: Api,
+    alerts: OpenAlerts,
     committed: HashMap<(String, u64), At>,
 }
 
@@ -32,6 +88,7 @@ impl Reader {
         });
         Self {
             api: api.clone(),
+            alerts: OpenAlerts::read(api).await,
             committed: committed.collect(),
         }
     }
@@ -51,12 +108,6 @@ impl Reader {
         let task = answer.expect(200);
         let history = items(&self.api, &format!("/v1/tasks/{id}/history?limit=500")).await;
         let steps = task["steps"].as_array().unwrap().iter();
-        let open_alerts = match task["state"] == "error" {
-            true => items(&self.api, &format!("/v1/alerts?task={id}&state=open"))
-                .await
-                .len(),
-            false => 0,
-        };
         Some(Record {
             state: text(&task["state"]),
             key: text(&task["key"]),
@@ -65,8 +116,12 @@ impl Reader {
                 .map(|step| (text(&step["name"]), text(&step["state"])))
                 .collect::<BTreeMap<_, _>>(),
             history: history.iter().map(|entry| self.entry(id, entry)).collect(),
-            open_alerts,
+            alerts: self.alerts.steps.get(id).cloned().unwrap_or_default(),
         })
+    }
+
+    pub fn miscounts(&self) -> &[String] {
+        &self.alerts.miscounts
     }
 
     fn entry(&self, id: &str, entry: &Value) -> Entry {

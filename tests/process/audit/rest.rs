@@ -39,6 +39,30 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
     findings.extend(panics.map(|line| Rule::ProcessPanicked.of_all(line)));
     let answers = evidence.answers.iter();
     findings.extend(answers.map(|answer| Rule::AnswerUnexpected.of_all(answer)));
+    let miscounts = evidence.miscounts.iter();
+    findings.extend(miscounts.map(|what| Rule::AlertMiscounted.of_all(what)));
+}
+
+/// Each step in error has one open alert, and no other step has any. Where a failed step has its task undone, nobody is
+/// needed for that step.
+fn alerts(id: &str, record: &Record, findings: &mut Vec<Finding>) {
+    let is_undoing = record
+        .history
+        .iter()
+        .any(|entry| entry.kind == "task.undoing");
+    let in_error = record.steps.iter().filter(|(name, state)| {
+        *state == "error" && record.state == "error" && (!is_undoing || name.ends_with(".undo"))
+    });
+    let in_error: Vec<_> = in_error.map(|(name, _)| name).collect();
+    let mut found: Vec<_> = record.alerts.iter().collect();
+    found.sort_unstable();
+    if let Some(step) = in_error.iter().find(|step| !found.contains(step)) {
+        let what = format!("nobody is told of the step {step}");
+        findings.push(Rule::ErrorWithoutAlert.of(id, what));
+    } else if found != in_error {
+        let what = format!("alerts are open for {found:?}, and {in_error:?} are in error");
+        findings.push(Rule::AlertWithoutError.of(id, what));
+    }
 }
 
 fn of_task(task: &Accepted, record: &Record, findings: &mut Vec<Finding>) {
@@ -54,9 +78,7 @@ fn of_task(task: &Accepted, record: &Record, findings: &mut Vec<Finding>) {
             findings.push(Rule::TaskNotAtRest.of(id, what));
         }
     }
-    if record.state == "error" && record.open_alerts == 0 {
-        findings.push(Rule::ErrorWithoutAlert.of(id, "nobody is told"));
-    }
+    alerts(id, record, findings);
     if let Err(what) = whole(&task.plan, record) {
         findings.push(Rule::HistoryBroken.of(id, what));
     }
@@ -132,7 +154,9 @@ fn claimed_too_late(record: &Record) -> Option<String> {
         match (entry.kind.as_str(), entry.step.as_deref()) {
             ("task.undoing", _) => undoing = true,
             ("task.cancelled", _) => cancelled = true,
-            ("step.claimed", Some(step)) if cancelled || undoing && !step.ends_with(".undo") => {
+            ("step.claimed" | "step.began", Some(step))
+                if cancelled || undoing && !step.ends_with(".undo") =>
+            {
                 return Some(format!("{step} was claimed at {}", entry.at));
             }
             _ => {}

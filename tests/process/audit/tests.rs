@@ -122,7 +122,7 @@ fn undone() -> Evidence {
             .map(|(name, state)| (name.to_owned(), state.to_owned()))
             .into(),
         history,
-        open_alerts: 0,
+        alerts: Vec::new(),
     };
     evidence.records.insert("t".to_owned(), record);
     evidence.ledger.calls = vec![
@@ -237,7 +237,30 @@ fn an_error_that_nobody_is_told_of_is_found() {
     finds(&[Rule::ErrorWithoutAlert], in_error);
     finds(&[], |evidence| {
         in_error(evidence);
-        record(evidence).open_alerts = 1;
+        record(evidence).alerts = vec!["two".to_owned()];
+    });
+}
+
+#[test]
+fn an_alert_of_no_error_or_a_second_one_is_found() {
+    for alerts in [&["two", "two"], &["one", "two"]] {
+        finds(&[Rule::AlertWithoutError], |evidence| {
+            in_error(evidence);
+            record(evidence).alerts = alerts.map(str::to_owned).to_vec();
+        });
+    }
+    finds(&[Rule::AlertWithoutError], |evidence| {
+        processed(evidence);
+        record(evidence).alerts = vec!["two".to_owned()];
+    });
+}
+
+#[test]
+fn an_alert_that_miscounts_its_steps_is_found() {
+    finds(&[Rule::AlertMiscounted], |evidence| {
+        processed(evidence);
+        let what = "1 are part of an alert that counts 2";
+        evidence.miscounts.push(what.to_owned());
     });
 }
 

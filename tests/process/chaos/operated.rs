@@ -37,7 +37,7 @@ use super::{
     workers,
 };
 use crate::{
-    audit::{self, Accepted, At, Evidence, Finding, Kind, Reader, Stalls, items},
+    audit::{self, Accepted, At, Evidence, Finding, Kind, OpenAlerts, Reader, Stalls, items},
     cluster::Server,
     harness::{Api, Rabbit},
 };
@@ -59,7 +59,7 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
     let length = Duration::from_secs(length);
     let mix = Mix::chosen();
     let pace = match mix {
-        Mix::All => Pace::Calm,
+        Mix::All | Mix::Protected => Pace::Calm,
         Mix::Plain => Pace::LateAnswers,
         Mix::Queues => Pace::Losses,
     };
@@ -93,7 +93,11 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
     }
     register(&apis[0], "services", &services.url(), 500, None).await;
     register(&apis[0], "narrow", &services.url(), 4, Some(6)).await;
-    let pull = json!({ "mode": "pull" });
+    let mut pull = json!({ "mode": "pull" });
+    if mix == Mix::Protected {
+        protect(&apis[0], &services.url()).await;
+        pull["limits"] = json!([{ "by": BY_LOT, "max_in_flight": 4 }]);
+    }
     let put = apis[0].put(&format!("/v1/agents/{}", workers::AGENT), &pull);
     put.await.expect(201);
 
@@ -167,8 +171,10 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
     }
     harm.look_again().await;
 
+    let reader = Reader::open(&apis[1], &server.url()).await;
     let evidence = Evidence {
-        records: records(&apis[1], &server.url(), &accepted).await,
+        records: records(&reader, &accepted).await,
+        miscounts: reader.miscounts().to_vec(),
         accepted,
         ledger: services.ledger(),
         deliveries: receiver.deliveries(),
@@ -194,6 +200,36 @@ async fn register(api: &Api, name: &str, url: &str, places: u32, open: Option<u3
     }
     let answer = api.put(&format!("/v1/agents/{name}"), &spec).await;
     assert!([200, 201].contains(&answer.status), "{answer:?}");
+}
+
+const BY_LOT: &str = "{{ task.labels.lot }}";
+
+/// Everything that keeps calls from a service, so tight that all of it has something to do.
+async fn protect(api: &Api, url: &str) {
+    let retry = json!({ "initial": "200ms", "max": "800ms", "factor": 2, "budget_percent": 60 });
+    let breaker =
+        json!({ "failure_percent": 60, "window": "2s", "min_calls": 10, "open_for": "300ms" });
+    let services = json!({
+        "endpoints": [{ "url": url, "max_in_flight": 250 }, { "url": url.replace("127.0.0.1", "localhost"), "max_in_flight": 250 }],
+        "retry": retry,
+        "breaker": breaker,
+        "ejection": { "after": 4, "for": "200ms" },
+        "max_in_flight": 60,
+        "rate_limit": { "rate": "400/s", "burst": 40 },
+        "adaptive": { "least": 4 },
+        "limits": [{ "by": BY_LOT, "max_in_flight": 8, "rate": "60/s" }],
+        "fairness": { "by": BY_LOT, "weights": { "lot-1": 3 } },
+    });
+    let narrow = json!({
+        "endpoints": [{ "url": url, "max_in_flight": 4 }],
+        "retry": retry,
+        "max_open": 6,
+        "limits": [{ "by": BY_LOT, "max_in_flight": 2 }, { "by": "{{ task.key }}", "max_in_flight": 1 }],
+    });
+    for (name, spec) in [("services", services), ("narrow", narrow)] {
+        let answer = api.put(&format!("/v1/agents/{name}"), &spec).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
 }
 
 /// How late this process is, again and again.
@@ -269,15 +305,14 @@ impl Closing<'_> {
 
     /// Before anybody acts on them: of each task in error an alert is open.
     async fn errors_are_told(&self) -> Vec<Finding> {
-        let open = items(self.api, "/v1/alerts?state=open&limit=500").await;
-        let told: HashSet<_> = open
-            .iter()
-            .filter_map(|alert| alert["task"].as_str())
-            .collect();
+        let open = OpenAlerts::read(self.api).await;
         let errors = self.tasks("error").await;
         println!("{} tasks are in error", errors.len());
-        let untold = errors.into_iter().filter(|id| !told.contains(id.as_str()));
-        untold.map(|id| audit::error_without_alert(&id)).collect()
+        let untold = errors.iter().filter(|id| !open.steps.contains_key(*id));
+        let untold = untold.map(|id| audit::error_without_alert(id));
+        let miscounts = open.miscounts.iter();
+        let miscounts = miscounts.map(|what| audit::alert_miscounted(what));
+        untold.chain(miscounts).collect()
     }
 
     /// Most tasks in error are undone or retried; some stay as they are.
@@ -333,12 +368,7 @@ async fn queues_are_empty(rabbit: &Rabbit) -> Vec<Finding> {
     }
 }
 
-async fn records(
-    api: &Api,
-    database: &str,
-    accepted: &[Accepted],
-) -> BTreeMap<String, audit::Record> {
-    let reader = Reader::open(api, database).await;
+async fn records(reader: &Reader, accepted: &[Accepted]) -> BTreeMap<String, audit::Record> {
     let mut ids: HashSet<String> = reader.ids().await.into_iter().collect();
     ids.extend(accepted.iter().map(|task| task.id.clone()));
     let mut records = BTreeMap::new();
@@ -382,7 +412,7 @@ fn summarise(evidence: &Evidence, mix: Mix) {
         ledger.queued_replies.len()
     );
     let is_shown = match mix {
-        Mix::All => taken > 0 && of(Kind::Poll) > 0 && fetched > 0 && queued > 0,
+        Mix::All | Mix::Protected => taken > 0 && of(Kind::Poll) > 0 && fetched > 0 && queued > 0,
         Mix::Plain => true,
         Mix::Queues => queued > 0,
     };

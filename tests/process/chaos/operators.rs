@@ -163,7 +163,12 @@ impl Operator {
             0..20 => of_task("undo"),
             20..27 => of_task("cancel"),
             27..34 => of_task("pause"),
-            34..50 => of_task("resume"),
+            34..46 => of_task("resume"),
+            46..50 => {
+                let step = task.plan.steps.iter().find(|step| step.uncalled);
+                let step = step.unwrap_or(&task.plan.steps[0]);
+                of_task(&format!("signals/{}", step.name))
+            }
             50..58 => of_task("retry"),
             58..64 => {
                 let at = random.random_range(0..task.plan.steps.len());

@@ -26,6 +26,8 @@ pub enum Mix {
     Plain,
     /// Half of the requests go to a queue, and all have time: a reply that is lost shows.
     Queues,
+    /// As all, and the services are protected: by breakers, ejection, limits, a retry budget and fairness.
+    Protected,
 }
 
 impl Mix {
@@ -35,8 +37,9 @@ impl Mix {
             Err(_) | Ok("all") => Mix::All,
             Ok("plain") => Mix::Plain,
             Ok("queues") => Mix::Queues,
+            Ok("protected") => Mix::Protected,
             Ok(other) => {
-                panic!("PROVOST_TEST_CHAOS_MIX is all, plain or queues, not {other}")
+                panic!("PROVOST_TEST_CHAOS_MIX is all, plain, queues or protected, not {other}")
             }
         }
     }
@@ -85,6 +88,10 @@ pub fn order(random: &mut StdRng, mix: Mix, key: &str, receiver: &str) -> Value 
     let mut steps = Vec::new();
     for (name, after) in nodes {
         let is_pivot = pivot == Some(*name);
+        if matches!(mix, Mix::All | Mix::Protected) && !is_pivot && random.random_ratio(1, 8) {
+            steps.push(event(random, name, after, !behind));
+            continue;
+        }
         let mut step = step(random, mix, name, after, !behind && !is_pivot);
         if is_pivot {
             step["pivot"] = json!(true);
@@ -122,6 +129,23 @@ pub fn order(random: &mut StdRng, mix: Mix, key: &str, receiver: &str) -> Value 
     order
 }
 
+/// A step that calls no service.
+fn event(random: &mut StdRng, name: &str, after: &[&str], undoable: bool) -> Value {
+    let mut step = json!({ "name": name, "after": after });
+    if random.random_ratio(1, 2) {
+        step["wait"] = json!({ "for": one_of(random, &["0s", "300ms", "2s"]) });
+    } else {
+        let policies: &[&str] = if undoable {
+            &["error", "undo"]
+        } else {
+            &["error"]
+        };
+        step["signal"] = json!({ "within": one_of(random, &["1s", "5s"]),
+                                 "on_timeout": one_of(random, policies) });
+    }
+    step
+}
+
 fn step(random: &mut StdRng, mix: Mix, name: &str, after: &[&str], undoable: bool) -> Value {
     let mut step = json!({
         "name": name,
@@ -145,7 +169,7 @@ fn step(random: &mut StdRng, mix: Mix, name: &str, after: &[&str], undoable: boo
         }
     }
     let way = match mix {
-        Mix::All => later(random, name, &mut step),
+        Mix::All | Mix::Protected => later(random, name, &mut step),
         Mix::Plain => {
             step["complete_within"] = json!("12s");
             ""
@@ -159,7 +183,7 @@ fn step(random: &mut StdRng, mix: Mix, name: &str, after: &[&str], undoable: boo
             "request": { "method": one_of(random, &["POST", "DELETE"]), "path": format!("{way}/{name}/undo") },
             "complete_within": match mix {
                 Mix::Plain => "12s",
-                Mix::All | Mix::Queues => one_of(random, &["1500ms", "3s"]),
+                Mix::All | Mix::Queues | Mix::Protected => one_of(random, &["1500ms", "3s"]),
             },
             "max_failures": random.random_range(0..4),
         });

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use lapin::BasicProperties;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{
     sync::watch,
     task::JoinSet,
@@ -59,7 +59,11 @@ impl Submitter {
                 sleep(Duration::from_millis(random.random_range(5..200))).await;
                 continue;
             }
-            let id = self.submit(&mut random, &key, &order).await;
+            let registered = match self.mix == Mix::Protected && random.random_ratio(1, 3) {
+                true => self.register(&mut random, &order).await,
+                false => order.clone(),
+            };
+            let id = self.submit(&mut random, &key, &registered).await;
             let Some(id) = id else { return };
             self.tasks.add(id.clone(), key, Plan::of(&order));
             // Most often it has begun when the next one comes.
@@ -69,6 +73,36 @@ impl Submitter {
             let _ = timeout(pause, wait).await;
             while turn % 20 == 19 && self.live().await > MOST_LIVE && !*over.borrow() {
                 sleep(Duration::from_millis(200)).await;
+            }
+        }
+    }
+
+    /// Has the steps limited by keys, as a version of one of a few workflows. Gives the submission of a task of it.
+    async fn register(&self, random: &mut StdRng, order: &Value) -> Value {
+        let mut submission = order.clone();
+        let mut workflow = json!({
+            "limits": [{ "by": "{{ task.labels.lot }}", "max_in_flight": 3, "rate": "30/s" }],
+        });
+        for field in ["steps", "on_permanent", "on_exhausted", "on_deadline"] {
+            let field_value = submission.as_object_mut().unwrap().remove(field);
+            workflow[field] = field_value.unwrap_or_default();
+        }
+        let name = format!("orders-{}", random.random_range(0..3));
+        loop {
+            let api = &self.apis[random.random_range(0..self.apis.len())];
+            let put = api.put(&format!("/v1/workflows/{name}"), &workflow);
+            match timeout(Duration::from_secs(3), put.attempt()).await {
+                Ok(Ok(answer)) if answer.status < 300 => {
+                    submission["workflow"] = json!(name);
+                    submission["workflow_version"] = answer.body["version"].clone();
+                    return submission;
+                }
+                Ok(Ok(answer)) if answer.status != 503 => {
+                    self.odd
+                        .add(format!("{} to {name}: {}", answer.status, answer.body));
+                    return order.clone();
+                }
+                Ok(Ok(_) | Err(_)) | Err(_) => sleep(Duration::from_millis(20)).await,
             }
         }
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use reqwest::{Client, Method, RequestBuilder, Response, header::HeaderMap};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{PATIENCE, until};
 
@@ -327,4 +327,21 @@ fn parse(block: &str) -> Option<Event> {
         kind: field("event")?,
         data: serde_json::from_str(&field("data")?).expect("the data is JSON"),
     })
+}
+
+/// So many tasks of one step each at the agent `payments`.
+pub async fn submit_charges(api: &Api, count: usize) -> Vec<String> {
+    let task =
+        json!({ "steps": [{ "name": "charge", "agent": "payments", "complete_within": "10m" }] });
+    let mut ids = Vec::new();
+    for _ in 0..count {
+        ids.push(api.submit(&task).await);
+    }
+    ids
+}
+
+pub async fn all_processed(api: &Api, ids: &[String]) {
+    for id in ids {
+        assert_eq!(api.settled(id).await["state"], "processed", "{id}");
+    }
 }

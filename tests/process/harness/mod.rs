@@ -17,7 +17,7 @@ pub mod wire;
 use std::time::Duration;
 
 pub use amqp_frames::{FramePublisher, nested_table};
-pub use api::{Answer, Api, Call, Events, id_of};
+pub use api::{Answer, Api, Call, Events, all_processed, id_of, submit_charges};
 pub use database::Database;
 pub use load::Load;
 pub use messages::{alerts, messages, until, until_messages, verify};

@@ -1,5 +1,5 @@
 use super::*;
-use crate::breaker::BreakerSpec;
+use crate::{breaker::BreakerSpec, endpoint_state::EndpointState};
 
 const URL: &str = "http://payments";
 
@@ -257,7 +257,237 @@ fn breakers_of_endpoints_that_are_gone_are_bounded() {
             reason: None,
         };
         one.does(&mut control, number, Some("ann"), change);
-        assert!(control.breakers.len() <= MOST_BREAKERS + 1);
+        assert!(control.breakers.len() <= MOST_ENDPOINTS + 1);
         assert!(control.breakers.contains_key(URL));
     }
+}
+
+/// Four endpoints, one of them with a breaker that is not closed.
+#[test]
+fn endpoints_that_fail_in_a_row_are_ejected_while_half_of_them_stay() {
+    let (one, two) = instances();
+    let spec: AgentSpec = serde_json::from_str(
+        r#"{"endpoints": [{"url": "http://a"}, {"url": "http://b"}, {"url": "http://c"}, {"url": "http://d"}],
+            "breaker": {}, "ejection": {}}"#,
+    )
+    .unwrap();
+    let mut control = AgentControl::default();
+    let mut does = |instance: &Instance, at: i64, url: &str, seen: Option<Observation>| {
+        let url = url.to_owned();
+        let change = match seen {
+            Some(seen) => ControlChange::Endpoint { url, seen },
+            None => ControlChange::Breakers {
+                endpoints: vec![url],
+                action: BreakerAction::Reset,
+                reason: None,
+            },
+        };
+        let by = ControlledBy {
+            instance: &instance.0,
+            operator: None,
+            now: Timestamp::from_millis(at * 1000),
+        };
+        let is_changed = control.apply(&change, &spec, by);
+        (is_changed, control.clone())
+    };
+    let failing = || {
+        let reason = "5 calls in a row failed".to_owned();
+        Some(Observation::Failing { reason })
+    };
+    let (is_changed, ejected) = does(&one, 0, "http://a", failing());
+    assert!(is_changed && !ejected.is_any_open(), "no alert");
+    let until = Timestamp::from_millis(10_000);
+    assert_eq!(ejected.next_due(Timestamp::from_millis(0)), Some(until));
+    assert_eq!(ejected.next_due(until), None);
+    assert!(!does(&two, 1, "http://a", failing()).0, "it is ejected");
+    assert!(!does(&two, 1, "http://elsewhere", failing()).0);
+    assert!(does(&two, 2, "http://b", Some(tripped())).0);
+    assert!(!does(&one, 3, "http://c", failing()).0, "two are out");
+    assert!(!does(&one, 10, "http://b", failing()).0, "it is open");
+    let (_, ejected) = does(&one, 10, "http://c", failing());
+    assert_eq!(
+        ejected.ejections["http://c"].until,
+        Timestamp::from_millis(20_000)
+    );
+    let (_, ejected) = does(&one, 20, "http://a", failing());
+    let again = &ejected.ejections["http://a"];
+    assert_eq!(
+        (again.times, again.until),
+        (1, Timestamp::from_millis(30_000))
+    );
+    let (_, ejected) = does(&one, 31, "http://a", failing());
+    let again = &ejected.ejections["http://a"];
+    assert_eq!(
+        (again.times, again.until),
+        (2, Timestamp::from_millis(51_000))
+    );
+    assert_eq!(ejected.ejections.len(), 1, "the other was long ago");
+    let json = serde_json::to_string(&ejected).unwrap();
+    assert_eq!(
+        serde_json::from_str::<AgentControl>(&json).unwrap(),
+        ejected
+    );
+    assert!(ejected.has_strangers(&AgentSpec {
+        ejection: None,
+        ..spec.clone()
+    }));
+    let (_, reset) = does(&one, 32, "http://a", None);
+    assert!(reset.ejections.is_empty());
+}
+
+#[test]
+fn an_operator_who_closes_a_breaker_wants_calls_whatever_fails() {
+    let mut control = AgentControl::default();
+    let (one, _) = instances();
+    let spec: AgentSpec = serde_json::from_str(
+        r#"{"endpoints": [{"url": "http://a"}, {"url": "http://b"}], "breaker": {}, "ejection": {}}"#,
+    )
+    .unwrap();
+    let by = ControlledBy {
+        instance: &one.0,
+        operator: None,
+        now: Timestamp::from_millis(0),
+    };
+    let eject = ControlChange::Endpoint {
+        url: "http://a".to_owned(),
+        seen: Observation::Failing {
+            reason: "503".to_owned(),
+        },
+    };
+    assert!(control.apply(&eject, &spec, by));
+    assert!(
+        !control
+            .endpoint_state(&spec.endpoints[0], &spec, by.now)
+            .is_healthy()
+    );
+    let close = ControlChange::Breakers {
+        endpoints: vec!["http://a".to_owned()],
+        action: BreakerAction::Close,
+        reason: None,
+    };
+    assert!(control.apply(&close, &spec, by));
+    assert!(
+        control
+            .endpoint_state(&spec.endpoints[0], &spec, by.now)
+            .is_healthy()
+    );
+    assert!(!control.apply(&eject, &spec, by));
+}
+
+#[test]
+fn checks_take_an_endpoint_out_and_bring_it_back() {
+    let (one, two) = instances();
+    let mut spec = spec();
+    spec.health = serde_json::from_str(r#"{"path": "/health"}"#).unwrap();
+    let mut control = AgentControl::default();
+    let does = |control: &mut AgentControl, instance: &Instance, spec: &AgentSpec, at, change| {
+        let by = ControlledBy {
+            instance: &instance.0,
+            operator: None,
+            now: Timestamp::from_millis(at),
+        };
+        control.apply(&change, spec, by)
+    };
+    let checked = |url: &str, result: Result<(), &str>| ControlChange::Checked {
+        url: url.to_owned(),
+        result: result.map_err(str::to_owned),
+    };
+    let failed = || checked(URL, Err("no response within 2s"));
+    assert!(does(&mut control, &one, &spec, 5, failed()));
+    assert!(!does(&mut control, &two, &spec, 6, failed()), "it is known");
+    assert!(!does(
+        &mut control,
+        &two,
+        &spec,
+        6,
+        checked("http://gone", Err("503"))
+    ));
+    assert!(control.is_any_unhealthy() && !control.is_any_open());
+    let state = |control: &AgentControl| {
+        control.endpoint_state(&spec.endpoints[0], &spec, Timestamp::from_millis(7))
+    };
+    let EndpointState::Unhealthy(unhealthy) = state(&control) else {
+        panic!("{control:?}");
+    };
+    assert_eq!((&*unhealthy.by, unhealthy.since.as_millis()), ("one", 5));
+    assert_eq!(control.next_due(Timestamp::from_millis(7)), None);
+    // Its breaker is not probed before it is well.
+    let trip = ControlChange::Endpoint {
+        url: URL.to_owned(),
+        seen: tripped(),
+    };
+    assert!(does(&mut control, &one, &spec, 7, trip));
+    let later = Timestamp::from_millis(600_000);
+    assert_eq!(control.next_due(later), None);
+    assert!(control.due_probes(&spec, later).is_empty());
+    let json = serde_json::to_string(&control).unwrap();
+    assert_eq!(
+        serde_json::from_str::<AgentControl>(&json).unwrap(),
+        control
+    );
+    let unchecked = AgentSpec {
+        health: None,
+        ..spec.clone()
+    };
+    assert!(control.has_strangers(&unchecked));
+    assert!(!does(
+        &mut AgentControl::default(),
+        &one,
+        &unchecked,
+        8,
+        failed()
+    ));
+    assert!(does(&mut control, &two, &spec, 8, checked(URL, Ok(()))));
+    assert!(state(&control).is_healthy());
+    assert_eq!(control.due_probes(&spec, later), [URL]);
+}
+
+#[test]
+fn the_longer_of_pause_and_downtime_holds_and_resume_ends_both() {
+    let (one, _) = instances();
+    let mut spec = spec();
+    // The first hour of every day.
+    let daily = r#"{"cron": "0 0 * * *", "for": "1h", "reason": "backup"}"#;
+    spec.downtime = vec![serde_json::from_str(daily).unwrap()];
+    let downtimes = Downtimes::new(&spec.downtime);
+    let minutes = |minutes: i64| Timestamp::from_millis(minutes * 60_000);
+    let mut control = AgentControl::default();
+    let paused = |control: &AgentControl, now: i64| {
+        let window = downtimes.holds_at(minutes(now));
+        let pause = control.pause_at(window.as_ref(), minutes(now))?;
+        Some((pause.by, pause.until))
+    };
+    let does = |control: &mut AgentControl, at: i64, change: ControlChange| {
+        let by = ControlledBy {
+            instance: &one.0,
+            operator: Some("ann"),
+            now: minutes(at),
+        };
+        control.apply(&change, &spec, by);
+    };
+    let window = Some(("downtime".to_owned(), Some(minutes(60))));
+    assert_eq!(paused(&control, 10), window);
+    assert_eq!(paused(&control, 60), None);
+    let pause = |until: Option<i64>| ControlChange::Pause {
+        until: until.map(minutes),
+        reason: None,
+    };
+    does(&mut control, 10, pause(Some(30)));
+    assert_eq!(paused(&control, 10), window);
+    does(&mut control, 10, pause(Some(90)));
+    let longer = Some(("operator:ann".to_owned(), Some(minutes(90))));
+    assert_eq!(paused(&control, 10), longer);
+    does(&mut control, 10, pause(None));
+    assert_eq!(paused(&control, 10).unwrap().1, None);
+    does(&mut control, 11, ControlChange::Resume);
+    assert_eq!(paused(&control, 11), None);
+    assert_eq!(paused(&control, 59), None);
+    assert!(paused(&control, 24 * 60).is_some(), "the next window holds");
+    let without = AgentSpec {
+        downtime: Vec::new(),
+        ..spec.clone()
+    };
+    assert!(control.has_strangers(&without));
+    does(&mut control, 100, ControlChange::Resume);
+    assert!(control.is_empty());
 }

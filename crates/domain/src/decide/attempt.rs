@@ -7,7 +7,7 @@ use crate::{
     alert::{AlertChange, AlertKind},
     call::{Call, CallOutcome, Purpose},
     command::{Claimant, Refusal, Release},
-    definition::{Method, Policy},
+    definition::{Method, Policy, RequestTemplate, StepWork},
     fault::{Effect, Fault, FaultKind},
     hidden::hide_secrets,
     history::Actor,
@@ -287,7 +287,7 @@ impl Draft {
         // One of unknown effect is about the operation that is polled, not about what it undoes.
         matches!(fault.status, Some(404 | 410))
             && fault.effect == Effect::Known
-            && (definition.request.method == Method::Delete
+            && (definition.method() == Some(Method::Delete)
                 || self.task.step(undone).effect == Effect::Unknown)
     }
 
@@ -317,6 +317,7 @@ impl Draft {
                         step: index,
                         kind: AlertKind::TaskError,
                         message,
+                        cause: self.cause_of(index, &fault),
                     });
                 } else {
                     let cause = Fault {
@@ -506,6 +507,10 @@ pub(crate) fn call(
     secrets: Secrets,
 ) -> Result<Call, RenderError> {
     let definition = task.definition(index);
+    let StepWork::Call { target, request } = &definition.work else {
+        let reason = "it calls no service".to_owned();
+        return Err(RenderError::new(definition.name.as_str(), reason));
+    };
     let step = task.step(index);
     let subject = task.subject(index);
     let probe = task.probe_before(index);
@@ -516,11 +521,11 @@ pub(crate) fn call(
             Purpose::Probe(task.idempotency_key(subject)),
         ),
         (None, Some(_)) => (
-            undo_request(task, index, budget, secrets)?,
+            undo_request(task, index, request, budget, secrets)?,
             Purpose::Undo(task.idempotency_key(subject)),
         ),
         (None, None) => (
-            render::render_request(&definition.request, &task.scope(index, budget), own)?,
+            render::render_request(request, &task.scope(index, budget), own)?,
             Purpose::Work,
         ),
     };
@@ -535,7 +540,7 @@ pub(crate) fn call(
         attempt: step.attempt,
         tries: step.tries,
         idempotency_key: task.idempotency_key(index),
-        target: definition.target.clone(),
+        target: target.clone(),
         method: rendered.method,
         path: rendered.path,
         headers: rendered.headers,
@@ -555,28 +560,32 @@ pub(crate) fn call(
 fn undo_request(
     task: &Task,
     index: StepIndex,
+    request: &RequestTemplate,
     budget: &Budget,
     secrets: Secrets,
 ) -> Result<render::Rendered, RenderError> {
     let definition = task.definition(index);
     let mut scope = task.scope(index, budget);
     let recorded;
-    if definition.reads_request {
-        recorded = recorded_request(task, task.subject(index), budget, secrets)?;
+    let subject = task.subject(index);
+    if definition.reads_request
+        && let Some(request) = task.definition(subject).request()
+    {
+        recorded = recorded_request(task, subject, request, budget, secrets)?;
         scope.request = Some(&recorded);
     }
     let own = task.step(index).body.as_ref();
-    render::render_request(&definition.request, &scope, own)
+    render::render_request(request, &scope, own)
 }
 
 fn recorded_request(
     task: &Task,
     index: StepIndex,
+    request: &RequestTemplate,
     budget: &Budget,
     secrets: Secrets,
 ) -> Result<Payload, RenderError> {
     let own = task.step(index).body.as_ref();
-    let request = &task.definition(index).request;
     let mut rendered = render::render_request(request, &task.scope(index, budget), own)?;
     if secrets == Secrets::Hidden {
         hide_secrets(&mut rendered.headers);

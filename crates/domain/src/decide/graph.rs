@@ -49,7 +49,11 @@ impl Draft {
                         by,
                         None,
                     );
-                    self.offer(index);
+                    if self.task.definition(index).is_call() {
+                        self.offer(index);
+                    } else if self.may_begin() && self.await_event(index, by, now) {
+                        candidates.extend(&self.task.definition(index).followers);
+                    }
                 }
                 Ok(false) => {
                     let skipped = StepState::Skipped {

@@ -73,7 +73,7 @@ impl Draft {
         now: Timestamp,
     ) -> Result<CommandOutput, Refusal> {
         let accepted = AcceptedReply { attempt, digest };
-        if let Err(late) = self.check_fence(index, attempt) {
+        if let Err(late) = self.check_called(index, attempt) {
             let log = &self.task.step(index).reply_log;
             if log.accepted.contains(&accepted) {
                 return Ok(CommandOutput::Unchanged);
@@ -102,6 +102,15 @@ impl Draft {
         };
         self.reply(index, attempt, outcome, by, now)?;
         Ok(CommandOutput::Done)
+    }
+
+    /// The fence for what a service sends: no service was called for a wait.
+    fn check_called(&self, index: StepIndex, attempt: Attempt) -> Result<(), Refusal> {
+        self.check_fence(index, attempt)?;
+        match self.task.waits_for_event(index) {
+            false => Ok(()),
+            true => Err(self.refuse_step(index, "it calls no service")),
+        }
     }
 
     /// Once for each attempt: a service that repeats itself must not fill the history.

@@ -5,6 +5,7 @@
 //! refused one leaves it as it was. What must be saved and announced afterwards is gathered in it.
 
 mod attempt;
+mod events;
 mod graph;
 mod later;
 mod operator;
@@ -19,9 +20,11 @@ mod undo;
 use std::sync::Arc;
 
 pub(crate) use attempt::{Secrets, call};
+pub(crate) use probe::response;
 
 use crate::{
     alert::{AlertChange, AlertKind},
+    alert_cause::AlertCause,
     call::Call,
     command::{Command, Expiry, Refusal},
     fault::{Effect, Fault, FaultKind},
@@ -29,6 +32,7 @@ use crate::{
     ids::{Attempt, InstanceId, StepIndex},
     step::{Step, StepState},
     task::{Details, Task, TaskState, TaskStatus},
+    task_output::output_cost,
     template::Budget,
     time::Timestamp,
     transitions::{allows_step, allows_task},
@@ -76,12 +80,22 @@ pub enum CommandOutput {
 impl Draft {
     /// The initial state of a task and of each of its steps.
     pub fn submit(details: Arc<Details>, now: Timestamp) -> Self {
+        Self::submit_as(details, false, now)
+    }
+
+    /// [`Draft::submit`] of a task that waits until it is admitted.
+    pub fn submit_waiting(details: Arc<Details>, now: Timestamp) -> Self {
+        Self::submit_as(details, true, now)
+    }
+
+    fn submit_as(details: Arc<Details>, waits: bool, now: Timestamp) -> Self {
         let steps = vec![Step::new(); details.definition.steps.len()];
         let mut draft = Self::on(Task {
             created_at: now,
             version: 0,
             state: TaskState::Pending,
             paused: false,
+            waits,
             complete_by: details.complete_within.map(|span| now + span),
             steps,
             undos: Vec::new(),
@@ -103,6 +117,9 @@ impl Draft {
             error: None,
         });
         draft.open_ready_steps(&Actor::submitter(), now);
+        if waits {
+            draft.ready.clear();
+        }
         draft
     }
 
@@ -139,7 +156,11 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) -> Result<CommandOutput, Refusal> {
-        if self.task.is_ended() && !command.is_fenced() {
+        let may_follow = match command {
+            Command::Undo { .. } => self.task.status() == TaskStatus::Processed,
+            _ => command.is_fenced(),
+        };
+        if self.task.is_ended() && !may_follow {
             return Err(Refusal::Ended(self.task.status().as_str()));
         }
         // Here for all commands: a cached task may be older than the one that the sender saw.
@@ -209,6 +230,17 @@ impl Draft {
             Command::Cancel { reason } => self.cancel(reason, by, now),
             Command::Pause { reason } => self.pause(reason, by, now)?,
             Command::Resume { reason } => self.resume(reason, by, now)?,
+            Command::Admit => {
+                if !self.task.waits {
+                    return Ok(CommandOutput::Unchanged);
+                }
+                self.admit(by, now);
+            }
+            Command::Signal {
+                step,
+                payload,
+                digest,
+            } => return self.signal(step, payload, digest, by, now),
             Command::ReportFault { step, message } => self.report_fault(step, message, by),
         }
         Ok(CommandOutput::Done)
@@ -234,6 +266,7 @@ impl Draft {
             step,
             kind: AlertKind::ServiceFault,
             message,
+            cause: None,
         });
     }
 
@@ -304,6 +337,19 @@ impl Draft {
         }
     }
 
+    /// `None` for a step that calls no service: what it waited for is a matter of its task.
+    fn cause_of(&self, index: StepIndex, fault: &Fault) -> Option<AlertCause> {
+        let definition = self.task.definition(index);
+        Some(match definition.agent() {
+            Some(agent) => AlertCause::of(agent, &definition.name, fault),
+            None => {
+                let workflow = self.task.details.workflow.as_ref();
+                let workflow = workflow.map(|workflow| &workflow.name);
+                AlertCause::of_uncalled(workflow, &definition.name, fault)
+            }
+        })
+    }
+
     /// Ends a step in error and tells a person.
     fn fail(&mut self, index: StepIndex, kind: &'static str, fault: Fault, by: &Actor) {
         let name = &self.task.definition(index).name;
@@ -315,6 +361,7 @@ impl Draft {
                 None => AlertKind::TaskError,
             },
             message,
+            cause: self.cause_of(index, &fault),
         });
         self.change(index, kind, StepState::Error(fault), by, None);
     }
@@ -346,7 +393,15 @@ impl Draft {
         let after = self.task.status();
         if after != before {
             debug_assert!(allows_task(before, after), "{before:?} {after:?}");
+            self.charge_output();
             self.record_task(before.as_str(), by, reason);
+        }
+    }
+
+    /// The messages about the end of the task contain its output: what that costs counts as a cost of the command.
+    fn charge_output(&mut self) {
+        if self.task.status() == TaskStatus::Processed && self.task.details.reply_to.is_some() {
+            self.spent += output_cost(&self.task);
         }
     }
 
@@ -383,7 +438,7 @@ impl Draft {
     /// service has promised to reply later.
     fn check_holder(&self, index: StepIndex, attempt: Attempt) -> Result<(), Refusal> {
         self.check_fence(index, attempt)?;
-        match self.task.is_awaited(index) {
+        match self.task.is_awaited(index) || self.task.waits_for_event(index) {
             false => Ok(()),
             true => Err(Refusal::Deferred {
                 step: self.task.definition(index).name.clone(),
@@ -406,7 +461,8 @@ impl Draft {
 }
 
 impl Command {
-    /// Whether the command names an attempt, and so is answered with "late" when that is over.
+    /// Whether the command decides itself what it is worth once the task has ended: it names an attempt, and may be late, or
+    /// it may be a repeated one.
     fn is_fenced(&self) -> bool {
         matches!(
             self,
@@ -415,6 +471,7 @@ impl Command {
                 | Command::Heartbeat { .. }
                 | Command::Release { .. }
                 | Command::Expire { .. }
+                | Command::Signal { .. }
         )
     }
 }

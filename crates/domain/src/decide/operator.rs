@@ -54,6 +54,14 @@ impl Draft {
                 "its outcome is unknown, so its probe runs first: retry it without another body",
             ));
         }
+        if let (Some(index), Some(_)) = (step, &body)
+            && !self.task.definition(index).is_call()
+        {
+            return Err(self.refuse_step(
+                index,
+                "it calls no service, so it has no request body: skip or resolve it, or retry it without `input`",
+            ));
+        }
         if chosen.is_empty() {
             return Err(Refusal::TaskState {
                 status: self.task.status(),
@@ -74,8 +82,9 @@ impl Draft {
                 step.body.clone_from(&body);
             }
             self.alerts.push(AlertChange::Close { step: index });
-            // A step that failed before its condition could be judged is judged again.
+            // A step that failed before its condition could be judged is judged again, and a wait begins again.
             let judged = match &self.task.definition(index).when {
+                _ if !self.task.definition(index).is_call() => false,
                 Some(condition) => {
                     condition.truth(&self.task.scope(index, &self.budget)) == Ok(true)
                 }
@@ -111,7 +120,7 @@ impl Draft {
     ) -> Result<(), Refusal> {
         self.check_replaceable(
             index,
-            "only a step in error or a pending one can be skipped",
+            "only a step in error, a pending one or one that waits can be skipped",
         )?;
         let skipped = StepState::Skipped { output, at: now };
         self.replace(index, "step.skipped", skipped, reason, by, now);
@@ -163,7 +172,7 @@ impl Draft {
     ) -> Result<(), Refusal> {
         self.check_replaceable(
             index,
-            "only a step in error or a pending one can be resolved",
+            "only a step in error, a pending one or one that waits can be resolved",
         )?;
         self.task.step_mut(index).set_effect(Effect::Known);
         let processed = StepState::Processed { output, at: now };
@@ -176,6 +185,7 @@ impl Draft {
         self.check_current(index)?;
         match self.task.step(index).status() {
             StepStatus::Error | StepStatus::Pending => Ok(()),
+            StepStatus::Processing if self.task.waits_for_event(index) => Ok(()),
             _ => Err(self.refuse_step(index, needed)),
         }
     }
@@ -267,14 +277,27 @@ impl Draft {
             });
         }
         self.task.paused = false;
+        self.begin_pending(by, now);
+        self.hold_changed("task.resumed", reason, by, now);
+        Ok(())
+    }
+
+    /// The task begins that has waited for others of its key.
+    pub(super) fn admit(&mut self, by: &Actor, now: Timestamp) {
+        self.task.waits = false;
+        self.begin_pending(by, now);
+        self.hold_changed("task.admitted", None, by, now);
+    }
+
+    /// What the task may do now that it goes on.
+    fn begin_pending(&mut self, by: &Actor, now: Timestamp) {
+        self.await_pending_events(by, now);
         self.touch_pending();
         for index in self.task.indexes() {
             if self.task.due_at(index).is_some_and(|due| due <= now) {
                 self.offer(index);
             }
         }
-        self.hold_changed("task.resumed", reason, by, now);
-        Ok(())
     }
 
     /// Whether pending steps may be claimed is part of their record, so the record changes.

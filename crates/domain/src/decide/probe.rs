@@ -23,7 +23,7 @@ impl Task {
 }
 
 /// What expressions see as `response`.
-pub(super) fn response(status: u16, body: &Payload) -> Option<Payload> {
+pub fn response(status: u16, body: &Payload) -> Option<Payload> {
     // A number and JSON under fixed names are JSON.
     Payload::parse(format!(
         r#"{{"status":{status},"body":{}}}"#,
@@ -38,6 +38,9 @@ impl Draft {
 
     /// From now on the current attempt may have taken effect. Probing has no effect.
     pub(super) fn effect_is_unknown(&mut self, index: StepIndex) {
+        if !self.task.definition(index).is_call() {
+            return;
+        }
         let asked_for_another = self.is_probing(index) && self.task.subject(index) != index;
         let effect = Effect::unknown_if(!asked_for_another);
         self.task.step_mut(index).set_effect(effect);

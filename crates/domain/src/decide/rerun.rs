@@ -65,6 +65,8 @@ impl Draft {
         }
         for index in chosen.iter().copied() {
             match self.task.step(index).status() {
+                // What waits for an event waits for it again.
+                StepStatus::Processing if self.task.waits_for_event(index) => {}
                 StepStatus::Processing => {
                     return Err(self.refuse_step(
                         index,
@@ -87,10 +89,13 @@ impl Draft {
     /// Back to where the step waits for those before it, with its failures forgotten and what it did
     /// remembered.
     fn reset(&mut self, index: StepIndex, reason: &str, by: &Actor) {
+        let is_call = self.task.definition(index).is_call();
         let step = self.task.step_mut(index);
         step.failure_count = 0;
         step.extensions_used = 0;
-        if step.is_done() && step.may_have_taken_effect() {
+        // It is asked for again, unless it has come and was never used.
+        step.signal.take_if(|signal| signal.payload.is_none());
+        if is_call && step.is_done() && step.may_have_taken_effect() {
             step.previous_output = step.output().cloned();
         }
         match step.status() {

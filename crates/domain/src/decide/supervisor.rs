@@ -6,7 +6,7 @@ use super::{Draft, fault};
 use crate::{
     command::Refusal,
     definition::{Extend, Policy},
-    fault::{Effect, Fault, FaultKind},
+    fault::{Fault, FaultKind},
     history::Actor,
     ids::{Attempt, StepIndex},
     open_reply::StepHolder,
@@ -37,6 +37,10 @@ impl Draft {
                 step: self.task.definition(index).name.clone(),
                 at: ends_at,
             });
+        }
+        if self.task.waits_for_event(index) {
+            self.event_is_due(index, by, now);
+            return Ok(());
         }
         if complete_by > now {
             let within = self.task.definition(index).heartbeat_within;
@@ -227,7 +231,7 @@ impl Draft {
                 if let StepState::Processing { .. } = step.state {
                     self.drop_call(index);
                     self.effect_is_unknown(index);
-                    fault.effect = Effect::Unknown;
+                    fault.effect = self.task.step(index).effect;
                 }
                 self.fail(index, "step.error", fault, by);
             }

@@ -3,11 +3,13 @@
 mod fetched;
 mod invariants;
 mod later;
+mod prediction;
 mod rerun;
 mod rules;
 mod tries;
 mod undo;
 mod undo_plan;
+mod wait;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

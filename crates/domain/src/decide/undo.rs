@@ -8,6 +8,7 @@ use crate::{
     fault::{Effect, Fault, FaultKind},
     history::{Actor, Event},
     ids::{StepIndex, WorkerName},
+    open_reply::StepHolder,
     payload::Payload,
     step::{Step, StepState},
     task::{Task, TaskState, Undo},
@@ -27,6 +28,12 @@ impl Draft {
                 needed: "it is already being undone; retry, resolve or skip the steps that block the undo",
             });
         }
+        if let TaskState::Processed { at } = self.task.state
+            && let Some(within) = self.task.details.definition.policies.undoable_for
+            && at + within < now
+        {
+            return Err(Refusal::UndoExpired { at, within });
+        }
         if let Some(pivot) = self.task.passed_pivot() {
             return Err(Refusal::PastPivot {
                 step: self.task.definition(pivot).name.clone(),
@@ -34,6 +41,7 @@ impl Draft {
             });
         }
         self.task.paused = false;
+        self.task.waits = false;
         self.begin_undo(reason, None, by, now);
         self.settle(by, None, now);
         Ok(())
@@ -66,6 +74,9 @@ impl Draft {
         for index in definition.forward() {
             match self.task.step(index).state {
                 StepState::Waiting | StepState::Pending { .. } => {
+                    self.abandon(index, "the task is undone", by, now);
+                }
+                StepState::Processing { .. } if self.task.waits_for_event(index) => {
                     self.abandon(index, "the task is undone", by, now);
                 }
                 StepState::Processing { .. } => {
@@ -228,7 +239,15 @@ impl Task {
     /// Whether a service has promised a later reply to the current attempt.
     pub fn is_awaited(&self, index: StepIndex) -> bool {
         match &self.step(index).state {
-            StepState::Processing { held_by, .. } => held_by.instance().is_none(),
+            StepState::Processing { held_by, .. } => matches!(held_by, StepHolder::Service(_)),
+            _ => false,
+        }
+    }
+
+    /// Whether the step has begun, and waits for a time or a signal.
+    pub fn waits_for_event(&self, index: StepIndex) -> bool {
+        match &self.step(index).state {
+            StepState::Processing { held_by, .. } => *held_by == StepHolder::Event,
             _ => false,
         }
     }

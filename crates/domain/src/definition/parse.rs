@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use super::{
     Definition, Policies,
     graph::{self, Graph},
+    output,
     step::{After, Edges, ParsedStep},
 };
 use crate::{
@@ -14,6 +15,7 @@ use crate::{
     ids::{AgentName, StepIndex, StepName},
     nearest::nearest,
     payload::Payload,
+    payload_schema::PayloadSchema,
     template::{Budget, Origin, Reads},
 };
 
@@ -146,6 +148,15 @@ pub fn parse_steps_within(
     let reads: Vec<_> = (0..drafts.len())
         .map(|index| check_reads(index, &drafts, &names, &graph, &mut faults))
         .collect();
+    let output = policies
+        .output
+        .as_ref()
+        .and_then(|source| output::read(source, &names, origin, &mut faults));
+    let input_schema = policies.input_schema.as_ref().and_then(|schema| {
+        PayloadSchema::read(schema.raw(), "/input_schema", origin)
+            .map_err(|found| faults.extend(found))
+            .ok()
+    });
     check_pivots(&mut drafts, &graph, &mut faults);
     if !faults.is_empty() {
         return Err(faults);
@@ -179,6 +190,8 @@ pub fn parse_steps_within(
         undos,
         order,
         policies: policies.clone(),
+        input_schema,
+        output,
         source: source.clone(),
     })
 }
@@ -206,7 +219,7 @@ fn indices(indices: Vec<usize>) -> Vec<StepIndex> {
         .collect()
 }
 
-type Names<'a> = HashMap<&'a str, usize>;
+pub(super) type Names<'a> = HashMap<&'a str, usize>;
 
 fn names<'a>(drafts: &'a [ParsedStep], faults: &mut Vec<FieldFault>) -> Names<'a> {
     let mut names = HashMap::with_capacity(drafts.len());
@@ -261,7 +274,7 @@ fn resolve(
         .collect()
 }
 
-fn no_step(name: &str, names: &Names<'_>) -> String {
+pub(super) fn no_step(name: &str, names: &Names<'_>) -> String {
     match nearest(name, names.keys().copied()) {
         Some(meant) => format!("there is no step `{name}`; did you mean `{meant}`?"),
         None => format!("there is no step `{name}` in this definition"),
@@ -269,13 +282,16 @@ fn no_step(name: &str, names: &Names<'_>) -> String {
 }
 
 /// What the expressions of a request and of a condition see.
-const SEEN: [&str; 3] = ["input", "task", "steps"];
+pub(super) const SEEN: [&str; 3] = ["input", "task", "steps"];
 /// What those of an undo see.
 const SEEN_BY_UNDO: [&str; 5] = ["input", "task", "steps", "output", "request"];
 /// What those of a poll for the reply to an undo see.
 const SEEN_BY_UNDO_POLL: [&str; 5] = ["input", "task", "steps", "output", "response"];
 /// What those of a probe see.
 const SEEN_BY_PROBE: [&str; 4] = ["input", "task", "steps", "response"];
+
+/// What the condition of a signal sees.
+const SEEN_BY_SIGNAL: [&str; 4] = ["input", "task", "steps", "signal"];
 
 /// The steps that a step and its probe read, all of which must have ended before it starts; and those
 /// that its undo reads, which may also look at the step itself.
@@ -292,26 +308,10 @@ fn check_reads(
                      own: bool,
                      indices: &mut Vec<usize>| {
         for (pointer, looks) in given {
-            let Reads {
-                names: read,
-                steps,
-                hyphens,
-                ..
-            } = looks;
-            let meant = hyphens.iter().find(|(behind, (whole, _))| {
-                !seen.contains(&behind.as_str()) || names.contains_key(whole.as_str())
-            });
-            if let Some((_, (_, meant))) = meant {
-                faults.push(FieldFault::new(
-                    pointer,
-                    format!("`-` means subtraction here: write `{meant}` if the name has a hyphen"),
-                ));
+            if !check_names(pointer, looks, seen, names, faults) {
                 continue;
             }
-            for name in read.iter().filter(|name| !seen.contains(&name.as_str())) {
-                faults.push(FieldFault::new(pointer, not_seen(name, seen)));
-            }
-            for name in steps {
+            for name in &looks.steps {
                 match names.get(name.as_str()) {
                     None => faults.push(FieldFault::new(pointer, no_step(name, names))),
                     Some(position) if own && *position == index => indices.push(index),
@@ -334,11 +334,37 @@ fn check_reads(
     let (mut reads, mut undo_reads) = (Vec::new(), Vec::new());
     check(&draft.reads, &SEEN, false, &mut reads);
     check(&draft.probe_reads, &SEEN_BY_PROBE, false, &mut reads);
+    check(&draft.signal_reads, &SEEN_BY_SIGNAL, false, &mut reads);
     if let Some(undo) = &draft.undo {
         check(&undo.reads, &SEEN_BY_UNDO, true, &mut undo_reads);
         check(&undo.reply_reads, &SEEN_BY_UNDO_POLL, true, &mut undo_reads);
     }
     (reads, undo_reads)
+}
+
+/// Whether an expression reads only what is there. Otherwise the names that it reads may not be what was meant.
+pub(super) fn check_names(
+    pointer: &str,
+    reads: &Reads,
+    seen: &[&str],
+    names: &Names<'_>,
+    faults: &mut Vec<FieldFault>,
+) -> bool {
+    let meant = reads.hyphens.iter().find(|(behind, (whole, _))| {
+        !seen.contains(&behind.as_str()) || names.contains_key(whole.as_str())
+    });
+    if let Some((_, (_, meant))) = meant {
+        faults.push(FieldFault::new(
+            pointer,
+            format!("`-` means subtraction here: write `{meant}` if the name has a hyphen"),
+        ));
+        return false;
+    }
+    let unknown = reads.names.iter();
+    for name in unknown.filter(|name| !seen.contains(&name.as_str())) {
+        faults.push(FieldFault::new(pointer, not_seen(name, seen)));
+    }
+    true
 }
 
 fn not_seen(name: &str, seen: &[&str]) -> String {

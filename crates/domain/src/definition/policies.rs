@@ -1,7 +1,7 @@
 //! What happens when a step or a task cannot go on by itself: said for a step, or once for
 //! all steps of a task.
 
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, sync::Arc};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -9,6 +9,8 @@ use serde_json::value::RawValue;
 use crate::{
     fields::{FieldFault, Fields, text},
     payload::Payload,
+    step_limits::StepLimit,
+    task_limits::TaskLimit,
     time::Span,
 };
 
@@ -81,30 +83,66 @@ pub struct Policies {
     pub on_permanent: Option<Policy>,
     /// The task's own complete-by has passed: `Error` or `Undo`.
     pub on_deadline: Option<Policy>,
+    /// How long a processed task can still be undone; `None`: as long as it is kept.
+    pub undoable_for: Option<Span>,
+    /// Only of workflows: how many tasks run at once.
+    pub limits: Arc<[TaskLimit]>,
+    /// Only of workflows: how many steps of its tasks run at once, and how often one begins.
+    pub step_limits: Arc<[StepLimit]>,
+    /// A template of the task's output, as it was written.
+    pub output: Option<Payload>,
+    /// What the input must match, as it was written.
+    pub input_schema: Option<Payload>,
     /// The JSON object that this was read from; none where nothing was said.
     source: Option<Payload>,
 }
 
 /// The fields of [`Policies`] in a task and in a workflow.
-pub const POLICY_FIELDS: [&str; 3] = ["on_exhausted", "on_permanent", "on_deadline"];
+pub const POLICY_FIELDS: [&str; 6] = [
+    "on_exhausted",
+    "on_permanent",
+    "on_deadline",
+    "undoable_for",
+    "output",
+    "input_schema",
+];
+/// One more in a workflow.
+const LIMITS: &str = "limits";
 
 impl Policies {
-    /// Takes the policies out of the fields of a submission or a workflow.
+    /// Takes the policies out of the fields of a submission.
     pub fn read(fields: &mut Fields<'_>) -> Self {
-        let given: Vec<_> = POLICY_FIELDS
-            .into_iter()
-            .filter_map(|name| Some((name, fields.peek(name)?)))
-            .map(|(name, value)| format!("{name:?}:{value}"))
-            .collect();
+        Self::read_fields(fields, &POLICY_FIELDS)
+    }
+
+    /// Takes the policies out of the fields of a workflow.
+    pub fn read_of_workflow(fields: &mut Fields<'_>) -> Self {
+        let [exhausted, permanent, deadline, undoable, output, schema] = POLICY_FIELDS;
+        let names = [
+            exhausted, permanent, deadline, undoable, LIMITS, output, schema,
+        ];
+        let written = written(fields, &names);
+        let (limits, step_limits) = TaskLimit::read_all(fields, LIMITS);
+        let policies = Self::read_fields(fields, &[]);
         Self {
+            source: written,
+            limits,
+            step_limits,
+            ..policies
+        }
+    }
+
+    fn read_fields(fields: &mut Fields<'_>, names: &[&str]) -> Self {
+        Self {
+            source: written(fields, names),
             on_exhausted: on_exhausted(fields, Policy::ALL),
             on_permanent: on_permanent(fields, Policy::ALL),
             on_deadline: word(fields, "on_deadline", &[Policy::Error, Policy::Undo], ""),
-            source: match given.is_empty() {
-                true => None,
-                // Each part was JSON before, and the names need no escapes.
-                false => Payload::parse(format!("{{{}}}", given.join(","))),
-            },
+            undoable_for: fields.span("undoable_for", UNDOABLE_FOR),
+            limits: Arc::default(),
+            step_limits: Arc::default(),
+            output: given(fields, "output"),
+            input_schema: given(fields, "input_schema"),
         }
     }
 
@@ -112,7 +150,7 @@ impl Policies {
     pub fn parse(json: &str) -> Result<Self, Vec<FieldFault>> {
         let source = Payload::parse(json.to_owned()).unwrap_or_else(Payload::null);
         let mut fields = Fields::of(source.raw(), "")?;
-        let policies = Self::read(&mut fields);
+        let policies = Self::read_of_workflow(&mut fields);
         fields.finish()?;
         Ok(policies)
     }
@@ -128,6 +166,29 @@ impl Policies {
     }
 }
 
+/// Any JSON but null.
+fn given(fields: &mut Fields<'_>, name: &str) -> Option<Payload> {
+    let value = fields.value(name).filter(|value| value.get() != "null")?;
+    Some(Payload::new(value.to_owned()))
+}
+
+/// Those of these fields that are there, as one object.
+fn written(fields: &Fields<'_>, names: &[&str]) -> Option<Payload> {
+    let given = names
+        .iter()
+        .filter_map(|name| Some((name, fields.peek(name)?)));
+    let given: Vec<_> = given
+        .map(|(name, value)| format!("{name:?}:{value}"))
+        .collect();
+    match given.is_empty() {
+        true => None,
+        // Each part was JSON before, and the names need no escapes.
+        false => Payload::parse(format!("{{{}}}", given.join(","))),
+    }
+}
+
+/// Up to ten years.
+const UNDOABLE_FOR: RangeInclusive<Span> = Span::from_secs(1)..=Span::from_secs(3650 * 86_400);
 const PERIOD: RangeInclusive<Span> = Span::from_millis(100)..=Span::from_secs(30 * 86_400);
 
 pub(super) fn on_exhausted(fields: &mut Fields<'_>, words: &[Policy]) -> Option<OnExhausted> {

@@ -6,12 +6,13 @@ use serde_json::value::RawValue;
 
 use super::{
     CancelRule, Method, OnExhausted, OnUndo, Policies, Policy, Probe, ReplyRule, StepDefinition,
-    Target, cancel_rule,
+    StepWork, Target, cancel_rule,
     parse::KnownAgents,
     policies::{on_exhausted, on_permanent},
     probe, reply_rule,
     request::{self, RequestDraft},
     undo::{self, UndoDraft},
+    work,
 };
 use crate::{
     fields::{FieldFault, Fields, text},
@@ -36,9 +37,13 @@ pub(super) struct ParsedStep {
     pub reads: Vec<(String, Reads)>,
     /// The same of its probe, which also sees an answer.
     pub probe_reads: Vec<(String, Reads)>,
+    /// The same of the condition of its signal.
+    pub signal_reads: Vec<(String, Reads)>,
     /// Whether the step itself says `on_exhausted` and `on_permanent`.
     has_own_policy: [bool; 2],
     target: Option<Target>,
+    /// What it does instead of a call.
+    uncalled: Option<Option<StepWork>>,
     when: Option<Expression>,
     request: Option<RequestDraft>,
     complete_within: Span,
@@ -75,8 +80,10 @@ impl ParsedStep {
             after: After::StepAbove,
             reads: Vec::new(),
             probe_reads: Vec::new(),
+            signal_reads: Vec::new(),
             has_own_policy: [false; 2],
             target: None,
+            uncalled: None,
             when: None,
             request: None,
             complete_within: DEFAULT_TRY,
@@ -112,11 +119,22 @@ impl ParsedStep {
         origin: Origin<'_>,
     ) -> Result<(), Vec<FieldFault>> {
         self.name = name(&mut fields);
-        self.target = target(&mut fields, known);
         if let Some(after) = after(&mut fields) {
             self.after = After::Named(after);
         }
         self.when = self.condition(&mut fields, origin);
+        if let Some(work) =
+            work::read_uncalled(&mut fields, origin, &mut self.reads, &mut self.signal_reads)
+        {
+            self.has_own_policy[1] = fields.peek("on_permanent").is_some();
+            if let Some(policy) = on_permanent(&mut fields, Policy::ALL) {
+                self.on_permanent = policy;
+            }
+            (self.complete_within, self.max_failures) = (Span::default(), 0);
+            self.uncalled = Some(work);
+            return fields.finish();
+        }
+        self.target = target(&mut fields, known);
         self.request = request::read(&mut fields, Method::Post, origin, &mut self.reads);
         if let (Some(Target::Url { url, .. }), Some(request)) = (&self.target, &self.request)
             && url.contains('?')
@@ -194,39 +212,50 @@ impl ParsedStep {
         undo_index: StepIndex,
         edges: Edges,
     ) -> Option<(StepDefinition, Option<StepDefinition>)> {
-        let (name, target) = (self.name?, self.target?);
-        let undo = self.undo.map(|undo| StepDefinition {
-            name: StepName::new(format!("{name}{UNDO}")),
-            target: target.clone(),
-            after: Vec::new(),
-            followers: Vec::new(),
-            when: None,
-            reads: edges.undo_reads,
-            reads_request: undo
-                .reads
-                .iter()
-                .any(|(_, reads)| reads.names.contains("request")),
-            request: undo.request.finish(),
-            complete_within: undo.complete_within,
-            max_failures: undo.max_failures,
-            on_exhausted: undo.on_exhausted,
-            on_permanent: undo.on_permanent,
-            on_undo: OnUndo::Wait,
-            pivot: false,
-            probe: None,
-            undo: None,
-            undoes: Some(index),
-            reply: undo.reply,
-            heartbeat_within: undo.heartbeat_within,
-            cancel: None,
-        });
+        let name = self.name?;
+        let work = match self.uncalled {
+            Some(uncalled) => uncalled?,
+            None => StepWork::Call {
+                target: self.target?,
+                request: self.request?.finish(),
+            },
+        };
+        let undo = self
+            .undo
+            .zip(work.target())
+            .map(|(undo, target)| StepDefinition {
+                name: StepName::new(format!("{name}{UNDO}")),
+                work: StepWork::Call {
+                    target: target.clone(),
+                    request: undo.request.finish(),
+                },
+                after: Vec::new(),
+                followers: Vec::new(),
+                when: None,
+                reads: edges.undo_reads,
+                reads_request: undo
+                    .reads
+                    .iter()
+                    .any(|(_, reads)| reads.names.contains("request")),
+                complete_within: undo.complete_within,
+                max_failures: undo.max_failures,
+                on_exhausted: undo.on_exhausted,
+                on_permanent: undo.on_permanent,
+                on_undo: OnUndo::Wait,
+                pivot: false,
+                probe: None,
+                undo: None,
+                undoes: Some(index),
+                reply: undo.reply,
+                heartbeat_within: undo.heartbeat_within,
+                cancel: None,
+            });
         let step = StepDefinition {
             name,
-            target,
+            work,
             after: edges.after,
             followers: edges.followers,
             when: self.when,
-            request: self.request?.finish(),
             reads: edges.reads,
             complete_within: self.complete_within,
             max_failures: self.max_failures,
@@ -263,6 +292,16 @@ impl ParsedStep {
                     ),
                 ));
             }
+        }
+        if let Some(Some(StepWork::Signal(rule))) = &self.uncalled
+            && rule.on_timeout == Policy::Undo
+        {
+            faults.push(FieldFault::new(
+                format!("{}/signal/on_timeout", self.pointer),
+                format!(
+                    "the step comes after the pivot `{pivot}`, and nothing after a pivot is undone: use \"error\" or \"skip\""
+                ),
+            ));
         }
         if exhausted {
             self.on_exhausted.then = Policy::Error;
@@ -306,7 +345,10 @@ fn target(fields: &mut Fields<'_>, known: &dyn KnownAgents) -> Option<Target> {
     if has_agent && has_url {
         fields.fault("url", "give either `agent` or `url`, not both");
     } else if !has_agent && !has_url {
-        fields.missing("agent", "name a registered agent, or give a `url`");
+        fields.missing(
+            "agent",
+            "name a registered agent, or give a `url`, a `wait` or a `signal`",
+        );
     }
     let agent = fields.string("agent", usize::MAX);
     let url = fields.string("url", LONGEST_URL);

@@ -70,9 +70,12 @@ fn indices(indices: &[StepIndex]) -> Vec<u16> {
 fn a_step_that_says_little_gets_the_defaults() {
     let definition = parse(&json!([{ "name": "one", "agent": "inventory" }])).unwrap();
     let step = &definition.steps[0];
-    assert_eq!(step.target, Target::Agent(AgentName::new("inventory")));
-    assert_eq!(step.request.method, Method::Post);
-    assert!(matches!(step.request.body, Body::Input));
+    assert_eq!(
+        step.target(),
+        Some(&Target::Agent(AgentName::new("inventory")))
+    );
+    assert_eq!(step.request().unwrap().method, Method::Post);
+    assert!(matches!(step.request().unwrap().body, Body::Input));
     assert_eq!(step.complete_within, Span::from_secs(30));
     assert_eq!(step.max_failures, 3);
     assert_eq!(step.on_exhausted, Policy::Error.into());
@@ -124,15 +127,16 @@ fn everything_that_a_step_can_say_is_kept() {
     .unwrap();
     let step = &definition.steps[1];
     assert_eq!(
-        step.target,
+        step.target().cloned().unwrap(),
         Target::Url {
             url: "https://API.allowed.example/base?x=1".into(),
             origin: AgentName::new("https://api.allowed.example:443"),
         }
     );
-    assert_eq!(step.request.method, Method::Put);
+    assert_eq!(step.request().unwrap().method, Method::Put);
     let headers: Vec<_> = step
-        .request
+        .request()
+        .unwrap()
         .headers
         .iter()
         .map(|(name, _)| &**name)

@@ -1,10 +1,13 @@
 //! What a definition asks of agents that cannot do it, or to whom it means nothing: those with queues, and those whose
 //! workers fetch their work. An agent may be registered anew at any time, so these are warnings.
 
+use std::sync::Arc;
+
 use super::{Warning, WarningCode};
 use crate::{
+    agent_check::{AgentCheck, CheckPoint},
     agent_spec::{AgentMode, AgentSpec, RetrySpec},
-    definition::{Definition, ReplyRule, StepDefinition},
+    definition::{Definition, Method, ReplyRule, StepDefinition},
     ids::AgentName,
     queue_address::QUEUE_SCHEME,
 };
@@ -16,6 +19,8 @@ pub struct PlannedAgent {
     /// Whether an endpoint is a queue.
     pub has_queue: bool,
     pub retry: RetrySpec,
+    /// Its last check, if the agent was not changed since.
+    pub check: Option<Arc<AgentCheck>>,
 }
 
 impl From<&AgentSpec> for PlannedAgent {
@@ -25,6 +30,7 @@ impl From<&AgentSpec> for PlannedAgent {
             mode: spec.mode,
             has_queue: endpoints.any(|endpoint| endpoint.url.starts_with(QUEUE_SCHEME)),
             retry: spec.retry.clone(),
+            check: None,
         }
     }
 }
@@ -36,16 +42,18 @@ pub(super) fn check(
 ) {
     for index in definition.forward() {
         let step = definition.step(index);
-        let Some(agent) = agent_of(step.agent()) else {
+        let Some((name, agent)) = step.agent().and_then(|name| Some((name, agent_of(name)?)))
+        else {
             continue;
         };
         let pointer = format!("/steps/{}", index.at());
+        warnings.extend(failed_check(step, name, &agent, &pointer));
         let mut warn = |field: &str, message: String| {
             warnings.push(Warning {
                 code: WarningCode::AgentCannot,
                 step: Some(step.name.clone()),
                 pointer: format!("{pointer}/{field}"),
-                message: format!("agent `{}` {message}", step.agent()),
+                message: format!("agent `{name}` {message}"),
             });
         };
         if let Some(message) = reply_fault(step, &agent) {
@@ -75,6 +83,58 @@ pub(super) fn check(
             let message = "has a queue, where only steps and undos are sent: remove `probe`, or give the agent a URL; the probe would fail, and an operator would have to decide";
             warn("probe", message.to_owned());
         }
+    }
+}
+
+/// What the service failed when it was checked, of what this step relies on.
+fn failed_check(
+    step: &StepDefinition,
+    name: &AgentName,
+    agent: &PlannedAgent,
+    pointer: &str,
+) -> Option<Warning> {
+    let check = agent.check.as_ref()?;
+    let failed = check.failed().filter(|point| relies_on(step, *point));
+    let failed: Vec<_> = failed.map(CheckPoint::as_str).collect();
+    if failed.is_empty() {
+        return None;
+    }
+    Some(Warning {
+        code: WarningCode::AgentFailedCheck,
+        step: Some(step.name.clone()),
+        pointer: pointer.to_owned(),
+        message: format!(
+            "the service of agent `{name}` failed what this step relies on when {} was checked ({}): {}; GET /v1/agents/{name} says what was seen, `provost agent check {name}` checks it again",
+            check.request,
+            check.checked_at,
+            failed.join(", "),
+        ),
+    })
+}
+
+/// Whether the step, its probe or its undo goes wrong without it.
+fn relies_on(step: &StepDefinition, point: CheckPoint) -> bool {
+    match point {
+        CheckPoint::Work
+        | CheckPoint::ErrorClasses
+        | CheckPoint::RetryAfter
+        | CheckPoint::Size
+        | CheckPoint::Latency => true,
+        // Reading may be repeated.
+        CheckPoint::Again
+        | CheckPoint::TwiceAtOnce
+        | CheckPoint::AfterDroppedAnswer
+        | CheckPoint::AfterCompleteBy
+        | CheckPoint::LateRequest => step.method() != Some(Method::Get),
+        CheckPoint::Undo
+        | CheckPoint::UndoTwice
+        | CheckPoint::UndoBeforeWork
+        | CheckPoint::WorkAfterUndo => step.undo.is_some(),
+        CheckPoint::ProbeBeforeWork
+        | CheckPoint::ProbeDuringWork
+        | CheckPoint::ProbeAfterWork
+        | CheckPoint::ProbeOutput => step.probe.is_some(),
+        CheckPoint::ProbeAfterUndo => step.probe.is_some() && step.undo.is_some(),
     }
 }
 

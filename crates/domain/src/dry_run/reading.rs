@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{TaskFields, Warning, WarningCode, expressions};
+use super::{TaskFields, Warning, WarningCode, expressions_of};
 use crate::{
     definition::{Definition, StepDefinition},
     fields::escape,
@@ -60,9 +60,9 @@ pub(super) fn check(
 fn read_by(step: &StepDefinition) -> Vec<(String, Reads)> {
     let condition = step.when.iter();
     let condition = condition.map(|when| ("when".to_owned(), when.reads().clone()));
-    let request = expressions(&step.request).into_iter();
-    let request = request.map(|(pointer, reads)| (pointer.replace('.', "/"), reads));
-    condition.chain(request).collect()
+    let work = expressions_of(step).into_iter();
+    let work = work.map(|(pointer, reads)| (pointer.replace('.', "/"), reads));
+    condition.chain(work).collect()
 }
 
 fn same_condition(a: &StepDefinition, b: &StepDefinition) -> bool {

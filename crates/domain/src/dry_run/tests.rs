@@ -65,7 +65,7 @@ fn steps_are_put_in_an_order_in_which_they_can_run() {
         [("reserve", 1), ("notify", 1), ("charge", 2), ("ship", 3)]
     );
     assert_eq!(names(&report.steps[3].after), ["charge", "reserve"]);
-    assert_eq!(report.steps[2].agent, AgentName::new("z"));
+    assert_eq!(report.steps[2].agent, Some(AgentName::new("z")));
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn a_report_is_written_in_the_words_of_the_api() {
     assert_eq!(
         serde_json::to_value(&report).unwrap(),
         json!({
-            "steps": [{ "name": "a", "agent": "x", "method": "GET", "after": [], "stage": 1, "runs": "always", "attempts": 4, "worst_case": "2m7s" }],
+            "steps": [{ "name": "a", "kind": "call", "agent": "x", "method": "GET", "after": [], "stage": 1, "runs": "always", "attempts": 4, "worst_case": "2m7s" }],
             "critical_path": ["a"],
             "worst_case": "2m7s",
             "complete_within": null,
@@ -330,6 +330,51 @@ fn a_report_is_written_in_the_words_of_the_api() {
             "warnings": [{ "code": "output_unread", "step": "a", "pointer": "/steps/0", "message": "no step reads the output of this GET: remove the step, or read its output" }]
         })
     );
+}
+
+#[test]
+fn a_wait_takes_the_time_that_is_known_and_is_no_call() {
+    let steps = json!([
+        { "name": "a", "wait": { "for": "1h" } },
+        { "name": "b", "wait": { "until": "2026-01-01T04:00:00Z" } },
+        { "name": "c", "wait": { "for": "{{ input.total }}" } },
+        { "name": "d", "signal": { "within": "1m" } },
+    ]);
+    let fields = TaskFields {
+        now: Timestamp::parse("2026-01-01T02:00:00Z"),
+        ..TaskFields::default()
+    };
+    let report = dry_run(&definition(&steps), &fields, &|_| None);
+    let kinds: Vec<_> = report.steps.iter().map(|step| step.kind).collect();
+    assert_eq!(kinds, ["wait", "wait", "wait", "signal"]);
+    assert!(report.steps.iter().all(|step| step.agent.is_none()));
+    assert_eq!(report.steps[0].attempts, 1);
+    let worst: Vec<_> = report.steps.iter().map(|step| step.worst_case).collect();
+    let expected = [3600, 7200, 0, 60].map(Span::from_secs);
+    assert_eq!(worst, expected);
+    let codes: Vec<_> = report.warnings.iter().map(|warning| warning.code).collect();
+    assert!(
+        codes.iter().all(|code| *code == WarningCode::InputNeeded),
+        "{codes:?}"
+    );
+    let input = Payload::from_value(&json!({ "total": "2h", "then": "2026-01-01T03:00:00Z" }));
+    let steps = json!([
+        { "name": "a", "wait": { "for": "{{ input.total }}" } },
+        { "name": "b", "wait": { "until": "{{ input.then }}" } },
+        { "name": "c", "wait": { "until": "{{ input.total }}" } },
+    ]);
+    let fields = TaskFields {
+        input: Some(&input),
+        ..fields
+    };
+    let report = dry_run(&definition(&steps), &fields, &|_| None);
+    assert_eq!(report.worst_case, Span::from_secs(3 * 3600));
+    let warned: Vec<_> = report
+        .warnings
+        .iter()
+        .map(|warning| &warning.pointer)
+        .collect();
+    assert_eq!(warned, ["/steps/2"]);
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::{Warning, WarningCode, expressions};
+use super::{Warning, WarningCode, expressions_of};
 use crate::{
-    definition::{Definition, Method, Policy, StepDefinition},
+    definition::{Definition, Method, Policy, StepDefinition, StepWork},
     ids::{AgentName, StepIndex, StepName},
 };
 
@@ -47,7 +47,7 @@ pub(super) fn check(definition: &Definition, warnings: &mut Vec<Warning>) -> Vec
             warn(WarningCode::UndoNeverRuns, message.to_owned());
             continue;
         }
-        let reads = expressions(&undo.request);
+        let reads = expressions_of(undo);
         let output = reads.iter().find(|(_, reads)| {
             reads.names.contains("output") || reads.steps.contains(step.name.as_str())
         });
@@ -74,7 +74,11 @@ pub(super) fn check(definition: &Definition, warnings: &mut Vec<Warning>) -> Vec
 }
 
 fn asks_for_undo(step: &StepDefinition) -> bool {
-    step.on_permanent == Policy::Undo || step.on_exhausted.then == Policy::Undo
+    let on_timeout = match &step.work {
+        StepWork::Signal(rule) => rule.on_timeout,
+        StepWork::Call { .. } | StepWork::Wait(_) => Policy::Error,
+    };
+    [step.on_permanent, step.on_exhausted.then, on_timeout].contains(&Policy::Undo)
 }
 
 /// Whether anything that may have been done by the time a step fails can be undone: all but what follows it.
@@ -126,11 +130,14 @@ fn plan(definition: &Definition, behind: &[bool]) -> Vec<UndoStep> {
         };
         stages[index.at()] += 1;
         let undo = definition.step(undo);
+        let (Some(agent), Some(method)) = (undo.agent(), undo.method()) else {
+            continue;
+        };
         plan.push(UndoStep {
             name: undo.name.clone(),
             undoes: step.name.clone(),
-            agent: undo.agent().clone(),
-            method: undo.request.method.as_str(),
+            agent: agent.clone(),
+            method: method.as_str(),
             stage: stage + 1,
             probe: step.probe.is_some(),
         });
@@ -151,7 +158,10 @@ fn not_undoable(definition: &Definition, behind: &[bool], warnings: &mut Vec<War
         .forward()
         .filter(|index| !behind[index.at()])
         .map(|index| definition.step(index))
-        .filter(|step| step.undo.is_none() && !step.pivot && step.request.method != Method::Get)
+        .filter(|step| {
+            let may_change = step.method().is_some_and(|method| method != Method::Get);
+            step.undo.is_none() && !step.pivot && may_change
+        })
         .map(|step| step.name.as_str())
         .collect();
     if !names.is_empty() {

@@ -31,9 +31,11 @@ fn render(request: Value, input: Value) -> Result<Rendered, String> {
         output: None,
         request: None,
         response: None,
+        signal: None,
         budget: &Budget::evaluation(),
     };
-    render_request(&definition.steps[0].request, &scope, None).map_err(|error| error.to_string())
+    render_request(definition.steps[0].request().unwrap(), &scope, None)
+        .map_err(|error| error.to_string())
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! What templates see: `input`, `task` (id, key, labels), `steps.<name>.output`; in an undo also the
-//! step's own `output` and `request`, in a probe the `response`. Nothing is read or copied before an expression asks for it.
+//! step's own `output` and `request`, in a probe the `response`, in the condition of a signal its payload. Nothing is read or copied before an expression asks for it.
 
 use std::collections::BTreeMap;
 
@@ -28,6 +28,8 @@ pub struct Scope<'a> {
     pub request: Option<&'a Payload>,
     /// In a probe: the answer, with its `status` and `body`.
     pub response: Option<&'a Payload>,
+    /// In the condition of a signal: its payload.
+    pub signal: Option<&'a Payload>,
     /// What all evaluations together may cost that are made with this scope, or share it.
     pub budget: &'a Budget,
 }
@@ -45,6 +47,7 @@ impl<'a> Scope<'a> {
             output: None,
             request: None,
             response: None,
+            signal: None,
             budget,
         }
     }
@@ -76,6 +79,7 @@ impl<'a> Scope<'a> {
             "output" => self.output,
             "request" => self.request,
             "response" => self.response,
+            "signal" => self.signal,
             _ => None,
         }
     }

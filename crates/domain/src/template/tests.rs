@@ -40,6 +40,7 @@ impl Data {
             output: None,
             request: None,
             response: None,
+            signal: None,
             budget: &self.budget,
         }
     }

@@ -48,12 +48,13 @@ pub struct BulkCommandBody {
     /// These tasks; alternatively use filters. A task is selected if it matches every filter.
     #[schema(max_items = 1000)]
     ids: Option<Vec<Uuid>>,
-    /// One of the states in which the command is possible; the default is all of them.
+    /// One of the states in which the command is possible; the default is all of them but `processed`, in which an undo is possible.
     #[schema(example = "error")]
     state: Option<TaskStateSchema>,
     #[schema(example = "order")]
     workflow: Option<String>,
     key: Option<String>,
+    /// Tasks with a step of this agent, whichever of their steps failed.
     #[schema(example = "payments")]
     agent: Option<String>,
     labels: Option<LabelsSchema>,
@@ -61,6 +62,8 @@ pub struct BulkCommandBody {
     created_after: Option<String>,
     #[schema(format = DateTime)]
     created_before: Option<String>,
+    /// Only tasks that will be late by what is known.
+    at_risk: Option<bool>,
     /// Instead of ids and filters: every task in a state in which the command is possible.
     #[schema(default = false)]
     all: Option<bool>,
@@ -178,7 +181,7 @@ bulk_command!(
     json!({"workflow": "order", "labels": {"campaign": "spring"}, "dry_run": true}),
     BulkAction::Undo,
     "Undo many tasks",
-    "For tasks that are pending, processing, paused or in error."
+    "For tasks that are pending, processing, paused or in error; with `\"state\": \"processed\"`, for those that are done."
 );
 bulk_command!(
     cancel_tasks,

@@ -125,7 +125,7 @@ fn selection(action: BulkAction, fields: &mut Fields<'_>) -> TaskSelection {
 fn filter(action: BulkAction, fields: &mut Fields<'_>) -> TaskFilter {
     TaskFilter {
         states: fields
-            .choice("state", &action.states())
+            .choice("state", &action.named_states())
             .into_iter()
             .collect(),
         workflow: fields.string("workflow", LONGEST),
@@ -134,6 +134,7 @@ fn filter(action: BulkAction, fields: &mut Fields<'_>) -> TaskFilter {
         labels: fields.string_map("labels", LONGEST).into_iter().collect(),
         created_after: time(fields, "created_after"),
         created_before: time(fields, "created_before"),
+        at_risk: fields.boolean("at_risk").unwrap_or(false),
     }
 }
 

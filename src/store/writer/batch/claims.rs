@@ -23,6 +23,10 @@ impl BatchDraft {
             // The ready steps stay queued.
             return loaded.draft.ready.clear();
         }
+        if loaded.draft.task.has_step_limits() {
+            // They are counted before they are claimed.
+            return loaded.draft.ready.clear();
+        }
         // A claim whose request cannot be made may make further steps ready.
         while !loaded.draft.ready.is_empty() {
             for step in std::mem::take(&mut loaded.draft.ready) {
@@ -30,15 +34,16 @@ impl BatchDraft {
                     // It stays queued.
                     continue;
                 }
-                let definition = loaded.draft.task.definition(step);
+                let Some(agent) = loaded.draft.task.definition(step).agent().cloned() else {
+                    continue;
+                };
                 let claim = StepRef { task: id, step };
                 if self.culprits.contains(&Culprit::Claim(claim)) {
                     continue;
                 }
-                let Some(permit) = local.try_take(definition.agent()) else {
-                    let priority = loaded.draft.task.details.priority;
-                    let position = QueueRank::new(claim, priority);
-                    self.claims.enqueue(definition.agent(), position);
+                let Some(permit) = local.try_take(&agent) else {
+                    let position = QueueRank::new(claim, loaded.draft.task.turn());
+                    self.claims.enqueue(&agent, position);
                     continue;
                 };
                 self.claiming = Some(claim);
@@ -57,9 +62,12 @@ impl BatchDraft {
     pub(super) fn claim_queued(&mut self, local: &dyn LocalScheduler) -> usize {
         let mut plan = std::mem::replace(&mut self.claims, ClaimPlan::new(false));
         let result = plan.claim(&mut QueuedClaims { draft: self, local });
-        self.claimed.drained.extend(result.drained);
+        let drained = result.drained.into_iter();
+        let drained = drained.filter(|agent| !self.lanes.is_to_be_read(agent));
+        self.claimed.drained.extend(drained);
         self.claimed.gone.extend(result.gone);
-        result.claimed.max(usize::from(self.is_unread))
+        let is_more = self.is_unread || self.lanes.has_moved();
+        result.claimed.max(usize::from(is_more))
     }
 }
 
@@ -87,6 +95,15 @@ impl ClaimSteps for QueuedClaims<'_> {
         let Some(loaded) = draft.tasks.get_mut(&task) else {
             return ClaimAttempt::NotClaimed;
         };
+        if !draft.lanes.allows(claim, agent, &loaded.draft.task) {
+            return ClaimAttempt::NotClaimed;
+        }
+        if draft.lanes.needs_lane(claim, &loaded.draft.task) {
+            // Another instance has put it there: it is claimed once its lane is read.
+            draft.lanes.read_by_lanes(agent);
+            draft.is_unread = true;
+            return ClaimAttempt::NotClaimed;
+        }
         let Some(permit) = local.take_for_queued(agent) else {
             return ClaimAttempt::NoSlot;
         };
@@ -101,6 +118,7 @@ impl ClaimSteps for QueuedClaims<'_> {
         }
         let attempt = match claimed {
             Ok(Some(call)) => {
+                draft.lanes.claimed(claim);
                 draft.dispatches.push(dispatch(call, draft.instant, permit));
                 ClaimAttempt::Claimed
             }
@@ -108,12 +126,8 @@ impl ClaimSteps for QueuedClaims<'_> {
             Ok(None) => ClaimAttempt::NotClaimed,
             Err(_) => {
                 // By the record it is still queued.
-                if draft
-                    .claimed
-                    .found
-                    .iter()
-                    .any(|found| found.agent == *agent)
-                {
+                let mut found = draft.claimed.found.iter();
+                if draft.lanes.has_found(claim) || found.any(|found| found.agent == *agent) {
                     loaded.note_refusal(&mut draft.stale_refusals);
                 }
                 ClaimAttempt::NotClaimed

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 
 use super::{BatchDraft, LoadedTask, Unreadable};
 use crate::{
-    domain::{AgentName, Command, QueueRank, QueuedStep, StepRef, Task, TaskId},
+    domain::{AgentName, Command, LaneRule, QueueRank, QueuedStep, StepRef, Task, TaskId},
     store::{
         LocalScheduler, StoreError, Transaction, UnreadableTask,
         writer::{
@@ -32,6 +32,17 @@ pub(in crate::store::writer) struct Queues<'w, 'g> {
     pub is_shared: bool,
 }
 
+/// Where a part of its queue is damaged, those of other agents go on.
+pub(super) fn damaged(error: StoreError, agent: &AgentName) -> Halted {
+    match error {
+        StoreError::Unreadable(_) => Halted::Damaged(Damage {
+            tasks: Vec::new(),
+            queues: vec![agent.clone()],
+        }),
+        error => error.into(),
+    }
+}
+
 impl BatchDraft {
     /// Plans claims: from the queues whose heads are known, and from those that are to be read.
     pub(in crate::store::writer) async fn plan_claims(
@@ -44,6 +55,17 @@ impl BatchDraft {
         for request in requests {
             if let Request::ClaimQueued { agents, .. } = request {
                 for agent in agents {
+                    let rule = local.lane_rule(agent);
+                    let limited = || queues.heads.is_limited(agent);
+                    let rule = rule.or_else(|| limited().then(|| LaneRule::undivided().into()));
+                    if let Some(rule) = rule {
+                        queues.heads.forget(agent);
+                        match queues.may_read {
+                            true => self.read_lanes(agent, rule, queues, tx, local).await?,
+                            false => self.is_unread = true,
+                        }
+                        continue;
+                    }
                     match queues.heads.is_usable(agent) {
                         true => {}
                         false if queues.may_read => {
@@ -57,7 +79,10 @@ impl BatchDraft {
         }
         let (claims, faults) = (&mut self.claims, &self.faults);
         queues.heads.known(|agent, head| {
-            if let Some(read) = claims.read(agent, local.free(agent), 0) {
+            if local.lane_rule(agent).is_none()
+                && !queues.heads.is_limited(agent)
+                && let Some(read) = claims.read(agent, local.free(agent), 0)
+            {
                 let task = |position: &QueueRank| position.step().task;
                 let steps = head.steps().filter(|position| {
                     !faults.rests(task(position)) && queues.taken.take_task(task(position))
@@ -87,14 +112,8 @@ impl BatchDraft {
             read.limit = read.limit.max(AHEAD);
         }
         let steps = match tx.queued(agent, read.limit).await {
-            // The queues of other agents go on.
-            Err(StoreError::Unreadable(_)) => {
-                return Err(Halted::Damaged(Damage {
-                    tasks: Vec::new(),
-                    queues: vec![agent.clone()],
-                }));
-            }
-            steps => steps?,
+            Ok(steps) => steps,
+            Err(error) => return Err(damaged(error, agent)),
         };
         let is_left_alone = |task| self.faults.rests(task);
         let found = steps.iter().map(QueuedStep::position).collect();

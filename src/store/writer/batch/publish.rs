@@ -5,7 +5,10 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::{BatchDraft, LoadedTask, PendingReply};
+use super::{
+    BatchDraft, LoadedTask, PendingReply,
+    lanes::{ended_steps, lanes_of},
+};
 use crate::{
     domain::{Sender, StepRef, TaskId},
     planted,
@@ -70,12 +73,14 @@ impl BatchDraft {
         });
         self.dropped.extend(own);
         let alerts = draft.alerts.into_iter();
+        let lanes = lanes_of(&draft.task, &draft.changed, local);
         let is_row_kept = row.is_some_and(|row| row.is_kept(&draft.task));
         self.batch.changes.push(TaskChange {
             task: Arc::new(draft.task),
             base,
             is_row_kept,
             steps: draft.changed,
+            lanes,
             events: draft.events,
             alerts: alerts.map(|alert| (Uuid::now_v7(), alert)).collect(),
             drops_elsewhere: !others.is_empty(),
@@ -104,14 +109,25 @@ impl BatchDraft {
         }
         // Before the pending steps: a queue may have been drained and have grown again in one batch.
         let claimed = std::mem::take(&mut self.claimed);
+        self.lanes.publish(heads, local);
         for agent in heads.saved(claimed, &batch.changes, is_shared, self.now) {
             local.queue_drained(&agent);
         }
         for change in &batch.changes {
             change.log_errors();
+            if ended_steps(change).next().is_some() {
+                for agent in heads.freed_keys(&change.task.details.step_keys()) {
+                    local.lane_freed(&agent);
+                }
+            }
             for step in &change.steps {
+                let Some(agent) = change.task.definition(*step).agent() else {
+                    continue;
+                };
                 if let Some(due_at) = change.task.due_at(*step) {
-                    local.pending(change.task.definition(*step).agent(), due_at, self.now);
+                    local.pending(agent, due_at, self.now);
+                } else if !change.lanes.is_empty() {
+                    local.lane_freed(agent);
                 }
             }
         }

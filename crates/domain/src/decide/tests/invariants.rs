@@ -20,6 +20,10 @@ struct Shape {
     extend: bool,
     max_failures: u32,
     when: u8,
+    /// Instead of a call.
+    wait: bool,
+    /// It waits for a signal.
+    signal: bool,
     /// Whether it can be undone, says so on failure, drops its call, is a pivot, has a probe.
     undo: bool,
     give_up: bool,
@@ -35,6 +39,7 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
         any::<bool>(),
         0..3u32,
         0..4u8,
+        (weighted(0.2), any::<bool>()),
         (
             weighted(0.7),
             weighted(0.4),
@@ -43,21 +48,25 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
             weighted(0.4),
         ),
     )
-        .prop_map(|(after, skip, extend, max_failures, when, undo)| {
-            let (undo, give_up, drop, pivot, probe) = undo;
-            Shape {
-                after,
-                skip,
-                extend,
-                max_failures,
-                when,
-                undo: undo && !pivot,
-                give_up,
-                drop,
-                pivot,
-                probe,
-            }
-        });
+        .prop_map(
+            |(after, skip, extend, max_failures, when, (wait, signal), undo)| {
+                let (undo, give_up, drop, pivot, probe) = undo;
+                Shape {
+                    after,
+                    skip,
+                    extend,
+                    max_failures,
+                    when,
+                    wait,
+                    signal,
+                    undo: undo && !pivot && !wait,
+                    give_up,
+                    drop,
+                    pivot: pivot && !wait,
+                    probe,
+                }
+            },
+        );
     vec(shape, 1..7)
 }
 
@@ -93,7 +102,23 @@ fn steps(shapes: &[Shape]) -> Value {
         if shape.probe {
             step["probe"] = json!({ "request": { "path": "/" } });
         }
+        if shape.wait {
+            let step = step.as_object_mut().unwrap();
+            step.retain(|field, _| ["name", "after", "on_permanent"].contains(&field.as_str()));
+            let span = match shape.when {
+                3 => "{{ input.missing }}",
+                _ => "10s",
+            };
+            match shape.signal {
+                false => step.insert("wait".to_owned(), json!({ "for": span })),
+                true => {
+                    let signal = json!({ "within": "10s", "on_timeout": policy });
+                    step.insert("signal".to_owned(), signal)
+                }
+            };
+        }
         match shape.when {
+            3 if shape.wait => {}
             1 => step["when"] = json!("input.total > 100"),
             2 => step["when"] = json!("input.missing > 1"),
             3 => step["request"] = json!({ "path": "/{{ input.missing }}" }),
@@ -122,6 +147,7 @@ enum Ask {
     Expire(usize, u32),
     Lose(usize, u32),
     Overdue,
+    Signal(usize, bool),
     Retry(Option<usize>),
     Again(usize),
     SkipFailed,
@@ -158,6 +184,7 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
         4 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Expire(s, b)),
         2 => (step.clone(), behind).prop_map(|(s, b)| Ask::Lose(s, b)),
         1 => Just(Ask::Overdue),
+        3 => (step.clone(), any::<bool>()).prop_map(|(s, b)| Ask::Signal(s, b)),
         3 => proptest::option::of(step.clone()).prop_map(Ask::Retry),
         2 => step.clone().prop_map(Ask::Again),
         1 => Just(Ask::SkipFailed),
@@ -281,6 +308,11 @@ impl Ask {
                 cause: Expiry::InstanceLost,
             },
             Ask::Overdue => Command::Overdue,
+            Ask::Signal(step, first) => Command::Signal {
+                step: at(step),
+                payload: Payload::null(),
+                digest: ReplyDigest(first.to_string()),
+            },
             Ask::Retry(step) => Command::Retry {
                 step: step.as_ref().map(due),
                 body: None,
@@ -348,7 +380,13 @@ proptest! {
                 prop_assert_eq!(before, rest, "a late reply changed something");
                 continue;
             }
-            prop_assert!(!before.is_ended(), "an ended task accepted {:?}", command);
+            let is_undone = matches!(command, Command::Undo { .. })
+                && before.status() == TaskStatus::Processed;
+            prop_assert!(
+                is_undone || !before.is_ended(),
+                "an ended task accepted {:?}",
+                command
+            );
             if let Command::Heartbeat { .. } = command {
                 check(after)?;
                 continue;
@@ -371,7 +409,7 @@ fn without_reply_logs(task: &Task, with: &Task) -> Task {
     task
 }
 
-/// A bulk command searches all states in which a task accepts it.
+/// A bulk command can search all states in which a task accepts it.
 fn bulk_states(bench: &Bench) -> Result<(), TestCaseError> {
     let reason = None;
     let retry = Command::Retry {
@@ -393,7 +431,7 @@ fn bulk_states(bench: &Bench) -> Result<(), TestCaseError> {
         let state = bench.draft.task.status();
         let mut copy = Draft::on(bench.draft.task.clone());
         let is_accepted = copy.apply(command, &bench.by, bench.now).is_ok();
-        let is_searched = action.states().contains(&state);
+        let is_searched = action.named_states().contains(&state);
         prop_assert!(
             is_searched || !is_accepted,
             "{action:?} of a task that is {state:?}"
@@ -436,6 +474,14 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
         );
         if task.paused {
             prop_assert_eq!(task.due_at(index), None);
+        }
+        if !task.definition(index).is_call() {
+            prop_assert_eq!(step.effect, Effect::Known, "{:?} took effect", index);
+            prop_assert_eq!(task.due_at(index), None);
+            let is_idle = matches!(step.state, StepState::Pending { .. }) && !task.paused;
+            prop_assert!(!is_idle, "{index:?} does not begin to wait");
+            let has_begun = step.status() == StepStatus::Processing;
+            prop_assert_eq!(has_begun, task.waits_for_event(index));
         }
         let waits = matches!(step.state, StepState::Pending { .. });
         let tried = waits || matches!(step.state, StepState::Processing { .. });
@@ -529,7 +575,7 @@ fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCas
     let again = matches!(command, Command::RetryFrom { .. });
     for index in before.indexes() {
         let (old, new) = (before.step(index), after.step(index));
-        if again {
+        if again && before.definition(index).is_call() {
             prop_assert_eq!(
                 old.may_have_taken_effect(),
                 new.may_have_taken_effect(),
@@ -538,12 +584,15 @@ fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCas
             );
         }
         let claimed = matches!(command, Command::Claim { step, .. } if *step == index);
-        let expected = old.attempt.0 + u32::from(claimed);
+        let is_call = before.definition(index).is_call();
+        // A wait is not claimed: it begins.
+        let begun = !is_call && new.attempt != old.attempt;
+        let expected = old.attempt.0 + u32::from(claimed || begun);
         prop_assert_eq!(new.attempt.0, expected, "attempts count claims, one by one");
         let most = before.definition(index).max_failures;
         let left_behind = !before.is_current(index);
         let expired = match command {
-            Command::Expire { step, cause, .. } if *step == index && !left_behind => {
+            Command::Expire { step, cause, .. } if *step == index && !left_behind && is_call => {
                 *cause == Expiry::CompleteBy || old.failure_count < most
             }
             Command::Reply {

@@ -113,7 +113,7 @@ fn a_permanent_error_ends_the_step_and_raises_an_alert() {
     assert_eq!(error.step.as_ref().unwrap().as_str(), "reserve");
     assert!(matches!(
         bench.draft.alerts.as_slice(),
-        [AlertChange::Raise { step: StepIndex(0), kind: AlertKind::TaskError, message }] if message.contains("402")
+        [AlertChange::Raise { step: StepIndex(0), kind: AlertKind::TaskError, message, .. }] if message.contains("402")
     ));
 }
 

@@ -464,22 +464,70 @@ fn an_undo_sees_the_request_that_it_undoes() {
         })
     )]));
     bench.process("charge");
-    // A task that is processed has ended, so the undo is asked for before its last step is done.
-    assert!(matches!(
-        bench.apply(Command::Undo { reason: None }),
-        Err(Refusal::Ended(_))
-    ));
-    let mut bench = Bench::new(json!([
-        undoable("charge", json!({
-            "request": { "path": "/charges", "body": { "amount": "{{ input.total }}" } },
-            "undo": { "request": { "path": "/refunds", "body": { "amount": "{{ request.body.amount }}", "of": "{{ output.id }}" } } }
-        })),
-        { "name": "ship", "agent": "x" },
-    ]));
-    bench.process("charge");
     bench.apply(Command::Undo { reason: None }).unwrap();
     let call = call_of(&mut bench, "charge.undo");
     assert_eq!(call.body.as_deref(), Some(r#"{"amount":30,"of":"charge"}"#));
+}
+
+#[test]
+fn what_is_processed_is_undone_as_what_is_under_way() {
+    let mut bench = Bench::new(diamond(json!({})));
+    for step in ["start", "left", "right", "join"] {
+        bench.process(step);
+    }
+    assert_eq!(bench.task(), TaskStatus::Processed);
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Undoing);
+    assert_eq!(bench.draft.task.ended_at(), None);
+    bench.process("join.undo");
+    bench.process("right.undo");
+    bench.process("left.undo");
+    bench.process("start.undo");
+    assert_eq!(bench.task(), TaskStatus::Undone);
+    assert_eq!(bench.draft.task.ended_at(), Some(bench.now));
+    let again = bench.apply(Command::Undo { reason: None });
+    assert!(matches!(again, Err(Refusal::Ended("undone"))), "{again:?}");
+}
+
+#[test]
+fn behind_a_pivot_what_is_processed_stays() {
+    let steps =
+        json!([undoable("charge", json!({})), { "name": "ship", "agent": "x", "pivot": true }]);
+    let mut bench = Bench::new(steps);
+    bench.process("charge");
+    bench.process("ship");
+    let refused = bench.apply(Command::Undo { reason: None });
+    assert!(
+        matches!(refused, Err(Refusal::PastPivot { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(bench.task(), TaskStatus::Processed);
+}
+
+#[test]
+fn what_is_processed_is_undone_only_for_so_long() {
+    let steps = json!([undoable("charge", json!({}))]);
+    for (late, is_undone) in [(0, true), (1, false)] {
+        let mut details = Arc::into_inner(details(&steps, None)).unwrap();
+        let policies = Policies::parse(r#"{"undoable_for":"30d"}"#).unwrap();
+        let source = Payload::from_value(&steps);
+        details.definition =
+            Arc::new(parse_steps(&source, "", &policies, &Limits::default(), &Accepted).unwrap());
+        let mut bench = Bench::new(steps.clone());
+        bench.draft = Draft::submit(Arc::new(details), bench.now);
+        bench.process("charge");
+        bench.later(Span::from_millis(30 * 86_400_000 + late));
+        let undone = bench.apply(Command::Undo { reason: None });
+        assert_eq!(undone.is_ok(), is_undone, "{undone:?}");
+        if let Err(refusal) = undone {
+            assert!(matches!(refusal, Refusal::UndoExpired { .. }));
+            assert!(
+                refusal.to_string().contains("for 30d after that"),
+                "{refusal}"
+            );
+            assert_eq!(bench.task(), TaskStatus::Processed);
+        }
+    }
 }
 
 #[test]

@@ -24,6 +24,101 @@ fn a_step_has_one_target() {
 }
 
 #[test]
+fn a_wait_says_how_long_and_nothing_of_a_call() {
+    let waits = |wait: Value| json!([{ "name": "a", "wait": wait }]);
+    for (wait, pointer, message) in [
+        (json!({}), "/for", "is missing: give a duration such as"),
+        (
+            json!({ "for": null }),
+            "/for",
+            "is missing: give a duration",
+        ),
+        (
+            json!({ "for": "1h", "until": "2026-01-31T09:30:00Z" }),
+            "/until",
+            "not both",
+        ),
+        (json!({ "for": "an hour" }), "/for", "must give a duration"),
+        (json!({ "for": "3651d" }), "/for", "of at most 3650d"),
+        (json!({ "for": 3600 }), "/for", "must be a string"),
+        (json!({ "until": "tomorrow" }), "/until", "must give a time"),
+        (json!({ "for": "{{ input." }), "/for", ""),
+        (
+            json!({ "for": "{{ steps.b.output }}" }),
+            "/for",
+            "no step `b`",
+        ),
+        (
+            json!({ "fro": "1h", "for": "1h" }),
+            "/fro",
+            "did you mean `for`",
+        ),
+        (json!("1h"), "", "must be an object"),
+    ] {
+        refused(waits(wait), &format!("/steps/0/wait{pointer}"), message);
+    }
+    for field in [
+        "agent",
+        "url",
+        "request",
+        "complete_within",
+        "undo",
+        "pivot",
+    ] {
+        let mut step = json!({ "name": "a", "wait": { "for": "1h" } });
+        step[field] = json!(null);
+        refused(
+            json!([step]),
+            &format!("/steps/0/{field}"),
+            "belongs to steps that call a service",
+        );
+    }
+    refused(
+        json!([{ "name": "a", "wait": { "for": "1h" }, "waits": 1 }]),
+        "/steps/0/waits",
+        "did you mean `wait`",
+    );
+}
+
+#[test]
+fn a_signal_says_how_long_it_is_awaited() {
+    let signals = |signal: Value| json!([{ "name": "a", "signal": signal }]);
+    for (signal, pointer, message) in [
+        (json!({}), "/within", "is missing: say how long"),
+        (json!({ "within": "0s" }), "/within", "from 1s to 3650d"),
+        (
+            json!({ "within": "1h", "on_timeout": "retry" }),
+            "/on_timeout",
+            "must be \"error\"",
+        ),
+        (
+            json!({ "within": "1h", "for": "1h" }),
+            "/for",
+            "unknown field",
+        ),
+    ] {
+        refused(
+            signals(signal),
+            &format!("/steps/0/signal{pointer}"),
+            message,
+        );
+    }
+    let both = json!([{ "name": "a", "signal": { "within": "1h" }, "wait": { "for": "1h" } }]);
+    refused(both, "/steps/0/signal", "not both");
+    let behind = json!([
+        { "name": "a", "agent": "inventory", "pivot": true },
+        { "name": "b", "signal": { "within": "1h", "on_timeout": "undo" } },
+    ]);
+    refused(
+        behind,
+        "/steps/1/signal/on_timeout",
+        "comes after the pivot",
+    );
+    let call = json!([{ "name": "a", "signal": { "within": "1h" }, "agent": "x" }]);
+    refused(call, "/steps/0/agent", "or remove `signal`");
+}
+
+#[test]
 fn only_plain_urls_are_called() {
     for (url, message) in [
         ("http://elsewhere", "may not be called"),
@@ -118,7 +213,7 @@ fn requests_are_checked() {
 fn what_is_sent_follows_from_method_and_body() {
     let body = |request: Value| {
         let definition = parse(&only(json!({ "request": request }))).unwrap();
-        match &definition.steps[0].request.body {
+        match &definition.steps[0].request().unwrap().body {
             Body::None => "none",
             Body::Input => "input",
             Body::Json(_) => "json",

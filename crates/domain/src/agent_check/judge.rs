@@ -1,0 +1,677 @@
+//! From what a check has seen to what holds.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::{
+    CheckAnswer, CheckFinding, CheckObservations, CheckPoint, CheckStatus, CheckedCall, CheckedStep,
+};
+use crate::payload::Payload;
+
+use CheckStatus::{Failed, Inconclusive, NotApplicable, Passed};
+
+/// A response should leave time for a second attempt within the step's time.
+const ATTEMPTS_IN_TIME: u64 = 2;
+
+/// One finding for each point, in their order.
+pub fn judge(seen: &CheckObservations) -> Vec<CheckFinding> {
+    let points = CheckPoint::ALL.iter();
+    points.map(|point| seen.judge_point(*point)).collect()
+}
+
+/// The status, what was seen, and where.
+type Judged = (CheckStatus, String, Vec<u32>);
+
+fn judged(status: CheckStatus, seen: impl Into<String>, calls: &[&CheckedCall]) -> Judged {
+    let exchanges = calls.iter().flat_map(|call| call.exchanges.iter().copied());
+    (status, seen.into(), exchanges.collect())
+}
+
+fn not_applicable(why: &str) -> Judged {
+    (NotApplicable, why.to_owned(), Vec::new())
+}
+
+const NO_UNDO: &str = "the request names no `undo`";
+const NO_PROBE: &str = "the request names no `probe`";
+
+impl CheckObservations {
+    fn judge_point(&self, name: CheckPoint) -> CheckFinding {
+        let (status, seen, exchanges) = match name {
+            CheckPoint::Work => self.work(),
+            CheckPoint::Again => self.again(),
+            CheckPoint::TwiceAtOnce => self.twice_at_once(),
+            CheckPoint::AfterDroppedAnswer => self.after_dropped_answer(),
+            CheckPoint::AfterCompleteBy => self.after_complete_by(),
+            CheckPoint::LateRequest => self.late_request(),
+            CheckPoint::Undo => self.undo(),
+            CheckPoint::UndoTwice => self.undo_twice(),
+            CheckPoint::UndoBeforeWork => self.undo_before_work(),
+            CheckPoint::WorkAfterUndo => self.work_after_undo(),
+            CheckPoint::ProbeBeforeWork => self.probe_before_work(),
+            CheckPoint::ProbeDuringWork => self.probe_during_work(),
+            CheckPoint::ProbeAfterWork => self.probe_after_work(),
+            CheckPoint::ProbeOutput => self.probe_output(),
+            CheckPoint::ProbeAfterUndo => self.probe_after_undo(),
+            CheckPoint::ErrorClasses => self.error_classes(),
+            CheckPoint::RetryAfter => self.retry_after(),
+            CheckPoint::Size => self.size(),
+            CheckPoint::Latency => self.latency(),
+        };
+        CheckFinding {
+            name,
+            status,
+            seen,
+            exchanges,
+        }
+    }
+
+    /// Why a point was not reached.
+    fn not_reached(&self) -> Judged {
+        let why = match (&self.cut_short, &self.work) {
+            (Some(why), _) => format!("not checked: {why}"),
+            (None, Some(work)) if work.output().is_none() => {
+                "not checked: the work itself did not succeed".to_owned()
+            }
+            _ => "not checked".to_owned(),
+        };
+        (Inconclusive, why, Vec::new())
+    }
+
+    fn work(&self) -> Judged {
+        let Some(work) = &self.work else {
+            return self.not_reached();
+        };
+        match &work.answer {
+            CheckAnswer::Output(_) => judged(Passed, work.answer.to_string(), &[work]),
+            CheckAnswer::TooLarge => {
+                judged(Inconclusive, "its response is too large: see size", &[work])
+            }
+            CheckAnswer::Promised => judged(
+                Failed,
+                "it promised to reply later (202): a check needs the reply in the response",
+                &[work],
+            ),
+            answer => judged(Failed, answer.to_string(), &[work]),
+        }
+    }
+
+    /// Equal outputs show that work was done once only if those of other keys differ.
+    fn outputs_tell_keys_apart(&self) -> bool {
+        let firsts = [
+            self.work.as_ref(),
+            self.at_once.as_ref().map(|calls| &calls[0]),
+            self.complete_by.as_ref().map(|calls| &calls[0]),
+        ];
+        let outputs: Vec<_> = firsts
+            .into_iter()
+            .flatten()
+            .filter_map(CheckedCall::output)
+            .collect();
+        let mut others = outputs.iter().skip(1);
+        // With one alone, nothing is known, and nothing is held against it.
+        outputs.len() < 2 || others.any(|other| !same(outputs[0], other))
+    }
+
+    /// The same key twice: both must have the output of the first.
+    fn once(&self, first: &CheckedCall, second: &CheckedCall) -> Judged {
+        let calls = [first, second];
+        match (&first.answer, &second.answer) {
+            (CheckAnswer::Output(a), CheckAnswer::Output(b)) if !same(a, b) => judged(
+                Failed,
+                "both succeeded, with different outputs: the work was done twice, or the first response is not remembered",
+                &calls,
+            ),
+            (CheckAnswer::Output(_), CheckAnswer::Output(_)) if !self.outputs_tell_keys_apart() => {
+                judged(
+                    Inconclusive,
+                    "both had the same output, but so has every other key: let the output contain an id of the work, or use `task.id` in the request",
+                    &calls,
+                )
+            }
+            (CheckAnswer::Output(_), CheckAnswer::Output(_)) => {
+                judged(Passed, "both had the same output", &calls)
+            }
+            (CheckAnswer::Output(_), other) => judged(
+                Failed,
+                format!("one succeeded, the other did not: {other}"),
+                &calls,
+            ),
+            (other, _) => judged(Failed, other.to_string(), &calls),
+        }
+    }
+
+    fn again(&self) -> Judged {
+        match (&self.work, &self.again) {
+            (Some(work), Some(again)) => self.once(work, again),
+            _ => self.not_reached(),
+        }
+    }
+
+    fn twice_at_once(&self) -> Judged {
+        match &self.at_once {
+            Some([one, other]) => {
+                let (one, other) = match one.output() {
+                    Some(_) => (one, other),
+                    None => (other, one),
+                };
+                let (status, seen, exchanges) = self.once(one, other);
+                let is_repeat = one.exchanges.len().max(other.exchanges.len()) > 1;
+                if status == Failed && is_repeat && self.again().0 == Failed {
+                    let seen =
+                        "the second had to be repeated after the response to the first: see again";
+                    return (Inconclusive, seen.to_owned(), exchanges);
+                }
+                (status, seen, exchanges)
+            }
+            None => self.not_reached(),
+        }
+    }
+
+    fn after_dropped_answer(&self) -> Judged {
+        if !self.step.has_probe {
+            return not_applicable(
+                "the request names no `probe`, without which nobody sees what the dropped call did",
+            );
+        }
+        let Some(dropped) = &self.dropped else {
+            return self.not_reached();
+        };
+        let mut calls = vec![&dropped.repeat];
+        calls.extend(&dropped.probe);
+        calls.extend(&dropped.probe_after);
+        let (status, seen) = if dropped.repeat.output().is_none() {
+            (
+                Failed,
+                format!(
+                    "the repeated request did not succeed: {}",
+                    dropped.repeat.answer
+                ),
+            )
+        } else if !self.knows_what_is_done() {
+            (
+                Inconclusive,
+                "the probe does not tell what is done".to_owned(),
+            )
+        } else {
+            let before = dropped.probe.as_ref().map(|probe| &probe.answer);
+            let after = dropped.probe_after.as_ref().map(|probe| &probe.answer);
+            match (before, after) {
+                (Some(CheckAnswer::Done(before)), Some(CheckAnswer::Done(after))) => {
+                    if !same(before, after) {
+                        (Failed, "the probe found the work of the dropped call done, and after the repeat another one".to_owned())
+                    } else if self.finds_same_for_other_key(before) {
+                        (Inconclusive, "the probe finds the same for every key, so it does not show whether the work was done twice".to_owned())
+                    } else {
+                        (
+                            Passed,
+                            "the dropped call did the work, and the repeat found it".to_owned(),
+                        )
+                    }
+                }
+                (Some(CheckAnswer::NotDone), Some(CheckAnswer::Done(_))) => (
+                    Passed,
+                    "the dropped call did nothing, and the repeat did the work".to_owned(),
+                ),
+                (Some(probe), _) => (Inconclusive, format!("by the probe: {probe}")),
+                (None, _) => return self.not_reached(),
+            }
+        };
+        let (status, seen, mut exchanges) = judged(status, seen, &calls);
+        exchanges.push(dropped.exchange);
+        exchanges.sort_unstable();
+        (status, seen, exchanges)
+    }
+
+    fn finds_same_for_other_key(&self, found: &Payload) -> bool {
+        match self.probe_after.as_ref().map(|probe| &probe.answer) {
+            Some(CheckAnswer::Done(other)) => same(found, other),
+            _ => false,
+        }
+    }
+
+    fn after_complete_by(&self) -> Judged {
+        let Some([first, again]) = &self.complete_by else {
+            return self.not_reached();
+        };
+        if self.again().0 == Failed {
+            return judged(
+                Inconclusive,
+                "the same key does its work again anyway: see again",
+                &[first, again],
+            );
+        }
+        match first.output() {
+            Some(_) => self.once(first, again),
+            None => judged(Inconclusive, first.answer.to_string(), &[first]),
+        }
+    }
+
+    fn late_request(&self) -> Judged {
+        let Some(late) = &self.late else {
+            return self.not_reached();
+        };
+        let mut calls = vec![&late.call];
+        calls.extend(&late.probe);
+        calls.extend(&late.in_time);
+        let is_done = late.probe.as_ref().is_some_and(CheckedCall::is_done);
+        let (status, seen) = match &late.call.answer {
+            CheckAnswer::Output(_)
+            | CheckAnswer::TooLarge
+            | CheckAnswer::Promised
+            | CheckAnswer::Unusable(_) => (
+                Failed,
+                "it took a request whose Provost-Complete-By had passed a minute before".to_owned(),
+            ),
+            CheckAnswer::Refused(_) | CheckAnswer::Transient(_)
+                if is_done && self.knows_what_is_done() =>
+            {
+                (
+                    Failed,
+                    "it refused the request, but by the probe the work was done".to_owned(),
+                )
+            }
+            CheckAnswer::Refused(status) | CheckAnswer::Transient(status) => {
+                match late.in_time.as_ref().map(|call| &call.answer) {
+                    Some(CheckAnswer::Output(_)) => (
+                        Passed,
+                        format!(
+                            "it refused the request ({status}), and did the work when it came with time left"
+                        ),
+                    ),
+                    Some(other) => (
+                        Failed,
+                        format!(
+                            "it refused the request ({status}), but also when it came with time left: {other}"
+                        ),
+                    ),
+                    None => return self.not_reached(),
+                }
+            }
+            other => (Inconclusive, other.to_string()),
+        };
+        judged(status, seen, &calls)
+    }
+
+    fn undo(&self) -> Judged {
+        if !self.step.has_undo {
+            return not_applicable(NO_UNDO);
+        }
+        let Some(undo) = &self.undo else {
+            return self.not_reached();
+        };
+        match &undo.answer {
+            CheckAnswer::Output(_) => judged(Passed, undo.answer.to_string(), &[undo]),
+            CheckAnswer::Refused(status @ (404 | 410)) => judged(
+                Failed,
+                format!(
+                    "it responded {status}, which means that nothing was left to undo, to the undo of work that was done"
+                ),
+                &[undo],
+            ),
+            answer => judged(Failed, answer.to_string(), &[undo]),
+        }
+    }
+
+    fn undo_twice(&self) -> Judged {
+        if !self.step.has_undo {
+            return not_applicable(NO_UNDO);
+        }
+        let (Some(undo), Some(again)) = (&self.undo, &self.undo_again) else {
+            return self.not_reached();
+        };
+        if self.undo().0 == Failed {
+            return judged(Inconclusive, "the first undo failed: see undo", &[undo]);
+        }
+        match &again.answer {
+            CheckAnswer::Output(_) => judged(Passed, "both succeeded", &[undo, again]),
+            CheckAnswer::Refused(404 | 410) if self.step.undo_is_delete => judged(
+                Passed,
+                "the second found nothing left to undo, which counts as success of a DELETE",
+                &[undo, again],
+            ),
+            answer => judged(
+                Failed,
+                format!("the second did not succeed: {answer}"),
+                &[undo, again],
+            ),
+        }
+    }
+
+    fn undo_before_work(&self) -> Judged {
+        if !self.step.has_undo {
+            return not_applicable(NO_UNDO);
+        }
+        let Some(undo) = &self.undo_before else {
+            return self.not_reached();
+        };
+        match &undo.answer {
+            CheckAnswer::Output(_) => judged(Passed, undo.answer.to_string(), &[undo]),
+            CheckAnswer::Refused(status @ (404 | 410)) => judged(
+                Passed,
+                format!("it responded {status}, which counts as success if the outcome is unknown"),
+                &[undo],
+            ),
+            CheckAnswer::Unmakeable(_) if self.step.has_probe => judged(
+                NotApplicable,
+                "the undo needs the output of the work: the probe comes first, and the undo is skipped if nothing was done",
+                &[undo],
+            ),
+            answer => judged(Failed, answer.to_string(), &[undo]),
+        }
+    }
+
+    fn work_after_undo(&self) -> Judged {
+        let undo_first = self.undo_before_work();
+        if undo_first.0 == NotApplicable {
+            return (NotApplicable, undo_first.1, Vec::new());
+        }
+        let Some((work, probe)) = &self.work_after_undo else {
+            return self.not_reached();
+        };
+        let mut calls: Vec<_> = self.undo_before.iter().collect();
+        calls.push(work);
+        calls.extend(probe);
+        if undo_first.0 == Failed {
+            return judged(
+                Inconclusive,
+                "the undo failed: see undo_before_work",
+                &calls,
+            );
+        }
+        let is_done = probe.as_ref().is_some_and(CheckedCall::is_done);
+        let (status, seen) = match &work.answer {
+            CheckAnswer::Output(_)
+            | CheckAnswer::TooLarge
+            | CheckAnswer::Promised
+            | CheckAnswer::Unusable(_) => (
+                Failed,
+                "it took work whose key an undo had named in Provost-Undoes".to_owned(),
+            ),
+            CheckAnswer::Refused(_) | CheckAnswer::Transient(_)
+                if is_done && self.knows_what_is_done() =>
+            {
+                (
+                    Failed,
+                    "it refused the work, but by the probe it was done".to_owned(),
+                )
+            }
+            CheckAnswer::Refused(status) => (Passed, format!("it refused the work ({status})")),
+            CheckAnswer::Transient(status @ (408 | 425 | 429 | 503)) => {
+                (Passed, format!("it did not begin ({status})"))
+            }
+            other => (Inconclusive, other.to_string()),
+        };
+        judged(status, seen, &calls)
+    }
+
+    /// Whether the probe can be believed where it shows what another point is about.
+    fn knows_what_is_done(&self) -> bool {
+        self.probe_before_work().0 == Passed && self.probe_after_work().0 == Passed
+    }
+
+    fn probe(&self, call: Option<&CheckedCall>, is_true: impl Fn(&CheckAnswer) -> bool) -> Judged {
+        if !self.step.has_probe {
+            return not_applicable(NO_PROBE);
+        }
+        let Some(call) = call else {
+            return self.not_reached();
+        };
+        let status = if is_true(&call.answer) {
+            Passed
+        } else {
+            Failed
+        };
+        judged(status, call.answer.to_string(), &[call])
+    }
+
+    fn probe_before_work(&self) -> Judged {
+        let nothing = |answer: &CheckAnswer| *answer == CheckAnswer::NotDone;
+        self.probe(self.probe_before.as_ref(), nothing)
+    }
+
+    fn probe_after_work(&self) -> Judged {
+        let done = |answer: &CheckAnswer| matches!(answer, CheckAnswer::Done(_));
+        self.probe(self.probe_after.as_ref(), done)
+    }
+
+    fn probe_during_work(&self) -> Judged {
+        if !self.step.has_probe {
+            return not_applicable(NO_PROBE);
+        }
+        let Some((probe, was_running)) = &self.probe_during else {
+            return self.not_reached();
+        };
+        if !was_running {
+            return judged(
+                NotApplicable,
+                "the work ended before the probe had its response",
+                &[probe],
+            );
+        }
+        let mut calls = vec![probe];
+        calls.extend(self.at_once.iter().flatten());
+        match &probe.answer {
+            CheckAnswer::InProgress | CheckAnswer::Transient(_) | CheckAnswer::Silent => {
+                judged(Passed, probe.answer.to_string(), &calls)
+            }
+            // The work was done, and its response on its way.
+            CheckAnswer::Done(_) => judged(Passed, probe.answer.to_string(), &calls),
+            answer => judged(
+                Failed,
+                format!("while the work was running: {answer}"),
+                &calls,
+            ),
+        }
+    }
+
+    fn probe_output(&self) -> Judged {
+        if !self.step.has_probe {
+            return not_applicable(NO_PROBE);
+        }
+        let (Some(work), Some(probe)) = (&self.work, &self.probe_after) else {
+            return self.not_reached();
+        };
+        match (work.output(), &probe.answer) {
+            (Some(output), CheckAnswer::Done(found)) if same(output, found) => judged(
+                Passed,
+                "the probe found the output of the response",
+                &[work, probe],
+            ),
+            (Some(_), CheckAnswer::Done(_)) => judged(
+                Failed,
+                "the probe found another output than the response had: let the probe have an `output` that gives it",
+                &[work, probe],
+            ),
+            _ => judged(
+                Inconclusive,
+                "the probe did not find the work done",
+                &[probe],
+            ),
+        }
+    }
+
+    fn probe_after_undo(&self) -> Judged {
+        if !self.step.has_undo {
+            return not_applicable(NO_UNDO);
+        }
+        if self.step.has_probe && self.undo.is_some() && self.undo().0 == Failed {
+            return (
+                Inconclusive,
+                "the undo failed: see undo".to_owned(),
+                Vec::new(),
+            );
+        }
+        let nothing = |answer: &CheckAnswer| *answer == CheckAnswer::NotDone;
+        self.probe(self.probe_after_undo.as_ref(), nothing)
+    }
+
+    fn error_classes(&self) -> Judged {
+        if !self.step.sends_body {
+            return not_applicable("the request has no body that could be wrong");
+        }
+        let Some(call) = &self.invalid else {
+            return self.not_reached();
+        };
+        match &call.answer {
+            CheckAnswer::Refused(status) => judged(
+                Passed,
+                format!("it refused a body that it cannot use ({status})"),
+                &[call],
+            ),
+            CheckAnswer::Transient(status) => judged(
+                Failed,
+                format!(
+                    "it responded {status}, which is retried, to a body that it cannot use: refuse it with 400 or 422"
+                ),
+                &[call],
+            ),
+            CheckAnswer::Output(_) if !self.step.names_invalid => judged(
+                Inconclusive,
+                "it accepted a body that is only a text: name one in `invalid` that it must refuse",
+                &[call],
+            ),
+            answer => judged(
+                Failed,
+                format!("to a body that it cannot use: {answer}"),
+                &[call],
+            ),
+        }
+    }
+
+    fn retry_after(&self) -> Judged {
+        if self.waits.is_empty() {
+            return not_applicable("no response asked to be called later");
+        }
+        let exchanges = self.waits.iter().map(|wait| wait.exchange).collect();
+        let within = self.step.complete_within_millis;
+        for asked in &self.waits {
+            match &asked.wait {
+                Err(text) => {
+                    let why = format!(
+                        "a response {} had the Retry-After {text:?}, which is neither a number of seconds nor a date",
+                        asked.status
+                    );
+                    return (Failed, why, vec![asked.exchange]);
+                }
+                Ok(wait) if *wait > within => {
+                    let why = format!(
+                        "a response {} asked for {wait} ms, and the step has {within} ms",
+                        asked.status
+                    );
+                    return (Failed, why, vec![asked.exchange]);
+                }
+                Ok(_) => {}
+            }
+        }
+        (
+            Passed,
+            "what it asks for can be read, and fits into the time of the step".to_owned(),
+            exchanges,
+        )
+    }
+
+    fn size(&self) -> Judged {
+        let CheckedStep { max_output, .. } = self.step;
+        let too_large = self
+            .every_call()
+            .find(|call| call.answer == CheckAnswer::TooLarge);
+        if let Some(call) = too_large {
+            return judged(
+                Failed,
+                format!(
+                    "a response was longer than an output may be ({max_output} bytes: the setting limits.max_output)"
+                ),
+                &[call],
+            );
+        }
+        match self.largest {
+            Some((bytes, exchange)) => (
+                Passed,
+                format!("the largest response had {bytes} of {max_output} bytes"),
+                vec![exchange],
+            ),
+            None => self.not_reached(),
+        }
+    }
+
+    fn latency(&self) -> Judged {
+        let within = self.step.complete_within_millis;
+        let silent = self
+            .every_call()
+            .find(|call| call.answer == CheckAnswer::Silent);
+        if let Some(call) = silent {
+            return judged(Failed, "there was no response by the complete-by", &[call]);
+        }
+        let Some((millis, exchange)) = self.slowest else {
+            return self.not_reached();
+        };
+        let seen = format!("the slowest response took {millis} ms of {within} ms");
+        let is_slow = millis.saturating_mul(ATTEMPTS_IN_TIME) > within;
+        let status = if is_slow { Failed } else { Passed };
+        (status, seen, vec![exchange])
+    }
+
+    /// Those whose step would get the response.
+    fn every_call(&self) -> impl Iterator<Item = &CheckedCall> {
+        let single = [
+            &self.probe_before,
+            &self.work,
+            &self.probe_after,
+            &self.again,
+            &self.undo,
+            &self.probe_after_undo,
+            &self.undo_again,
+            &self.undo_before,
+        ];
+        // The first of those around a complete-by had less time than the step has.
+        let later = self.complete_by.as_ref().map(|[_, again]| again);
+        single
+            .into_iter()
+            .flatten()
+            .chain(self.at_once.iter().flatten())
+            .chain(later)
+    }
+}
+
+impl CheckedCall {
+    pub fn output(&self) -> Option<&Payload> {
+        match &self.answer {
+            CheckAnswer::Output(output) => Some(output),
+            _ => None,
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        matches!(self.answer, CheckAnswer::Done(_))
+    }
+}
+
+impl fmt::Display for CheckAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Output(_) => f.write_str("it succeeded"),
+            Self::Done(_) => f.write_str("the probe found it done"),
+            Self::NotDone => f.write_str("the probe found it not done"),
+            Self::InProgress => f.write_str("the probe found it in progress"),
+            Self::BadOutcome(why)
+            | Self::Unusable(why)
+            | Self::Broken(why)
+            | Self::Unmakeable(why) => f.write_str(why),
+            Self::Refused(status) => write!(f, "it responded {status}, a permanent error"),
+            Self::Transient(status) => write!(f, "it responded {status}, which is retried"),
+            Self::Promised => f.write_str("it promised to reply later"),
+            Self::TooLarge => f.write_str("its response is longer than an output may be"),
+            Self::Silent => f.write_str("there was no response by the complete-by"),
+        }
+    }
+}
+
+/// Whether two outputs say the same, in whatever form they are written.
+fn same(a: &Payload, b: &Payload) -> bool {
+    if a.as_json() == b.as_json() {
+        return true;
+    }
+    let value = |payload: &Payload| serde_json::from_str::<Value>(payload.as_json()).ok();
+    matches!((value(a), value(b)), (Some(a), Some(b)) if a == b)
+}

@@ -1,0 +1,226 @@
+//! What steps in error have in common: those that failed at one agent for one cause have one alert, and so have those of one
+//! name in one workflow that call no service.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    fault::{Fault, FaultKind},
+    ids::{AgentName, StepName, TaskId, WorkflowName},
+};
+
+/// From this number of steps on, webhooks get a message each time that there are ten times as many.
+const FIRST_ANNOUNCED: u64 = 100;
+
+/// How many steps are counted for one alert in a millisecond, on average.
+const COUNTED_PER_MILLISECOND: u64 = 10;
+
+const LEAST_RECOUNT: Duration = Duration::from_secs(10);
+
+/// The longest part of a cause that is a name, in characters. The name of an agent may be a URL.
+const NAME: usize = 200;
+
+/// Why steps failed at an agent. It contains nothing of the data of tasks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AlertCause {
+    /// `None`: the steps call no service.
+    pub agent: Option<AgentName>,
+    /// Equal for equal causes. For people, too.
+    pub text: String,
+}
+
+impl AlertCause {
+    pub fn of(agent: &AgentName, step: &StepName, fault: &Fault) -> Self {
+        let status = fault.status.map(|status| {
+            let known = StatusCode::from_u16(status).ok();
+            let reason = known.and_then(|known| known.canonical_reason());
+            let reason = reason
+                .map(|reason| format!(" {reason}"))
+                .unwrap_or_default();
+            match known {
+                Some(known) if known.is_success() => {
+                    format!("{status}{reason}, response not usable")
+                }
+                _ => format!("{status}{reason}"),
+            }
+        });
+        let reason = match (fault.kind, status) {
+            (FaultKind::Deadline, _) => "the task was late".to_owned(),
+            (FaultKind::Exhausted, Some(status)) => format!("{status}, failures exhausted"),
+            (FaultKind::Exhausted, None) => "no response, failures exhausted".to_owned(),
+            (_, Some(status)) => status,
+            // The request could not be made, or its response not be used: that is about the definition of the step.
+            (_, None) => format!("step {} has no result", shortened(step.as_str())),
+        };
+        Self {
+            agent: Some(agent.clone()),
+            text: format!("agent {}: {reason}", shortened(agent.as_str())),
+        }
+    }
+
+    /// Of steps that call no service: those of one name in one workflow.
+    pub fn of_uncalled(workflow: Option<&WorkflowName>, step: &StepName, fault: &Fault) -> Self {
+        let reason = match fault.kind {
+            FaultKind::Deadline => "the task was late",
+            FaultKind::Exhausted => "no signal came in time",
+            _ => "no result",
+        };
+        let of = match workflow {
+            Some(workflow) => format!("workflow {}", shortened(workflow.as_str())),
+            None => "inline steps".to_owned(),
+        };
+        Self {
+            agent: None,
+            text: format!("{of}, step {}: {reason}", shortened(step.as_str())),
+        }
+    }
+}
+
+/// Two long names with the same beginning stay different.
+fn shortened(name: &str) -> String {
+    match name.char_indices().nth(NAME) {
+        None => name.to_owned(),
+        Some((end, _)) => {
+            let digest = Sha256::digest(name);
+            let distinct = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
+            format!("{}… ({distinct:08x})", &name[..end])
+        }
+    }
+}
+
+/// The first step that failed for a cause. Messages about the cause name it, even once its task is deleted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FirstFailure {
+    pub task: TaskId,
+    pub key: Option<String>,
+    pub workflow: Option<String>,
+    pub step: StepName,
+}
+
+/// The number that webhooks are notified of when `count` steps have failed, and they know of `announced`.
+pub fn announcement(count: u64, announced: u64) -> Option<u64> {
+    if count < FIRST_ANNOUNCED {
+        return None;
+    }
+    let reached = 10_u64.pow(count.ilog10());
+    (reached > announced).then_some(reached)
+}
+
+/// How long after steps were counted they are counted again: the more, the later.
+pub fn recount_after(count: u64) -> Duration {
+    Duration::from_millis(count / COUNTED_PER_MILLISECOND).max(LEAST_RECOUNT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{fault::Effect, time::Timestamp};
+
+    fn cause(kind: FaultKind, status: Option<u16>, step: &str, message: &str) -> String {
+        let fault = Fault {
+            kind,
+            message: message.to_owned(),
+            status,
+            body: Some(message.to_owned()),
+            at: Timestamp::from_millis(1),
+            effect: Effect::Known,
+            step: None,
+        };
+        AlertCause::of(&AgentName::new("payments"), &StepName::new(step), &fault).text
+    }
+
+    #[test]
+    fn steps_that_fail_with_one_status_have_one_cause_whatever_their_messages_say() {
+        let first = cause(FaultKind::Permanent, Some(402), "charge", "card 1");
+        assert_eq!(first, "agent payments: 402 Payment Required");
+        assert_eq!(
+            cause(FaultKind::Permanent, Some(402), "refund", "card 2"),
+            first
+        );
+        let exhausted = cause(FaultKind::Exhausted, Some(503), "charge", "");
+        assert_eq!(
+            exhausted,
+            "agent payments: 503 Service Unavailable, failures exhausted"
+        );
+        assert_ne!(cause(FaultKind::Exhausted, None, "charge", ""), exhausted);
+        assert_eq!(
+            cause(FaultKind::Permanent, Some(200), "charge", "not JSON"),
+            "agent payments: 200 OK, response not usable"
+        );
+        assert_eq!(
+            cause(FaultKind::Permanent, Some(499), "charge", ""),
+            "agent payments: 499"
+        );
+    }
+
+    #[test]
+    fn steps_that_call_no_service_have_a_cause_by_workflow_and_name() {
+        let fault = |kind| Fault {
+            kind,
+            message: "no signal came within 3d".to_owned(),
+            status: None,
+            body: None,
+            at: Timestamp::from_millis(1),
+            effect: Effect::Known,
+            step: None,
+        };
+        let cause = |workflow: Option<&str>, step, kind| {
+            let workflow = workflow.map(WorkflowName::new);
+            AlertCause::of_uncalled(workflow.as_ref(), &StepName::new(step), &fault(kind))
+        };
+        let order = cause(Some("order"), "approval", FaultKind::Exhausted);
+        assert_eq!(order.agent, None);
+        assert_eq!(
+            order.text,
+            "workflow order, step approval: no signal came in time"
+        );
+        for other in [
+            cause(None, "approval", FaultKind::Exhausted),
+            cause(Some("order"), "payment", FaultKind::Exhausted),
+            cause(Some("refund"), "approval", FaultKind::Exhausted),
+            cause(Some("order"), "approval", FaultKind::Permanent),
+        ] {
+            assert_ne!(other, order);
+        }
+    }
+
+    #[test]
+    fn a_request_that_cannot_be_made_is_a_cause_of_its_step() {
+        let charge = cause(FaultKind::Permanent, None, "charge", "no input.card");
+        assert_eq!(charge, "agent payments: step charge has no result");
+        assert_ne!(
+            cause(FaultKind::Permanent, None, "ship", "no input.card"),
+            charge
+        );
+    }
+
+    #[test]
+    fn a_cause_is_short_however_long_the_names_are_and_tells_them_apart() {
+        let of_step = |step: String| cause(FaultKind::Permanent, None, &step, "");
+        let long = of_step("ü".repeat(10_000));
+        assert!(long.chars().count() < 300);
+        assert_ne!(of_step("ü".repeat(10_001)), long);
+    }
+
+    #[test]
+    fn webhooks_know_of_a_hundred_steps_and_then_of_ten_times_as_many() {
+        assert_eq!(announcement(99, 1), None);
+        assert_eq!(announcement(100, 1), Some(100));
+        assert_eq!(announcement(999, 100), None);
+        assert_eq!(announcement(25_000, 100), Some(10_000));
+        assert_eq!(
+            announcement(12_000, 10_000),
+            None,
+            "it fell, and grew again"
+        );
+    }
+
+    #[test]
+    fn many_steps_are_counted_seldom() {
+        assert_eq!(recount_after(1000), Duration::from_secs(10));
+        assert_eq!(recount_after(1_000_000), Duration::from_secs(100));
+    }
+}

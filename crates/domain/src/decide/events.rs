@@ -1,0 +1,252 @@
+//! Steps that call no service: they begin as soon as they are ready, and wait for a time or a signal.
+
+use super::{CommandOutput, Draft, fault};
+use crate::{
+    command::Refusal,
+    definition::{Policy, StepWork},
+    fault::{Effect, FaultKind},
+    history::{Actor, Event},
+    ids::StepIndex,
+    open_reply::{ReplyDigest, Signal, StepHolder},
+    payload::Payload,
+    step::{StepState, StepStatus},
+    template::Scope,
+    time::Timestamp,
+};
+
+impl Draft {
+    /// Whether steps that are ready may begin.
+    pub(super) fn may_begin(&self) -> bool {
+        !self.task.paused && !self.task.waits
+    }
+
+    /// A pending step begins to wait for its event. True if it is done already, so that the steps that follow it may go on.
+    pub(super) fn await_event(&mut self, index: StepIndex, by: &Actor, now: Timestamp) -> bool {
+        let (end, awaited) = match &self.task.definition(index).work {
+            StepWork::Call { .. } => return false,
+            StepWork::Wait(rule) => {
+                let end = rule.end(&self.task.scope(index, &self.budget), now);
+                (end, "waits until")
+            }
+            StepWork::Signal(rule) => (Ok(now + rule.within), "awaits its signal until"),
+        };
+        let step = self.task.step_mut(index);
+        step.attempt = step.attempt.next();
+        step.started_at.get_or_insert(now);
+        match end {
+            Ok(complete_by) => {
+                let reason = format!("{awaited} {complete_by}");
+                let begun = StepState::Processing {
+                    held_by: StepHolder::Event,
+                    complete_by,
+                };
+                self.change(index, "step.began", begun, by, Some(reason));
+                self.has_happened(index, complete_by, by, now)
+            }
+            Err(message) => {
+                let fault = fault(FaultKind::Permanent, message, now);
+                match self.task.definition(index).on_permanent {
+                    Policy::Skip => {
+                        let reason = format!("its policy is skip: {}", fault.message);
+                        self.task.step_mut(index).last_fault = Some(fault);
+                        self.pass_over(index, reason, by, now);
+                        true
+                    }
+                    policy @ (Policy::Error | Policy::Undo) => {
+                        self.give_up(index, policy, fault, by, now);
+                        false
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a step that begins to wait has nothing to wait for: its time has passed, or its signal came before.
+    fn has_happened(
+        &mut self,
+        index: StepIndex,
+        complete_by: Timestamp,
+        by: &Actor,
+        now: Timestamp,
+    ) -> bool {
+        let signal = self.task.step_mut(index).signal.as_mut();
+        if let Some(payload) = signal.and_then(|signal| signal.payload.take()) {
+            // It came when the outputs of the steps before were not known.
+            match self.check_match(index, &payload) {
+                Ok(()) => {
+                    self.event_came(index, payload, by, now);
+                    return true;
+                }
+                Err(reason) => {
+                    self.task.step_mut(index).signal = None;
+                    let reason = format!("the signal that was kept for it is dropped: {reason}");
+                    self.say_signal(index, "step.signal_dropped", reason, by);
+                }
+            }
+        }
+        let is_over = complete_by <= now;
+        if is_over {
+            self.event_came(index, Payload::null(), by, now);
+        }
+        is_over
+    }
+
+    /// The steps begin that were ready while the task was not to go on.
+    pub(super) fn await_pending_events(&mut self, by: &Actor, now: Timestamp) {
+        for index in self.task.details.definition.forward() {
+            let is_pending = self.task.step(index).status() == StepStatus::Pending;
+            if is_pending
+                && !self.task.definition(index).is_call()
+                && self.await_event(index, by, now)
+            {
+                self.open_followers(index, by, now);
+            }
+        }
+    }
+
+    /// The time has come until which a step waits.
+    pub(super) fn event_is_due(&mut self, index: StepIndex, by: &Actor, now: Timestamp) {
+        match &self.task.definition(index).work {
+            StepWork::Signal(rule) => {
+                let message = format!("no signal came within {}", rule.within);
+                let policy = rule.on_timeout;
+                let fault = fault(FaultKind::Exhausted, message, now);
+                self.give_up(index, policy, fault, by, now);
+            }
+            StepWork::Call { .. } | StepWork::Wait(_) => {
+                self.event_came(index, Payload::null(), by, now);
+                self.after_success(index, by, now);
+            }
+        }
+        self.settle(by, None, now);
+    }
+
+    fn event_came(&mut self, index: StepIndex, output: Payload, by: &Actor, now: Timestamp) {
+        let processed = StepState::Processed { output, at: now };
+        self.change(index, "step.processed", processed, by, None);
+    }
+
+    /// A caller says that what a step awaits has happened. The first one counts; one that comes before the step is ready
+    /// is kept for it.
+    pub(super) fn signal(
+        &mut self,
+        index: StepIndex,
+        payload: Payload,
+        digest: ReplyDigest,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<CommandOutput, Refusal> {
+        let step = self.task.step(index);
+        if !matches!(self.task.definition(index).work, StepWork::Signal(_)) {
+            return Err(self.refuse_step(index, "it awaits no signal"));
+        }
+        if let Some(known) = &step.signal {
+            return match known.digest == digest {
+                true => Ok(CommandOutput::Unchanged),
+                false => Err(self.refuse_step(
+                    index,
+                    "it has got another signal already, and the first one counts",
+                )),
+            };
+        }
+        if self.task.is_ended() {
+            return Err(Refusal::Ended(self.task.status().as_str()));
+        }
+        match step.status() {
+            StepStatus::Processing => {
+                self.refuse_mismatch(index, &payload)?;
+                let signal = Signal {
+                    digest,
+                    payload: None,
+                };
+                self.task.step_mut(index).signal = Some(Box::new(signal));
+                self.event_came(index, payload, by, now);
+                self.after_success(index, by, now);
+                self.settle(by, None, now);
+                Ok(CommandOutput::Done)
+            }
+            StepStatus::Waiting | StepStatus::Pending => {
+                if self.knows_match(index) {
+                    self.refuse_mismatch(index, &payload)?;
+                }
+                let signal = Signal {
+                    digest,
+                    payload: Some(payload),
+                };
+                self.task.step_mut(index).signal = Some(Box::new(signal));
+                let reason = "its signal came before the step was ready, and is kept for it";
+                self.say_signal(index, "step.signalled", reason.to_owned(), by);
+                Ok(CommandOutput::Done)
+            }
+            StepStatus::Error => Err(self.refuse_step(
+                index,
+                "no signal came in time: an operator can retry or resolve it",
+            )),
+            StepStatus::Processed
+            | StepStatus::Skipped
+            | StepStatus::Cancelled
+            | StepStatus::Undone => Err(self.refuse_step(index, "it awaits no signal any more")),
+        }
+    }
+
+    /// Whether what the condition of a signal looks at is there already.
+    fn knows_match(&self, index: StepIndex) -> bool {
+        let StepWork::Signal(rule) = &self.task.definition(index).work else {
+            return false;
+        };
+        let Some(condition) = &rule.matches else {
+            return false;
+        };
+        let mut steps = condition.reads().steps.iter();
+        steps.all(|name| {
+            let read = self.task.find(name);
+            read.is_some_and(|read| self.task.step(read).is_done())
+        })
+    }
+
+    fn refuse_mismatch(&self, index: StepIndex, payload: &Payload) -> Result<(), Refusal> {
+        self.check_match(index, payload)
+            .map_err(|reason| Refusal::SignalMismatch {
+                step: self.task.definition(index).name.clone(),
+                reason,
+            })
+    }
+
+    /// Whether this is the signal that the step awaits. The error says why not.
+    fn check_match(&self, index: StepIndex, payload: &Payload) -> Result<(), String> {
+        let StepWork::Signal(rule) = &self.task.definition(index).work else {
+            return Ok(());
+        };
+        let Some(condition) = &rule.matches else {
+            return Ok(());
+        };
+        let scope = Scope {
+            signal: Some(payload),
+            ..self.task.scope(index, &self.budget)
+        };
+        match condition.truth(&scope) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(format!("`match` is false for it: {}", condition.source())),
+            Err(error) => Err(format!("`match` could not be evaluated: {error}")),
+        }
+    }
+
+    /// Records what became of a signal, while the step stays as it is.
+    fn say_signal(&mut self, index: StepIndex, kind: &'static str, reason: String, by: &Actor) {
+        let status = self.task.step(index).status().as_str();
+        self.events.push(Event {
+            kind: kind.into(),
+            step: Some(self.task.definition(index).name.clone()),
+            attempt: None,
+            from: Some(status.into()),
+            to: status.into(),
+            by: by.clone(),
+            reason: Some(reason),
+            ready_at: None,
+            failure_count: None,
+            effect: Effect::Known,
+            error: None,
+        });
+        self.touch(index);
+    }
+}

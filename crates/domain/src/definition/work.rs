@@ -1,0 +1,288 @@
+//! What a step does: it calls a service, or waits for an event: a time, or a signal.
+
+use std::{ops::RangeInclusive, sync::Arc};
+
+use super::{Policy, RequestTemplate, Target};
+use crate::{
+    fields::Fields,
+    payload_schema::PayloadSchema,
+    template::{Expression, Origin, Reads, Scope, Template},
+    time::{SPAN_FORMS, Span, Timestamp},
+};
+
+#[derive(Debug)]
+pub enum StepWork {
+    /// A service is called.
+    Call {
+        target: Target,
+        request: RequestTemplate,
+    },
+    /// A time passes.
+    Wait(WaitRule),
+    /// A signal comes: a caller says that what the step awaits has happened.
+    Signal(SignalRule),
+}
+
+/// A signal that a step awaits.
+#[derive(Clone, Debug)]
+pub struct SignalRule {
+    pub within: Span,
+    /// When none has come by then.
+    pub on_timeout: Policy,
+    /// What its payload must match.
+    pub schema: Option<Arc<PayloadSchema>>,
+    /// Only a signal for which this is true is the one that is awaited.
+    pub matches: Option<Arc<Expression>>,
+}
+
+impl StepWork {
+    /// What is called.
+    pub fn target(&self) -> Option<&Target> {
+        match self {
+            StepWork::Call { target, .. } => Some(target),
+            StepWork::Wait(_) | StepWork::Signal(_) => None,
+        }
+    }
+
+    pub const fn kind(&self) -> StepKind {
+        match self {
+            StepWork::Call { .. } => StepKind::Call,
+            StepWork::Wait(_) => StepKind::Wait,
+            StepWork::Signal(_) => StepKind::Signal,
+        }
+    }
+}
+
+/// What a step does, in one word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum StepKind {
+    Call,
+    Wait,
+    Signal,
+}
+
+impl StepKind {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
+}
+
+/// The end of a wait.
+#[derive(Debug)]
+pub enum WaitRule {
+    /// So long after the step has become ready.
+    For(Template),
+    /// Until then.
+    Until(Template),
+}
+
+const TIME_FORMS: &str = "a time such as \"2026-02-03T04:05:06Z\"";
+
+impl WaitRule {
+    /// The name of the field that says it, and what that says.
+    pub fn field(&self) -> (&'static str, &Template) {
+        match self {
+            WaitRule::For(span) => ("for", span),
+            WaitRule::Until(time) => ("until", time),
+        }
+    }
+
+    /// When it ends if it begins then, as far as that does not depend on data.
+    pub fn known_end(&self, begin: Timestamp) -> Option<Timestamp> {
+        let (_, template) = self.field();
+        if !template.is_literal() {
+            return None;
+        }
+        let text = template.outline("");
+        match self {
+            WaitRule::For(_) => Span::parse(&text).map(|span| begin + span),
+            WaitRule::Until(_) => Timestamp::parse(&text),
+        }
+    }
+
+    /// When it ends, if it begins now. The error is the definition's or the data's fault, in words for an operator.
+    pub fn end(&self, scope: &Scope<'_>, now: Timestamp) -> Result<Timestamp, String> {
+        match self {
+            WaitRule::For(span) => {
+                let text = rendered("for", span, scope)?;
+                Ok(now + span_of(&text).map_err(|fault| format!("`wait.for` {fault}"))?)
+            }
+            WaitRule::Until(time) => {
+                let text = rendered("until", time, scope)?;
+                let until = time_of(&text).map_err(|fault| format!("`wait.until` {fault}"))?;
+                if until > now + Span::LONGEST {
+                    return Err(format!(
+                        "`wait.until` gives {text}, which is more than {} away",
+                        Span::LONGEST
+                    ));
+                }
+                Ok(until)
+            }
+        }
+    }
+}
+
+fn rendered(field: &str, template: &Template, scope: &Scope<'_>) -> Result<String, String> {
+    let text = template.render_text(scope);
+    text.map_err(|error| format!("`wait.{field}` could not be evaluated: {error}"))
+}
+
+fn span_of(text: &str) -> Result<Span, String> {
+    let span = Span::parse(text).filter(|span| *span <= Span::LONGEST);
+    span.ok_or_else(|| {
+        format!(
+            "must give {SPAN_FORMS}, of at most {}, not {}",
+            Span::LONGEST,
+            excerpt(text)
+        )
+    })
+}
+
+fn time_of(text: &str) -> Result<Timestamp, String> {
+    let time = Timestamp::parse(text);
+    time.ok_or_else(|| format!("must give {TIME_FORMS}, not {}", excerpt(text)))
+}
+
+/// So much of what was given instead.
+const LONGEST_EXCERPT: usize = 60;
+
+fn excerpt(text: &str) -> String {
+    let short: String = text.chars().take(LONGEST_EXCERPT).collect();
+    match short.len() < text.len() {
+        true => format!("{short:?}…"),
+        false => format!("{short:?}"),
+    }
+}
+
+/// Fields that say something of a call.
+const OF_CALLS: [&str; 13] = [
+    "agent",
+    "url",
+    "request",
+    "complete_within",
+    "max_failures",
+    "on_exhausted",
+    "on_undo",
+    "pivot",
+    "probe",
+    "undo",
+    "reply",
+    "heartbeat_within",
+    "cancel",
+];
+
+/// How long a signal is awaited.
+const AWAITED: RangeInclusive<Span> = Span::from_secs(1)..=Span::LONGEST;
+
+/// Whether the step says that it calls no service: it has one of the fields for that. Reads that one, and notes what its
+/// expressions look at.
+pub(super) fn read_uncalled(
+    step: &mut Fields<'_>,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+    signal_reads: &mut Vec<(String, Reads)>,
+) -> Option<Option<StepWork>> {
+    let [wait, signal] = ["wait", "signal"].map(|field| step.peek(field).is_some());
+    if !wait && !signal {
+        // They are null or missing, and are fields that a step can have.
+        step.value("wait");
+        step.value("signal");
+        return None;
+    }
+    for field in OF_CALLS {
+        if step.value(field).is_some() {
+            let own = if wait { "wait" } else { "signal" };
+            step.fault(
+                field,
+                format!("belongs to steps that call a service: remove it, or remove `{own}`"),
+            );
+        }
+    }
+    if wait && signal {
+        step.fault("signal", "give either `wait` or `signal`, not both");
+    }
+    let waits = read_wait(step, origin, reads).map(StepWork::Wait);
+    let signals = read_signal(step, origin, signal_reads).map(StepWork::Signal);
+    Some(waits.or(signals))
+}
+
+fn read_signal(
+    step: &mut Fields<'_>,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+) -> Option<SignalRule> {
+    let mut fields = step.object("signal")?;
+    if fields.peek("within").is_none() {
+        fields.missing("within", "say how long it is awaited, such as \"3d\"");
+    }
+    let within = fields.span("within", AWAITED);
+    let on_timeout = fields.choice("on_timeout", Policy::ALL);
+    let schema = fields.value("schema").filter(|value| value.get() != "null");
+    let schema = schema.and_then(|schema| {
+        let read = PayloadSchema::read(schema, &fields.pointer("schema"), origin);
+        read.map_err(|faults| fields.extend(faults)).ok()
+    });
+    let source = fields.string("match", usize::MAX);
+    let matches = source.and_then(|source| match Expression::parse(&source, origin) {
+        Ok(expression) => {
+            reads.push((fields.pointer("match"), expression.reads().clone()));
+            Some(expression)
+        }
+        Err(message) => {
+            fields.fault("match", message);
+            None
+        }
+    });
+    if let Err(faults) = fields.finish() {
+        step.extend(faults);
+        return None;
+    }
+    Some(SignalRule {
+        within: within?,
+        on_timeout: on_timeout.unwrap_or(Policy::Error),
+        schema: schema.map(Arc::new),
+        matches: matches.map(Arc::new),
+    })
+}
+
+fn read_wait(
+    step: &mut Fields<'_>,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+) -> Option<WaitRule> {
+    let mut fields = step.object("wait")?;
+    let [has_for, has_until] = ["for", "until"].map(|field| fields.peek(field).is_some());
+    if has_for && has_until {
+        fields.fault("until", "give either `for` or `until`, not both");
+    } else if !has_for && !has_until {
+        fields.missing("for", format_args!("give {SPAN_FORMS}, or `until`"));
+    }
+    let mut template = |name: &str, check: &dyn Fn(&str) -> Result<(), String>| {
+        let source = fields.string(name, usize::MAX)?;
+        let template = match Template::parse(&source, origin) {
+            Ok(template) => template,
+            Err(message) => {
+                fields.fault(name, message);
+                return None;
+            }
+        };
+        if template.is_literal()
+            && let Err(message) = check(&template.outline(""))
+        {
+            fields.fault(name, message);
+            return None;
+        }
+        reads.push((fields.pointer(name), template.reads()));
+        Some(template)
+    };
+    let span = template("for", &|text| span_of(text).map(|_| ()));
+    let time = template("until", &|text| time_of(text).map(|_| ()));
+    if let Err(faults) = fields.finish() {
+        step.extend(faults);
+        return None;
+    }
+    span.map(WaitRule::For).or(time.map(WaitRule::Until))
+}

@@ -1,0 +1,157 @@
+//! What happened in a rehearsal, for people and for later runs.
+
+use provost_domain::{Event, FaultKind, StepState, task_output};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    call_name::step_name,
+    rehearsal::{Rehearsal, SentRequest},
+};
+
+/// The most lines of a timeline.
+const MOST_LINES: usize = 100;
+
+/// Requests and the events that matter to a reader, in their order.
+pub fn timeline(seen: &Rehearsal) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut requests = seen.requests.iter().peekable();
+    for (number, (at, event)) in seen.events.iter().enumerate() {
+        while let Some(request) = requests.next_if(|request| request.after_events <= number) {
+            lines.push(request_line(seen, request));
+        }
+        lines.extend(event_line(event).map(|line| format!("+{at} {line}")));
+    }
+    lines.extend(requests.map(|request| request_line(seen, request)));
+    let more = lines.len().saturating_sub(MOST_LINES);
+    if more > 0 {
+        // The end says most.
+        let from = MOST_LINES / 2;
+        lines.splice(from..from + more, [format!("… {more} lines more")]);
+    }
+    lines
+}
+
+fn request_line(seen: &Rehearsal, request: &SentRequest) -> String {
+    let name = request.name.in_words(&seen.task.details.definition);
+    let SentRequest {
+        at,
+        to,
+        method,
+        path,
+        response,
+        ..
+    } = request;
+    format!("+{at} {name}: {method} {to} {path} -> {response}")
+}
+
+/// `None`: a request shows it already, or it is of no interest.
+fn event_line(event: &Event) -> Option<String> {
+    let kind = event.kind.as_ref();
+    if matches!(
+        kind,
+        "step.ready" | "step.claimed" | "step.processed" | "step.deferred"
+    ) {
+        return None;
+    }
+    let step = event
+        .step
+        .as_ref()
+        .map(|step| format!(" {step}"))
+        .unwrap_or_default();
+    let why = event.reason.as_deref();
+    let why = why.or(event.error.as_ref().map(|fault| fault.message.as_str()));
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    Some(format!("{kind}{step}{why}"))
+}
+
+/// Everything that two runs of the same workflow must have in common. Texts for people are left out: they may be worded
+/// better in another version.
+pub fn snapshot(seen: &Rehearsal) -> Value {
+    let task = &seen.task;
+    let definition = &task.details.definition;
+    let names = |steps: Vec<_>| -> Vec<String> {
+        steps
+            .into_iter()
+            .map(|step| step_name(definition, step))
+            .collect()
+    };
+    let steps: Map<_, _> = task
+        .indexes()
+        .map(|index| {
+            let step = task.step(index);
+            let mut shown = Map::new();
+            shown.insert("state".to_owned(), step.status().as_str().into());
+            if definition.step(index).is_call() {
+                shown.insert("attempts".to_owned(), seen.attempts(index).into());
+            }
+            if let Some(output) = step.output() {
+                let output = serde_json::from_str(output.as_json()).unwrap_or(Value::Null);
+                shown.insert("output".to_owned(), output);
+            }
+            if let StepState::Error(fault) = &step.state {
+                shown.insert("error".to_owned(), fault_words(fault.kind, fault.status));
+            }
+            (step_name(definition, index), Value::Object(shown))
+        })
+        .collect();
+    let standing = seen
+        .standing()
+        .into_iter()
+        .map(|effect| effect.step)
+        .collect();
+    let output = task_output(task).map(|output| match output {
+        Ok(output) => serde_json::from_str(output.as_json()).unwrap_or_default(),
+        Err(_) => Value::Null,
+    });
+    let mut shown = json!({
+        "state": task.status().as_str(),
+        "ended_after": seen.ended_after.to_string(),
+        "path": names(seen.path()),
+        "undone": names(seen.undone()),
+        "stands": names(standing),
+        "steps": steps,
+        "requests": seen.requests.iter().map(|request| request_value(seen, request)).collect::<Vec<_>>(),
+        "history": seen.events.iter().map(|(at, event)| {
+            let step = event.step.as_ref().map(|step| format!(" {step}")).unwrap_or_default();
+            let to = &event.to;
+            format!("+{at} {}{step}: {to}", event.kind)
+        }).collect::<Vec<_>>(),
+    });
+    if let Some(output) = output {
+        shown["output"] = output;
+    }
+    shown
+}
+
+fn fault_words(kind: FaultKind, status: Option<u16>) -> Value {
+    match status {
+        Some(status) => format!("{} {status}", kind.as_str()).into(),
+        None => kind.as_str().into(),
+    }
+}
+
+fn request_value(seen: &Rehearsal, request: &SentRequest) -> Value {
+    let mut shown = Map::new();
+    let definition = &seen.task.details.definition;
+    shown.insert(
+        "step".to_owned(),
+        request.name.in_words(definition).to_string().into(),
+    );
+    shown.insert("at".to_owned(), format!("+{}", request.at).into());
+    shown.insert("to".to_owned(), request.to.as_str().into());
+    shown.insert("method".to_owned(), request.method.into());
+    shown.insert("path".to_owned(), request.path.as_str().into());
+    if !request.headers.is_empty() {
+        let headers = request.headers.iter();
+        let headers: Map<_, _> = headers
+            .map(|(name, value)| (name.clone(), value.as_str().into()))
+            .collect();
+        shown.insert("headers".to_owned(), Value::Object(headers));
+    }
+    if let Some(body) = &request.body {
+        let body = serde_json::from_str(body.as_json());
+        shown.insert("body".to_owned(), body.unwrap_or(Value::Null));
+    }
+    shown.insert("response".to_owned(), request.response.as_str().into());
+    Value::Object(shown)
+}

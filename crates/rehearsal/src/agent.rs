@@ -1,0 +1,198 @@
+//! The agent of a rehearsal: what a mocked response counts as. It follows the order of the agents that make calls, and
+//! how a status counts is the same rule for both.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use provost_domain::{
+    Call, CallOutcome, Effect, Fault, FaultKind, Method, Payload, Purpose, ReplyMode, RetrySpec,
+    RetryWait, Target, Timestamp,
+    answer::{self, LONGEST_POLL_WAIT, ResponseClass},
+    retry_after, retry_wait,
+};
+
+use crate::mock::MockResponse;
+
+/// No chance: each backoff is as long as it can be.
+const CHANCE: f64 = 1.0;
+
+/// A call that gets a response now.
+pub(crate) struct MockedAgent<'a> {
+    pub call: &'a Call,
+    pub retry: &'a RetrySpec,
+    /// When the response comes.
+    pub now: Timestamp,
+}
+
+impl MockedAgent<'_> {
+    fn fault(&self, kind: FaultKind, message: String) -> Fault {
+        Fault {
+            kind,
+            message,
+            status: None,
+            body: None,
+            at: self.now,
+            effect: Effect::Known,
+            step: None,
+        }
+    }
+
+    fn answered(&self, kind: FaultKind, message: String, status: StatusCode) -> Fault {
+        let probes = matches!(self.call.purpose, Purpose::Probe(_));
+        Fault {
+            status: Some(status.as_u16()),
+            effect: Effect::unknown_if(!probes && answer::leaves_effect_unknown(status)),
+            ..self.fault(kind, message)
+        }
+    }
+
+    fn transient(&self, fault: Fault, asked: Option<Duration>) -> CallOutcome {
+        let made = self.call.tries.saturating_add(1);
+        CallOutcome::Transient {
+            fault,
+            wait: retry_wait(self.retry, made, asked, CHANCE).into(),
+        }
+    }
+
+    pub fn unreachable(&self) -> CallOutcome {
+        let message = format!("could not connect to {}", self.called());
+        self.transient(self.fault(FaultKind::Transient, message), None)
+    }
+
+    pub fn dropped(&self) -> CallOutcome {
+        let message = format!("the call to {} broke off", self.called());
+        let mut fault = self.fault(FaultKind::Transient, message);
+        fault.effect = Effect::Unknown;
+        self.transient(fault, None)
+    }
+
+    fn called(&self) -> &str {
+        match &self.call.target {
+            Target::Agent(agent) | Target::Operation { agent, .. } => agent.as_str(),
+            Target::Url { url, .. } => url,
+        }
+    }
+
+    /// A poll that gets no response in the time that one poll has.
+    pub fn poll_timed_out(&self) -> CallOutcome {
+        let message = "a poll got no response in time".to_owned();
+        CallOutcome::Transient {
+            fault: self.fault(FaultKind::Transient, message),
+            wait: RetryWait::default(),
+        }
+    }
+
+    /// The error says what cannot be simulated.
+    pub fn responded(&self, response: &MockResponse) -> Result<CallOutcome, String> {
+        let MockResponse {
+            status,
+            headers,
+            body,
+            ..
+        } = response;
+        let status = *status;
+        let probes = matches!(self.call.purpose, Purpose::Probe(_));
+        let polls = matches!(self.call.purpose, Purpose::Poll | Purpose::Cancel(_));
+        let mode = self.call.reply_mode;
+        let repeats = !probes && mode == ReplyMode::Poll && self.call.method == Method::Get;
+        if status == StatusCode::SEE_OTHER && repeats {
+            return Err(
+                "a 303 to a poll is not simulated: respond with 200 and the result instead"
+                    .to_owned(),
+            );
+        }
+        let class = match status {
+            StatusCode::NOT_FOUND | StatusCode::GONE if probes => ResponseClass::Success,
+            _ if polls && status.is_success() => ResponseClass::Success,
+            _ => answer::classify(status, headers, mode, self.now),
+        };
+        let sent = body.as_ref().map_or("", Payload::as_json);
+        Ok(match class {
+            ResponseClass::Success => {
+                if mode == ReplyMode::Poll && !probes && !polls {
+                    match self.operation(status, headers) {
+                        Ok(Some(outcome)) => return Ok(outcome),
+                        Ok(None) => {}
+                        Err(why) => {
+                            let fault = self.answered(FaultKind::Permanent, why, status);
+                            return Ok(CallOutcome::Failed(fault));
+                        }
+                    }
+                }
+                match answer::output(headers, sent.as_bytes()) {
+                    Ok(body) if probes => CallOutcome::Probed {
+                        status: status.as_u16(),
+                        body,
+                    },
+                    Ok(body) if repeats => CallOutcome::Polled {
+                        status: status.as_u16(),
+                        body,
+                        retry_after: self.asked_wait(headers),
+                    },
+                    Ok(output) => CallOutcome::Success(output),
+                    Err(why) => {
+                        let mut fault = self.answered(FaultKind::Permanent, why, status);
+                        fault.body = answer::excerpt(sent.as_bytes());
+                        CallOutcome::Failed(fault)
+                    }
+                }
+            }
+            ResponseClass::Deferred => CallOutcome::Deferred,
+            ResponseClass::Transient {
+                message,
+                retry_after,
+            } => {
+                let mut fault = self.answered(FaultKind::Transient, message, status);
+                fault.body = answer::excerpt(sent.as_bytes());
+                self.transient(fault, retry_after)
+            }
+            ResponseClass::Permanent { message } => {
+                let mut fault = self.answered(FaultKind::Permanent, message, status);
+                fault.body = answer::excerpt(sent.as_bytes());
+                CallOutcome::Failed(fault)
+            }
+        })
+    }
+
+    fn asked_wait(&self, headers: &HeaderMap) -> Option<Duration> {
+        retry_after(headers, self.now).map(|wait| wait.min(LONGEST_POLL_WAIT))
+    }
+
+    /// The promise of a service that is polled. `None`: its response is the reply, or the first poll.
+    fn operation(
+        &self,
+        status: StatusCode,
+        headers: &HeaderMap,
+    ) -> Result<Option<CallOutcome>, String> {
+        let promises = status == StatusCode::ACCEPTED;
+        let named = headers
+            .get("operation-location")
+            .or_else(|| headers.get(header::LOCATION).filter(|_| promises))
+            .or_else(|| headers.get(header::CONTENT_LOCATION).filter(|_| promises));
+        match named {
+            Some(address) => Ok(Some(CallOutcome::PollAt {
+                address: self.absolute(address)?,
+                retry_after: self.asked_wait(headers),
+            })),
+            None if promises && self.call.method != Method::Get => Err(
+                "the service responded 202, but named no address for polling: send Operation-Location or Location".to_owned(),
+            ),
+            None => Ok(None),
+        }
+    }
+
+    /// The address that was named, at the origin that was called. That of an agent is not known here.
+    fn absolute(&self, named: &HeaderValue) -> Result<String, String> {
+        let named = named
+            .to_str()
+            .map_err(|_| "the address for polling that the service named is not a URL")?;
+        if named.contains("://") {
+            return Ok(named.to_owned());
+        }
+        let origin = match &self.call.target {
+            Target::Url { origin, .. } | Target::Operation { origin, .. } => origin.as_str(),
+            Target::Agent(_) => "http://agent.invalid",
+        };
+        Ok(format!("{origin}/{}", named.trim_start_matches('/')))
+    }
+}

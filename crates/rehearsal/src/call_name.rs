@@ -1,0 +1,132 @@
+//! How files and reports name the calls of a workflow: `charge`, `undo charge`, `probe charge`, `poll charge`,
+//! `cancel charge`, `poll undo charge`. Names of steps have no blanks, so nothing is ambiguous.
+
+use std::fmt;
+
+use provost_domain::{Definition, Purpose, ReplyMode, StepIndex, StepWork, nearest};
+
+/// What a call does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum CallKind {
+    /// The step's own work, or that of an undo.
+    Work,
+    Probe,
+    Poll,
+    Cancel,
+}
+
+impl CallKind {
+    pub fn of(purpose: &Purpose) -> Self {
+        match purpose {
+            Purpose::Work | Purpose::Undo(_) => CallKind::Work,
+            Purpose::Probe(_) => CallKind::Probe,
+            Purpose::Poll => CallKind::Poll,
+            Purpose::Cancel(_) => CallKind::Cancel,
+        }
+    }
+
+    const fn word(self) -> Option<&'static str> {
+        match self {
+            CallKind::Work => None,
+            CallKind::Probe => Some("probe"),
+            CallKind::Poll => Some("poll"),
+            CallKind::Cancel => Some("cancel"),
+        }
+    }
+}
+
+/// A call of a definition. A probe is named after the step that it asks about, also if the undo asks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CallName {
+    pub kind: CallKind,
+    /// Of an undo: its own index.
+    pub step: StepIndex,
+}
+
+impl CallName {
+    pub fn work(step: StepIndex) -> Self {
+        Self {
+            kind: CallKind::Work,
+            step,
+        }
+    }
+
+    /// Its words.
+    pub fn in_words(self, definition: &Definition) -> impl fmt::Display {
+        let word = self.kind.word();
+        let step = step_name(definition, self.step);
+        fmt::from_fn(move |f| match word {
+            Some(word) => write!(f, "{word} {step}"),
+            None => f.write_str(&step),
+        })
+    }
+
+    /// A step, or an undo, whatever it does. The error says what to write instead.
+    pub fn parse_step(text: &str, definition: &Definition) -> Result<StepIndex, String> {
+        if let Some(name) = text.strip_prefix("undo ") {
+            let step = Self::parse_step(name, definition)?;
+            return definition
+                .step(step)
+                .undo
+                .ok_or_else(|| format!("step `{name}` has no `undo`"));
+        }
+        let mut all = definition.forward();
+        let found = all.find(|index| definition.step(*index).name.as_str() == text);
+        found.ok_or_else(|| {
+            if let Some(name) = text.strip_suffix(".undo") {
+                return format!("write `undo {name}`");
+            }
+            let names = definition.steps.iter().map(|step| step.name.as_str());
+            match nearest(text, names) {
+                Some(meant) => {
+                    format!("the workflow has no step `{text}`; did you mean `{meant}`?")
+                }
+                None => format!("the workflow has no step `{text}`"),
+            }
+        })
+    }
+
+    /// A call that the workflow can make. The error says what to write instead.
+    pub fn parse(text: &str, definition: &Definition) -> Result<Self, String> {
+        let kinds = [CallKind::Probe, CallKind::Poll, CallKind::Cancel];
+        let split = text.split_once(' ').and_then(|(word, rest)| {
+            let kind = kinds.into_iter().find(|kind| kind.word() == Some(word))?;
+            Some((kind, rest))
+        });
+        let (kind, name) = split.unwrap_or((CallKind::Work, text));
+        let step = Self::parse_step(name, definition)?;
+        let found = definition.step(step);
+        match &found.work {
+            StepWork::Call { .. } => {}
+            StepWork::Wait(_) => {
+                return Err(format!(
+                    "step `{name}` waits for a time: it calls no service"
+                ));
+            }
+            StepWork::Signal(_) => {
+                return Err(format!(
+                    "step `{name}` awaits a signal: it calls no service; send it under `signals`"
+                ));
+            }
+        }
+        let missing = match kind {
+            CallKind::Work => None,
+            CallKind::Probe => found.probe.is_none().then_some("probe"),
+            CallKind::Poll => (found.reply.mode() != ReplyMode::Poll).then_some("reply.poll"),
+            CallKind::Cancel => found.cancel.is_none().then_some("cancel"),
+        };
+        match missing {
+            Some(field) => Err(format!("step `{name}` has no `{field}`")),
+            None => Ok(Self { kind, step }),
+        }
+    }
+}
+
+/// `charge`, or `undo charge` for its undo.
+pub fn step_name(definition: &Definition, index: StepIndex) -> String {
+    let step = definition.step(index);
+    match step.undoes {
+        Some(undone) => format!("undo {}", definition.step(undone).name),
+        None => step.name.to_string(),
+    }
+}

@@ -1,0 +1,342 @@
+//! A file of cases: what each of them has the services do, and what it expects.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use provost_domain::{
+    Definition, FieldFault, Fields, LONGEST_NAME, Payload, Span, StepIndex, StepWork, Timestamp,
+    entries,
+};
+use serde_json::value::RawValue;
+
+use crate::{
+    call_name::CallName,
+    expectation::Expectation,
+    mock::Mock,
+    rehearsal::{OutsideCommand, OutsideEvent, USUAL_START},
+    workflow::WorkflowFile,
+};
+
+/// The most cases of a file.
+pub const MOST_CASES: usize = 1000;
+/// The most events from outside of a case.
+const MOST_OUTSIDE: usize = 1000;
+
+/// What the services do, by the names of the calls: a list is by call, and its last item holds for all that follow.
+pub type MockTable = BTreeMap<CallName, Vec<Mock>>;
+
+#[derive(Debug)]
+pub struct CasesFile {
+    /// For all cases that say nothing else.
+    pub services: MockTable,
+    pub cases: Vec<TestCase>,
+}
+
+#[derive(Debug)]
+pub struct TestCase {
+    pub name: String,
+    /// Where the file has it.
+    pub pointer: String,
+    pub input: Payload,
+    pub key: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub starts_at: Timestamp,
+    pub services: MockTable,
+    pub outside: Vec<OutsideEvent>,
+    /// `None`: nothing is expected.
+    pub expect: Option<Expectation>,
+}
+
+/// What the file says for all its cases.
+struct Shared<'a> {
+    workflow: &'a WorkflowFile,
+    input: Option<Payload>,
+    starts_at: Timestamp,
+}
+
+impl CasesFile {
+    /// Reports all faults at once.
+    pub fn read(body: &RawValue, workflow: &WorkflowFile) -> Result<Self, Vec<FieldFault>> {
+        let mut fields = Fields::of(body, "")?;
+        let input = fields.raw("input").map(Payload::new);
+        let starts_at = starts_at(&mut fields);
+        let services = services(&mut fields, &workflow.definition);
+        let shared = Shared {
+            workflow,
+            input,
+            starts_at: starts_at.unwrap_or(USUAL_START),
+        };
+        let mut cases = Vec::new();
+        if fields.peek("cases").is_none() {
+            fields.missing("cases", "give a list of at least one case");
+        }
+        let items = fields.array("cases");
+        let pointer = fields.pointer("cases");
+        match items {
+            Some(items) if items.is_empty() => {
+                fields.fault("cases", "is empty: give at least one case");
+            }
+            Some(items) if items.len() > MOST_CASES => {
+                let message = format!(
+                    "{} cases are too many: at most {MOST_CASES}; split the file",
+                    items.len()
+                );
+                fields.fault("cases", message);
+            }
+            items => {
+                for (index, item) in items.into_iter().flatten().enumerate() {
+                    match TestCase::read(item, format!("{pointer}/{index}"), &shared) {
+                        Ok(case) => cases.push(case),
+                        Err(faults) => fields.extend(faults),
+                    }
+                }
+            }
+        }
+        let mut names = BTreeSet::new();
+        for case in &cases {
+            if !names.insert(case.name.as_str()) {
+                let pointer = format!("{}/name", case.pointer);
+                let message = "is the name of a case above: give each case a name of its own";
+                fields.extend([FieldFault::new(pointer, message)]);
+            }
+        }
+        fields.finish()?;
+        Ok(Self { services, cases })
+    }
+}
+
+impl TestCase {
+    fn read(
+        value: &RawValue,
+        pointer: String,
+        shared: &Shared<'_>,
+    ) -> Result<Self, Vec<FieldFault>> {
+        let workflow = shared.workflow;
+        let definition = &workflow.definition;
+        let mut fields = Fields::of(value, &pointer)?;
+        if fields.peek("name").is_none() {
+            fields.missing("name", "say in a few words what happens in this case");
+        }
+        let name = fields.string("name", LONGEST_NAME);
+        let input = fields.raw("input").map(Payload::new);
+        let key = fields.string("key", LONGEST_NAME);
+        let labels = fields
+            .has("labels")
+            .then(|| fields.string_map("labels", LONGEST_NAME));
+        let starts_at = starts_at(&mut fields);
+        let services = services(&mut fields, definition);
+        let mut outside = signals(&mut fields, definition);
+        outside.extend(commands(&mut fields, definition));
+        if outside.len() > MOST_OUTSIDE {
+            let message = format!("signals and commands are too many: at most {MOST_OUTSIDE}");
+            fields.fault("signals", message);
+        }
+        let expect = Expectation::read(&mut fields, definition);
+        fields.finish()?;
+        let input = input.or_else(|| shared.input.clone());
+        let input = input.or_else(|| workflow.input.clone());
+        Ok(Self {
+            name: name.unwrap_or_default(),
+            pointer,
+            input: input.unwrap_or_else(Payload::null),
+            key: key.or_else(|| workflow.key.clone()),
+            labels: labels.unwrap_or_else(|| workflow.labels.clone()),
+            starts_at: starts_at.unwrap_or(shared.starts_at),
+            services,
+            outside,
+            expect,
+        })
+    }
+}
+
+fn starts_at(fields: &mut Fields<'_>) -> Option<Timestamp> {
+    let text = fields.string("starts_at", 40)?;
+    let time = Timestamp::parse(&text);
+    if time.is_none() {
+        let message = "must be a time such as \"2026-02-03T04:05:06Z\"";
+        fields.fault("starts_at", message);
+    }
+    time
+}
+
+fn services(fields: &mut Fields<'_>, definition: &Definition) -> MockTable {
+    let mut table = MockTable::new();
+    if fields.peek("services").is_none() {
+        fields.value("services");
+        return table;
+    }
+    let parent = fields.pointer("services");
+    let Some(value) = fields.value("services") else {
+        return table;
+    };
+    let Some(given) = entries(value) else {
+        let message = "must be an object: the name of each step, and its responses";
+        fields.fault("services", message);
+        return table;
+    };
+    for (name, value) in given {
+        let pointer = format!("{parent}/{}", name.replace('~', "~0").replace('/', "~1"));
+        let read = CallName::parse(&name, definition)
+            .map_err(|message| vec![FieldFault::new(&pointer, message)])
+            .and_then(|name| Ok((name, Mock::read_all(value, &pointer)?)));
+        match read {
+            Ok((name, mocks)) => {
+                if table.insert(name, mocks).is_some() {
+                    fields.extend([FieldFault::new(pointer, "is given twice: remove one")]);
+                }
+            }
+            Err(faults) => fields.extend(faults),
+        }
+    }
+    table
+}
+
+/// The items of a list, each with fields of its own.
+fn list<T>(
+    fields: &mut Fields<'_>,
+    name: &str,
+    read: impl Fn(&mut Fields<'_>, String) -> Option<T>,
+) -> Vec<T> {
+    let parent = fields.pointer(name);
+    let mut found = Vec::new();
+    for (index, item) in fields.array(name).into_iter().flatten().enumerate() {
+        let pointer = format!("{parent}/{index}");
+        let inner = Fields::of(item, &pointer).and_then(|mut inner| {
+            let item = read(&mut inner, pointer);
+            inner.finish()?;
+            Ok(item)
+        });
+        match inner {
+            Ok(item) => found.extend(item),
+            Err(faults) => fields.extend(faults),
+        }
+    }
+    found
+}
+
+fn at(fields: &mut Fields<'_>) -> Option<Span> {
+    fields.span("at", Span::default()..=Span::LONGEST)
+}
+
+fn signals(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEvent> {
+    list(fields, "signals", |signal, pointer| {
+        if signal.peek("step").is_none() {
+            signal.missing("step", "name the step that awaits the signal");
+        }
+        let step = step(signal, definition);
+        if let Some(step) = step
+            && !matches!(definition.step(step).work, StepWork::Signal(_))
+        {
+            let name = &definition.step(step).name;
+            signal.fault("step", format!("step `{name}` awaits no signal"));
+        }
+        let at = at(signal);
+        let body = signal.raw("body").map_or_else(Payload::null, Payload::new);
+        let refused = signal.boolean("refused").unwrap_or_default();
+        Some(OutsideEvent {
+            pointer,
+            at,
+            what: OutsideCommand::Signal { step: step?, body },
+            refused,
+        })
+    })
+}
+
+/// The name of a forward step.
+fn step(fields: &mut Fields<'_>, definition: &Definition) -> Option<StepIndex> {
+    let name = fields.string("step", LONGEST_NAME)?;
+    match CallName::parse_step(&name, definition) {
+        Ok(step) => Some(step),
+        Err(message) => {
+            fields.fault("step", message);
+            None
+        }
+    }
+}
+
+/// What an operator can ask for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum CommandWord {
+    Undo,
+    Cancel,
+    Pause,
+    Resume,
+    Retry,
+    Skip,
+    Resolve,
+}
+
+impl From<CommandWord> for &'static str {
+    fn from(word: CommandWord) -> Self {
+        match word {
+            CommandWord::Undo => "undo",
+            CommandWord::Cancel => "cancel",
+            CommandWord::Pause => "pause",
+            CommandWord::Resume => "resume",
+            CommandWord::Retry => "retry",
+            CommandWord::Skip => "skip",
+            CommandWord::Resolve => "resolve",
+        }
+    }
+}
+
+const COMMANDS: [CommandWord; 7] = [
+    CommandWord::Undo,
+    CommandWord::Cancel,
+    CommandWord::Pause,
+    CommandWord::Resume,
+    CommandWord::Retry,
+    CommandWord::Skip,
+    CommandWord::Resolve,
+];
+
+fn commands(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEvent> {
+    list(fields, "commands", |command, pointer| {
+        if command.peek("command").is_none() {
+            command.missing("command", "say what the operator does, such as \"undo\"");
+        }
+        if command.peek("at").is_none() {
+            command.missing("at", "say when, such as \"1h\" after the start");
+        }
+        let word = command.choice("command", &COMMANDS);
+        let at = at(command);
+        let has_step = command.peek("step").is_some();
+        let step = step(command, definition);
+        let output = command.raw("output").map(Payload::new);
+        let refused = command.boolean("refused").unwrap_or_default();
+        let word = word?;
+        let takes_step = matches!(
+            word,
+            CommandWord::Retry | CommandWord::Skip | CommandWord::Resolve
+        );
+        if has_step && !takes_step {
+            command.fault("step", "is for retry, skip and resolve: remove it");
+        }
+        if !has_step && matches!(word, CommandWord::Skip | CommandWord::Resolve) {
+            command.missing("step", "name the step");
+        }
+        if output.is_some() && !matches!(word, CommandWord::Skip | CommandWord::Resolve) {
+            command.fault("output", "is for skip and resolve: remove it");
+        }
+        let what = match word {
+            CommandWord::Undo => OutsideCommand::Undo,
+            CommandWord::Cancel => OutsideCommand::Cancel,
+            CommandWord::Pause => OutsideCommand::Pause,
+            CommandWord::Resume => OutsideCommand::Resume,
+            CommandWord::Retry => OutsideCommand::Retry { step },
+            CommandWord::Skip => OutsideCommand::Skip {
+                step: step?,
+                output,
+            },
+            CommandWord::Resolve => OutsideCommand::Resolve {
+                step: step?,
+                output: output.unwrap_or_else(Payload::null),
+            },
+        };
+        Some(OutsideEvent {
+            pointer,
+            at: Some(at?),
+            what,
+            refused,
+        })
+    })
+}

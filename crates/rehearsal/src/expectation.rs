@@ -1,0 +1,533 @@
+//! What a case expects of a rehearsal, and how what happened differs.
+
+use provost_domain::{
+    Definition, FieldFault, Fields, LONGEST_NAME, Method, Span, StepIndex, StepState, StepStatus,
+    TaskStatus, entries, nearest, task_output, text,
+};
+use serde_json::{Value, value::RawValue};
+
+use crate::{
+    call_name::{CallName, step_name},
+    matching::difference,
+    rehearsal::{Rehearsal, SentRequest},
+};
+
+/// A difference, or a warning: about this part of the file.
+pub type CaseNote = FieldFault;
+
+#[derive(Clone, Debug, Default)]
+pub struct Expectation {
+    pointer: String,
+    state: Option<TaskStatus>,
+    error: Option<String>,
+    path: Option<Vec<StepIndex>>,
+    undone: Option<Vec<StepIndex>>,
+    stands: Option<Vec<StepIndex>>,
+    steps: Vec<ExpectedStep>,
+    requests: Vec<ExpectedRequest>,
+    history: Vec<ExpectedEvent>,
+    ended_after: Option<Span>,
+    ended_within: Option<Span>,
+    output: Option<Value>,
+    /// The submission is refused, because its input does not match the schema.
+    refused: bool,
+}
+
+#[derive(Clone, Debug)]
+struct ExpectedStep {
+    pointer: String,
+    step: StepIndex,
+    state: Option<StepStatus>,
+    attempts: Option<usize>,
+    output: Option<Value>,
+    error: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+struct ExpectedRequest {
+    pointer: String,
+    name: CallName,
+    attempt: Option<usize>,
+    method: Option<Method>,
+    path: Option<String>,
+    headers: Vec<(String, String)>,
+    body: Option<Value>,
+}
+
+#[derive(Clone, Debug)]
+struct ExpectedEvent {
+    pointer: String,
+    kind: String,
+    step: Option<StepIndex>,
+}
+
+impl Expectation {
+    /// Reads the field `expect`.
+    pub fn read(case: &mut Fields<'_>, definition: &Definition) -> Option<Self> {
+        let mut fields = case.object("expect")?;
+        let mut expected = Self {
+            pointer: case.pointer("expect"),
+            state: fields.choice("state", TaskStatus::ALL),
+            error: fields.string("error", 4096),
+            path: step_list(&mut fields, "path", definition),
+            undone: step_list(&mut fields, "undone", definition),
+            stands: step_list(&mut fields, "stands", definition),
+            ended_after: fields.span("ended_after", Span::default()..=Span::LONGEST),
+            ended_within: fields.span("ended_within", Span::default()..=Span::LONGEST),
+            output: any_json(&mut fields, "output"),
+            refused: fields.boolean("refused").unwrap_or_default(),
+            ..Self::default()
+        };
+        expected.read_steps(&mut fields, definition);
+        expected.read_requests(&mut fields, definition);
+        expected.read_history(&mut fields, definition);
+        if let Err(faults) = fields.finish() {
+            case.extend(faults);
+        }
+        Some(expected)
+    }
+
+    fn read_steps(&mut self, fields: &mut Fields<'_>, definition: &Definition) {
+        let parent = fields.pointer("steps");
+        let Some(value) = fields.value("steps").filter(|value| value.get() != "null") else {
+            return;
+        };
+        let Some(given) = entries(value) else {
+            fields.fault(
+                "steps",
+                "must be an object: the name of each step, and what is expected of it",
+            );
+            return;
+        };
+        for (name, value) in given {
+            let pointer = format!("{parent}/{}", name.replace('~', "~0").replace('/', "~1"));
+            let read = CallName::parse_step(&name, definition)
+                .map_err(|message| vec![FieldFault::new(&pointer, message)])
+                .and_then(|step| ExpectedStep::read(value, pointer, step));
+            match read {
+                Ok(step) => self.steps.push(step),
+                Err(faults) => fields.extend(faults),
+            }
+        }
+    }
+
+    fn read_requests(&mut self, fields: &mut Fields<'_>, definition: &Definition) {
+        let parent = fields.pointer("requests");
+        for (index, item) in fields.array("requests").into_iter().flatten().enumerate() {
+            let pointer = format!("{parent}/{index}");
+            match ExpectedRequest::read(item, pointer, definition) {
+                Ok(request) => self.requests.extend(request),
+                Err(faults) => fields.extend(faults),
+            }
+        }
+    }
+
+    fn read_history(&mut self, fields: &mut Fields<'_>, definition: &Definition) {
+        let parent = fields.pointer("history");
+        for (index, item) in fields.array("history").into_iter().flatten().enumerate() {
+            let pointer = format!("{parent}/{index}");
+            match ExpectedEvent::read(item, pointer, definition) {
+                Ok(event) => self.history.extend(event),
+                Err(faults) => fields.extend(faults),
+            }
+        }
+    }
+
+    /// Whether the submission is to be refused.
+    pub fn is_refusal(&self) -> bool {
+        self.refused
+    }
+
+    /// How what happened differs from what was expected.
+    pub fn differences(&self, seen: &Rehearsal) -> Vec<CaseNote> {
+        let mut notes = Vec::new();
+        let task = &seen.task;
+        let definition = &task.details.definition;
+        let mut differs = |field: &str, message: String| {
+            notes.push(CaseNote::new(format!("{}/{field}", self.pointer), message));
+        };
+        let error = task.error().or_else(|| task.undo.as_ref()?.error.as_ref());
+        let error = error.map(|fault| fault.message.as_str());
+        if let Some(state) = self.state
+            && state != task.status()
+        {
+            let why = error.map_or_else(String::new, |error| format!(" ({error})"));
+            let message = format!(
+                "expected {}, but the task is {}{why}",
+                state.as_str(),
+                task.status().as_str()
+            );
+            differs("state", message);
+        }
+        if let Some(wanted) = &self.error
+            && !error.is_some_and(|error| error.contains(wanted.as_str()))
+        {
+            let found = error.map_or_else(
+                || "there is none".to_owned(),
+                |error| format!("it is {error:?}"),
+            );
+            differs(
+                "error",
+                format!("expected an error with {wanted:?}, but {found}"),
+            );
+        }
+        let lists = [
+            ("path", &self.path, seen.path()),
+            ("undone", &self.undone, seen.undone()),
+            (
+                "stands",
+                &self.stands,
+                seen.standing().iter().map(|effect| effect.step).collect(),
+            ),
+        ];
+        for (field, wanted, found) in lists {
+            if let Some(wanted) = wanted
+                && *wanted != found
+            {
+                let message = format!(
+                    "expected {}, but it is {}",
+                    step_names(definition, wanted),
+                    step_names(definition, &found)
+                );
+                differs(field, message);
+            }
+        }
+        if let Some(wanted) = self.ended_after
+            && wanted != seen.ended_after
+        {
+            let message = format!(
+                "expected an end after {wanted}, but it came after {}",
+                seen.ended_after
+            );
+            differs("ended_after", message);
+        }
+        if let Some(wanted) = self.ended_within
+            && wanted < seen.ended_after
+        {
+            let message = format!(
+                "expected an end within {wanted}, but it came after {}",
+                seen.ended_after
+            );
+            differs("ended_within", message);
+        }
+        if let Some(wanted) = &self.output {
+            let found = match task_output(task) {
+                Some(Ok(output)) => serde_json::from_str(output.as_json()).unwrap_or_default(),
+                None => Value::Null,
+                Some(Err(error)) => {
+                    differs("output", format!("it cannot be evaluated: {error}"));
+                    wanted.clone()
+                }
+            };
+            if let Some(difference) = difference(wanted, &found) {
+                differs(
+                    "output",
+                    format!("the output of the task differs: {difference}"),
+                );
+            }
+        }
+        if self.refused {
+            differs(
+                "refused",
+                "the submission was to be refused, but was accepted".to_owned(),
+            );
+        }
+        for step in &self.steps {
+            notes.extend(step.differences(seen));
+        }
+        notes.extend(self.request_differences(seen));
+        notes.extend(self.history_difference(seen));
+        notes
+    }
+
+    /// Each expected request was sent, in this order; others may have been sent between them.
+    fn request_differences(&self, seen: &Rehearsal) -> Vec<CaseNote> {
+        let mut notes = Vec::new();
+        let mut from = 0;
+        for expected in &self.requests {
+            let is_meant = |request: &SentRequest| {
+                request.name == expected.name
+                    && expected
+                        .attempt
+                        .is_none_or(|attempt| attempt == request.count)
+            };
+            let rest = &seen.requests[from..];
+            if let Some(at) = rest
+                .iter()
+                .position(|request| is_meant(request) && expected.difference(request).is_none())
+            {
+                from += at + 1;
+                continue;
+            }
+            let definition = &seen.task.details.definition;
+            let name = expected.name.in_words(definition);
+            let nearest = rest.iter().find(|request| is_meant(request));
+            let message = match nearest.and_then(|request| expected.difference(request)) {
+                Some(difference) => format!("the request of `{name}` differs: {difference}"),
+                None if seen.requests[..from].iter().any(is_meant) => {
+                    format!(
+                        "the request of `{name}` was sent, but not in this order, or not so often"
+                    )
+                }
+                None => {
+                    let attempt = expected.attempt.map(|attempt| format!(" number {attempt}"));
+                    format!(
+                        "no request{} of `{name}` was sent",
+                        attempt.unwrap_or_default()
+                    )
+                }
+            };
+            notes.push(CaseNote::new(&expected.pointer, message));
+        }
+        notes
+    }
+
+    /// The expected events happened in this order; others may have happened between them.
+    fn history_difference(&self, seen: &Rehearsal) -> Option<CaseNote> {
+        let task = &seen.task;
+        let mut events = seen.events.iter();
+        let missing = self.history.iter().find(|expected| {
+            let name = expected
+                .step
+                .map(|step| &task.details.definition.step(step).name);
+            let found = events.find(|(_, event)| {
+                event.kind == expected.kind && (name.is_none() || event.step.as_ref() == name)
+            });
+            found.is_none()
+        })?;
+        let step = missing
+            .step
+            .map(|step| format!(" of `{}`", step_name(&task.details.definition, step)));
+        let step = step.unwrap_or_default();
+        let kind = &missing.kind;
+        let message = match seen.events.iter().any(|(_, event)| event.kind == *kind) {
+            true => format!("no {kind}{step} comes after the events above it in this list"),
+            false => {
+                let kinds = seen.events.iter().map(|(_, event)| &*event.kind);
+                match nearest(kind, kinds) {
+                    Some(meant) => {
+                        format!("the history has no {kind}{step}; did you mean {meant}?")
+                    }
+                    None => format!("the history has no {kind}{step}"),
+                }
+            }
+        };
+        Some(CaseNote::new(&missing.pointer, message))
+    }
+}
+
+/// Any JSON, null included.
+fn any_json(fields: &mut Fields<'_>, name: &str) -> Option<Value> {
+    let value = fields.value(name)?;
+    serde_json::from_str(value.get()).ok()
+}
+
+fn step_list(
+    fields: &mut Fields<'_>,
+    name: &str,
+    definition: &Definition,
+) -> Option<Vec<StepIndex>> {
+    let parent = fields.pointer(name);
+    let items = fields.array(name)?;
+    let mut steps = Vec::with_capacity(items.len());
+    for (index, item) in items.into_iter().enumerate() {
+        let pointer = format!("{parent}/{index}");
+        let step = text(item.get()).ok_or_else(|| "must be the name of a step".to_owned());
+        match step.and_then(|name| CallName::parse_step(&name, definition)) {
+            Ok(step) => steps.push(step),
+            Err(message) => fields.extend([FieldFault::new(pointer, message)]),
+        }
+    }
+    Some(steps)
+}
+
+/// In brackets, as a file has them.
+pub fn step_names(definition: &Definition, steps: &[StepIndex]) -> String {
+    let names: Vec<_> = steps
+        .iter()
+        .map(|step| step_name(definition, *step))
+        .collect();
+    format!("[{}]", names.join(", "))
+}
+
+impl ExpectedStep {
+    fn read(value: &RawValue, pointer: String, step: StepIndex) -> Result<Self, Vec<FieldFault>> {
+        let mut fields = Fields::of(value, &pointer)?;
+        let state = fields.choice("state", StepStatus::ALL);
+        let attempts = fields.integer("attempts", 0..=1_000_000);
+        let output = any_json(&mut fields, "output");
+        let error = fields.string("error", 4096);
+        fields.finish()?;
+        Ok(Self {
+            pointer,
+            step,
+            state,
+            // Within 0 to a million.
+            attempts: attempts.map(|attempts| attempts as usize),
+            output,
+            error,
+        })
+    }
+
+    fn differences(&self, seen: &Rehearsal) -> Vec<CaseNote> {
+        let task = &seen.task;
+        let mut notes = Vec::new();
+        let mut differs = |field: &str, message: String| {
+            notes.push(CaseNote::new(format!("{}/{field}", self.pointer), message));
+        };
+        // An undo exists once the task is to be undone.
+        let step = task.has(self.step).then(|| task.step(self.step));
+        let status = step.map_or(StepStatus::Waiting, |step| step.status());
+        let fault = step.and_then(|step| match &step.state {
+            StepState::Error(fault) => Some(fault),
+            _ => step.last_fault.as_ref(),
+        });
+        let error = fault.map(|fault| fault.message.as_str());
+        if let Some(state) = self.state
+            && state != status
+        {
+            let why = error.map_or_else(String::new, |error| format!(" ({error})"));
+            let message = format!(
+                "expected {}, but it is {}{why}",
+                state.as_str(),
+                status.as_str()
+            );
+            differs("state", message);
+        }
+        let attempts = seen.attempts(self.step);
+        if let Some(wanted) = self.attempts
+            && wanted != attempts
+        {
+            differs(
+                "attempts",
+                format!("expected {wanted}, but there were {attempts}"),
+            );
+        }
+        if let Some(wanted) = &self.output {
+            let output = step.and_then(|step| step.output());
+            let output = output.and_then(|output| serde_json::from_str(output.as_json()).ok());
+            if let Some(difference) = difference(wanted, &output.unwrap_or(Value::Null)) {
+                differs("output", format!("the output differs: {difference}"));
+            }
+        }
+        if let Some(wanted) = &self.error
+            && !error.is_some_and(|error| error.contains(wanted.as_str()))
+        {
+            let found = error.map_or_else(
+                || "there is none".to_owned(),
+                |error| format!("it is {error:?}"),
+            );
+            differs(
+                "error",
+                format!("expected an error with {wanted:?}, but {found}"),
+            );
+        }
+        notes
+    }
+}
+
+impl ExpectedRequest {
+    fn read(
+        value: &RawValue,
+        pointer: String,
+        definition: &Definition,
+    ) -> Result<Option<Self>, Vec<FieldFault>> {
+        let mut fields = Fields::of(value, &pointer)?;
+        if fields.peek("step").is_none() {
+            fields.missing(
+                "step",
+                "name the call, such as \"charge\" or \"undo charge\"",
+            );
+        }
+        let name = fields.string("step", LONGEST_NAME).and_then(|name| {
+            let name = CallName::parse(&name, definition);
+            name.map_err(|message| fields.fault("step", message)).ok()
+        });
+        let attempt = fields.integer("attempt", 1..=1_000_000);
+        let method = fields.choice("method", Method::ALL);
+        let path = fields.string("path", usize::MAX);
+        let mut headers = Vec::new();
+        for (name, pointer, value) in fields.entries("headers") {
+            match text(value.get()) {
+                Some(value) => headers.push((name.to_ascii_lowercase(), value.into_owned())),
+                None => fields.extend([FieldFault::new(pointer, "must be a string: quote it")]),
+            }
+        }
+        let body = any_json(&mut fields, "body");
+        fields.finish()?;
+        Ok(name.map(|name| Self {
+            pointer,
+            name,
+            // Within 1 to a million.
+            attempt: attempt.map(|attempt| attempt as usize),
+            method,
+            path,
+            headers,
+            body,
+        }))
+    }
+
+    fn difference(&self, request: &SentRequest) -> Option<String> {
+        if let Some(method) = self.method
+            && method.as_str() != request.method
+        {
+            return Some(format!(
+                "its method is {}: expected {}",
+                request.method,
+                method.as_str()
+            ));
+        }
+        if let Some(path) = &self.path
+            && *path != request.path
+        {
+            return Some(format!("its path is {:?}: expected {path:?}", request.path));
+        }
+        for (name, value) in &self.headers {
+            let mut headers = request.headers.iter();
+            match headers.find(|(known, _)| known == name) {
+                Some((_, found)) if found == value => {}
+                Some((_, found)) => {
+                    return Some(format!(
+                        "its header {name} is {found:?}: expected {value:?}"
+                    ));
+                }
+                None => return Some(format!("it has no header {name}: expected {value:?}")),
+            }
+        }
+        let wanted = self.body.as_ref()?;
+        let body = request.body.as_ref();
+        let body = body.and_then(|body| serde_json::from_str(body.as_json()).ok());
+        difference(wanted, &body.unwrap_or(Value::Null))
+            .map(|difference| format!("in its body, {difference}"))
+    }
+}
+
+impl ExpectedEvent {
+    fn read(
+        value: &RawValue,
+        pointer: String,
+        definition: &Definition,
+    ) -> Result<Option<Self>, Vec<FieldFault>> {
+        let mut fields = Fields::of(value, &pointer)?;
+        if fields.peek("type").is_none() {
+            fields.missing(
+                "type",
+                "give the type of an event, such as \"step.expired\"",
+            );
+        }
+        let kind = fields.string("type", LONGEST_NAME);
+        let has_step = fields.peek("step").is_some();
+        let step = fields.string("step", LONGEST_NAME).and_then(|name| {
+            let step = CallName::parse_step(&name, definition);
+            step.map_err(|message| fields.fault("step", message)).ok()
+        });
+        fields.finish()?;
+        Ok(kind
+            .filter(|_| !has_step || step.is_some())
+            .map(|kind| Self {
+                pointer,
+                kind,
+                step,
+            }))
+    }
+}

@@ -1,0 +1,206 @@
+//! Runs the cases of a file, one after another.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use provost_domain::{Definition, FieldFault, SchemaOwner};
+
+use crate::{
+    account::{snapshot, timeline},
+    call_name::CallName,
+    cases::{CasesFile, MockTable, TestCase},
+    expectation::{CaseNote, Expectation},
+    matching::exact_difference,
+    mock::Mock,
+    rehearsal::{Beginning, OutsideResult, Rehearsal, RehearsalEnd, Services},
+    workflow::WorkflowFile,
+    world::rehearse,
+};
+
+/// What a case came to.
+#[derive(Debug)]
+pub struct CaseResult {
+    /// Why it failed; none: it passed.
+    pub failures: Vec<CaseNote>,
+    pub warnings: Vec<CaseNote>,
+    /// What happened, line by line.
+    pub timeline: Vec<String>,
+    /// The whole of what happened, to be compared with later runs.
+    pub snapshot: Value,
+}
+
+impl CaseResult {
+    pub fn has_passed(&self) -> bool {
+        self.failures.is_empty()
+    }
+}
+
+/// How many responses of each list were used.
+pub type UsedMocks = BTreeMap<CallName, usize>;
+
+/// The services of a case: its own, and those of its file.
+pub(crate) struct CaseServices<'a> {
+    own: &'a MockTable,
+    shared: &'a MockTable,
+    used_own: UsedMocks,
+    used_shared: &'a mut UsedMocks,
+}
+
+impl<'a> CaseServices<'a> {
+    pub fn new(case: &'a TestCase, shared: &'a MockTable, used_shared: &'a mut UsedMocks) -> Self {
+        Self {
+            own: &case.services,
+            shared,
+            used_own: UsedMocks::new(),
+            used_shared,
+        }
+    }
+}
+
+impl Services for CaseServices<'_> {
+    fn respond(&mut self, name: CallName, count: usize) -> Option<Mock> {
+        let (mocks, used) = match self.own.get(&name) {
+            Some(mocks) => (mocks, &mut self.used_own),
+            None => (self.shared.get(&name)?, &mut *self.used_shared),
+        };
+        let mock = mocks.get(count).or(mocks.last())?;
+        let used = used.entry(name).or_default();
+        *used = (*used).max(count + 1);
+        Some(mock.clone())
+    }
+}
+
+/// Runs a case. `known`: the snapshot of an earlier run.
+pub fn run_case(
+    case: &TestCase,
+    file: &CasesFile,
+    workflow: &WorkflowFile,
+    known: Option<&Value>,
+    used_shared: &mut UsedMocks,
+) -> CaseResult {
+    if let Some(refused) = refused_input(case, workflow) {
+        return refused;
+    }
+    let beginning = Beginning {
+        workflow,
+        input: case.input.clone(),
+        key: case.key.clone(),
+        labels: case.labels.clone(),
+        starts_at: case.starts_at,
+        outside: &case.outside,
+    };
+    let mut services = CaseServices::new(case, &file.services, used_shared);
+    let seen = rehearse(&beginning, &mut services);
+    let used_own = services.used_own;
+    let definition = &workflow.definition;
+    let mut failures: Vec<_> = end_failure(case, &seen).into_iter().collect();
+    let mut warnings = unused(definition, &case.services, &used_own);
+    for (event, result) in case.outside.iter().zip(&seen.outside) {
+        let note = |message: String| CaseNote::new(&event.pointer, message);
+        match result {
+            OutsideResult::Accepted(at) if event.refused => {
+                failures.push(note(format!(
+                    "was to be refused, but was accepted after {at}"
+                )));
+            }
+            OutsideResult::Refused(at, why) if !event.refused => {
+                failures.push(note(format!("was refused after {at}: {why}")));
+            }
+            OutsideResult::NotSent => warnings.push(note(format!(
+                "was not sent: nothing more happened after {}",
+                seen.ended_after
+            ))),
+            OutsideResult::Accepted(_) | OutsideResult::Refused(..) => {}
+        }
+    }
+    if let Some(expect) = &case.expect {
+        failures.extend(expect.differences(&seen));
+    }
+    let snapshot = snapshot(&seen);
+    match known.map(|known| exact_difference(known, &snapshot)) {
+        Some(Some(difference)) => failures.push(CaseNote::new(
+            &case.pointer,
+            format!(
+                "differs from its snapshot: {difference}; if that is right, --update writes it"
+            ),
+        )),
+        Some(None) => {}
+        None if case.expect.is_none() => warnings.push(CaseNote::new(
+            &case.pointer,
+            "expects nothing: add `expect`, or write a snapshot with --update",
+        )),
+        None => {}
+    }
+    CaseResult {
+        failures,
+        warnings,
+        timeline: timeline(&seen),
+        snapshot,
+    }
+}
+
+/// The result of a case whose submission is refused, because its input does not match the schema of the workflow.
+fn refused_input(case: &TestCase, workflow: &WorkflowFile) -> Option<CaseResult> {
+    let schema = workflow.definition.input_schema.as_ref()?;
+    let pointer = format!("{}/input", case.pointer);
+    let faults = schema
+        .check(&case.input, &pointer, SchemaOwner::Workflow)
+        .err()?;
+    let is_expected = case.expect.as_ref().is_some_and(Expectation::is_refusal);
+    let note = |fault: FieldFault| {
+        let message = format!("the submission is refused: {}", fault.message);
+        CaseNote::new(fault.pointer, message)
+    };
+    let notes: Vec<_> = faults.into_iter().map(note).collect();
+    Some(CaseResult {
+        timeline: notes.iter().map(ToString::to_string).collect(),
+        snapshot: json!({ "refused": notes.iter().map(|note| &note.pointer).collect::<Vec<_>>() }),
+        failures: if is_expected { Vec::new() } else { notes },
+        warnings: Vec::new(),
+    })
+}
+
+/// Why the rehearsal did not get to an end.
+fn end_failure(case: &TestCase, seen: &Rehearsal) -> Option<CaseNote> {
+    let definition = &seen.task.details.definition;
+    let message = match &seen.end {
+        RehearsalEnd::Settled | RehearsalEnd::Idle => return None,
+        RehearsalEnd::NoResponse(name) => {
+            let name = name.in_words(definition);
+            format!(
+                "`{name}` was called after {}, and has no response: add `{name}` to `services`",
+                seen.ended_after
+            )
+        }
+        RehearsalEnd::NotSimulated(message) | RehearsalEnd::TooLong(message) => message.clone(),
+    };
+    Some(CaseNote::new(&case.pointer, message))
+}
+
+/// Responses that no call got.
+pub fn unused(definition: &Definition, mocks: &MockTable, used: &UsedMocks) -> Vec<CaseNote> {
+    let mut notes = Vec::new();
+    for (name, mocks) in mocks {
+        let count = used.get(name).copied().unwrap_or_default();
+        let name = name.in_words(definition);
+        let Some(first) = mocks.get(count) else {
+            continue;
+        };
+        // The list as a whole, if it is one.
+        let list = first.pointer.strip_suffix("/0").unwrap_or(&first.pointer);
+        let (pointer, message) = match count {
+            0 => (list, format!("is never used: `{name}` was not called")),
+            1 => {
+                let message = format!("is never used: `{name}` was called only once");
+                (&*first.pointer, message)
+            }
+            count => {
+                let message = format!("is never used: `{name}` was called only {count} times");
+                (&*first.pointer, message)
+            }
+        };
+        notes.push(CaseNote::new(pointer, message));
+    }
+    notes
+}

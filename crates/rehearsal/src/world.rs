@@ -1,0 +1,591 @@
+//! The world of one rehearsal: one task, services that respond as they are mocked, and a clock that goes from event to
+//! event. What happens to the task is decided by the domain alone; here stands only who sends which command when.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use provost_domain::{
+    Actor, Attempt, Call, CallOutcome, Claimant, Command, CommandOutput, Details, Draft, Effect,
+    Event, Expiry, Fault, FaultKind, InstanceId, Payload, Priority, Progress, Purpose, Release,
+    ReplyDigest, RetrySpec, RetryWait, SchemaOwner, Span, StepIndex, StepState, StepWork, Target,
+    Task, TaskId, TaskStatus, Term, Timestamp, template::Budget,
+};
+use uuid::Uuid;
+
+use crate::{
+    agent::MockedAgent,
+    call_name::{CallKind, CallName, step_name},
+    mock::{Behaviour, LaterMock, Mock},
+    rehearsal::{
+        Beginning, OutsideCommand, OutsideEvent, OutsideResult, Rehearsal, RehearsalEnd,
+        SentRequest, Services,
+    },
+};
+
+/// The most commands of one rehearsal.
+pub const MOST_COMMANDS: usize = 100_000;
+/// The longest time that passes in one rehearsal.
+pub const LONGEST_REHEARSAL: Span = Span::from_secs(100 * 365 * 86_400);
+/// What the expressions of one rehearsal may cost.
+const MOST_SPENT: u64 = 256 * Budget::EVALUATION;
+/// How much of requests, responses and history is held, in bytes.
+const MOST_HELD: usize = 64 << 20;
+/// Something that happens at a time that is known.
+enum Scheduled {
+    Command(Box<Command>),
+    /// A sign of life, again after the span until the end.
+    Heartbeat {
+        step: StepIndex,
+        attempt: Attempt,
+        every: Span,
+        until: Timestamp,
+    },
+    Outside(usize),
+}
+
+struct World<'a> {
+    draft: Draft,
+    start: Timestamp,
+    now: Timestamp,
+    instance: InstanceId,
+    services: &'a mut dyn Services,
+    outside_events: &'a [OutsideEvent],
+    retry: RetrySpec,
+    /// In the order of time, and of their coming for one time.
+    agenda: BTreeMap<(Timestamp, u64), Scheduled>,
+    scheduled: u64,
+    counts: BTreeMap<CallName, usize>,
+    events: Vec<(Span, Event)>,
+    requests: Vec<SentRequest>,
+    outside: Vec<OutsideResult>,
+    commands: usize,
+    held: usize,
+    end: Option<RehearsalEnd>,
+}
+
+/// Runs a task until nothing more happens by itself.
+pub fn rehearse(beginning: &Beginning<'_>, services: &mut dyn Services) -> Rehearsal {
+    World::new(beginning, services).run()
+}
+
+impl<'a> World<'a> {
+    fn new(beginning: &Beginning<'a>, services: &'a mut dyn Services) -> Self {
+        let workflow = beginning.workflow;
+        let details = Details {
+            // Expressions may show it: the same in every rehearsal.
+            id: TaskId(Uuid::from_u128(0x0000_0000_0000_7000_8000_0000_0000_0001)),
+            key: beginning.key.as_deref().map(Arc::from),
+            workflow: None,
+            definition: workflow.definition.clone(),
+            input: beginning.input.clone(),
+            labels: beginning.labels.clone(),
+            priority: Priority::default(),
+            complete_within: workflow.complete_within,
+            trace: None,
+            reply_to: None,
+        };
+        let start = beginning.starts_at;
+        let mut world = Self {
+            draft: Draft::submit(Arc::new(details), start),
+            start,
+            now: start,
+            instance: InstanceId::new("test"),
+            services,
+            outside_events: beginning.outside,
+            retry: RetrySpec::default(),
+            agenda: BTreeMap::new(),
+            scheduled: 0,
+            counts: BTreeMap::new(),
+            events: Vec::new(),
+            requests: Vec::new(),
+            outside: vec![OutsideResult::NotSent; beginning.outside.len()],
+            commands: 0,
+            held: 0,
+            end: None,
+        };
+        for (index, event) in beginning.outside.iter().enumerate() {
+            if let Some(at) = event.at {
+                world.schedule(start + at, Scheduled::Outside(index));
+            }
+        }
+        world.collect();
+        world
+    }
+
+    fn run(mut self) -> Rehearsal {
+        while self.end.is_none() {
+            if self.act() {
+                continue;
+            }
+            if self.end.is_some() {
+                break;
+            }
+            if self.is_over() {
+                self.end = Some(RehearsalEnd::Settled);
+                break;
+            }
+            match self.next_time() {
+                Some(next) if next.since(self.start) > LONGEST_REHEARSAL.duration() => {
+                    let message = "it has not ended after 100 years of virtual time";
+                    self.end = Some(RehearsalEnd::TooLong(message.to_owned()));
+                }
+                Some(next) => self.now = next,
+                None => self.end = Some(RehearsalEnd::Idle),
+            }
+        }
+        let ended_after = self.passed();
+        Rehearsal {
+            task: self.draft.task,
+            end: self.end.unwrap_or(RehearsalEnd::Settled),
+            ended_after,
+            events: self.events,
+            requests: self.requests,
+            outside: self.outside,
+        }
+    }
+
+    fn passed(&self) -> Span {
+        self.now.since(self.start).into()
+    }
+
+    fn schedule(&mut self, at: Timestamp, what: Scheduled) {
+        self.scheduled += 1;
+        self.agenda.insert((at, self.scheduled), what);
+    }
+
+    /// Nothing that the author planned can change the task any more. A signal that comes now changes nothing.
+    fn is_over(&self) -> bool {
+        let task = &self.draft.task;
+        match task.status() {
+            // Only an undo changes it.
+            TaskStatus::Processed => {
+                !self.is_planned(|command| matches!(command, OutsideCommand::Undo))
+            }
+            TaskStatus::Undone | TaskStatus::Cancelled => true,
+            TaskStatus::Error => {
+                task.is_settled()
+                    && !self.is_planned(|command| !matches!(command, OutsideCommand::Signal { .. }))
+            }
+            TaskStatus::Pending
+            | TaskStatus::Processing
+            | TaskStatus::Paused
+            | TaskStatus::Undoing => false,
+        }
+    }
+
+    /// Whether such a command is still to come.
+    fn is_planned(&self, test: impl Fn(&OutsideCommand) -> bool) -> bool {
+        self.agenda.values().any(|what| match what {
+            Scheduled::Outside(index) => test(&self.outside_events[*index].what),
+            Scheduled::Command(_) | Scheduled::Heartbeat { .. } => false,
+        })
+    }
+
+    /// Does the first thing that is due. False: nothing is.
+    fn act(&mut self) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        if let Some(entry) = self.agenda.first_entry()
+            && entry.key().0 <= self.now
+        {
+            let what = entry.remove();
+            self.happen(what);
+            return true;
+        }
+        let now = self.now;
+        if self.draft.task.overdue_at().is_some_and(|at| at <= now) {
+            self.apply(Command::Overdue, &supervisor());
+            return true;
+        }
+        let task = &self.draft.task;
+        let expired = task
+            .indexes()
+            .find(|index| ends_at(task, *index).is_some_and(|end| end <= now));
+        if let Some(step) = expired {
+            let attempt = task.step(step).attempt;
+            let cause = Expiry::CompleteBy;
+            let expire = Command::Expire {
+                step,
+                attempt,
+                cause,
+            };
+            self.apply(expire, &supervisor());
+            return true;
+        }
+        if let Some(index) = self.awaited_signal() {
+            self.come(index);
+            return true;
+        }
+        let task = &self.draft.task;
+        let due = task
+            .indexes()
+            .find(|index| task.due_at(*index).is_some_and(|due| due <= now));
+        match due {
+            Some(step) => {
+                self.claim(step);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The next time at which something happens.
+    fn next_time(&self) -> Option<Timestamp> {
+        let task = &self.draft.task;
+        let planned = self.agenda.keys().next().map(|(at, _)| *at);
+        let of_steps = task.indexes().filter_map(|index| {
+            let times = [ends_at(task, index), task.due_at(index)];
+            times.into_iter().flatten().min()
+        });
+        let times = planned.into_iter().chain(task.overdue_at()).chain(of_steps);
+        times.min()
+    }
+
+    /// A signal without a time, whose step awaits it.
+    fn awaited_signal(&self) -> Option<usize> {
+        let mut events = self.outside_events.iter().zip(&self.outside).enumerate();
+        let found = events.find(|(_, (event, result))| match &event.what {
+            OutsideCommand::Signal { step, .. } => {
+                event.at.is_none()
+                    && **result == OutsideResult::NotSent
+                    && self.draft.task.waits_for_event(*step)
+            }
+            _ => false,
+        });
+        found.map(|(index, _)| index)
+    }
+
+    fn happen(&mut self, what: Scheduled) {
+        match what {
+            Scheduled::Command(command) => {
+                let by = match &*command {
+                    Command::LaterReply { .. } => Actor::service(),
+                    _ => self.scheduler(),
+                };
+                self.apply(*command, &by);
+            }
+            Scheduled::Heartbeat {
+                step,
+                attempt,
+                every,
+                until,
+            } => {
+                let progress = Progress::default();
+                let heartbeat = Command::Heartbeat {
+                    step,
+                    attempt,
+                    progress,
+                };
+                self.apply(heartbeat, &Actor::service());
+                let next = self.now + every;
+                if next < until {
+                    let again = Scheduled::Heartbeat {
+                        step,
+                        attempt,
+                        every,
+                        until,
+                    };
+                    self.schedule(next, again);
+                }
+            }
+            Scheduled::Outside(index) => self.come(index),
+        }
+    }
+
+    /// Something comes from outside.
+    fn come(&mut self, index: usize) {
+        let reason = None;
+        if let Some(why) = self.schema_fault(&self.outside_events[index].what) {
+            self.outside[index] = OutsideResult::Refused(self.passed(), why);
+            return;
+        }
+        let command = match self.outside_events[index].what.clone() {
+            OutsideCommand::Signal { step, body } => Command::Signal {
+                step,
+                digest: ReplyDigest(body.as_json().to_owned()),
+                payload: body,
+            },
+            OutsideCommand::Undo => Command::Undo { reason },
+            OutsideCommand::Cancel => Command::Cancel { reason },
+            OutsideCommand::Pause => Command::Pause { reason },
+            OutsideCommand::Resume => Command::Resume { reason },
+            OutsideCommand::Retry { step } => Command::Retry {
+                step,
+                body: None,
+                reason,
+            },
+            OutsideCommand::Skip { step, output } => Command::Skip {
+                step,
+                output,
+                reason,
+            },
+            OutsideCommand::Resolve { step, output } => Command::Resolve {
+                step,
+                output,
+                reason,
+            },
+        };
+        let refused = self.apply(command, &Actor::operator("test"));
+        self.outside[index] = match refused {
+            None => OutsideResult::Accepted(self.passed()),
+            Some(why) => OutsideResult::Refused(self.passed(), why),
+        };
+    }
+
+    /// The faults of a signal's body, which is checked before the task gets it.
+    fn schema_fault(&self, command: &OutsideCommand) -> Option<String> {
+        let OutsideCommand::Signal { step, body } = command else {
+            return None;
+        };
+        let StepWork::Signal(rule) = &self.draft.task.definition(*step).work else {
+            return None;
+        };
+        let checked = rule.schema.as_ref()?.check(body, "", SchemaOwner::Workflow);
+        let faults = checked.err()?;
+        let words: Vec<_> = faults.iter().map(ToString::to_string).collect();
+        Some(words.join("; "))
+    }
+
+    fn scheduler(&self) -> Actor {
+        Actor::scheduler(self.instance.as_str())
+    }
+
+    /// Applies a command. The words of a refusal come back.
+    fn apply(&mut self, command: Command, by: &Actor) -> Option<String> {
+        self.commands += 1;
+        let result = self.draft.apply(command, by, self.now);
+        self.collect();
+        if self.end.is_none() && self.commands >= MOST_COMMANDS {
+            let message = format!(
+                "after {MOST_COMMANDS} commands, {} of virtual time, it has not ended: does a step retry or poll for ever?",
+                self.passed()
+            );
+            self.end = Some(RehearsalEnd::TooLong(message));
+        }
+        if self.draft.spent() > MOST_SPENT {
+            let message = "its expressions cost too much: make them or their data smaller";
+            self.end = Some(RehearsalEnd::TooLong(message.to_owned()));
+        }
+        match result {
+            Ok(CommandOutput::Call(call)) => {
+                self.call(*call);
+                None
+            }
+            Ok(CommandOutput::Done | CommandOutput::Unchanged | CommandOutput::Late(_)) => None,
+            Err(refusal) => Some(refusal.to_string()),
+        }
+    }
+
+    /// Takes what a command left in the draft.
+    fn collect(&mut self) {
+        let passed = self.passed();
+        for event in std::mem::take(&mut self.draft.events) {
+            let error = event.error.as_ref();
+            let text = error.map_or(0, |fault| {
+                fault.message.len() + fault.body.as_ref().map_or(0, String::len)
+            });
+            self.hold(200 + text + event.reason.as_ref().map_or(0, String::len));
+            self.events.push((passed, event));
+        }
+        self.draft.changed.clear();
+        self.draft.alerts.clear();
+        self.draft.ready.clear();
+        for dropped in std::mem::take(&mut self.draft.dropped) {
+            // The call ends, so its reply does not come.
+            self.agenda.retain(|_, what| {
+                !matches!(what, Scheduled::Command(command) if matches!(&**command,
+                    Command::Reply { step, attempt, .. } if (*step, *attempt) == (dropped.step, dropped.attempt)))
+            });
+            if dropped.confirm {
+                let release = Command::Release {
+                    step: dropped.step,
+                    attempt: dropped.attempt,
+                    why: Release::Dropped,
+                };
+                self.schedule(self.now, Scheduled::Command(Box::new(release)));
+            }
+        }
+    }
+
+    fn hold(&mut self, bytes: usize) {
+        self.held += bytes;
+        if self.held > MOST_HELD && self.end.is_none() {
+            let message = "its requests and its history are longer than 64 MiB";
+            self.end = Some(RehearsalEnd::TooLong(message.to_owned()));
+        }
+    }
+
+    fn claim(&mut self, step: StepIndex) {
+        let by = Claimant::Instance(self.instance.clone());
+        let scheduler = self.scheduler();
+        if let Some(refused) = self.apply(Command::Claim { step, by }, &scheduler) {
+            // What was due a moment ago is refused: the same would happen for ever.
+            let name = step_name(&self.draft.task.details.definition, step);
+            self.end = Some(RehearsalEnd::NotSimulated(format!(
+                "step {name} was due, but not claimed: {refused}"
+            )));
+        }
+    }
+
+    /// A call is made: what its service does is known at once, and happens in its time.
+    fn call(&mut self, call: Call) {
+        let name = CallName {
+            kind: CallKind::of(&call.purpose),
+            step: match call.purpose {
+                Purpose::Probe(_) => self.draft.task.subject(call.step.step),
+                Purpose::Work | Purpose::Undo(_) | Purpose::Poll | Purpose::Cancel(_) => {
+                    call.step.step
+                }
+            },
+        };
+        let count = self.counts.entry(name).or_default();
+        let before = *count;
+        *count += 1;
+        let mock = self.services.respond(name, before);
+        let request = SentRequest {
+            name,
+            count: before + 1,
+            at: self.passed(),
+            after_events: self.events.len(),
+            to: match &call.target {
+                Target::Agent(agent) => agent.to_string(),
+                Target::Url { url, .. } | Target::Operation { url, .. } => url.to_string(),
+            },
+            method: call.method.as_str(),
+            path: call.path.clone(),
+            headers: call.headers.clone(),
+            body: call
+                .body
+                .as_ref()
+                .and_then(|body| Payload::parse(body.to_string())),
+            response: mock
+                .as_ref()
+                .map_or_else(|| "nothing".to_owned(), Mock::in_words),
+        };
+        self.hold(request.path.len() + call.body.as_ref().map_or(0, |body| 2 * body.len()) + 200);
+        self.requests.push(request);
+        let Some(mock) = mock else {
+            self.end = Some(RehearsalEnd::NoResponse(name));
+            return;
+        };
+        if let Err(message) = self.plan(&call, &mock) {
+            self.end = Some(RehearsalEnd::NotSimulated(message));
+        }
+    }
+
+    fn plan(&mut self, call: &Call, mock: &Mock) -> Result<(), String> {
+        let at = self.now + mock.delay;
+        let retry = self.retry.clone();
+        let agent = MockedAgent {
+            call,
+            retry: &retry,
+            now: at,
+        };
+        let outcome = match &mock.behaviour {
+            Behaviour::Responds(response) => Some(agent.responded(response)?),
+            Behaviour::Dropped => Some(agent.dropped()),
+            Behaviour::Unreachable => Some(agent.unreachable()),
+            Behaviour::Never => None,
+        };
+        let is_poll = matches!(call.purpose, Purpose::Poll | Purpose::Cancel(_));
+        // A response at complete-by is late.
+        let outcome = outcome.filter(|_| at < call.complete_by);
+        let (at, outcome) = match outcome {
+            Some(outcome) => (at, outcome),
+            // One poll may take less time than the attempt has left.
+            None if is_poll => {
+                let now = call.complete_by;
+                let agent = MockedAgent { now, ..agent };
+                (now, agent.poll_timed_out())
+            }
+            // The supervisor recovers the step.
+            None => return Ok(()),
+        };
+        let later = match &mock.behaviour {
+            Behaviour::Responds(response) => response.later.as_ref(),
+            Behaviour::Never | Behaviour::Dropped | Behaviour::Unreachable => None,
+        };
+        let is_promise = matches!(outcome, CallOutcome::Deferred);
+        let reply = Command::Reply {
+            step: call.step.step,
+            attempt: call.attempt,
+            outcome,
+        };
+        self.schedule(at, Scheduled::Command(Box::new(reply)));
+        if let Some(later) = later {
+            if !is_promise {
+                return Err(format!(
+                    "the response has `later`, but it promises no later reply: respond with the status 202, to a step with `reply: callback` or with the header `Provost-Async: true` (the step is {})",
+                    call.step_name
+                ));
+            }
+            // After the promise, also if both come at once.
+            self.reply_later(call, later, at);
+        }
+        Ok(())
+    }
+
+    fn reply_later(&mut self, call: &Call, later: &LaterMock, promised_at: Timestamp) {
+        let (step, attempt) = (call.step.step, call.attempt);
+        let at = promised_at + later.after;
+        let outcome = match &later.reply {
+            Ok(output) => CallOutcome::Success(output.clone()),
+            Err((message, permanent)) => later_error(message, *permanent),
+        };
+        let digest = match &later.reply {
+            Ok(output) => output.as_json().to_owned(),
+            Err((message, _)) => message.clone(),
+        };
+        let reply = Command::LaterReply {
+            step,
+            attempt,
+            outcome,
+            digest: ReplyDigest(digest),
+        };
+        if let Some(every) = later.heartbeat_every {
+            let heartbeat = Scheduled::Heartbeat {
+                step,
+                attempt,
+                every,
+                until: at,
+            };
+            self.schedule(promised_at + every, heartbeat);
+        }
+        self.schedule(at, Scheduled::Command(Box::new(reply)));
+    }
+}
+
+fn supervisor() -> Actor {
+    Actor::supervisor("test", Term(1))
+}
+
+fn later_error(message: &str, permanent: bool) -> CallOutcome {
+    let fault = |kind| Fault {
+        kind,
+        message: format!("the service replied with an error: {message}"),
+        status: None,
+        body: None,
+        // The rule for later replies says when.
+        at: Timestamp::from_millis(0),
+        effect: Effect::Known,
+        step: None,
+    };
+    match permanent {
+        true => CallOutcome::Failed(fault(FaultKind::Permanent)),
+        false => CallOutcome::Transient {
+            fault: fault(FaultKind::Transient),
+            wait: RetryWait::default(),
+        },
+    }
+}
+
+/// When the supervisor ends the attempt of a step, or what it waits for has come.
+fn ends_at(task: &Task, index: StepIndex) -> Option<Timestamp> {
+    match &task.step(index).state {
+        StepState::Processing {
+            held_by,
+            complete_by,
+        } => Some(held_by.ends_at(*complete_by)),
+        _ => None,
+    }
+}

@@ -1,0 +1,196 @@
+//! One exchange with a service, made as a call makes it, and shown as it was: for the check of an agent. It tells breakers,
+//! budgets and metrics nothing, because it is not the service's usual work.
+
+use std::time::Duration;
+
+use ::http::{StatusCode, header};
+use async_trait::async_trait;
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    address,
+    answer::{self, ResponseClass},
+    body::{self, BodyError},
+    connections::ResponseStream,
+    connector::{Unanswered, root_cause},
+    credentials::Credentials,
+    retry,
+    transport::{CallAttempt, Permission, Transport, without_secrets},
+};
+use crate::domain::{Call, CallBody, CheckAnswer, Payload, Purpose, Timestamp};
+
+/// The longest text of Retry-After that is shown.
+const LONGEST_WAIT_TEXT: usize = 100;
+
+/// What came back.
+pub(super) struct ServiceExchange {
+    pub status: Option<u16>,
+    /// What Retry-After asks for, or its text if it is no time.
+    pub retry_after: Option<Result<Duration, String>>,
+    /// The length of a body that was read to its end.
+    pub length: Option<u64>,
+    pub body: Option<String>,
+    pub answer: ExchangeAnswer,
+}
+
+pub(super) enum ExchangeAnswer {
+    /// Of a probe: its rule says what it means.
+    Probed(u16, Payload),
+    Known(CheckAnswer),
+}
+
+/// Nobody needs to be asked: the call belongs to no task.
+struct OfNoTask;
+
+#[async_trait]
+impl Permission for OfNoTask {
+    async fn granted(&self, _: &Call) {}
+}
+
+/// How long the response is waited for.
+#[derive(Clone, Copy)]
+pub(super) enum ResponseWait {
+    Until(Instant),
+    /// The connection is closed then, whatever has come.
+    CloseAfter(Duration, Instant),
+}
+
+impl ServiceExchange {
+    fn without_response(answer: CheckAnswer) -> Self {
+        Self {
+            status: None,
+            retry_after: None,
+            length: None,
+            body: None,
+            answer: ExchangeAnswer::Known(answer),
+        }
+    }
+}
+
+impl Transport {
+    /// `now` is the store's time.
+    pub(super) async fn exchange(
+        &self,
+        call: &Call,
+        body: Option<CallBody>,
+        now: Timestamp,
+        patience: ResponseWait,
+    ) -> ServiceExchange {
+        let (ResponseWait::Until(end) | ResponseWait::CloseAfter(_, end)) = patience;
+        let made = timeout_at(end, self.make_exchange(call, body, now, patience)).await;
+        let made = made.unwrap_or(Ok(ServiceExchange::without_response(CheckAnswer::Silent)));
+        made.unwrap_or_else(ServiceExchange::without_response)
+    }
+
+    async fn make_exchange(
+        &self,
+        call: &Call,
+        body: Option<CallBody>,
+        now: Timestamp,
+        patience: ResponseWait,
+    ) -> Result<ServiceExchange, CheckAnswer> {
+        let attempt = CallAttempt {
+            call,
+            // From this and the complete-by it knows the time.
+            deadline: Instant::now() + call.complete_by.since(now),
+            permission: &OfNoTask,
+        };
+        let credentials = self.credentials(attempt).await;
+        let credentials =
+            credentials.map_err(|transient| CheckAnswer::Broken(transient.fault.message))?;
+        let credentials = credentials.as_deref();
+        let endpoint = self.endpoints.lease();
+        let endpoint = endpoint
+            .ok_or_else(|| CheckAnswer::Unmakeable("the agent has no endpoint".to_owned()))?;
+        let way = endpoint.way.as_ref();
+        let way = way.map_err(|why| CheckAnswer::Unmakeable(why.clone()))?;
+        let made = self.request(way, attempt, body, credentials);
+        let made = made.map_err(CheckAnswer::Unmakeable)?;
+        let connector = self.connector(credentials);
+        if let ResponseWait::CloseAfter(after, _) = patience {
+            let sent = way.connections.send_and_close(connector, made, after).await;
+            sent.map_err(|error| broken(&error))?;
+            let closed = "the connection was closed before the response".to_owned();
+            return Err(CheckAnswer::Broken(closed));
+        }
+        let answer = way.connections.send(connector, made).await;
+        let answer = answer.map_err(|error| broken(&error))?;
+        Ok(self.read(call, answer, now, credentials).await)
+    }
+
+    async fn read(
+        &self,
+        call: &Call,
+        mut answer: ResponseStream,
+        now: Timestamp,
+        credentials: Option<&Credentials>,
+    ) -> ServiceExchange {
+        let redactor = credentials.map(Credentials::redactor);
+        let status = answer.head.status;
+        let headers = answer.head.headers.clone();
+        let retry_after = headers.get(header::RETRY_AFTER).map(|text| {
+            let shown = || String::from_utf8_lossy(text.as_bytes());
+            let cut = || shown().chars().take(LONGEST_WAIT_TEXT).collect::<String>();
+            let hidden = || super::transport::text_without_secrets(cut(), redactor);
+            retry::retry_after(&headers, now).ok_or_else(hidden)
+        });
+        let probes = matches!(call.purpose, Purpose::Probe(_));
+        let class = match status {
+            StatusCode::NOT_FOUND | StatusCode::GONE if probes => ResponseClass::Success,
+            _ => answer::classify(status, &headers, call.reply_mode, now),
+        };
+        let status = status.as_u16();
+        let (known, text, length) = match class {
+            ResponseClass::Success => match body::whole(&mut answer, self.max_output).await {
+                Err(BodyError::TooLarge) => {
+                    let text = body::start_without(answer, redactor).await;
+                    (ExchangeAnswer::Known(CheckAnswer::TooLarge), text, None)
+                }
+                Err(BodyError::Broken(error)) => {
+                    (ExchangeAnswer::Known(broken(&error)), Vec::new(), None)
+                }
+                Ok(body) => {
+                    let length = body.len() as u64;
+                    let body = without_secrets(body, redactor);
+                    let answer = match answer::output(&headers, &body) {
+                        Ok(output) if probes => ExchangeAnswer::Probed(status, output),
+                        Ok(output) => ExchangeAnswer::Known(CheckAnswer::Output(output)),
+                        Err(why) => ExchangeAnswer::Known(CheckAnswer::Unusable(why)),
+                    };
+                    (answer, body, Some(length))
+                }
+            },
+            other => {
+                let has_refused_token = self.has_refused_token(&answer, credentials);
+                let text = body::start_without(answer, redactor).await;
+                let answer = match other {
+                    ResponseClass::Deferred => CheckAnswer::Promised,
+                    ResponseClass::Transient { .. } => CheckAnswer::Transient(status),
+                    _ if has_refused_token => CheckAnswer::Transient(status),
+                    _ => CheckAnswer::Refused(status),
+                };
+                (ExchangeAnswer::Known(answer), text, None)
+            }
+        };
+        ServiceExchange {
+            status: Some(status),
+            retry_after,
+            length,
+            body: answer::excerpt(&text),
+            answer: known,
+        }
+    }
+}
+
+fn broken(unanswered: &Unanswered) -> CheckAnswer {
+    let error = unanswered.error();
+    if let Some(refusal) = address::refusal_in(error) {
+        return CheckAnswer::Unmakeable(refusal.to_string());
+    }
+    let cause = root_cause(error);
+    CheckAnswer::Broken(match unanswered {
+        Unanswered::Unconnected(_) => format!("it could not be connected to: {cause}"),
+        Unanswered::Unprocessed(_) => format!("the call failed: {cause}"),
+        Unanswered::Broken(_) => format!("the call broke off: {cause}"),
+    })
+}

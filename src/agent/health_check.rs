@@ -1,0 +1,130 @@
+//! One check of an endpoint: a GET that asks whether it is well, over the connections and with the credentials of a call.
+
+use std::time::Duration;
+
+use super::{
+    address,
+    body::{self, BodyError},
+    connector::{Unanswered, root_cause},
+    credentials::Credentials,
+    http,
+    registry::Agent,
+    transport::{Transport, text_without_secrets},
+};
+use crate::domain::{HealthSpec, Timestamp};
+
+/// So much of a response is read, so that its connection can be used again. The status has said what matters.
+const MOST_READ: usize = 64 << 10;
+
+/// What a check has shown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CheckResult {
+    Healthy,
+    /// Why not.
+    Unhealthy(String),
+    /// The endpoint was not asked, which says nothing of it.
+    NotMade(String),
+}
+
+impl Agent {
+    /// Asks the endpoint with this URL.
+    pub async fn check(&self, url: &str, spec: &HealthSpec, now: Timestamp) -> CheckResult {
+        self.wire().check(url, spec, now).await
+    }
+}
+
+impl Transport {
+    async fn check(&self, url: &str, spec: &HealthSpec, now: Timestamp) -> CheckResult {
+        let limit = spec.timeout.duration();
+        let credentials = match self.credentials_within(limit).await {
+            Ok(credentials) => credentials,
+            Err(why) => return CheckResult::NotMade(why),
+        };
+        let credentials = credentials.as_deref();
+        let asked = self.ask(url, &spec.path, credentials, now);
+        let result = match tokio::time::timeout(limit, asked).await {
+            Ok(result) => result,
+            Err(_) => CheckResult::Unhealthy(format!(
+                "GET {} had no whole response within {}",
+                spec.path, spec.timeout
+            )),
+        };
+        let redactor = credentials.map(Credentials::redactor);
+        match result {
+            CheckResult::Unhealthy(why) => {
+                CheckResult::Unhealthy(text_without_secrets(why, redactor))
+            }
+            other => other,
+        }
+    }
+
+    /// A token endpoint that is down says nothing of the service.
+    async fn credentials_within(
+        &self,
+        limit: Duration,
+    ) -> Result<Option<std::sync::Arc<Credentials>>, String> {
+        let Some(access) = &self.access else {
+            return Ok(None);
+        };
+        match tokio::time::timeout(limit, access.ready()).await {
+            Ok(ready) => ready.map(Some),
+            Err(_) => Err("there is no access token yet".to_owned()),
+        }
+    }
+
+    async fn ask(
+        &self,
+        url: &str,
+        path: &str,
+        credentials: Option<&Credentials>,
+        now: Timestamp,
+    ) -> CheckResult {
+        let Some(endpoint) = self.endpoints.at(url) else {
+            return CheckResult::NotMade("the agent has no such endpoint".to_owned());
+        };
+        let way = match &endpoint.way {
+            Ok(way) => way,
+            Err(why) => return CheckResult::NotMade(why.clone()),
+        };
+        let made = http::check_request(&way.base, &way.host, path).and_then(|mut request| {
+            if let Some(credentials) = credentials {
+                credentials.add_to_check(&mut request, now)?;
+            }
+            Ok(request)
+        });
+        let request = match made {
+            Ok(request) => request,
+            Err(why) => return CheckResult::NotMade(why),
+        };
+        let sent = way.connections.send(self.connector(credentials), request);
+        let mut response = match sent.await {
+            Ok(response) => response,
+            Err(error) => return unanswered(path, &error),
+        };
+        let status = response.head.status;
+        if status.is_success() {
+            return match body::whole(&mut response, MOST_READ).await {
+                Ok(_) | Err(BodyError::TooLarge) => CheckResult::Healthy,
+                Err(BodyError::Broken(error)) => unanswered(path, &error),
+            };
+        }
+        let note = match status.is_redirection() {
+            true => "; redirects are not followed",
+            false => "",
+        };
+        CheckResult::Unhealthy(format!("GET {path} responded {status}{note}"))
+    }
+}
+
+fn unanswered(path: &str, unanswered: &Unanswered) -> CheckResult {
+    let error = unanswered.error();
+    if let Some(refusal) = address::refusal_in(error) {
+        return CheckResult::NotMade(refusal.to_string());
+    }
+    let cause = root_cause(error);
+    CheckResult::Unhealthy(match unanswered {
+        Unanswered::Unconnected(_) => format!("there was no connection: {cause}"),
+        Unanswered::Unprocessed(_) => format!("GET {path} failed: {cause}"),
+        Unanswered::Broken(_) => format!("GET {path} broke off: {cause}"),
+    })
+}

@@ -1,0 +1,110 @@
+//! Lets tasks begin that wait for others of their key, and cancels those that a later one replaces.
+
+use std::{sync::Arc, time::Duration};
+
+use tracing::debug;
+
+use super::loops::{NextRound, PeriodicLoop};
+use crate::{
+    domain::{Actor, Command, InstanceId, TaskId},
+    store::{Apply, CommandError, Store, StoreError, WaitingTasks},
+};
+
+/// How many keys are looked at in one transaction.
+const AT_ONCE: usize = 16;
+/// While no task waits, as far as is known: those that end here wake the loop.
+const IDLE: Duration = Duration::from_secs(10);
+/// When the keys are looked at again that another instance looks at.
+const LOCKED_AGAIN: Duration = Duration::from_millis(20);
+
+pub(super) struct AdmissionLoop {
+    store: Store,
+    waiting: Arc<WaitingTasks>,
+    actor: Actor,
+    /// The last key of the record that was looked at; empty at the beginning.
+    after: String,
+    /// Keys that another instance looked at.
+    locked: Vec<String>,
+}
+
+impl AdmissionLoop {
+    pub fn new(store: Store, instance: &InstanceId) -> Self {
+        Self {
+            waiting: store.waiting.clone(),
+            store,
+            actor: Actor::scheduler(instance.as_str()),
+            after: String::new(),
+            locked: Vec::new(),
+        }
+    }
+
+    async fn apply(&self, task: TaskId, command: Command) -> Result<(), StoreError> {
+        let apply = Apply {
+            task,
+            command,
+            by: self.actor.clone(),
+            if_version: None,
+            idempotency: None,
+        };
+        match self.store.apply(apply).await {
+            Ok(_) => Ok(()),
+            Err(CommandError::Store(error)) => Err(error),
+            // It has ended meanwhile.
+            Err(error) => {
+                debug!(%task, %error, "a task was not admitted or replaced");
+                Ok(())
+            }
+        }
+    }
+}
+
+impl PeriodicLoop for AdmissionLoop {
+    const NAME: &'static str = "admission";
+    const LONGEST_REST: Duration = Duration::from_secs(5);
+
+    fn interval(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    async fn round(&mut self) -> Result<NextRound, StoreError> {
+        let (mut keys, ended) = self.waiting.take(AT_ONCE);
+        keys.append(&mut self.locked);
+        // Keys whose changes this instance has not seen, a page of them at a time.
+        let found = self.store.waiting_task_keys(&self.after).await?;
+        self.after = found.last().cloned().unwrap_or_default();
+        let is_idle = keys.is_empty() && found.is_empty();
+        let mut begun = Vec::new();
+        keys.extend(found);
+        keys.sort_unstable();
+        keys.dedup();
+        if !keys.is_empty() || !ended.is_empty() {
+            let admitted = self.store.admit_tasks(keys, ended).await?;
+            for (task, by) in admitted.replace {
+                let reason = Some(format!("replaced by task {by}"));
+                self.apply(task, Command::Cancel { reason }).await?;
+            }
+            for task in admitted.begin {
+                self.apply(task, Command::Admit).await?;
+                begun.push(task);
+            }
+            self.locked = admitted.locked;
+        }
+        // What an instance that is gone has let begin is begun by another.
+        for task in self.store.tasks_that_may_begin().await? {
+            self.apply(task, Command::Admit).await?;
+            begun.push(task);
+        }
+        if !begun.is_empty() {
+            self.store.note_begun(begun).await?;
+        }
+        Ok(match (self.locked.is_empty(), is_idle) {
+            (false, _) => NextRound::After(LOCKED_AGAIN),
+            (true, true) => NextRound::After(IDLE),
+            (true, false) => NextRound::AfterInterval,
+        })
+    }
+
+    async fn woken(&mut self) {
+        self.waiting.woken().await;
+    }
+}

@@ -1,0 +1,275 @@
+//! The alerts of causes: steps that fail at one agent for one cause have one alert, however many they are.
+//!
+//! The row of a cause stands for the rows of its steps, whose `part_of` it is. They alone say what needs an operator: how
+//! many they are is counted when it is asked for, so that transactions do not wait for each other to change a number.
+//!
+//! Locks: a save takes those of the causes of its raised alerts after those of its tasks, in the order of kinds and
+//! causes. It shares them with other saves, and with those who acknowledge a cause or save its count: however many steps
+//! fail, nobody waits for them. Then it closes causes, and skips those that others have locked:
+//! [`Store::maintain_causes`] finds them. A transaction that has locked a cause waits only for later causes and for queues
+//! of messages.
+//!
+//! [`Store::maintain_causes`]: super::Store::maintain_causes
+
+#[cfg(test)]
+mod plans;
+mod upkeep;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use upkeep::{CausesSeen, UnclosedCause};
+use uuid::Uuid;
+
+use super::{
+    Batch, COUNTED_AT_ONCE, StoreError, Transaction,
+    batch::TaskChange,
+    error::corrupt,
+    rows::{Columns, Row},
+    statement::Statement,
+};
+use crate::domain::{
+    AgentName, AlertCause, AlertChange, AlertKind, AlertNotice, CauseVersion, FirstFailure,
+    Message, Sender, Timestamp,
+};
+
+/// How often a cause is looked for that other instances close and raise at the same time.
+const JOINS: u32 = 20;
+
+/// Relies on alerts_unclosed_of_cause.
+const FIND: &str = "SELECT id FROM alerts WHERE kind = $1 AND cause = $2 AND cause IS NOT NULL AND state <> 'closed'";
+
+const RAISE: &str = r#"
+INSERT INTO alerts (id, kind, message, state, raised_at, agent, cause, first, members, peak, announced)
+VALUES ($1, $2, $3, 'open', $4, $5, $6, $7, 1, 1, 1)
+ON CONFLICT DO NOTHING"#;
+
+/// Relies on alerts_unclosed_parts.
+const ANY_PART: &str = r#"
+SELECT id FROM alerts WHERE part_of = $1 AND part_of IS NOT NULL AND state <> 'closed'
+ORDER BY part_of, id LIMIT 1"#;
+
+/// A step that failed again is counted once. Relies on alerts_parts.
+const COUNT_ALL: &str = r#"
+SELECT count(*) AS count FROM (
+    SELECT DISTINCT task_id, idx FROM (
+        SELECT task_id, idx FROM alerts WHERE part_of = $1 AND part_of IS NOT NULL LIMIT $2) AS looked_at) AS counted"#;
+
+/// Relies on alerts_unclosed_parts.
+const CLOSE: &str = r#"
+UPDATE alerts SET state = 'closed', closed_at = $2, peak = CASE WHEN peak < $3 THEN $3 ELSE peak END
+WHERE id = $1 AND state <> 'closed' AND NOT EXISTS (
+    SELECT 1 FROM alerts AS part
+    WHERE part.part_of = $1 AND part.part_of IS NOT NULL AND part.state <> 'closed')
+RETURNING id, kind, message, raised_at, agent, cause, first, peak AS count"#;
+
+/// The alerts of the causes that a save raises alerts for, locked until it ends.
+#[derive(Default)]
+pub struct JoinedCauses(BTreeMap<(&'static str, String), JoinedCause>);
+
+struct JoinedCause {
+    id: Uuid,
+    /// Of one that this save has raised: how many steps the alert is about so far.
+    raised: Option<(AlertNotice, u64)>,
+}
+
+impl JoinedCauses {
+    /// The alert of the cause, for a step that is part of it.
+    pub fn id(&self, kind: AlertKind, cause: &AlertCause) -> Option<Uuid> {
+        let joined = self.0.get(&(kind.as_str(), cause.text.clone()));
+        joined.map(|joined| joined.id)
+    }
+
+    pub fn add(&mut self, kind: AlertKind, cause: &AlertCause) {
+        let joined = self.0.get_mut(&(kind.as_str(), cause.text.clone()));
+        if let Some(JoinedCause {
+            raised: Some((_, count)),
+            ..
+        }) = joined
+        {
+            *count += 1;
+        }
+    }
+}
+
+impl Transaction<'_> {
+    /// Raises and locks the alerts of the causes for which the batch raises alerts.
+    pub(super) async fn join_causes(&mut self, batch: &Batch) -> Result<JoinedCauses, StoreError> {
+        let mut first: BTreeMap<(&'static str, String), (&TaskChange, &AlertCause, AlertNotice)> =
+            BTreeMap::new();
+        for change in &batch.changes {
+            for (_, alert) in &change.alerts {
+                let AlertChange::Raise {
+                    step,
+                    kind,
+                    message,
+                    cause: Some(cause),
+                } = alert
+                else {
+                    continue;
+                };
+                first
+                    .entry((kind.as_str(), cause.text.clone()))
+                    .or_insert_with(|| {
+                        let id = Uuid::now_v7();
+                        let notice = AlertNotice::raised(id, kind.as_str(), message, change.at);
+                        let notice = AlertNotice {
+                            agent: cause.agent.clone(),
+                            cause: Some(cause.text.clone()),
+                            ..change.notice(*step, notice)
+                        };
+                        (change, cause, notice)
+                    });
+            }
+        }
+        let mut joined = JoinedCauses::default();
+        for (key, (_, cause, notice)) in first {
+            let cause = self.join_cause(cause, notice).await?;
+            joined.0.insert(key, cause);
+        }
+        Ok(joined)
+    }
+
+    async fn join_cause(
+        &mut self,
+        cause: &AlertCause,
+        notice: AlertNotice,
+    ) -> Result<JoinedCause, StoreError> {
+        let find = format!("{FIND} {}", self.dialect().key_share);
+        for _ in 0..JOINS {
+            let find = Statement::new(find.as_str())
+                .bind(notice.kind.as_str())
+                .bind(cause.text.as_str());
+            if let Some(found) = self.fetch_first(find).await? {
+                return Ok(JoinedCause {
+                    id: found.get("id")?,
+                    raised: None,
+                });
+            }
+            let first = notice.task.zip(notice.step.clone());
+            let first = first.map(|(task, step)| FirstFailure {
+                task,
+                key: notice.key.as_deref().map(str::to_owned),
+                workflow: notice.workflow.clone(),
+                step,
+            });
+            let raise = Statement::new(RAISE)
+                .bind(notice.id)
+                .bind(notice.kind.as_str())
+                .bind(notice.message.as_str())
+                .bind(notice.raised_at)
+                .bind(cause.agent.as_ref().map(AgentName::as_str))
+                .bind(cause.text.as_str())
+                .bind(serde_json::to_string(&first).map_err(corrupt)?);
+            if self.execute(raise).await? > 0 {
+                return Ok(JoinedCause {
+                    id: notice.id,
+                    raised: Some((notice, 0)),
+                });
+            }
+        }
+        Err(StoreError::Retryable(format!(
+            "the alert of the cause {:?} was closed and raised by others",
+            cause.text
+        )))
+    }
+
+    /// The messages about the causes that the save has raised. One for which no step's alert is new is deleted.
+    pub(super) async fn announce_causes(
+        &mut self,
+        joined: JoinedCauses,
+        sender: &Sender,
+        at: Timestamp,
+    ) -> Result<Vec<Message>, StoreError> {
+        let mut messages = Vec::new();
+        for (notice, count) in joined.0.into_values().filter_map(|cause| cause.raised) {
+            if count == 0 {
+                let delete = Statement::new("DELETE FROM alerts WHERE id = $1").bind(notice.id);
+                self.run(delete).await?;
+                continue;
+            }
+            let notice = AlertNotice { count, ..notice };
+            let version = CauseVersion::Raised.number();
+            messages.extend(sender.alert(&notice, version, at, Uuid::now_v7));
+        }
+        Ok(messages)
+    }
+
+    /// Closes those of these alerts of causes that have no step left, unless somebody else has locked them. Returns the
+    /// messages about them.
+    pub(super) async fn close_causes(
+        &mut self,
+        causes: &BTreeSet<Uuid>,
+        sender: &Sender,
+        at: Timestamp,
+    ) -> Result<Vec<Message>, StoreError> {
+        let mut messages = Vec::new();
+        for id in causes {
+            // Mostly there are others: then nothing is locked.
+            let any = Statement::new(ANY_PART).bind(*id);
+            if self.fetch_first(any).await?.is_some() {
+                continue;
+            }
+            // Two statements, so that the second sees what was saved before the lock was taken.
+            let lock = format!(
+                "SELECT id FROM alerts WHERE id = $1 AND state <> 'closed' {}",
+                self.dialect().exclusive_unlocked
+            );
+            let lock = Statement::new(lock).bind(*id);
+            if self.fetch_first(lock).await?.is_none() {
+                continue;
+            }
+            if let Some(notice) = self.close_locked(*id, at).await? {
+                let version = CauseVersion::Closed.number();
+                messages.extend(sender.alert(&notice, version, at, Uuid::now_v7));
+            }
+        }
+        Ok(messages)
+    }
+
+    /// Closes an alert of a cause unless a step has joined it before it was locked.
+    pub(super) async fn close_locked(
+        &mut self,
+        id: Uuid,
+        at: Timestamp,
+    ) -> Result<Option<AlertNotice>, StoreError> {
+        let count = Statement::new(COUNT_ALL).bind(id).bind(COUNTED_AT_ONCE);
+        let count: Option<i64> = match self.fetch_first(count).await? {
+            Some(row) => row.get("count")?,
+            None => None,
+        };
+        let close = Statement::new(CLOSE)
+            .bind(id)
+            .bind(at)
+            .bind(count.unwrap_or(1));
+        let closed = self.fetch_first(close).await?;
+        closed.map(|row| Ok(notice(&row)?.closed(at))).transpose()
+    }
+}
+
+fn notice(row: &Row) -> Result<AlertNotice, StoreError> {
+    let (kind, message): (String, String) = (row.get("kind")?, row.get("message")?);
+    let raised = AlertNotice::raised(row.get("id")?, &kind, &message, row.get("raised_at")?);
+    let first = first_failure(row)?;
+    let (task, step) = first.as_ref().map(|f| (f.task, f.step.clone())).unzip();
+    let agent: Option<String> = row.get("agent")?;
+    Ok(AlertNotice {
+        task,
+        step,
+        key: first
+            .as_ref()
+            .and_then(|first| first.key.as_deref())
+            .map(Into::into),
+        workflow: first.and_then(|first| first.workflow),
+        agent: agent.map(AgentName::new),
+        cause: row.get("cause")?,
+        count: row.get("count")?,
+        ..raised
+    })
+}
+
+/// The first step that failed for a cause.
+pub fn first_failure(row: &impl Columns) -> Result<Option<FirstFailure>, StoreError> {
+    let first: Option<String> = row.get("first")?;
+    let first = first.map(|first| serde_json::from_str(&first)).transpose();
+    Ok(first.map_err(corrupt)?.flatten())
+}

@@ -1,0 +1,96 @@
+//! The secrets that instances cannot use: one record, and an alert for each of them.
+
+use uuid::Uuid;
+
+use super::{
+    Reader, StoreError, Transaction,
+    error::corrupt,
+    rows::{Columns, Row},
+    statement::Statement,
+};
+use crate::domain::{
+    AlertKind, InstanceId, SecretAlertChange, SecretReports, Sender, UnusableSecrets,
+    secret_unusable,
+};
+
+const READ: &str = "SELECT version, reports FROM unusable_secrets";
+
+const ADD: &str = r#"
+INSERT INTO unusable_secrets (id, version, reports) VALUES (1, 1, $1)
+ON CONFLICT (id) DO NOTHING"#;
+
+/// Another instance may have changed it since it was read.
+const CHANGE: &str = r#"
+UPDATE unusable_secrets SET version = version + 1, reports = $2 WHERE version = $1"#;
+
+/// Relies on alerts_unclosed_of_receiver.
+const REWORD: &str = r#"
+UPDATE alerts SET message = $3 WHERE receiver = $1 AND state <> 'closed' AND kind = $2"#;
+
+impl Reader {
+    /// Whether instances that are gone have left something in the record.
+    pub async fn has_stale_secret_reports(&self) -> Result<bool, StoreError> {
+        let reports = self.first(Statement::new(READ), reports).await?;
+        let Some(reports) = reports else {
+            return Ok(false);
+        };
+        Ok(reports.is_stale(self.now().await?))
+    }
+}
+
+/// One that cannot be read counts as none: the instances say it again.
+fn reports(row: &Row) -> Result<SecretReports, StoreError> {
+    let json: String = row.get("reports")?;
+    Ok(serde_json::from_str(&json).unwrap_or_default())
+}
+
+pub(super) async fn change(
+    tx: &mut Transaction<'_>,
+    report: Option<&(InstanceId, UnusableSecrets)>,
+    sender: &Sender,
+) -> Result<(), StoreError> {
+    tx.lock_out_of_order();
+    let now = tx.now();
+    let row = tx.fetch_first(Statement::new(READ)).await?;
+    let before = row.as_ref().map(reports).transpose()?.unwrap_or_default();
+    let mut after = before.clone();
+    match report {
+        Some((instance, found)) => after.report(instance, found, now),
+        None => after.forget_stale(now),
+    }
+    if after == before {
+        return Ok(());
+    }
+    let json = serde_json::to_string(&after).map_err(corrupt)?;
+    let write = match &row {
+        None => Statement::new(ADD).bind(json),
+        Some(row) => Statement::new(CHANGE)
+            .bind(row.get::<u64>("version")?)
+            .bind(json),
+    };
+    if tx.execute(write).await? == 0 {
+        let reason = "the record of secrets that cannot be used was changed meanwhile";
+        return Err(StoreError::Retryable(reason.to_owned()));
+    }
+    let kind = AlertKind::SecretUnusable;
+    for change in after.alert_changes(&before) {
+        match change {
+            SecretAlertChange::Raise(subject, message) => {
+                let alert = secret_unusable(Uuid::now_v7(), &subject, &message, now);
+                tx.raise_alert(&alert, None, sender).await?;
+            }
+            SecretAlertChange::Reword(subject, message) => {
+                let reword = Statement::new(REWORD)
+                    .bind(&subject.alert_subject())
+                    .bind(kind.as_str())
+                    .bind(message);
+                tx.execute(reword).await?;
+            }
+            SecretAlertChange::Close(subject) => {
+                tx.close_alert_of(kind, &subject.alert_subject(), sender)
+                    .await?;
+            }
+        }
+    }
+    Ok(())
+}
