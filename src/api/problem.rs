@@ -66,6 +66,7 @@ kinds! {
     WrongStepState = "wrong-step-state", CONFLICT, "Step state does not allow this";
     LateReply = "late-reply", CONFLICT, "Reply came too late";
     PastPivot = "past-pivot", CONFLICT, "Task can no longer be undone";
+    CannotMigrate = "cannot-migrate", CONFLICT, "Task cannot move to this version";
     UndoExpired = "undo-expired", CONFLICT, "Too late to undo the task";
     TaskLimit = "task-limit", CONFLICT, "Too many tasks with this key";
     MessagePending = "message-pending", CONFLICT, "Message is still being delivered";
@@ -131,6 +132,7 @@ pub struct Problem {
     kind: ProblemKind,
     detail: String,
     members: Map<String, Value>,
+    is_moved_meanwhile: bool,
 }
 
 /// An error as a caller sees it. `type` names the kind; the meaning of a kind never changes.
@@ -167,8 +169,22 @@ pub struct ProblemBody {
     accepted: Option<u64>,
     #[schema(pattern = "^[A-Za-z0-9_-]+$")]
     next_cursor: Option<String>,
+    /// The steps that prevent a task from moving to another version.
+    steps: Option<Vec<UnmappedStepBody>>,
     /// Every fault of invalid content, each with a JSON pointer to it.
     errors: Option<Vec<FieldErrorBody>>,
+}
+
+/// A step that prevents the task from moving to another version.
+#[derive(ToSchema)]
+#[schema(as = UnmappedStep)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct UnmappedStepBody {
+    #[schema(example = "charge")]
+    step: String,
+    state: StepStateSchema,
+    #[schema(example = "its `request` differs, and the step is processed")]
+    reason: String,
 }
 
 #[derive(ToSchema)]
@@ -188,6 +204,7 @@ impl Problem {
             kind,
             detail: detail.into(),
             members: Map::new(),
+            is_moved_meanwhile: false,
         }
     }
 
@@ -226,6 +243,16 @@ impl Problem {
 
     pub fn detail(&self) -> &str {
         &self.detail
+    }
+
+    /// Whether the same request may succeed if it is decided again at once: the task has another version by now.
+    pub fn is_moved_meanwhile(&self) -> bool {
+        self.is_moved_meanwhile
+    }
+
+    /// Of invalid content: the faults, as the document lists them.
+    pub fn faults(&self) -> Option<Vec<Value>> {
+        self.members.get("errors")?.as_array().cloned()
     }
 
     #[cfg(test)]
@@ -274,9 +301,12 @@ impl From<CommandError> for Problem {
             CommandError::NoTask => Self::new(ProblemKind::NoSuchTask, detail),
             CommandError::Refused { refusal, state } => {
                 let kind = match refusal {
-                    Refusal::NoStep(_) => ProblemKind::NoSuchStep,
+                    Refusal::NoStep(_) | Refusal::StepRemoved(_) => ProblemKind::NoSuchStep,
                     Refusal::Ended(_) => ProblemKind::TaskEnded,
-                    Refusal::TaskState { .. } => ProblemKind::WrongTaskState,
+                    Refusal::TaskState { .. } | Refusal::MovedMeanwhile => {
+                        ProblemKind::WrongTaskState
+                    }
+                    Refusal::Unmapped { .. } => ProblemKind::CannotMigrate,
                     Refusal::PastPivot { .. } => ProblemKind::PastPivot,
                     Refusal::UndoExpired { .. } => ProblemKind::UndoExpired,
                     Refusal::Late { .. } => ProblemKind::LateReply,
@@ -290,6 +320,11 @@ impl From<CommandError> for Problem {
                     Refusal::StepState { status, .. } | Refusal::PastPivot { status, .. } => {
                         problem.with("step_state", status.as_str())
                     }
+                    Refusal::Unmapped { steps, .. } => problem.with("steps", json!(&*steps)),
+                    Refusal::MovedMeanwhile => Self {
+                        is_moved_meanwhile: true,
+                        ..problem
+                    },
                     _ => problem,
                 }
             }

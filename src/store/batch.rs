@@ -29,6 +29,8 @@ pub struct TaskChange {
     /// Nothing of the task's own row changes but its version.
     pub is_row_kept: bool,
     pub steps: Vec<StepIndex>,
+    /// How many steps it had before, if it has moved to another version of its workflow.
+    pub had_steps: Option<usize>,
     /// Those of them that stand or run in a lane of their agent.
     pub lanes: Vec<(StepIndex, String)>,
     pub events: Vec<Event>,

@@ -6,13 +6,15 @@ use lru::LruCache;
 use parking_lot::Mutex;
 
 use super::inline_definitions::InlineDefinitions;
-use crate::domain::{Definition, WorkflowRef};
+use crate::domain::{Definition, StepLayout, WorkflowRef};
 
 /// Shared by the readers, the writer and the API.
 #[derive(Debug)]
 pub struct Definitions {
     /// A version never changes, so nothing here is stale.
     workflows: Mutex<LruCache<WorkflowRef, Arc<Definition>>>,
+    /// Those of tasks that have had another version before. Most such tasks share one.
+    laid_out: Mutex<LruCache<(WorkflowRef, StepLayout), Arc<Definition>>>,
     pub inline: InlineDefinitions,
 }
 
@@ -21,12 +23,29 @@ impl Definitions {
     pub fn new(capacity: NonZeroUsize) -> Self {
         Self {
             workflows: Mutex::new(LruCache::new(capacity)),
+            laid_out: Mutex::new(LruCache::new(capacity)),
             inline: InlineDefinitions::default(),
         }
     }
 
     pub fn get(&self, workflow: &WorkflowRef) -> Option<Arc<Definition>> {
         self.workflows.lock().get(workflow).cloned()
+    }
+
+    /// A version with its steps where the layout has them. `None` if they do not fit it.
+    pub fn laid_out(
+        &self,
+        workflow: &WorkflowRef,
+        definition: &Definition,
+        layout: &StepLayout,
+    ) -> Option<Arc<Definition>> {
+        let key = (workflow.clone(), layout.clone());
+        if let Some(known) = self.laid_out.lock().get(&key) {
+            return Some(known.clone());
+        }
+        let laid_out = Arc::new(definition.laid_out(layout)?);
+        self.laid_out.lock().put(key, laid_out.clone());
+        Some(laid_out)
     }
 
     pub fn put(&self, workflow: WorkflowRef, definition: Arc<Definition>) {

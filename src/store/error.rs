@@ -164,6 +164,19 @@ pub enum CommandError {
     Store(#[from] StoreError),
 }
 
+impl CommandError {
+    /// Whether steps prevent a task from moving to another version.
+    pub fn is_unmapped(&self) -> bool {
+        matches!(
+            self,
+            CommandError::Refused {
+                refusal: Refusal::Unmapped { .. },
+                ..
+            }
+        )
+    }
+}
+
 pub fn corrupt(reason: impl ToString) -> StoreError {
     StoreError::Corrupt(reason.to_string())
 }

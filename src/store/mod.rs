@@ -5,6 +5,7 @@
 //! ([`writer`]); reads go around it ([`Reader`]). A backend is the SQL of one database for
 //! [`Backend`], [`Transaction`] and [`Reader`].
 
+mod activations;
 mod agent_checks;
 mod agent_controls;
 mod alert_causes;
@@ -26,6 +27,7 @@ mod local;
 mod looks;
 mod metrics;
 mod migrations;
+mod moved_tasks;
 mod multiply;
 mod open;
 mod operations;
@@ -55,6 +57,7 @@ mod writer;
 
 use std::sync::Arc;
 
+pub use activations::{Activation, ActivationError, ActivationRequest, ActiveWorkflow};
 pub use agent_controls::{ControlRecord, ControlRequest, ControlResponse};
 pub use alert_causes::{CausesSeen, UnclosedCause};
 use async_trait::async_trait;

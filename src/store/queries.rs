@@ -497,15 +497,6 @@ impl Reader {
         })
     }
 
-    pub async fn workflows(&self) -> Result<Vec<WorkflowRecord>, StoreError> {
-        let latest = format!(
-            "SELECT {WORKFLOW} FROM workflows AS latest
-WHERE version = (SELECT max(version) FROM workflows WHERE name = latest.name)
-ORDER BY name"
-        );
-        self.all(Statement::new(latest), rows::workflow).await
-    }
-
     /// The latest version, or the one named.
     pub async fn workflow(
         &self,

@@ -18,9 +18,9 @@ use super::{
 use crate::domain::{
     AgentName, AgentSpec, AtRisk, Attempt, Circuit, Definition, Destination, Details, Effect,
     Expiry, Fault, Incarnation, InstanceId, OpenReply, Payload, Priority, QueuedStep, ReceiverName,
-    SavedReplies, Span, Step, StepHolder, StepIndex, StepName, StepRef, StepState, StepStatus,
-    Task, TaskId, TaskState, TaskStatus, Term, Timestamp, Trace, Turn, WorkerName, WorkflowName,
-    WorkflowRef, memory_of,
+    SavedReplies, Span, Step, StepHolder, StepIndex, StepLayout, StepName, StepRef, StepState,
+    StepStatus, Task, TaskId, TaskState, TaskStatus, Term, Timestamp, Trace, Turn, WorkerName,
+    WorkflowName, WorkflowRef, memory_of,
 };
 
 /// One row, read by the names of its columns.
@@ -244,10 +244,23 @@ impl<'d, R: Columns> Loading<'d, R> {
         if let Some(steps) = row.text("steps")? {
             return inline(row.text("policies")?.as_deref(), &steps, self.definitions);
         }
-        let workflow = workflow_ref(row)?.and_then(|workflow| self.workflows.get(&workflow));
-        let workflow = workflow.cloned();
-        let workflow = workflow.ok_or_else(|| corrupt("it has neither steps nor a workflow"))?;
-        workflow.map_err(StoreError::Corrupt)
+        let workflow = workflow_ref(row)?;
+        let found = workflow
+            .as_ref()
+            .and_then(|workflow| self.workflows.get(workflow));
+        let (Some(workflow), Some(found)) = (&workflow, found) else {
+            return Err(corrupt("it has neither steps nor a workflow"));
+        };
+        let definition = found.clone().map_err(StoreError::Corrupt)?;
+        let Some(layout) = row.text("layout")? else {
+            return Ok(definition);
+        };
+        let layout = StepLayout::parse(&layout);
+        let laid_out = layout.and_then(|layout| {
+            let definitions = &self.definitions;
+            definitions.laid_out(workflow, &definition, &layout)
+        });
+        laid_out.ok_or_else(|| corrupt("the order of its steps does not fit its workflow"))
     }
 }
 

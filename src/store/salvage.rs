@@ -98,6 +98,10 @@ fn stand_in(steps: &[impl Columns]) -> Result<Definition, StoreError> {
             true => "url",
             false => "agent",
         };
+        if agent.is_empty() {
+            // It calls no service.
+            return json!({ "name": name, "wait": { "for": "0s" } });
+        }
         let mut step = json!({ "name": name, target: agent });
         if named.iter().any(|(other, _)| *other == undo_of(name)) {
             step["undo"] = json!({ "request": {} });

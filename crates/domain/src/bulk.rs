@@ -9,6 +9,7 @@ pub enum BulkAction {
     Undo,
     Cancel,
     Skip,
+    Migrate,
 }
 
 impl BulkAction {
@@ -18,6 +19,7 @@ impl BulkAction {
             BulkAction::Undo => "undo",
             BulkAction::Cancel => "cancel",
             BulkAction::Skip => "skip",
+            BulkAction::Migrate => "migrate",
         }
     }
 
@@ -37,7 +39,9 @@ impl BulkAction {
     fn is_for(self, state: TaskStatus) -> bool {
         match self {
             BulkAction::Retry | BulkAction::Skip => state == TaskStatus::Error,
-            BulkAction::Undo => !state.is_ended() && state != TaskStatus::Undoing,
+            BulkAction::Undo | BulkAction::Migrate => {
+                !state.is_ended() && state != TaskStatus::Undoing
+            }
             BulkAction::Cancel => !state.is_ended(),
         }
     }

@@ -1,5 +1,7 @@
 //! What can be asked of a task, and the ways it can be refused.
 
+use std::sync::Arc;
+
 use thiserror::Error;
 
 use crate::{
@@ -10,6 +12,7 @@ use crate::{
     step::StepStatus,
     task::TaskStatus,
     time::{Span, Timestamp},
+    version_move::{UnmappedStep, VersionMove},
 };
 
 /// A change asked of one task. Submission is not among them: it makes the task.
@@ -104,6 +107,11 @@ pub enum Command {
     },
     /// There is room for one more task of its key.
     Admit,
+    /// An operator moves the task to another version of its workflow.
+    Migrate {
+        to: Arc<VersionMove>,
+        reason: Option<String>,
+    },
     /// The service failed while it decided on the task: an operator must be notified.
     ReportFault {
         step: StepIndex,
@@ -135,6 +143,7 @@ impl Command {
             | Command::Undo { .. }
             | Command::Pause { .. }
             | Command::Resume { .. }
+            | Command::Migrate { .. }
             | Command::Admit => None,
         }
     }
@@ -160,6 +169,7 @@ impl Command {
             Command::Resume { .. } => "resume",
             Command::Signal { .. } => "signal",
             Command::Admit => "admit",
+            Command::Migrate { .. } => "migrate",
             Command::ReportFault { .. } => "report-fault",
         }
     }
@@ -257,6 +267,32 @@ pub enum Refusal {
     UndoExpired { at: Timestamp, within: Span },
     #[error("this is not the signal that step {step} awaits: {reason}")]
     SignalMismatch { step: StepName, reason: String },
+    #[error("the task has no step {0} any more: it has moved to another version of its workflow")]
+    StepRemoved(StepName),
+    #[error("the task has moved to another version at the same time: send the request again")]
+    MovedMeanwhile,
+    #[error("the task cannot move to version {version}: {}", unmapped(.steps))]
+    Unmapped {
+        version: u32,
+        steps: Arc<[UnmappedStep]>,
+    },
     #[error("step {step} is not due before {at}")]
     NotDue { step: StepName, at: Timestamp },
+}
+
+/// The most steps that a message names.
+const NAMED: usize = 3;
+
+fn unmapped(steps: &[UnmappedStep]) -> String {
+    let named = steps.iter().take(NAMED);
+    let mut named: Vec<_> = named
+        .map(|unmapped| format!("step {}: {}", unmapped.step, unmapped.reason))
+        .collect();
+    if steps.len() > NAMED {
+        named.push(format!(
+            "and {} more steps, in `steps`",
+            steps.len() - NAMED
+        ));
+    }
+    named.join("; ")
 }

@@ -2,6 +2,7 @@
 
 mod cancel_rule;
 mod graph;
+mod layout;
 mod output;
 mod parse;
 mod policies;
@@ -26,6 +27,7 @@ use crate::{
     time::Span,
 };
 pub use cancel_rule::CancelRule;
+pub use layout::{LaidOut, StepLayout};
 pub use output::OutputTemplate;
 pub use parse::*;
 pub use policies::*;
@@ -51,6 +53,8 @@ pub struct Definition {
     pub output: Option<OutputTemplate>,
     /// The JSON array that this was made from, as it was submitted.
     pub source: Payload,
+    /// If it is that of tasks which have had another version before.
+    pub laid_out: Option<LaidOut>,
 }
 
 impl Definition {

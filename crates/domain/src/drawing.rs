@@ -62,8 +62,8 @@ struct Picture<'d> {
 }
 
 impl Picture<'_> {
-    fn indexes(&self) -> impl Iterator<Item = StepIndex> + use<> {
-        self.definition.forward().chain(self.definition.undos())
+    fn indexes(&self) -> impl Iterator<Item = StepIndex> {
+        self.definition.listed().chain(self.definition.undos())
     }
 
     /// None for what undoes a step, before the task is to be undone.
@@ -159,7 +159,7 @@ impl Picture<'_> {
     }
 
     fn edges(&self) -> impl Iterator<Item = (StepIndex, StepIndex, Edge)> {
-        let steps = self.definition.forward();
+        let steps = self.definition.listed();
         steps.flat_map(|index| {
             let step = self.definition.step(index);
             let after = step

@@ -45,15 +45,15 @@ impl ETag {
         Self::of(&[b"damaged agent", spec.as_bytes()])
     }
 
-    /// Of one version of a workflow, by what is stored of it.
-    pub fn of_workflow(version: u32, body: &str, created_at: Timestamp) -> Self {
-        let created_at = created_at.as_millis().to_be_bytes();
-        Self::of(&[
-            b"workflow",
-            &version.to_be_bytes(),
-            body.as_bytes(),
-            &created_at,
-        ])
+    /// Of one version of a workflow, by what is stored of it. `activations`: how often a version was made active.
+    pub fn of_workflow(version: u32, body: &str, created_at: Timestamp, activations: u64) -> Self {
+        let (version, created_at) = (version.to_be_bytes(), created_at.as_millis().to_be_bytes());
+        let activations = activations.to_be_bytes();
+        let mut parts: Vec<&[u8]> = vec![b"workflow", &version, body.as_bytes(), &created_at];
+        if activations != [0; 8] {
+            parts.push(&activations);
+        }
+        Self::of(&parts)
     }
 
     /// Of the same thing where some of it is not shown: that is another representation.
@@ -226,11 +226,12 @@ mod tests {
         assert_ne!(ETag::of_agent(&a), ETag::of_agent(&b));
         assert_ne!(ETag::of_agent(&a), ETag::of_configured_agent(&a));
         let at = Timestamp::from_millis;
-        let first = ETag::of_workflow(1, "{}", at(7));
+        let first = ETag::of_workflow(1, "{}", at(7), 0);
         for other in [
-            ETag::of_workflow(2, "{}", at(7)),
-            ETag::of_workflow(1, "{} ", at(7)),
-            ETag::of_workflow(1, "{}", at(8)),
+            ETag::of_workflow(2, "{}", at(7), 0),
+            ETag::of_workflow(1, "{} ", at(7), 0),
+            ETag::of_workflow(1, "{}", at(8), 0),
+            ETag::of_workflow(1, "{}", at(7), 1),
             first.with_hidden_parts(),
         ] {
             assert_ne!(first, other);

@@ -79,4 +79,14 @@ pub struct Event {
     pub effect: Effect,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Fault>,
+    /// Of `task.migrated`: of its workflow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub versions: Option<VersionChange>,
+}
+
+/// A task moved from one version of its workflow to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VersionChange {
+    pub from: u32,
+    pub to: u32,
 }

@@ -76,6 +76,7 @@ mod turn;
 mod undo_plan;
 mod unusable_secrets;
 mod vacuum;
+mod version_move;
 mod view;
 mod web_address;
 
@@ -114,8 +115,8 @@ pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{
     Accepted, Body, CancelRule, Definition, Extend, KnownAgents, Limits, Method, OnExhausted,
     OnUndo, Policies, Policy, PollRule, Probe, ReplyMode, ReplyRule, RequestTemplate, SignalRule,
-    StepDefinition, StepKind, StepWork, Target, WHOLE_DEFINITION, WaitRule, parse_steps,
-    parse_steps_within,
+    StepDefinition, StepKind, StepLayout, StepWork, Target, WHOLE_DEFINITION, WaitRule,
+    parse_steps, parse_steps_within,
 };
 pub use delivery::{
     DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationResponse, LONGEST_ASKED,
@@ -137,7 +138,7 @@ pub use fault::{BODY_EXCERPT, Effect, Fault, FaultKind};
 pub use fields::{FieldFault, Fields, entries, text};
 pub use health_check::{CheckTally, HealthChange, HealthSpec, Unhealthy};
 pub use hidden::{HIDDEN, without_query, without_secrets};
-pub use history::{Actor, Event};
+pub use history::{Actor, Event, VersionChange};
 pub use ids::{
     AgentName, Attempt, Destination, InstanceId, Priority, ReceiverName, SecretName, StepIndex,
     StepName, StepRef, TaskId, WorkerName, WorkflowName,
@@ -194,5 +195,6 @@ pub use unusable_secrets::{
     UnusableSecret, UnusableSecrets, secret_unusable,
 };
 pub use vacuum::{FileSpace, Vacuum, Vacuuming};
+pub use version_move::{MoveReport, MovedStep, StepChange, UnmappedStep, VersionMove, check_move};
 pub use view::{LabelsView, TaskHead, TaskView};
 pub use web_address::{LONGEST_URL, WebAddress};

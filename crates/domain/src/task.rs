@@ -263,6 +263,18 @@ impl Task {
         (0..(self.steps.len() + self.undos.len()) as u16).map(StepIndex)
     }
 
+    /// Whether the task has lost the step that stood there: its version has changed.
+    pub fn is_removed(&self, index: StepIndex) -> bool {
+        self.details.definition.is_removed(index)
+    }
+
+    /// The steps in the order of the definition, followed by their undos once the task is to be undone.
+    pub fn listed(&self) -> impl Iterator<Item = StepIndex> {
+        let first = self.steps.len() as u16;
+        let undos = (first..first + self.undos.len() as u16).map(StepIndex);
+        self.details.definition.listed().chain(undos)
+    }
+
     /// What [`Task::indexes`] counts.
     fn records(&self) -> impl Iterator<Item = &Step> {
         self.steps.iter().chain(&self.undos)
@@ -275,6 +287,7 @@ impl Task {
 
     pub fn find(&self, name: &str) -> Option<StepIndex> {
         self.indexes()
+            .filter(|index| !self.is_removed(*index))
             .find(|index| self.definition(*index).name.as_str() == name)
     }
 

@@ -35,6 +35,9 @@ const fn task(from: TaskStatus, to: TaskStatus, why: &'static str) -> Transition
     }
 }
 
+const MOVED: &str = "the task moved to another version of its workflow, in which the step differs";
+const REMOVED: &str =
+    "the task moved to another version of its workflow, which does not have the step";
 const AGAIN: &str = "an operator reran it, or a step before it";
 const PROBED: &str = "the task is being undone, and the probe found that the step took effect";
 const DOUBTED: &str = "its undo is done; its outcome was unknown";
@@ -190,6 +193,11 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
         ),
         step(Processed, "step.retried", Waiting, AGAIN),
         step(Skipped, "step.retried", Waiting, AGAIN),
+        step(Pending, "step.reset", Waiting, MOVED),
+        step(Error, "step.reset", Waiting, MOVED),
+        step(Waiting, "step.removed", Skipped, REMOVED),
+        step(Pending, "step.removed", Skipped, REMOVED),
+        step(Error, "step.removed", Skipped, REMOVED),
         step(Error, "step.skipped", Skipped, "an operator skipped it"),
         step(Error, "step.resolved", Processed, "an operator resolved it"),
         step(Error, "step.processed", Processed, PROBED),

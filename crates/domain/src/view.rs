@@ -255,7 +255,7 @@ impl<'a> TaskView<'a> {
                     .collect(),
             }),
             steps: task
-                .indexes()
+                .listed()
                 .map(|index| StepView::new(task, index, now))
                 .collect(),
         }

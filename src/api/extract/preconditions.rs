@@ -32,6 +32,7 @@ pub fn judged(method: &Method, route: &str) -> &'static [HeaderName] {
         ("PUT" | "DELETE", "/v1/agents/{name}" | "/v1/workflows/{name}") => {
             &[header::IF_MATCH, header::IF_NONE_MATCH]
         }
+        ("POST", "/v1/workflows/{name}/activate") => &[header::IF_MATCH, header::IF_NONE_MATCH],
         ("POST", route)
             if route.starts_with("/v1/tasks/{id}/") || route.starts_with("/v1/signals/") =>
         {

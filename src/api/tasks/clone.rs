@@ -21,7 +21,7 @@ use crate::{
             Caller, ConditionHeaders, Conditions, OptionalJsonBody, Query, TaskMatch, TaskParams,
             TaskPath, TraceHeaders, idempotency,
         },
-        workflows,
+        workflows::{self, VersionChoice},
     },
     domain::{
         Definition, Details, FieldFault, Fields, LONGEST_NAME, Payload, ReplyTo, WorkflowRef, text,
@@ -49,7 +49,7 @@ pub struct CloneBody {
     priority: Option<i8>,
     #[schema(example = "15m")]
     complete_within: Option<DurationSchema>,
-    /// Another version of the task's workflow: its number, or `latest`. Default: the task's own version.
+    /// Another version of the task's workflow: its number, `latest` or `active`. Default: the task's own version.
     workflow_version: Option<VersionBody>,
     /// Replaces the task's own `reply_to`; null: no messages are sent.
     reply_to: Option<ReplyToSchema>,
@@ -73,7 +73,10 @@ pub enum VersionBody {
 #[schema(as = LatestVersion)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub enum Latest {
+    /// The one that was registered last.
     Latest,
+    /// The one that tasks get which name none.
+    Active,
 }
 
 /// Clone a task
@@ -190,7 +193,6 @@ async fn definition(
     details: &Details,
 ) -> Result<(Option<WorkflowRef>, Arc<Definition>), Problem> {
     let wanted = fields.peek("workflow_version").map(str::to_owned);
-    let before = (details.workflow.clone(), details.definition.clone());
     let Some(workflow) = &details.workflow else {
         fields.value("workflow_version");
         if wanted.is_some() {
@@ -206,29 +208,36 @@ async fn definition(
         let compiled = compiled.map_err(not_accepted)?;
         return Ok((None, compiled));
     };
-    let is_latest = wanted.as_deref().and_then(text).as_deref() == Some("latest");
-    let version = match is_latest {
-        true => {
-            fields.value("workflow_version");
-            None
-        }
-        false => match fields.integer("workflow_version", 1..=i64::from(u32::MAX)) {
-            // Within the range of versions.
-            Some(version) => Some(version as u32),
-            None => return Ok(before),
-        },
-    };
+    let version = version(fields, "workflow_version");
+    // The steps of the task may be laid out over those that it had before.
+    let version = version.unwrap_or(VersionChoice::Number(workflow.version));
     match workflows::resolve(app, &workflow.name, version).await? {
         Some(known) => Ok((Some(known.workflow), known.definition)),
         None => {
             let name = &workflow.name;
             let message = format!(
-                "workflow {name:?} has no such version; GET /v1/workflows/{name} shows the latest"
+                "workflow {name:?} has no such version; GET /v1/workflows/{name}/versions lists them"
             );
             fields.fault("workflow_version", message);
-            Ok(before)
+            Ok((details.workflow.clone(), details.definition.clone()))
         }
     }
+}
+
+/// The number of a version, or a word for one.
+pub(super) fn version(fields: &mut Fields<'_>, name: &'static str) -> Option<VersionChoice> {
+    let word = fields.peek(name).and_then(text);
+    let choice = match word.as_deref() {
+        Some("latest") => VersionChoice::Latest,
+        Some("active") => VersionChoice::Active,
+        _ => {
+            let version = fields.integer(name, 1..=i64::from(u32::MAX))?;
+            // Within the range of versions.
+            return Some(VersionChoice::Number(version as u32));
+        }
+    };
+    fields.value(name);
+    Some(choice)
 }
 
 /// Reports faults in the task's own steps, which the body does not contain.

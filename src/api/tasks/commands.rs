@@ -65,7 +65,7 @@ impl FromRequest<Arc<App>> for CommandRequest {
 
 impl CommandRequest {
     /// Parses the fields of the body; a missing body has none.
-    fn fields<T>(&self, read: impl FnOnce(&mut Fields<'_>) -> T) -> Result<T, Problem> {
+    pub fn fields<T>(&self, read: impl FnOnce(&mut Fields<'_>) -> T) -> Result<T, Problem> {
         let mut fields = match &self.body {
             Some(body) => Fields::of(body, "").map_err(Problem::invalid)?,
             None => Fields::default(),
@@ -80,7 +80,12 @@ impl CommandRequest {
         self.body.clone()
     }
 
-    pub async fn send(self, task: TaskId, command: Command) -> Result<Response, Problem> {
+    /// The version that the task must have.
+    pub fn if_match(&self) -> Option<u64> {
+        self.conditions.if_match
+    }
+
+    pub async fn send(&self, task: TaskId, command: Command) -> Result<Response, Problem> {
         let body = self.body.as_deref().map_or("", RawValue::get);
         let idempotency = idempotency(
             &self.conditions,
@@ -110,7 +115,7 @@ impl CommandRequest {
     }
 }
 
-/// The step's index. The steps of a task never change, so this needs no lock.
+/// The step's index. An index is never that of another step, also if the task moves to another version, so this needs no lock.
 pub(super) async fn find(
     app: &App,
     id: TaskId,
@@ -120,7 +125,7 @@ pub(super) async fn find(
     match task.find(name) {
         Some(step) => Ok((task, step)),
         None => {
-            let steps = task.indexes().map(|step| task.definition(step));
+            let steps = task.listed().map(|step| task.definition(step));
             let names: Vec<_> = steps.map(|step| step.name.as_str()).collect();
             Err(Problem::new(
                 ProblemKind::NoSuchStep,

@@ -6,6 +6,7 @@ mod commands;
 mod events;
 mod graph;
 mod message;
+mod migrate;
 mod queue_position;
 mod read;
 mod signals;
@@ -41,6 +42,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(bulk::undo_tasks))
         .routes(routes!(bulk::cancel_tasks))
         .routes(routes!(bulk::skip_tasks))
+        .routes(routes!(bulk::migrate_tasks))
         .routes(routes!(read::get))
         .routes(routes!(events::history))
         .routes(routes!(graph::graph))
@@ -50,6 +52,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(commands::pause))
         .routes(routes!(commands::resume))
         .routes(routes!(undo_plan::show))
+        .routes(routes!(migrate::migrate))
         .routes(routes!(commands::undo))
         .routes(routes!(commands::retry))
         .routes(routes!(commands::retry_step))

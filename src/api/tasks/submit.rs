@@ -42,7 +42,7 @@ pub struct SubmissionBody {
     /// A registered workflow; alternatively give `steps`.
     #[schema(example = "order")]
     workflow: Option<String>,
-    /// The workflow's version; the default is the latest.
+    /// The workflow's version; the default is the active one.
     #[schema(minimum = 1)]
     workflow_version: Option<u32>,
     /// Inline steps, instead of a workflow.
@@ -301,7 +301,7 @@ pub(super) async fn read(
                     "workflow",
                     match (version, app.workflows.nearest(&name)) {
                         (None, Some(meant)) => format!("workflow {name:?} does not exist; did you mean {meant:?}?"),
-                        (Some(version), _) => format!("workflow {name:?} has no version {version}; GET /v1/workflows/{name} shows the latest"),
+                        (Some(version), _) => format!("workflow {name:?} has no version {version}; GET /v1/workflows/{name}/versions lists them"),
                         (None, None) => format!("workflow {name:?} does not exist; register it with PUT /v1/workflows/{name}, or give inline steps"),
                     },
                 ),

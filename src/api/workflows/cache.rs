@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use crate::{
     api::{App, Problem},
     domain::{Definition, Span, WorkflowName, WorkflowRef, nearest},
-    store::{StoredWorkflow, WorkflowRecord},
+    store::{ActiveWorkflow, StoredWorkflow, WorkflowRecord},
 };
 
 /// A compiled version of a workflow.
@@ -19,62 +19,122 @@ pub struct CompiledWorkflow {
     pub complete_within: Option<Span>,
 }
 
-/// The latest versions of all workflows in use. It is bounded because only an administrator can register workflows.
+/// Which version of a workflow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VersionChoice {
+    /// The one that tasks get which name none.
+    Active,
+    /// The one that was registered last.
+    Latest,
+    Number(u32),
+}
+
+impl From<Option<u32>> for VersionChoice {
+    fn from(version: Option<u32>) -> Self {
+        version.map_or(Self::Active, Self::Number)
+    }
+}
+
+/// The active versions of all workflows in use. It is bounded because only an administrator can register workflows.
 #[derive(Default)]
-pub struct WorkflowCache(ArcSwap<HashMap<WorkflowName, CompiledWorkflow>>);
+pub struct WorkflowCache(ArcSwap<ActiveVersions>);
+
+#[derive(Clone, Default)]
+struct ActiveVersions {
+    known: HashMap<WorkflowName, KnownVersion>,
+    /// How often something was forgotten. What was read before that may be what was forgotten.
+    forgotten: u64,
+}
+
+#[derive(Clone)]
+struct KnownVersion {
+    workflow: CompiledWorkflow,
+    /// How often a version of it was made active.
+    activations: u64,
+}
 
 impl WorkflowCache {
-    fn latest(&self, name: &WorkflowName) -> Option<CompiledWorkflow> {
-        self.0.load().get(name).cloned()
+    fn active(&self, name: &WorkflowName) -> Option<CompiledWorkflow> {
+        let versions = self.0.load();
+        versions.known.get(name).map(|known| known.workflow.clone())
     }
 
     /// Among the workflows in use here, the one whose name is most similar.
     pub fn nearest(&self, name: &WorkflowName) -> Option<WorkflowName> {
-        let known = self.0.load();
-        nearest(name.as_str(), known.keys().map(WorkflowName::as_str)).map(WorkflowName::new)
+        let versions = self.0.load();
+        let known = versions.known.keys().map(WorkflowName::as_str);
+        nearest(name.as_str(), known).map(WorkflowName::new)
     }
 
-    /// Other instances may have registered newer versions: they are loaded on next use.
+    /// Other instances may have registered or activated versions: they are loaded on next use.
     pub fn forget(&self) {
-        self.0.store(Arc::default());
+        self.0.rcu(|versions| ActiveVersions {
+            known: HashMap::new(),
+            forgotten: versions.forgotten + 1,
+        });
     }
 
-    /// A slower reader never replaces a newer version by an older one.
-    pub(super) fn learn(&self, known: &CompiledWorkflow) {
-        self.0.rcu(|latest| {
-            let mut next = HashMap::clone(latest);
-            let newest = next
-                .entry(known.workflow.name.clone())
-                .or_insert_with(|| known.clone());
-            if newest.workflow.version < known.workflow.version {
-                *newest = known.clone();
+    /// How often something was forgotten until now: to be asked before the record is read.
+    fn forgotten(&self) -> u64 {
+        self.0.load().forgotten
+    }
+
+    /// A slower reader never replaces a newer version by an older one, nor brings back what was forgotten since it began.
+    fn learn(&self, workflow: &CompiledWorkflow, activations: u64, forgotten: u64) {
+        let rank = |activations: u64, workflow: &CompiledWorkflow| {
+            (activations, workflow.workflow.version)
+        };
+        self.0.rcu(|versions| {
+            let mut next = ActiveVersions::clone(versions);
+            if next.forgotten != forgotten {
+                return next;
+            }
+            let name = &workflow.workflow.name;
+            let known = next.known.get(name);
+            let newest = known.map(|known| rank(known.activations, &known.workflow));
+            if newest.is_none_or(|newest| newest < rank(activations, workflow)) {
+                let workflow = workflow.clone();
+                let known = KnownVersion {
+                    workflow,
+                    activations,
+                };
+                next.known.insert(name.clone(), known);
             }
             next
         });
     }
 }
 
-/// The latest version of a workflow, or the given version; `None` if it does not exist. The latest comes from
-/// memory once this process has used or registered it.
+/// A version of a workflow; `None` if it does not exist. The active one comes from memory once this process has used it.
 pub async fn resolve(
     app: &App,
     name: &WorkflowName,
-    version: Option<u32>,
+    version: impl Into<VersionChoice>,
 ) -> Result<Option<CompiledWorkflow>, Problem> {
-    let latest = app.workflows.latest(name);
-    if let Some(latest) = latest
-        && version.is_none_or(|version| version == latest.workflow.version)
+    let version = version.into();
+    let active = app.workflows.active(name);
+    if let Some(active) = active
+        && (version == VersionChoice::Active
+            || version == VersionChoice::Number(active.workflow.version))
     {
-        return Ok(Some(latest));
+        return Ok(Some(active));
     }
-    let Some(record) = app.store.reader.workflow(name, version).await? else {
-        return Ok(None);
+    let reader = &app.store.reader;
+    let record = match version {
+        VersionChoice::Active => {
+            let forgotten = app.workflows.forgotten();
+            let Some(active) = reader.active_workflow(name).await? else {
+                return Ok(None);
+            };
+            let ActiveWorkflow { record, number } = active;
+            let known = compile(app, &record)?;
+            app.workflows.learn(&known, number, forgotten);
+            return Ok(Some(known));
+        }
+        VersionChoice::Latest => reader.workflow(name, None).await?,
+        VersionChoice::Number(version) => reader.workflow(name, Some(version)).await?,
     };
-    let known = compile(app, &record)?;
-    if version.is_none() {
-        app.workflows.learn(&known);
-    }
-    Ok(Some(known))
+    record.map(|record| compile(app, &record)).transpose()
 }
 
 /// A stored workflow was validated when it was registered: it is compiled without checking whether its agents exist
@@ -108,12 +168,10 @@ mod tests {
     use super::*;
     use crate::domain::{Payload, Policies};
 
-    #[test]
-    fn an_older_version_never_replaces_a_newer_one() {
-        let name = WorkflowName::new("order");
-        let known = |version| CompiledWorkflow {
+    fn known(version: u32) -> CompiledWorkflow {
+        CompiledWorkflow {
             workflow: WorkflowRef {
-                name: name.clone(),
+                name: WorkflowName::new("order"),
                 version,
             },
             definition: Arc::new(Definition {
@@ -124,14 +182,35 @@ mod tests {
                 input_schema: None,
                 output: None,
                 source: Payload::null(),
+                laid_out: None,
             }),
             complete_within: None,
-        };
-        let workflows = WorkflowCache::default();
-        for (learned, latest) in [(2, 2), (1, 2), (3, 3)] {
-            workflows.learn(&known(learned));
-            let found = workflows.latest(&name).unwrap();
-            assert_eq!(found.workflow.version, latest);
         }
+    }
+
+    fn active(workflows: &WorkflowCache) -> Option<u32> {
+        let active = workflows.active(&WorkflowName::new("order"));
+        active.map(|active| active.workflow.version)
+    }
+
+    #[test]
+    fn an_older_answer_never_replaces_a_newer_one() {
+        let workflows = WorkflowCache::default();
+        // The third has rolled back, and the fourth was read before that.
+        for (version, activations, newest) in [(2, 0, 2), (1, 0, 2), (1, 1, 1), (3, 0, 1)] {
+            workflows.learn(&known(version), activations, workflows.forgotten());
+            assert_eq!(active(&workflows), Some(newest));
+        }
+    }
+
+    #[test]
+    fn what_was_read_before_it_was_forgotten_is_not_learned() {
+        let workflows = WorkflowCache::default();
+        let before = workflows.forgotten();
+        workflows.forget();
+        workflows.learn(&known(2), 0, before);
+        assert_eq!(active(&workflows), None);
+        workflows.learn(&known(1), 1, workflows.forgotten());
+        assert_eq!(active(&workflows), Some(1));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{extract::State, http::HeaderMap, response::Response};
 
-use super::{no_such_workflow, resolve};
+use super::{VersionChoice, no_such_workflow, resolve};
 use crate::{
     api::{
         App, Problem,
@@ -40,7 +40,8 @@ pub(super) async fn graph(
     // Within the range of versions.
     let version = version.map(|version| version as u32);
     let name = WorkflowName::new(name);
-    let Some(known) = resolve(&app, &name, version).await? else {
+    let choice = version.map_or(VersionChoice::Latest, VersionChoice::Number);
+    let Some(known) = resolve(&app, &name, choice).await? else {
         return Err(no_such_workflow(&name, version));
     };
     let title = format!("{name}, version {}", known.workflow.version);

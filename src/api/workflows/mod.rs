@@ -1,6 +1,7 @@
-//! WorkflowCache: registered definitions. A version never changes; changed content becomes a new version, and tasks
-//! keep the version that they started with.
+//! Registered definitions. A version never changes; changed content becomes a new version, and tasks keep the version that
+//! they started with, unless an operator moves them. The active version is that of tasks that name none.
 
+mod activation;
 mod cache;
 mod graph;
 
@@ -16,7 +17,8 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub use self::cache::{CompiledWorkflow, WorkflowCache, resolve};
+use self::activation::ActivationView;
+pub use self::cache::{CompiledWorkflow, VersionChoice, WorkflowCache, resolve};
 use super::{
     App, Problem,
     bulkhead::EvaluationPermit,
@@ -48,7 +50,9 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(list))
         .routes(routes!(put, get_latest))
+        .routes(routes!(activation::versions))
         .routes(routes!(get_version))
+        .routes(routes!(activation::activate))
         .routes(routes!(graph::graph))
         .routes(routes!(validate))
 }
@@ -115,6 +119,8 @@ pub struct WorkflowView<'a> {
     /// a header whose name suggests a secret, and the query of a `url`.
     #[schema(value_type = Vec<StepBody>)]
     steps: &'a RawValue,
+    /// Which versions were made active, newest first: the last 50. Empty as long as the newest version always was.
+    activations: Vec<ActivationView>,
 }
 
 /// A workflow in a list.
@@ -126,6 +132,9 @@ pub struct WorkflowHead<'a> {
     /// Counted from 1.
     #[schema(example = 3)]
     version: u32,
+    /// The version of tasks that name none.
+    #[schema(example = 3)]
+    active_version: u32,
     #[schema(required, value_type = Option<String>, example = "Reserve, charge, ship")]
     description: Option<String>,
     #[schema(required, value_type = Option<DurationSchema>, example = "15m")]
@@ -136,10 +145,11 @@ pub struct WorkflowHead<'a> {
 }
 
 impl<'a> WorkflowHead<'a> {
-    fn new(record: &'a WorkflowRecord, stored: &StoredWorkflow) -> Self {
+    fn new(record: &'a WorkflowRecord, stored: &StoredWorkflow, active: u32) -> Self {
         Self {
             name: record.name.as_str(),
             version: record.version,
+            active_version: active,
             description: stored.description.clone(),
             complete_within: stored.complete_within,
             created_at: record.created_at,
@@ -253,9 +263,17 @@ fn compact(json: &str) -> Option<Payload> {
 /// Every fault of the definition is reported at once. Running tasks keep the version that they started with. With
 /// `If-None-Match: *` the workflow is registered only if it does not exist; with `If-Match` and the ETag of the
 /// version that you have read, a new version is created only if that version is still the latest.
+///
+/// A new version becomes the active one, which tasks get that name none, if the version before it was active. After a
+/// roll-back it does not: activate it with `POST /v1/workflows/{name}/activate`. `activate=true` makes the version active
+/// in any case, also if it is not new, and `activate=false` in none; the first version of a workflow is always active.
 #[utoipa::path(
     put, path = "/v1/workflows/{name}", tag = "workflows", operation_id = "put_workflow",
-    params(("name" = PlainName, Path, description = "The workflow's name", example = "order"), RegistrationHeaders),
+    params(
+        ("name" = PlainName, Path, description = "The workflow's name", example = "order"),
+        ("activate" = Option<bool>, Query, description = "Whether the version becomes the active one; the default: if the one before it is", example = false),
+        RegistrationHeaders,
+    ),
     request_body(content = WorkflowInput, description = "The steps, and the settings of all tasks of this workflow"),
     responses(
         (status = 201, description = "A new version was created", body = WorkflowView),
@@ -267,30 +285,28 @@ async fn put(
     State(app): State<Arc<App>>,
     caller: Caller,
     NamePath(name): NamePath,
-    query: Query,
+    mut query: Query,
     IfTagged(condition): IfTagged,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
+    let activate = query.boolean("activate")?;
     query.finish()?;
     plain_name("a workflow", &name)?;
     let checked = check(&app, &body, None).await?;
     let name = WorkflowName::new(name);
     let stored = serde_json::to_string(&checked.stored)
         .map_err(|error| Problem::new(ProblemKind::Internal, error.to_string()))?;
-    let put = app.store.put_workflow(name.clone(), stored, condition);
+    let by = caller.operator();
+    let put = app
+        .store
+        .put_workflow(name.clone(), stored, condition, activate, by);
     let RegisteredVersion { version, is_new } = put.await?;
-    let known = CompiledWorkflow {
-        workflow: WorkflowRef {
-            name: name.clone(),
-            version,
-        },
-        definition: checked.definition,
-        complete_within: checked.stored.complete_within,
+    let workflow = WorkflowRef {
+        name: name.clone(),
+        version,
     };
-    app.store
-        .definitions
-        .put(known.workflow.clone(), known.definition.clone());
-    app.workflows.learn(&known);
+    app.store.definitions.put(workflow, checked.definition);
+    app.workflows.forget();
     if !is_new {
         return one(&app, &name, Some(version), StatusCode::OK, &caller).await;
     }
@@ -304,7 +320,8 @@ async fn put(
 
 /// List workflows
 ///
-/// The latest version of each workflow, by name, without its steps.
+/// The latest version of each workflow, by name, without its steps. `active_version` is the one that tasks get which name
+/// none.
 #[utoipa::path(
     get, path = "/v1/workflows", tag = "workflows", operation_id = "list_workflows",
     params(PageQuery),
@@ -317,7 +334,13 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
     let records = app.store.reader.workflows().await?;
     let heads = records
         .iter()
-        .map(|record| Ok(WorkflowHead::new(record, &StoredWorkflow::of(record)?)))
+        .map(|(record, active)| {
+            Ok(WorkflowHead::new(
+                record,
+                &StoredWorkflow::of(record)?,
+                *active,
+            ))
+        })
         .collect::<Result<Vec<_>, StoreError>>()?;
     let page = Page::of_names(heads, after.as_deref(), limit, cursors, |head| head.name);
     Ok(json(StatusCode::OK, &page))
@@ -325,7 +348,7 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
 
 /// Get the latest version of a workflow
 ///
-/// With its steps as they were registered.
+/// With its steps as they were registered, the active version, and which versions were active before.
 #[utoipa::path(
     get, path = "/v1/workflows/{name}", tag = "workflows", operation_id = "get_workflow",
     params(("name" = PlainName, Path, description = "The workflow's name", example = "order")),
@@ -382,7 +405,7 @@ async fn get_version(
 fn no_such_workflow(name: &WorkflowName, version: Option<u32>) -> Problem {
     let detail = match version {
         Some(_) => format!(
-            "workflow {name:?} has no such version: GET /v1/workflows/{name} shows the latest"
+            "workflow {name:?} has no such version: GET /v1/workflows/{name}/versions lists them"
         ),
         None => {
             format!(
@@ -404,17 +427,25 @@ async fn one(
         return Err(no_such_workflow(name, version));
     };
     let stored = StoredWorkflow::of(&record)?;
+    let reader = &app.store.reader;
+    let (active, activations) = (
+        reader.active_workflow(name).await?,
+        reader.activations(name).await?,
+    );
+    let active = active.map_or(record.version, |active| active.record.version);
+    let number = activations.first().map_or(0, |last| last.number);
     // A role that may register a workflow needs it unmasked, to register it again with changes.
     let hidden = match caller.role {
         Role::Admin => None,
         _ => without_secrets(&stored.steps),
     };
     let view = WorkflowView {
-        head: WorkflowHead::new(&record, &stored),
+        head: WorkflowHead::new(&record, &stored, active),
         policies: PoliciesView::new(&stored),
         steps: hidden.as_deref().unwrap_or(&stored.steps),
+        activations: activations.into_iter().map(ActivationView::from).collect(),
     };
-    let tag = ETag::of_workflow(record.version, &record.body, record.created_at);
+    let tag = ETag::of_workflow(record.version, &record.body, record.created_at, number);
     let tag = match hidden {
         Some(_) => tag.with_hidden_parts(),
         None => tag,

@@ -4,7 +4,9 @@ use serde_json::json;
 
 use super::harness::{Harness, New, refusal, success};
 use crate::{
-    domain::{AgentName, AgentSpec, Command, ETag, ETags, Precondition, TaskStatus, WorkflowName},
+    domain::{
+        Actor, AgentName, AgentSpec, Command, ETag, ETags, Precondition, TaskStatus, WorkflowName,
+    },
     store::{RegisterError, TaskFilter, TaskQuery},
 };
 
@@ -198,7 +200,13 @@ pub async fn workflows_get_a_new_version_only_when_they_change(h: Harness) {
     let name = WorkflowName::new("order");
     let put = async |body: &str| {
         h.store
-            .put_workflow(name.clone(), body.to_owned(), Precondition::default())
+            .put_workflow(
+                name.clone(),
+                body.to_owned(),
+                Precondition::default(),
+                None,
+                Actor::submitter(),
+            )
             .await
             .unwrap()
             .version
@@ -291,14 +299,18 @@ pub async fn conditions_on_agents_are_judged_with_the_write(h: Harness) {
 pub async fn conditions_on_workflows_are_judged_with_the_write(h: Harness) {
     let name = WorkflowName::new("order");
     let put = async |body: &str, condition| {
-        let put = h
-            .store
-            .put_workflow(name.clone(), body.to_owned(), condition);
+        let put = h.store.put_workflow(
+            name.clone(),
+            body.to_owned(),
+            condition,
+            None,
+            Actor::submitter(),
+        );
         put.await
     };
     let tag = async || {
         let latest = h.store.reader.workflow(&name, None).await.unwrap().unwrap();
-        ETag::of_workflow(latest.version, &latest.body, latest.created_at)
+        ETag::of_workflow(latest.version, &latest.body, latest.created_at, 0)
     };
     let new = condition(None, Some("*"));
     assert!(put("1", new.clone()).await.unwrap().is_new);

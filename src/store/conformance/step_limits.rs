@@ -7,7 +7,7 @@ use super::{
     shared::pair,
 };
 use crate::{
-    domain::{AgentName, Policies, Precondition, TaskId, WorkflowName, WorkflowRef},
+    domain::{Actor, AgentName, Policies, Precondition, TaskId, WorkflowName, WorkflowRef},
     store::StoreError,
 };
 
@@ -32,9 +32,13 @@ async fn submit(h: &Harness, limit: Value, count: usize) -> TaskId {
     let policies = json!({ "limits": [whole] });
     let body = json!({ "policies": policies, "steps": steps }).to_string();
     let name = WorkflowName::new("sync");
-    let put = h
-        .store
-        .put_workflow(name.clone(), body, Precondition::default());
+    let put = h.store.put_workflow(
+        name.clone(),
+        body,
+        Precondition::default(),
+        None,
+        Actor::submitter(),
+    );
     let version = put.await.unwrap().version;
     let mut details = h.details(&New {
         steps,

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     domain::{
-        CallOutcome, Command, Effect, Expiry, Fault, FaultKind, Payload, Policies, Policy,
+        Actor, CallOutcome, Command, Effect, Expiry, Fault, FaultKind, Payload, Policies, Policy,
         Precondition, Release, StepIndex, StepStatus, Task, TaskId, TaskStatus, Timestamp,
         WorkflowName, WorkflowRef,
     },
@@ -103,7 +103,13 @@ pub async fn the_policies_of_a_workflow_are_read_back(h: Harness) {
     let body = json!({ "policies": { "on_permanent": "undo" }, "steps": new.steps });
     let version = h
         .store
-        .put_workflow(name.clone(), body.to_string(), Precondition::default())
+        .put_workflow(
+            name.clone(),
+            body.to_string(),
+            Precondition::default(),
+            None,
+            Actor::submitter(),
+        )
         .await;
     let mut details = h.details(&new);
     details.workflow = Some(WorkflowRef {

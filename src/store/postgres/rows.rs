@@ -25,7 +25,7 @@ FROM unnest($1::uuid[]) AS wanted (id)
 CROSS JOIN LATERAL (
     SELECT {} FROM tasks WHERE tasks.id = wanted.id OFFSET 0) AS task
 LEFT JOIN LATERAL (
-    SELECT {} FROM task_details WHERE task_id = wanted.id OFFSET 0) AS details ON true",
+    SELECT {}, layout FROM task_details WHERE task_id = wanted.id OFFSET 0) AS details ON true",
         loaded_names(&[TaskRow::COLUMNS, NewTaskRow::COLUMNS]),
         loaded_names(&[DetailsRow::COLUMNS]),
     )

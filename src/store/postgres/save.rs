@@ -134,7 +134,7 @@ pub(super) async fn save(
 /// Whether [`save`] asks no more than one statement of the server for it.
 pub(super) fn is_one_statement(batch: &Batch) -> bool {
     let mut changes = batch.changes.iter();
-    batch.messages.is_empty() && changes.all(|change| change.alerts.is_empty())
+    batch.messages.is_empty() && changes.all(|change| change.alerts.is_empty() && !change.is_move())
 }
 
 type SaveQuery = Query<'static, Postgres, PgArguments>;
@@ -181,7 +181,7 @@ saved_rows!(bind_rows);
 struct ChangedSteps<'c> {
     known: Vec<StepRow<'c>>,
     new: (Vec<StepRow<'c>>, Vec<NewStepRow<'c>>),
-    /// Their rows come when what they undo is to be undone.
+    /// Their rows come when what they undo is to be undone, or with another version of the workflow.
     undos: (Vec<StepRow<'c>>, Vec<NewStepRow<'c>>),
 }
 
@@ -191,7 +191,7 @@ impl<'c> ChangedSteps<'c> {
         for change in changes {
             for index in &change.steps {
                 let row = StepRow::of(&change.task, *index, change.lane(*index), now);
-                let is_undo = usize::from(index.0) >= change.task.steps.len();
+                let is_undo = index.at() >= change.known_steps();
                 let rows = match (change.base, is_undo) {
                     (None, _) => &mut changed.new,
                     (Some(_), true) => &mut changed.undos,

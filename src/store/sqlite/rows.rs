@@ -25,7 +25,7 @@ use crate::{
 static LOAD_TASKS: LazyLock<String> = LazyLock::new(|| {
     let names = loaded_names(&[TaskRow::COLUMNS, NewTaskRow::COLUMNS, DetailsRow::COLUMNS]);
     format!(
-        "SELECT {names} FROM tasks LEFT JOIN task_details ON task_id = id
+        "SELECT {names}, layout FROM tasks LEFT JOIN task_details ON task_id = id
 WHERE id IN (SELECT unhex(value) FROM json_each($1))
 ORDER BY id"
     )

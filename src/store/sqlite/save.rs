@@ -177,7 +177,7 @@ pub(super) fn save(
             let row = StepRow::of(&change.task, *at, change.lane(*at), now);
             if change.base.is_some() {
                 row.bind_to(&mut update, 1)?;
-                // A step that undoes another has no row yet.
+                // A step that undoes another, or that a new version has brought, has no row yet.
                 if update.run()? > 0 {
                     continue;
                 }

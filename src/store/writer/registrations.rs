@@ -8,10 +8,10 @@ use thiserror::Error;
 
 use super::Store;
 use crate::{
-    domain::{AgentName, AgentSpec, ETag, Precondition, Sender, Unmet, WorkflowName},
+    domain::{Actor, AgentName, AgentSpec, ETag, Precondition, Sender, Unmet, WorkflowName},
     store::{
-        ControlRequest, ControlResponse, StoreError, Transaction, agent_checks, agent_controls,
-        lanes, slot_shares,
+        Activation, ControlRequest, ControlResponse, StoreError, Transaction, agent_checks,
+        agent_controls, lanes, slot_shares,
     },
 };
 
@@ -32,29 +32,61 @@ pub enum RegisterError {
     Store(#[from] StoreError),
 }
 
+/// A workflow that is put.
+struct WorkflowPut {
+    name: WorkflowName,
+    body: String,
+    condition: Precondition,
+    /// Whether the version becomes the active one. Not said: if the one before it is.
+    activate: Option<bool>,
+    by: Actor,
+}
+
+/// Why a version became active without anybody's request for that alone.
+const REGISTERED: &str = "it was registered";
+/// Why the version before it became active, where a new one was not to be.
+const NOT_ACTIVATED: &str = "a version was registered after it, and not activated";
+
 /// Makes a new version where the body changed.
 async fn put_workflow(
     tx: &mut Transaction<'_>,
-    name: &WorkflowName,
-    body: &str,
-    condition: &Precondition,
+    put: &WorkflowPut,
 ) -> Result<Result<RegisteredVersion, Unmet>, StoreError> {
+    let name = &put.name;
     let latest = tx.latest_workflow(name).await?;
+    let last = tx.last_activation(name).await?;
+    let number = last.as_ref().map_or(0, |last| last.number);
     let tag = latest
         .as_ref()
-        .map(|latest| ETag::of_workflow(latest.version, &latest.body, latest.created_at));
-    if let Err(unmet) = condition.check(tag) {
+        .map(|latest| ETag::of_workflow(latest.version, &latest.body, latest.created_at, number));
+    if let Err(unmet) = put.condition.check(tag) {
         return Ok(Err(unmet));
     }
     let before = latest.as_ref().map_or(0, |latest| latest.version);
-    if latest.is_some_and(|latest| latest.body == body) {
-        let version = before;
-        let is_new = false;
-        return Ok(Ok(RegisteredVersion { version, is_new }));
+    let is_new = latest.is_none_or(|latest| latest.body != put.body);
+    let version = if is_new { before + 1 } else { before };
+    if is_new {
+        tx.add_workflow(name, version, &put.body).await?;
     }
-    let version = before + 1;
-    tx.add_workflow(name, version, body).await?;
-    let is_new = true;
+    let active = last.as_ref().map_or(before, |last| last.version);
+    let default = is_new && active == before;
+    // The first version is active: there is no other.
+    let activates = put.activate.unwrap_or(default) || before == 0;
+    let (to, reason) = match (activates, &last) {
+        (true, Some(last)) if last.version != version => (version, REGISTERED),
+        // Else the newest version would be active.
+        (false, None) if is_new => (before, NOT_ACTIVATED),
+        _ => return Ok(Ok(RegisteredVersion { version, is_new })),
+    };
+    let activation = Activation {
+        number: number + 1,
+        version: to,
+        from_version: active,
+        at: tx.now(),
+        by: put.by.to_string(),
+        reason: Some(reason.to_owned()),
+    };
+    tx.activate(name, &activation).await?;
     Ok(Ok(RegisteredVersion { version, is_new }))
 }
 
@@ -115,16 +147,25 @@ fn tag(spec: &str) -> ETag {
 }
 
 impl Store {
+    /// `activate`: whether the version becomes the active one; if that is not said, it does if the one before it is.
     pub async fn put_workflow(
         &self,
         name: WorkflowName,
         body: String,
         condition: Precondition,
+        activate: Option<bool>,
+        by: Actor,
     ) -> Result<RegisteredVersion, RegisterError> {
-        let put = Arc::new((name, body, condition));
+        let put = Arc::new(WorkflowPut {
+            name,
+            body,
+            condition,
+            activate,
+            by,
+        });
         let put = self.write(move |tx| {
             let put = put.clone();
-            async move { put_workflow(tx, &put.0, &put.1, &put.2).await }.boxed()
+            async move { put_workflow(tx, &put).await }.boxed()
         });
         put.await?.map_err(RegisterError::Unmet)
     }

@@ -246,6 +246,7 @@ impl Draft {
             failure_count: None,
             effect: Effect::Known,
             error: None,
+            versions: None,
         });
         self.touch(index);
     }

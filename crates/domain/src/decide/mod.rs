@@ -16,6 +16,7 @@ mod supervisor;
 #[cfg(test)]
 mod tests;
 mod undo;
+mod version_move;
 
 use std::sync::Arc;
 
@@ -48,6 +49,8 @@ pub struct Draft {
     /// Steps that became ready to be claimed at once.
     pub ready: Vec<StepIndex>,
     pub dropped: Vec<Dropped>,
+    /// How many steps the task had before it moved to another version of its workflow, if it did.
+    pub had_steps: Option<usize>,
     /// What the expressions of one command may cost.
     budget: Budget,
     /// What those of the commands before have cost.
@@ -115,6 +118,7 @@ impl Draft {
             failure_count: None,
             effect: Effect::Known,
             error: None,
+            versions: None,
         });
         draft.open_ready_steps(&Actor::submitter(), now);
         if waits {
@@ -139,6 +143,7 @@ impl Draft {
             alerts: Vec::new(),
             ready: Vec::new(),
             dropped: Vec::new(),
+            had_steps: None,
             budget: Budget::evaluation(),
             spent: 0,
         }
@@ -168,6 +173,15 @@ impl Draft {
             && !self.task.has(step)
         {
             return Err(Refusal::NoStep(step));
+        }
+        // What names an attempt is late, and is told so.
+        if let Some(step) = command.step()
+            && !command.is_fenced()
+            && self.task.is_removed(step)
+        {
+            return Err(Refusal::StepRemoved(
+                self.task.definition(step).name.clone(),
+            ));
         }
         self.spent = self.spent();
         self.budget.refill();
@@ -241,6 +255,7 @@ impl Draft {
                 payload,
                 digest,
             } => return self.signal(step, payload, digest, by, now),
+            Command::Migrate { to, reason } => return self.migrate(&to, reason, by, now),
             Command::ReportFault { step, message } => self.report_fault(step, message, by),
         }
         Ok(CommandOutput::Done)
@@ -261,6 +276,7 @@ impl Draft {
             failure_count: None,
             effect: Effect::Known,
             error: None,
+            versions: None,
         });
         self.alerts.push(AlertChange::Raise {
             step,
@@ -308,6 +324,7 @@ impl Draft {
             failure_count: (failure_count > 0).then_some(failure_count),
             effect,
             error,
+            versions: None,
         });
         self.touch(index);
     }
@@ -380,11 +397,7 @@ impl Draft {
             TaskState::Processed { at: now }
         } else if task.paused {
             TaskState::Paused
-        } else if task
-            .steps
-            .iter()
-            .any(|step| step.attempt > Attempt::default() || step.is_done())
-        {
+        } else if task.steps_begun() {
             TaskState::Processing
         } else {
             TaskState::Pending
@@ -423,6 +436,7 @@ impl Draft {
             failure_count: None,
             effect: Effect::Known,
             error: self.task.error().or(undone_for).cloned(),
+            versions: None,
         });
     }
 
@@ -457,6 +471,16 @@ impl Draft {
                 attempt,
             }),
         }
+    }
+}
+
+impl Task {
+    /// Whether one of its steps was claimed or is done.
+    fn steps_begun(&self) -> bool {
+        let steps = self.steps.iter().zip(0..);
+        let mut begun =
+            steps.filter(|(step, _)| step.attempt > Attempt::default() || step.is_done());
+        begun.any(|(_, index)| !self.is_removed(StepIndex(index)))
     }
 }
 

@@ -120,6 +120,7 @@ impl Draft {
             failure_count: None,
             effect: Effect::Known,
             error: None,
+            versions: None,
         });
     }
 

@@ -193,6 +193,7 @@ pub fn parse_steps_within(
         input_schema,
         output,
         source: source.clone(),
+        laid_out: None,
     })
 }
 

@@ -2,6 +2,7 @@
 //! in the writer. It returns after a number of tasks or a time, with a cursor for the next request: its memory and
 //! its time are bounded however many tasks there are.
 
+mod migrate;
 mod request;
 
 use std::{
@@ -18,14 +19,17 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use self::request::{BulkRequest, TaskSelection};
+use self::{
+    migrate::{BulkMove, UnmappedCount},
+    request::{BulkCommand, BulkRequest, TaskSelection},
+};
 use super::json;
 use crate::api::openapi::words::{JsonSchema, LabelsSchema, TaskStateSchema};
 use crate::{
     api::{
         App, Problem,
         extract::{Caller, JsonBody, Query},
-        problem::ProblemBody,
+        problem::{ProblemBody, ProblemKind},
     },
     domain::{BulkAction, Command, Draft, TaskId},
     store::{Apply, CommandError, Look, StoreError, TaskFilter},
@@ -97,6 +101,20 @@ pub struct BulkSkipBody {
     selection: BulkCommandBody,
 }
 
+/// The version that the tasks move to, and the selection of tasks.
+#[derive(ToSchema)]
+#[schema(as = BulkMigration)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct BulkMigrationBody {
+    /// The number of a version, or `active` or `latest`: of the workflow that each task has.
+    to_version: super::clone::VersionBody,
+    /// Only tasks that have this version. Default: any other.
+    #[schema(minimum = 1, example = 3)]
+    from_version: Option<u32>,
+    #[serde(flatten)]
+    selection: BulkCommandBody,
+}
+
 /// The progress of a bulk command.
 #[derive(Serialize, ToSchema)]
 pub struct BulkResult {
@@ -123,6 +141,9 @@ pub struct BulkResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = false)]
     total_is_at_least: Option<bool>,
+    /// Of a move to another version: the steps that prevented it, those of the most tasks first; at most 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unmapped: Option<Vec<UnmappedCount>>,
     /// There may be more tasks, even if `matched` is 0: pass it as `cursor` to continue. Null when all are done.
     #[schema(required, pattern = "^[A-Za-z0-9_-]+$")]
     next_cursor: Option<String>,
@@ -202,6 +223,16 @@ bulk_command!(
     "For tasks in error: skips every step in error, or the one that `step` names. Steps that are not in error are never skipped."
 );
 
+bulk_command!(
+    migrate_tasks,
+    "/v1/tasks/migrate",
+    BulkMigrationBody,
+    json!({"workflow": "order", "to_version": 4, "dry_run": true}),
+    BulkAction::Migrate,
+    "Move many tasks to another version of their workflow",
+    "For tasks that have not ended and are not being undone. Those that have the version already, or have another one than `from_version`, are left out, and count only in `total`. `unmapped` names the steps that prevented moves."
+);
+
 async fn run(
     app: &App,
     caller: &Caller,
@@ -217,6 +248,7 @@ async fn run(
         dry_run: request.dry_run,
         total: None,
         total_is_at_least: None,
+        unmapped: None,
         next_cursor: None,
         last: request.after,
     };
@@ -225,7 +257,15 @@ async fn run(
         result.total = Some(total);
         result.total_is_at_least = Some(is_at_least);
     }
-    let walked = walk(app, caller, &request, &mut result).await;
+    let mut moves = match &request.command {
+        BulkCommand::Same(_) => None,
+        BulkCommand::Migrate(migration) => Some(BulkMove::new(app, caller, migration, &request)),
+    };
+    if let Some(moves) = &mut moves {
+        moves.check(&request.selection).await?;
+    }
+    let walked = walk(app, caller, &request, moves.as_mut(), &mut result).await;
+    result.unmapped = moves.map(BulkMove::unmapped);
     result.next_cursor = result.last.map(|last| request.cursors.after(last));
     match walked {
         Ok(()) => Ok(json(StatusCode::OK, &result)),
@@ -261,6 +301,7 @@ async fn walk(
     app: &App,
     caller: &Caller,
     request: &BulkRequest,
+    mut moves: Option<&mut BulkMove<'_>>,
     result: &mut BulkResult,
 ) -> Result<(), Problem> {
     let started = Instant::now();
@@ -278,13 +319,23 @@ async fn walk(
             }
         };
         for ids in look.found.chunks(BATCH) {
-            match request.dry_run {
-                true => {
+            match (&request.command, &mut moves) {
+                (BulkCommand::Same(command), _) if request.dry_run => {
                     for ids in ids.chunks(JUDGED) {
-                        judge(app, caller, ids, &request.command, result).await?;
+                        judge(app, caller, ids, command, result).await?;
                     }
                 }
-                false => command(app, caller, ids, &request.command, result).await?,
+                (BulkCommand::Same(same), _) => command(app, caller, ids, same, result).await?,
+                (BulkCommand::Migrate(_), None) => {}
+                (BulkCommand::Migrate(_), Some(moves)) => {
+                    for ids in ids.chunks(JUDGED) {
+                        moves.run(ids, result).await?;
+                        result.last = ids.last().copied();
+                        if started.elapsed() >= LONGEST {
+                            return Ok(());
+                        }
+                    }
+                }
             }
             result.last = ids.last().copied();
             if started.elapsed() >= LONGEST {
@@ -377,11 +428,17 @@ impl BulkResult {
         self.matched += 1;
         match outcome {
             Ok(()) => self.accepted += 1,
-            Err(error) => {
-                self.refused += 1;
-                let kind = Problem::from(error).kind().slug();
-                *self.refusals.entry(kind).or_default() += 1;
-            }
+            Err(error) => self.add_refusal(Problem::from(error).kind()),
         }
+    }
+
+    fn count_refusal(&mut self, kind: ProblemKind) {
+        self.matched += 1;
+        self.add_refusal(kind);
+    }
+
+    fn add_refusal(&mut self, kind: ProblemKind) {
+        self.refused += 1;
+        *self.refusals.entry(kind.slug()).or_default() += 1;
     }
 }

@@ -9,7 +9,11 @@ use crate::{
         Problem,
         cursor::{Cursors, LONGEST as LONGEST_CURSOR, Unusable},
         extract::ids,
-        tasks::commands::{LONGEST_STEP, reason},
+        tasks::{
+            clone::version,
+            commands::{LONGEST_STEP, reason},
+        },
+        workflows::VersionChoice,
     },
     domain::{BulkAction, Command, Fields, Payload, StepName, TaskId, Timestamp},
     store::{MOST_LOOKED_AT, TaskFilter},
@@ -24,12 +28,26 @@ const USUAL_LIMIT: i64 = 10_000;
 /// A parsed and validated bulk command.
 pub(super) struct BulkRequest {
     pub selection: TaskSelection,
-    pub command: Command,
+    pub command: BulkCommand,
     pub dry_run: bool,
     /// The last task of the previous request.
     pub after: Option<TaskId>,
     pub cursors: Cursors,
     pub limit: usize,
+}
+
+/// What is sent to each task.
+pub(super) enum BulkCommand {
+    Same(Command),
+    Migrate(BulkMigration),
+}
+
+/// A move to another version, which is made for each task by the steps that it has.
+pub(super) struct BulkMigration {
+    pub to: VersionChoice,
+    /// Only tasks that have this version.
+    pub from: Option<u32>,
+    pub reason: Option<String>,
 }
 
 pub(super) enum TaskSelection {
@@ -54,14 +72,23 @@ impl BulkRequest {
         let after = after(&mut fields, cursors);
         let reason = reason(&mut fields);
         let command = match action {
-            BulkAction::Retry => Command::Retry {
+            BulkAction::Retry => BulkCommand::Same(Command::Retry {
                 step: None,
                 body: None,
                 reason,
-            },
-            BulkAction::Undo => Command::Undo { reason },
-            BulkAction::Cancel => Command::Cancel { reason },
-            BulkAction::Skip => skip(&mut fields, reason),
+            }),
+            BulkAction::Undo => BulkCommand::Same(Command::Undo { reason }),
+            BulkAction::Cancel => BulkCommand::Same(Command::Cancel { reason }),
+            BulkAction::Skip => BulkCommand::Same(skip(&mut fields, reason)),
+            BulkAction::Migrate => {
+                if let TaskSelection::Filter(TaskFilter { workflow: None, .. }) = &selection {
+                    fields.missing(
+                        "workflow",
+                        "name the workflow whose tasks move, or give ids: a version is one of a workflow",
+                    );
+                }
+                BulkCommand::Migrate(migration(&mut fields, reason))
+            }
         };
         fields.finish().map_err(Problem::invalid)?;
         Ok(Self {
@@ -73,6 +100,23 @@ impl BulkRequest {
             // Within 1 to 100,000.
             limit: limit as usize,
         })
+    }
+}
+
+fn migration(fields: &mut Fields<'_>, reason: Option<String>) -> BulkMigration {
+    if !fields.has("to_version") {
+        fields.missing(
+            "to_version",
+            "give the number of a version, \"active\" or \"latest\"",
+        );
+    }
+    let to = version(fields, "to_version").unwrap_or(VersionChoice::Active);
+    let from = fields.integer("from_version", 1..=i64::from(u32::MAX));
+    BulkMigration {
+        to,
+        // Within the range of versions.
+        from: from.map(|from| from as u32),
+        reason,
     }
 }
 

@@ -6,7 +6,7 @@ use super::{BatchDraft, LoadedTask};
 use crate::{
     domain::{
         Actor, AgentName, AlertChange, Call, ClaimAttempt, ClaimPlan, ClaimSteps, Claimant,
-        Command, CommandOutput, QueueRank, Refusal, StepIndex, StepRef, TaskId, Timestamp,
+        Command, CommandOutput, QueueRank, Refusal, StepIndex, StepRef, Task, TaskId, Timestamp,
         template::Budget,
     },
     planted,
@@ -104,6 +104,11 @@ impl ClaimSteps for QueuedClaims<'_> {
             draft.is_unread = true;
             return ClaimAttempt::NotClaimed;
         }
+        if !is_of(&loaded.draft.task, step, agent) {
+            // Its task has another version by now, or had when the queue was read: the record decides.
+            loaded.note_refusal(&mut draft.stale_refusals);
+            return ClaimAttempt::NotClaimed;
+        }
         let Some(permit) = local.take_for_queued(agent) else {
             return ClaimAttempt::NoSlot;
         };
@@ -136,6 +141,11 @@ impl ClaimSteps for QueuedClaims<'_> {
         draft.claim_ready(task, *local);
         attempt
     }
+}
+
+/// Whether the step calls this agent, as far as the task has it.
+fn is_of(task: &Task, step: StepIndex, agent: &AgentName) -> bool {
+    !task.has(step) || task.definition(step).agent() == Some(agent)
 }
 
 fn dispatch(call: Call, instant: Instant, permit: SlotPermit) -> Dispatch {

@@ -80,6 +80,7 @@ impl BatchDraft {
             base,
             is_row_kept,
             steps: draft.changed,
+            had_steps: draft.had_steps,
             lanes,
             events: draft.events,
             alerts: alerts.map(|alert| (Uuid::now_v7(), alert)).collect(),

@@ -1,0 +1,341 @@
+//! Moves a task to another version of its workflow, or says what that would do.
+
+use std::sync::Arc;
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::{
+    clone::version,
+    commands::{CommandRequest, reason},
+    load, with_etag,
+};
+use crate::api::openapi::{
+    schemas::TaskSchema,
+    words::{StepStateSchema, TaskStateSchema},
+};
+use crate::{
+    api::{
+        App, Problem,
+        extract::{Caller, CommandHeaders, TaskParams, TaskPath},
+        payload_check::check_payload,
+        problem::{FieldErrorBody, ProblemBody, ProblemKind},
+        workflows::{self, CompiledWorkflow, VersionChoice},
+    },
+    domain::{
+        Command, Draft, FieldFault, MoveReport, MovedStep, SchemaOwner, StepLayout, Task,
+        Timestamp, VersionMove, check_move,
+    },
+    store::CommandError,
+};
+
+/// How often a task may move to other versions between this request's look at it and its command.
+const TRIES: usize = 3;
+
+/// The version that the task moves to.
+#[derive(ToSchema)]
+#[schema(as = TaskMigration)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct MigrationBody {
+    /// The number of a version of the task's workflow, or `active` or `latest`.
+    to_version: super::clone::VersionBody,
+    /// Change nothing: return what would become of each step.
+    #[schema(default = false, example = true)]
+    dry_run: Option<bool>,
+    /// Recorded in the history of the task.
+    #[schema(example = "version 4 has the new carrier")]
+    reason: Option<String>,
+}
+
+/// What a move would do to a task.
+#[derive(Serialize, ToSchema)]
+#[schema(as = MigrationReport)]
+pub struct MigrationReport<'t> {
+    id: Uuid,
+    #[schema(value_type = TaskStateSchema)]
+    state: &'static str,
+    #[schema(example = "order")]
+    workflow: &'t str,
+    #[schema(example = 3)]
+    from_version: u32,
+    #[schema(example = 4)]
+    to_version: u32,
+    /// Whether the task would move.
+    can_migrate: bool,
+    /// Why not; null if it would.
+    #[schema(required)]
+    refusal: Option<String>,
+    /// In the order of the new version, and then the steps that it does not have. Empty if the task as a whole cannot move.
+    #[schema(value_type = Vec<MigratedStepBody>)]
+    steps: Vec<MovedStepView>,
+    /// The faults of the task's input by the `input_schema` of the new version.
+    #[schema(value_type = Vec<FieldErrorBody>)]
+    input_errors: Vec<Value>,
+}
+
+#[derive(Serialize)]
+struct MovedStepView {
+    #[serde(flatten)]
+    step: MovedStep,
+    reason: Option<String>,
+}
+
+/// What becomes of a step.
+#[derive(ToSchema)]
+#[schema(as = MigratedStep)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct MigratedStepBody {
+    #[schema(example = "charge")]
+    name: String,
+    /// As it is now; null if the step is added.
+    #[schema(required)]
+    state: Option<StepStateSchema>,
+    /// What becomes of it; null if it cannot move.
+    #[schema(required)]
+    change: Option<StepChangeBody>,
+    /// The fields of its definition that differ.
+    #[schema(example = json!(["request"]))]
+    differs: Vec<String>,
+    /// Why it cannot move; null if it can.
+    #[schema(required)]
+    reason: Option<String>,
+}
+
+/// What becomes of a step: it says the `same` in both versions; it goes on as it is, and what is `changed` applies from now
+/// on; it is `reset` and waits for the steps before it; it is `added`, or `removed`.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = StepChange)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub enum StepChangeBody {
+    Same,
+    Changed,
+    Reset,
+    Added,
+    Removed,
+}
+
+/// The task after the command; with `dry_run`, what would become of it.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub enum TaskOrMigrationReport<'t> {
+    Task(Box<TaskSchema>),
+    Report(MigrationReport<'t>),
+}
+
+/// Move a task to another version of its workflow
+///
+/// Every step that has begun must mean the same in that version: the response names each one that does not, and nothing
+/// changes then. Steps that have not begun are those of the new version. With `dry_run` nothing changes in any case, and the
+/// response says what would become of each step; its ETag, sent as If-Match, refuses the move if the task has changed since.
+#[utoipa::path(
+    post, path = "/v1/tasks/{id}/migrate", tag = "operate", operation_id = "migrate_task",
+    params(TaskParams, CommandHeaders),
+    request_body(content = MigrationBody, example = json!({ "to_version": 4, "dry_run": true })),
+    responses(
+        (status = 200, description = "The task after the command, also if it had the version already; with `dry_run`, the report", body = TaskOrMigrationReport),
+        (status = 409, description = "The task cannot move: `steps` names the steps that prevent it, `errors` the faults of its input", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "The task has changed since the version in If-Match", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn migrate(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    TaskPath(id): TaskPath,
+    request: CommandRequest,
+) -> Result<Response, Problem> {
+    let (to, dry_run, reason) = request.fields(|fields| {
+        if !fields.has("to_version") {
+            fields.missing(
+                "to_version",
+                "give the number of a version, \"active\" or \"latest\"",
+            );
+        }
+        let to = version(fields, "to_version");
+        let dry_run = fields.boolean("dry_run").unwrap_or(false);
+        (to.unwrap_or(VersionChoice::Active), dry_run, reason(fields))
+    })?;
+    let mut tries = TRIES;
+    loop {
+        let task = load(&app, id).await?;
+        let found = target(&app, &task, to).await?;
+        let version = prepare(&app, &task, &found)?;
+        let input = input_faults(&app, &task, &found).await?;
+        let command = Command::Migrate {
+            to: version.clone(),
+            reason: reason.clone(),
+        };
+        if dry_run {
+            if let Some(expected) = request.if_match().filter(|wanted| *wanted != task.version) {
+                let current = task.version;
+                return Err(CommandError::VersionMismatch { expected, current }.into());
+            }
+            let now = app.store.reader.now().await?;
+            return Ok(report(&task, &version, command, &caller, &input, now));
+        }
+        if !input.is_empty() {
+            return Err(unfit(&task, &version, &command, &caller, input, &app).await?);
+        }
+        match request.send(id, command).await {
+            Err(problem) if problem.is_moved_meanwhile() && tries > 1 => tries -= 1,
+            response => return response,
+        }
+    }
+}
+
+/// The version that is asked for. Tasks with inline steps have none.
+pub(super) async fn target(
+    app: &App,
+    task: &Task,
+    to: VersionChoice,
+) -> Result<CompiledWorkflow, Problem> {
+    let Some(workflow) = &task.details.workflow else {
+        return Err(Problem::new(
+            ProblemKind::WrongTaskState,
+            "the task has inline steps, and only a task of a workflow can move to another version: clone it instead",
+        )
+        .with("state", task.status().as_str()));
+    };
+    let name = &workflow.name;
+    let found = workflows::resolve(app, name, to).await?;
+    found.ok_or_else(|| {
+        let message = format!(
+            "workflow {name:?} has no such version: GET /v1/workflows/{name}/versions lists them"
+        );
+        Problem::invalid(vec![FieldFault::new("/to_version", message)])
+    })
+}
+
+/// The version with its steps where the task has them.
+pub(super) fn prepare(
+    app: &App,
+    task: &Task,
+    to: &CompiledWorkflow,
+) -> Result<Arc<VersionMove>, Problem> {
+    let layout = StepLayout::over(&task.details.definition, &to.definition);
+    let definition = match &layout {
+        None => Some(to.definition.clone()),
+        Some(layout) => app
+            .store
+            .definitions
+            .laid_out(&to.workflow, &to.definition, layout),
+    };
+    let Some(definition) = definition else {
+        return Err(Problem::new(
+            ProblemKind::CannotMigrate,
+            "the task has had too many different steps in its versions: clone it instead",
+        ));
+    };
+    let workflow = to.workflow.clone();
+    Ok(Arc::new(VersionMove {
+        workflow,
+        definition,
+    }))
+}
+
+/// Neither the input of a task nor a version ever changes.
+pub(super) async fn input_faults(
+    app: &App,
+    task: &Task,
+    to: &CompiledWorkflow,
+) -> Result<Vec<Value>, Problem> {
+    let Some(schema) = &to.definition.input_schema else {
+        return Ok(Vec::new());
+    };
+    let (owner, input) = (SchemaOwner::Workflow, &task.details.input);
+    let checked = check_payload(app, schema, owner, input, "/input", None).await;
+    match checked {
+        Ok(()) => Ok(Vec::new()),
+        Err(problem) => match problem.faults() {
+            Some(faults) => Ok(faults),
+            None => Err(problem),
+        },
+    }
+}
+
+/// A refusal that has to do with the task itself is more to the point.
+async fn unfit(
+    task: &Task,
+    to: &VersionMove,
+    command: &Command,
+    caller: &Caller,
+    input: Vec<Value>,
+    app: &App,
+) -> Result<Problem, Problem> {
+    let now = app.store.reader.now().await?;
+    let refused = judge(task, command.clone(), caller, now).err();
+    Ok(match refused {
+        Some(error @ CommandError::Refused { .. }) => Problem::from(error).with("errors", input),
+        _ => misfit(to, input),
+    })
+}
+
+/// The input does not match what the version asks for.
+pub(super) fn misfit(to: &VersionMove, input: Vec<Value>) -> Problem {
+    let version = to.workflow.version;
+    Problem::new(
+        ProblemKind::CannotMigrate,
+        format!(
+            "the task cannot move to version {version}: its input does not match the input_schema of that version"
+        ),
+    )
+    .with("errors", input)
+}
+
+/// Decides as the writer would, on a copy.
+fn judge(
+    task: &Task,
+    command: Command,
+    caller: &Caller,
+    now: Timestamp,
+) -> Result<(), CommandError> {
+    let mut draft = Draft::on(task.clone());
+    let state = task.status().as_str();
+    let decided = draft.apply(command, &caller.operator(), now).map(drop);
+    decided.map_err(|refusal| CommandError::Refused { refusal, state })
+}
+
+fn report(
+    task: &Task,
+    to: &VersionMove,
+    command: Command,
+    caller: &Caller,
+    input: &[Value],
+    now: Timestamp,
+) -> Response {
+    let refused = judge(task, command, caller, now).err();
+    let is_of_steps = refused.as_ref().is_none_or(CommandError::is_unmapped);
+    let moves = match is_of_steps {
+        true => check_move(task, to),
+        false => MoveReport::default(),
+    };
+    let workflow = task.details.workflow.as_ref();
+    let refusal = refused.map(|error| error.to_string());
+    let refusal = refusal.or_else(|| {
+        let is_misfit = !input.is_empty();
+        is_misfit.then(|| misfit(to, Vec::new()).detail().to_owned())
+    });
+    let report = MigrationReport {
+        id: task.id().0,
+        state: task.status().as_str(),
+        workflow: to.workflow.name.as_str(),
+        from_version: workflow.map_or(0, |workflow| workflow.version),
+        to_version: to.workflow.version,
+        can_migrate: refusal.is_none(),
+        refusal,
+        steps: moves
+            .steps
+            .into_iter()
+            .map(|step| MovedStepView {
+                reason: step.reason.clone(),
+                step,
+            })
+            .collect(),
+        input_errors: input.to_vec(),
+    };
+    with_etag(super::json(StatusCode::OK, &report), task)
+}
