@@ -52,6 +52,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/tasks/{id}/undo", Operate),
     (Method::POST, "/v1/tasks/{id}/pause", Operate),
     (Method::POST, "/v1/tasks/{id}/resume", Operate),
+    (Method::POST, "/v1/tasks/{id}/start", Operate),
     (Method::POST, "/v1/tasks/{id}/retry", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/retry", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/skip", Operate),

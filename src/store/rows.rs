@@ -316,6 +316,7 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         labels: required(json(row, "labels")?, "labels")?,
         priority: row.get("priority")?,
         complete_within: row.get("complete_within")?,
+        start_at: None,
         trace: trace(row)?,
         reply_to: json(row, "reply_to")?,
     };
@@ -329,6 +330,7 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         state,
         paused: row.get("paused")?,
         waits: row.get("waits")?,
+        start_at: row.get("start_at")?,
         complete_by: row.get("complete_by")?,
     })
 }
@@ -354,6 +356,7 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
         log,
         waits,
         signal,
+        ask,
     } = json(row, "reply")?.unwrap_or_default();
     let at = || row.get("ended_at");
     let state = match status {
@@ -408,6 +411,7 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
         last_fault: row.get("last_fault")?,
         reply_log: log,
         signal,
+        ask,
     })
 }
 
@@ -458,6 +462,7 @@ fn summary_of(id: TaskId, row: &impl Columns) -> Result<TaskSummary, StoreError>
         priority: row.get("priority")?,
         labels: row.get("labels")?,
         created_at: row.get("created_at")?,
+        start_at: row.get("start_at")?,
         complete_by: row.get("complete_by")?,
         at_risk: match row.get::<Option<Timestamp>>("since")? {
             Some(_) => Some(at_risk(row)?),

@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use crate::{
+    ask::AskAnswer,
     call::CallOutcome,
     ids::{Attempt, InstanceId, StepIndex, StepName, WorkerName},
     open_reply::{Progress, ReplyDigest},
@@ -51,7 +52,7 @@ pub enum Command {
         attempt: Attempt,
         cause: Expiry,
     },
-    /// The supervisor saw the task's own complete-by pass.
+    /// The supervisor saw the task's own complete-by pass, or the time come at which it begins.
     Overdue,
     /// An operator resubmits a step, or every step in error where none is named.
     Retry {
@@ -96,11 +97,23 @@ pub enum Command {
     Resume {
         reason: Option<String>,
     },
+    /// A task begins now that was to begin later.
+    Start {
+        reason: Option<String>,
+    },
     /// What a step waits for has happened.
     Signal {
         step: StepIndex,
         payload: Payload,
         digest: ReplyDigest,
+    },
+    /// A person decides what a step asks.
+    Decide {
+        step: StepIndex,
+        attempt: Attempt,
+        /// The position among those that are asked.
+        person: u16,
+        answer: AskAnswer,
     },
     /// There is room for one more task of its key.
     Admit,
@@ -127,6 +140,7 @@ impl Command {
             | Command::Skip { step, .. }
             | Command::Resolve { step, .. }
             | Command::Signal { step, .. }
+            | Command::Decide { step, .. }
             | Command::ReportFault { step, .. } => Some(*step),
             Command::Retry { step, .. } => *step,
             Command::Overdue
@@ -135,6 +149,7 @@ impl Command {
             | Command::Undo { .. }
             | Command::Pause { .. }
             | Command::Resume { .. }
+            | Command::Start { .. }
             | Command::Admit => None,
         }
     }
@@ -158,7 +173,9 @@ impl Command {
             Command::Undo { .. } => "undo",
             Command::Pause { .. } => "pause",
             Command::Resume { .. } => "resume",
+            Command::Start { .. } => "start",
             Command::Signal { .. } => "signal",
+            Command::Decide { .. } => "decide",
             Command::Admit => "admit",
             Command::ReportFault { .. } => "report-fault",
         }
@@ -257,6 +274,12 @@ pub enum Refusal {
     UndoExpired { at: Timestamp, within: Span },
     #[error("this is not the signal that step {step} awaits: {reason}")]
     SignalMismatch { step: StepName, reason: String },
+    #[error("{person} has decided {choice:?} on step {step} before, and the first decision counts")]
+    Decided {
+        step: StepName,
+        person: String,
+        choice: String,
+    },
     #[error("step {step} is not due before {at}")]
     NotDue { step: StepName, at: Timestamp },
 }

@@ -1,5 +1,6 @@
 //! A definition: the business logic of a task, apart from the scheduler that runs it.
 
+mod ask_rule;
 mod cancel_rule;
 mod graph;
 mod output;
@@ -25,6 +26,7 @@ use crate::{
     template::{Expression, JsonTemplate, Template},
     time::Span,
 };
+pub use ask_rule::{AskField, AskFieldKind, AskRule};
 pub use cancel_rule::CancelRule;
 pub use output::OutputTemplate;
 pub use parse::*;

@@ -11,6 +11,7 @@ mod alert_cause;
 mod alert_message;
 mod allowed_address;
 pub mod answer;
+mod ask;
 mod backoff;
 mod blocked;
 mod breaker;
@@ -101,6 +102,9 @@ pub use alert_message::{
     ALERT_EVENTS, AlertData, AlertFormat, AlertNotice, AlertWebhook, CauseVersion,
 };
 pub use allowed_address::{ALLOWED_ADDRESSES, AllowedAddress};
+pub use ask::{
+    AnswerFault, AskAnswer, AskChange, AskText, Decision, LONGEST_COMMENT, MOST_ASKED, OpenAsk,
+};
 pub use backoff::{Backoff, idle, jittered};
 pub use blocked::Blocked;
 pub use breaker::{BreakerSpec, CallSample, CallWindow, SlowStart, reason_to_open_all};

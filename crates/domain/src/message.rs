@@ -232,6 +232,7 @@ mod tests {
             labels: BTreeMap::new(),
             priority: Priority::default(),
             complete_within: None,
+            start_at: None,
             trace: None,
             reply_to: Some(Box::new(ReplyTo {
                 url: Some("http://shop:9000/r".into()),

@@ -59,6 +59,8 @@ pub struct TaskHead<'a> {
     pub priority: i64,
     pub labels: LabelsView<'a>,
     pub created_at: Timestamp,
+    /// When it begins; null once it has begun.
+    pub start_at: Option<Timestamp>,
     /// When the task must be finished; null without a limit.
     pub complete_by: Option<Timestamp>,
     /// When it will be complete by what is known, if that is too late. Left out otherwise, and where nobody asks for it.
@@ -275,6 +277,7 @@ impl<'a> TaskHead<'a> {
             priority: details.priority.get(),
             labels: LabelsView::Map(&details.labels),
             created_at: task.created_at,
+            start_at: task.start_at,
             complete_by: task.complete_by,
             at_risk: None,
             ended_at: task.ended_at(),

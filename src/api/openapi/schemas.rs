@@ -60,6 +60,9 @@ pub struct TaskHeadSchema {
     labels: LabelsSchema,
     #[schema(format = DateTime)]
     created_at: String,
+    /// When it begins; null once it has begun.
+    #[schema(required, format = DateTime)]
+    start_at: Option<String>,
     /// When the task must be finished; null without a limit.
     #[schema(required, format = DateTime)]
     complete_by: Option<String>,
@@ -308,6 +311,12 @@ pub enum BlockedSchema {
     Steps {
         #[schema(example = json!(["reserve"]))]
         steps: Vec<String>,
+    },
+    /// The task begins then.
+    #[schema(title = "BlockedByStart")]
+    Start {
+        #[schema(format = DateTime)]
+        until: String,
     },
     /// It will be retried later.
     #[schema(title = "BlockedByTime")]
@@ -646,6 +655,7 @@ mod tests {
             labels: BTreeMap::new(),
             priority: Priority::default(),
             complete_within: None,
+            start_at: None,
             trace: None,
             reply_to: Some(Box::new(ReplyTo {
                 url: Some("http://shop:9000/r".into()),
@@ -692,6 +702,7 @@ mod tests {
             labels: BTreeMap::new(),
             priority: Priority::default(),
             complete_within: None,
+            start_at: None,
             trace: None,
             reply_to: details.reply_to.clone(),
         };
@@ -751,6 +762,7 @@ mod tests {
             Blocked::Steps {
                 steps: vec![step.clone()],
             },
+            Blocked::Start { until: NOW },
             Blocked::Time { until: NOW },
             Blocked::Capacity {
                 agent: agent.clone(),
@@ -826,6 +838,7 @@ mod tests {
             // Names every variant, so that a new one has to be added above.
             match blocked {
                 Blocked::Steps { .. }
+                | Blocked::Start { .. }
                 | Blocked::Time { .. }
                 | Blocked::Wait { .. }
                 | Blocked::Signal { .. }
