@@ -63,6 +63,10 @@ const TABLE: &[(Method, &str, Access)] = &[
     // The token in the path is the credential.
     (Method::POST, "/v1/replies/{token}", Open),
     (Method::POST, "/v1/replies/{token}/heartbeat", Open),
+    (Method::GET, "/v1/asks", Read),
+    // As for replies: the token in the link is the credential of the person.
+    (Method::GET, "/v1/asks/{token}", Open),
+    (Method::POST, "/v1/asks/{token}", Open),
     (Method::GET, "/v1/alerts", Read),
     (Method::POST, "/v1/alerts/{id}/acknowledge", Operate),
     (Method::GET, "/v1/messages", Read),

@@ -45,6 +45,7 @@ const SQLITE: Scripts = scripts! {
     "0019_waits",
     "0020_step_limits",
     "0021_start_at",
+    "0022_asks",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -70,6 +71,7 @@ const POSTGRES: Scripts = scripts! {
     "0019_waits",
     "0020_step_limits",
     "0021_start_at",
+    "0022_asks",
 };
 
 pub fn sqlite() -> Vec<Migration> {

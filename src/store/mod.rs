@@ -9,6 +9,7 @@ mod agent_checks;
 mod agent_controls;
 mod alert_causes;
 mod alerts;
+mod asks;
 mod batch;
 #[cfg(test)]
 pub mod conformance;
@@ -58,6 +59,7 @@ use std::sync::Arc;
 pub use agent_controls::{ControlRecord, ControlRequest, ControlResponse};
 pub use alert_causes::{CausesSeen, UnclosedCause};
 use async_trait::async_trait;
+pub use asks::{AskQuery, ListedAsk};
 pub use batch::{Batch, Saved};
 pub use counted_steps::StepCounter;
 pub use definitions::Definitions;

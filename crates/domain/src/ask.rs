@@ -70,6 +70,8 @@ pub struct AskAnswer {
 pub enum AskChange {
     Open(StepIndex),
     Closed(StepIndex),
+    /// The record of the task was damaged, and is replaced.
+    AllClosed,
 }
 
 /// What is wrong with a part of an answer, in words for the person.

@@ -81,6 +81,7 @@ impl Definition {
             };
             can_be_called
                 && (step.reply.mode() != ReplyMode::Callback || known.takes_later_replies().is_ok())
+                && (step.work.ask().is_none() || known.reaches_people().is_ok())
         })
     }
 

@@ -164,6 +164,7 @@ mod tests {
                 receiver: AlertWebhook::queue_of("ops"),
                 format: AlertFormat::Generic,
             }],
+            ask_key: None,
         };
         let at = Timestamp::from_millis(1_700_000_000_000);
         let alert = AlertNotice::raised(Uuid::from_u128(1), "task.error", "402", at);

@@ -265,6 +265,7 @@ impl Harness {
                     receiver: AlertWebhook::queue_of("ops"),
                     format: AlertFormat::Generic,
                 }],
+                ask_key: None,
             })),
             health: Health::default(),
         };

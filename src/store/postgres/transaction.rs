@@ -468,6 +468,7 @@ impl Session for PgTransaction<'_> {
         if self.save_rows(batch).await? == Saved::Conflict {
             return Ok(Saved::Conflict);
         }
+        (self as &mut Transaction<'_>).save_asks(batch).await?;
         let alerts = (self as &mut Transaction<'_>).save_alerts(batch).await?;
         let messages: Vec<_> = batch.messages.iter().chain(&alerts).collect();
         self.add_messages(&messages).await?;

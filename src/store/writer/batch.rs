@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentName, AlertChange, Attempt, ClaimPlan, Command, CommandOutput, Draft, StepRef, Task,
+        AgentName, AlertChange, AskChange, Attempt, ClaimPlan, Command, CommandOutput, Draft, StepRef, Task,
         TaskId, Timestamp, template::Budget,
     },
     planted,
@@ -337,6 +337,7 @@ impl BatchDraft {
         if is_salvaged {
             let step = OF_NO_STEP;
             loaded.draft.alerts.push(AlertChange::Close { step });
+            loaded.draft.asks.push(AskChange::AllClosed);
             self.salvaged.push(apply.task);
         }
         self.claim_ready(apply.task, local);
