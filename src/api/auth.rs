@@ -54,6 +54,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/tasks/{id}/migrate", Operate),
     (Method::POST, "/v1/tasks/{id}/pause", Operate),
     (Method::POST, "/v1/tasks/{id}/resume", Operate),
+    (Method::POST, "/v1/tasks/{id}/start", Operate),
     (Method::POST, "/v1/tasks/{id}/retry", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/retry", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/skip", Operate),
@@ -64,6 +65,10 @@ const TABLE: &[(Method, &str, Access)] = &[
     // The token in the path is the credential.
     (Method::POST, "/v1/replies/{token}", Open),
     (Method::POST, "/v1/replies/{token}/heartbeat", Open),
+    (Method::GET, "/v1/asks", Read),
+    // As for replies: the token in the link is the credential of the person.
+    (Method::GET, "/v1/asks/{token}", Open),
+    (Method::POST, "/v1/asks/{token}", Open),
     (Method::GET, "/v1/alerts", Read),
     (Method::POST, "/v1/alerts/{id}/acknowledge", Operate),
     (Method::GET, "/v1/messages", Read),

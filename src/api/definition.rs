@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 use crate::api::openapi::words::{
-    DeadlinePolicySchema, DurationSchema, JsonSchema, MethodSchema, OnUndoSchema, PolicySchema,
+    AskFieldTypeSchema, DeadlinePolicySchema, DurationSchema, JsonSchema, MethodSchema, OnUndoSchema, PolicySchema,
     ReplyModeSchema, UndoPolicySchema,
 };
 
@@ -113,6 +113,53 @@ pub struct SignalBody {
     /// refused.
     #[schema(example = "signal.order == input.order")]
     r#match: Option<String>,
+    /// People are asked, and their decision is the signal. Not together with `schema` and `match`.
+    ask: Option<AskBody>,
+}
+
+/// What people are asked. Each of them gets a link of their own, with which they decide once, within `within`.
+#[derive(ToSchema)]
+#[schema(as = AskRule, example = json!({ "title": "Approve the refund of {{ input.amount }} EUR?", "of": ["ops@example.com"] }))]
+pub struct AskBody {
+    /// One line, with expressions: at most 200 characters when it is rendered.
+    #[schema(example = "Approve the refund of {{ input.amount }} EUR?")]
+    title: String,
+    /// Plain text below it, with expressions: at most 4000 characters when it is rendered.
+    #[schema(example = "Order {{ task.key }}: {{ input.reason }}")]
+    text: Option<String>,
+    /// What can be chosen. The first choice is the approval, which `approvals` counts; any other one decides at once.
+    #[schema(default = json!(["approve", "reject"]), min_items = 1, max_items = 10)]
+    choices: Option<Vec<String>>,
+    /// What is asked besides the choice.
+    #[schema(max_items = 20)]
+    fields: Option<Vec<AskFieldBody>>,
+    /// The people: addresses or names, with expressions, each of which may give a list; or one expression that gives it. 1
+    /// to 20 different ones.
+    #[schema(value_type = JsonSchema, example = json!(["ops@example.com"]))]
+    of: String,
+    /// So many different people must choose the first choice.
+    #[schema(default = 1, minimum = 1, maximum = 20)]
+    approvals: Option<u32>,
+}
+
+/// A field of the page.
+#[derive(ToSchema)]
+#[schema(as = AskField, example = json!({ "name": "amount", "type": "number", "label": "Amount to refund" }))]
+pub struct AskFieldBody {
+    /// Of the value in the step's output: letters, digits, `_` and `-`.
+    #[schema(example = "amount", max_length = 40)]
+    name: String,
+    #[schema(example = "Amount to refund", max_length = 200)]
+    label: Option<String>,
+    #[serde(rename = "type")]
+    #[schema(rename = "type", default = "string", example = "number")]
+    kind: Option<AskFieldTypeSchema>,
+    /// Whether it must be filled in, whatever is chosen; a boolean must be ticked.
+    #[schema(default = false)]
+    required: Option<bool>,
+    /// Of the type `choice`: what can be chosen.
+    #[schema(max_items = 50)]
+    choices: Option<Vec<String>>,
 }
 
 /// Asks a service to cancel work whose reply is no longer awaited.

@@ -22,7 +22,7 @@ use super::{
 use crate::api::openapi::words::JsonSchema;
 use crate::{
     domain::{
-        ALERT_EVENTS, Fields, LONGEST_URL, MessageAction, REPLIES, ReceiverName, TaskId, Timestamp,
+        ALERT_EVENTS, ASK_EVENT, Fields, HIDDEN, LONGEST_URL, MessageAction, REPLIES, ReceiverName, TaskId, Timestamp,
         without_query,
     },
     store::{MessageId, MessageQuery, MessageRecord, MessageState},
@@ -47,7 +47,7 @@ crate::api::openapi::words::words! {
     MessageState = "MessageState", "`pending`, or `dead`: given up, until an operator redelivers it",
         MessageState::ALL.map(MessageState::as_str);
     MessageType = "MessageType", "The event of a message: about a task, or for an alert webhook about an alert",
-        REPLIES.into_iter().chain(ALERT_EVENTS);
+        REPLIES.into_iter().chain(ALERT_EVENTS).chain([ASK_EVENT]);
 }
 
 /// An undelivered message. A message is deleted once it is delivered.
@@ -108,9 +108,26 @@ impl From<MessageRecord> for MessageView {
             died_at: message.died_at,
             body: message
                 .body
-                .and_then(|body| RawValue::from_string(body).ok()),
+                .and_then(|body| RawValue::from_string(without_links(body)).ok()),
         }
     }
+}
+
+/// Without the links with which people decide: each is the credential of one person.
+fn without_links(body: String) -> String {
+    const PATH: &str = "/v1/asks/";
+    if !body.contains(PATH) {
+        return body;
+    }
+    let mut parts = body.split(PATH);
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_of_token = |letter: char| letter.is_ascii_alphanumeric() || "_-".contains(letter);
+        shown.push_str(PATH);
+        shown.push_str(HIDDEN);
+        shown.push_str(part.trim_start_matches(is_of_token));
+    }
+    shown
 }
 
 /// List undelivered messages

@@ -9,6 +9,9 @@ mod agent_lanes;
 mod agent_status;
 mod agents;
 mod alerts;
+mod ask_html;
+mod ask_page;
+mod asks;
 mod auth;
 mod bulkhead;
 mod cursor;
@@ -63,6 +66,8 @@ fn resources() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::with_openapi(openapi::start())
         .merge(tasks::routes())
         .merge(replies::routes())
+        .merge(asks::routes())
+        .merge(ask_page::routes())
         .merge(alerts::routes())
         .merge(messages::routes())
         .merge(workflows::routes())
@@ -133,6 +138,7 @@ async fn wrong_method(method: Method, uri: Uri) -> Response {
 fn shown_path(uri: &Uri) -> &str {
     match uri.path() {
         path if path.starts_with("/v1/replies/") => "/v1/replies/{token}",
+        path if path.starts_with("/v1/asks/") => "/v1/asks/{token}",
         path => path,
     }
 }

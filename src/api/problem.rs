@@ -312,6 +312,7 @@ impl From<CommandError> for Problem {
                     Refusal::Late { .. } => ProblemKind::LateReply,
                     Refusal::SignalMismatch { .. } => ProblemKind::SignalMismatch,
                     Refusal::StepState { .. }
+                    | Refusal::Decided { .. }
                     | Refusal::Deferred { .. }
                     | Refusal::NotDue { .. } => ProblemKind::WrongStepState,
                 };

@@ -12,7 +12,7 @@ use crate::{
     delivery::Receivers,
     domain::{
         AgentName, Definition, FieldFault, InstanceId, KnownAgents, Limits, Payload, Policies,
-        ReplyKey, WHOLE_DEFINITION, nearest, parse_steps_within, template::Budget,
+        ReplyKey, Sender, WHOLE_DEFINITION, nearest, parse_steps_within, template::Budget,
     },
     instance::Hold,
     scheduler::Local,
@@ -55,6 +55,8 @@ pub struct App {
     pub ended_tasks: EndedTasks,
     pub bulkhead: EvaluationBulkhead,
     pub instance: InstanceId,
+    /// Makes the links of people who are asked.
+    pub sender: Arc<ArcSwap<Sender>>,
     /// Recognises the tokens of replies that come later.
     pub reply_key: ReplyKey,
     /// Whether calls carry an address for them.
@@ -149,5 +151,12 @@ impl KnownAgents for App {
             return Ok(());
         }
         Err("needs an address that the service can reply to: set public_url to the URL under which services reach Provost".to_owned())
+    }
+
+    fn reaches_people(&self) -> Result<(), String> {
+        if self.takes_later_replies {
+            return Ok(());
+        }
+        Err("needs an address for the links of the people that are asked: set public_url to the URL under which they reach Provost".to_owned())
     }
 }

@@ -145,6 +145,7 @@ impl Service {
         let sender = Arc::new(ArcSwap::from_pointee(Sender {
             public_url: public_url(&config, &address),
             webhooks: Receivers::alert_webhooks(&config),
+            ask_key: None,
         }));
         let live = Live {
             config: config.clone(),
@@ -186,6 +187,11 @@ impl Service {
         let reply_key = reply_key.and_then(|secret| ReplyKey::new(secret.as_bytes()));
         let reply_key = reply_key
             .ok_or_else(|| StoreError::Corrupt("the key of reply tokens is missing".to_owned()))?;
+        sender.rcu(|sender| Sender {
+            public_url: sender.public_url.clone(),
+            webhooks: sender.webhooks.clone(),
+            ask_key: Some(reply_key.clone()),
+        });
         if let Some(url) = &sender.load().public_url {
             let _ = replies.set(ReplyAddress::new(url, reply_key.clone()));
         }
@@ -319,6 +325,7 @@ impl Service {
             ended_tasks: EndedTasks::default(),
             bulkhead: api::EvaluationBulkhead::new(),
             instance: instance.clone(),
+            sender: sender.clone(),
             reply_key,
             takes_later_replies: replies.get().is_some(),
             hold,

@@ -307,8 +307,10 @@ impl Cycle {
         now: Timestamp,
         changes: &mut PredictionChanges,
     ) {
+        // Nothing is known of what the agents will be like when one begins that has not.
+        let limit = task.overdue_at().filter(|_| task.start_at.is_none());
         let (Some(complete_by), Some(prediction)) = (
-            task.overdue_at(),
+            limit,
             predict(task, now, |agent| outlooks.get(agent)),
         ) else {
             return;

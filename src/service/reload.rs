@@ -64,9 +64,11 @@ impl Live {
         self.agents.secrets().configure(&config.secrets);
         let receivers = Receivers::new(&config, self.post.clone(), self.brokers.clone());
         self.receivers.store(Arc::new(receivers));
+        let before = self.sender.load();
         self.sender.store(Arc::new(Sender {
-            public_url: self.sender.load().public_url.clone(),
+            public_url: before.public_url.clone(),
             webhooks: Receivers::alert_webhooks(&config),
+            ask_key: before.ask_key.clone(),
         }));
         info!(
             tokens = config.tokens.len(),

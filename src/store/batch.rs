@@ -6,7 +6,7 @@ use tracing::info;
 use uuid::Uuid;
 
 use crate::domain::{
-    AlertChange, AlertNotice, Event, Message, Sender, StepIndex, StepState, Task, TaskId, Timestamp,
+    AlertChange, AlertNotice, AskChange, Event, Message, Sender, StepIndex, StepState, Task, TaskId, Timestamp,
 };
 
 #[derive(Debug, Default)]
@@ -36,6 +36,7 @@ pub struct TaskChange {
     pub events: Vec<Event>,
     /// Each with the id that a raised alert gets.
     pub alerts: Vec<(Uuid, AlertChange)>,
+    pub asks: Vec<AskChange>,
     /// Whether calls of other instances are to be dropped.
     pub drops_elsewhere: bool,
     pub at: Timestamp,

@@ -45,6 +45,8 @@ const SQLITE: Scripts = scripts! {
     "0019_waits",
     "0020_step_limits",
     "0021_versions",
+    "0022_start_at",
+    "0023_asks",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -70,6 +72,8 @@ const POSTGRES: Scripts = scripts! {
     "0019_waits",
     "0020_step_limits",
     "0021_versions",
+    "0022_start_at",
+    "0023_asks",
 };
 
 pub fn sqlite() -> Vec<Migration> {

@@ -10,6 +10,7 @@ mod agent_checks;
 mod agent_controls;
 mod alert_causes;
 mod alerts;
+mod asks;
 mod batch;
 #[cfg(test)]
 pub mod conformance;
@@ -61,6 +62,7 @@ pub use activations::{Activation, ActivationError, ActivationRequest, ActiveWork
 pub use agent_controls::{ControlRecord, ControlRequest, ControlResponse};
 pub use alert_causes::{CausesSeen, UnclosedCause};
 use async_trait::async_trait;
+pub use asks::{AskQuery, ListedAsk};
 pub use batch::{Batch, Saved};
 pub use counted_steps::StepCounter;
 pub use definitions::Definitions;

@@ -16,7 +16,7 @@ const PAGE_LOOKS_AT: usize = 5_000;
 const APART: i64 = 86_400_000;
 
 const COLUMNS: &str = r#"
-tasks.id, "key", workflow, workflow_version, labels, priority, created_at, version, state, complete_by,
+tasks.id, "key", workflow, workflow_version, labels, priority, created_at, version, state, start_at, complete_by,
 ended_at, error, risk.predicted_end, risk.agent, risk.since"#;
 
 /// One row by its key. That of a task that has ended is deleted a little later.

@@ -44,6 +44,7 @@ pub struct TaskSummary {
     pub priority: Priority,
     pub labels: Box<RawValue>,
     pub created_at: Timestamp,
+    pub start_at: Option<Timestamp>,
     pub complete_by: Option<Timestamp>,
     pub at_risk: Option<AtRisk>,
     pub ended_at: Option<Timestamp>,

@@ -9,7 +9,7 @@ use super::{
     batch::{NewKey, TaskChange},
 };
 use crate::domain::{
-    AgentName, Event, InstanceId, Message, ReplyLog, SavedReplies, Signal, Step, StepHolder,
+    AgentName, Event, InstanceId, Message, OpenAsk, ReplyLog, SavedReplies, Signal, Step, StepHolder,
     StepIndex, StepState, Task, TaskStatus, Timestamp, WorkerName,
 };
 
@@ -21,7 +21,8 @@ macro_rules! saved_rows {
         $with! {
             /// What a save may change of a task. `TaskRowState` compares it: a new column is added there as well.
             TaskRow {
-                id: id, version: number, state: word, paused: boolean, waits: boolean, complete_by: maybe_number,
+                id: id, version: number, state: word, paused: boolean, waits: boolean, start_at: maybe_number,
+                complete_by: maybe_number,
                 overdue_at: maybe_number, ended_at: maybe_number, error: maybe_owned,
                 undo: maybe_owned
             }
@@ -167,6 +168,7 @@ impl TaskRow {
             state: task.status().as_str(),
             paused: task.paused,
             waits: task.waits,
+            start_at: millis(task.start_at),
             complete_by: millis(task.complete_by),
             overdue_at: millis(task.overdue_at()),
             ended_at: millis(task.ended_at()),
@@ -182,6 +184,7 @@ pub struct TaskRowState {
     status: TaskStatus,
     paused: bool,
     waits: bool,
+    start_at: Option<Timestamp>,
     complete_by: Option<Timestamp>,
     overdue_at: Option<Timestamp>,
     /// It has an error, or is undone: such rows are compared no further.
@@ -194,6 +197,7 @@ impl TaskRowState {
             status: task.status(),
             paused: task.paused,
             waits: task.waits,
+            start_at: task.start_at,
             complete_by: task.complete_by,
             overdue_at: task.overdue_at(),
             has_more: task.error().is_some() || task.undo.is_some() || task.is_ended(),
@@ -259,6 +263,7 @@ impl<'a> StepRow<'a> {
             last_fault,
             reply_log,
             signal,
+            ask,
         } = step;
         let (locked_by, complete_by) = match state {
             StepState::Processing {
@@ -302,7 +307,7 @@ impl<'a> StepRow<'a> {
             output: step.output().map(|output| output.as_json()),
             error,
             last_fault: last_fault.as_ref().map(json),
-            reply: replies(state, reply_log, signal.as_deref()),
+            reply: replies(state, reply_log, signal.as_deref(), ask.as_ref()),
             worker: task.worker(index).map(WorkerName::shared),
         }
     }
@@ -398,7 +403,12 @@ impl<'a> QueueRow<'a> {
 }
 
 /// Nothing for a step that never got a reply later.
-fn replies(state: &StepState, log: &ReplyLog, signal: Option<&Signal>) -> Option<String> {
+fn replies(
+    state: &StepState,
+    log: &ReplyLog,
+    signal: Option<&Signal>,
+    ask: Option<&Box<OpenAsk>>,
+) -> Option<String> {
     let (open, waits) = match state {
         StepState::Processing {
             held_by,
@@ -409,11 +419,12 @@ fn replies(state: &StepState, log: &ReplyLog, signal: Option<&Signal>) -> Option
         ),
         _ => (None, false),
     };
-    let is_empty = open.is_none() && log.is_empty() && !waits && signal.is_none();
+    let is_empty = open.is_none() && log.is_empty() && !waits && signal.is_none() && ask.is_none();
     (!is_empty).then(|| {
         json(&SavedReplies {
             waits,
             signal: signal.cloned().map(Box::new),
+            ask: ask.cloned(),
             open: open.map(|(open, complete_by)| (Box::new(open.clone()), complete_by)),
             log: log.clone(),
         })

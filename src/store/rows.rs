@@ -329,6 +329,7 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         labels: required(json(row, "labels")?, "labels")?,
         priority: row.get("priority")?,
         complete_within: row.get("complete_within")?,
+        start_at: None,
         trace: trace(row)?,
         reply_to: json(row, "reply_to")?,
     };
@@ -342,6 +343,7 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         state,
         paused: row.get("paused")?,
         waits: row.get("waits")?,
+        start_at: row.get("start_at")?,
         complete_by: row.get("complete_by")?,
     })
 }
@@ -367,6 +369,7 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
         log,
         waits,
         signal,
+        ask,
     } = json(row, "reply")?.unwrap_or_default();
     let at = || row.get("ended_at");
     let state = match status {
@@ -421,6 +424,7 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
         last_fault: row.get("last_fault")?,
         reply_log: log,
         signal,
+        ask,
     })
 }
 
@@ -471,6 +475,7 @@ fn summary_of(id: TaskId, row: &impl Columns) -> Result<TaskSummary, StoreError>
         priority: row.get("priority")?,
         labels: row.get("labels")?,
         created_at: row.get("created_at")?,
+        start_at: row.get("start_at")?,
         complete_by: row.get("complete_by")?,
         at_risk: match row.get::<Option<Timestamp>>("since")? {
             Some(_) => Some(at_risk(row)?),
@@ -610,7 +615,7 @@ fn effect(row: &impl Columns) -> Result<(Effect, bool), StoreError> {
     Step::parse_effect(word.as_deref()).ok_or_else(|| corrupt(format!("doubt {word:?}")))
 }
 
-fn json<T: DeserializeOwned>(row: &impl Columns, column: &str) -> Result<Option<T>, StoreError> {
+pub fn json<T: DeserializeOwned>(row: &impl Columns, column: &str) -> Result<Option<T>, StoreError> {
     let text = row.text(column)?;
     text.map(|text| serde_json::from_str(&text).map_err(corrupt))
         .transpose()

@@ -241,7 +241,7 @@ impl Sender {
 }
 
 /// Escapes the three characters that have a special meaning in Slack.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
@@ -278,6 +278,7 @@ mod tests {
                 webhook("ops", AlertFormat::Generic),
                 webhook("chat", AlertFormat::Slack),
             ],
+            ask_key: None,
         }
     }
 

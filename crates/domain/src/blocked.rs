@@ -18,6 +18,8 @@ use crate::{
 pub enum Blocked {
     /// It follows steps that are not done.
     Steps { steps: Vec<StepName> },
+    /// The task begins then.
+    Start { until: Timestamp },
     /// It will be retried later.
     Time { until: Timestamp },
     /// It is a wait, and its time has not come.
@@ -137,6 +139,9 @@ impl Task {
                         _ => return None,
                     },
                 })
+            }
+            StepState::Waiting if self.start_at.is_some() && self.definition(index).after.is_empty() => {
+                self.start_at.map(|until| Blocked::Start { until })
             }
             StepState::Waiting => Some(Blocked::Steps {
                 steps: self

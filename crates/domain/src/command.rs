@@ -5,6 +5,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::{
+    ask::AskAnswer,
     call::CallOutcome,
     ids::{Attempt, InstanceId, StepIndex, StepName, WorkerName},
     open_reply::{Progress, ReplyDigest},
@@ -54,7 +55,7 @@ pub enum Command {
         attempt: Attempt,
         cause: Expiry,
     },
-    /// The supervisor saw the task's own complete-by pass.
+    /// The supervisor saw the task's own complete-by pass, or the time come at which it begins.
     Overdue,
     /// An operator resubmits a step, or every step in error where none is named.
     Retry {
@@ -99,11 +100,23 @@ pub enum Command {
     Resume {
         reason: Option<String>,
     },
+    /// A task begins now that was to begin later.
+    Start {
+        reason: Option<String>,
+    },
     /// What a step waits for has happened.
     Signal {
         step: StepIndex,
         payload: Payload,
         digest: ReplyDigest,
+    },
+    /// A person decides what a step asks.
+    Decide {
+        step: StepIndex,
+        attempt: Attempt,
+        /// The position among those that are asked.
+        person: u16,
+        answer: AskAnswer,
     },
     /// There is room for one more task of its key.
     Admit,
@@ -135,6 +148,7 @@ impl Command {
             | Command::Skip { step, .. }
             | Command::Resolve { step, .. }
             | Command::Signal { step, .. }
+            | Command::Decide { step, .. }
             | Command::ReportFault { step, .. } => Some(*step),
             Command::Retry { step, .. } => *step,
             Command::Overdue
@@ -144,6 +158,7 @@ impl Command {
             | Command::Pause { .. }
             | Command::Resume { .. }
             | Command::Migrate { .. }
+            | Command::Start { .. }
             | Command::Admit => None,
         }
     }
@@ -167,7 +182,9 @@ impl Command {
             Command::Undo { .. } => "undo",
             Command::Pause { .. } => "pause",
             Command::Resume { .. } => "resume",
+            Command::Start { .. } => "start",
             Command::Signal { .. } => "signal",
+            Command::Decide { .. } => "decide",
             Command::Admit => "admit",
             Command::Migrate { .. } => "migrate",
             Command::ReportFault { .. } => "report-fault",
@@ -275,6 +292,12 @@ pub enum Refusal {
     Unmapped {
         version: u32,
         steps: Arc<[UnmappedStep]>,
+    },
+    #[error("{person} has decided {choice:?} on step {step} before, and the first decision counts")]
+    Decided {
+        step: StepName,
+        person: String,
+        choice: String,
     },
     #[error("step {step} is not due before {at}")]
     NotDue { step: StepName, at: Timestamp },

@@ -1,5 +1,6 @@
 //! A definition: the business logic of a task, apart from the scheduler that runs it.
 
+mod ask_rule;
 mod cancel_rule;
 mod graph;
 mod layout;
@@ -26,6 +27,7 @@ use crate::{
     template::{Expression, JsonTemplate, Template},
     time::Span,
 };
+pub use ask_rule::{AskField, AskFieldKind, AskRule};
 pub use cancel_rule::CancelRule;
 pub use layout::{LaidOut, StepLayout};
 pub use output::OutputTemplate;
@@ -83,6 +85,7 @@ impl Definition {
             };
             can_be_called
                 && (step.reply.mode() != ReplyMode::Callback || known.takes_later_replies().is_ok())
+                && (step.work.ask().is_none() || known.reaches_people().is_ok())
         })
     }
 

@@ -35,6 +35,11 @@ impl Actor {
         Self("service".into())
     }
 
+    /// Who was asked, and has decided by a link of their own.
+    pub fn person(name: &str) -> Self {
+        Self(format!("person:{name}").into())
+    }
+
     pub fn operator(name: &str) -> Self {
         Self(format!("operator:{name}").into())
     }

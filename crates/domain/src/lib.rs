@@ -11,6 +11,8 @@ mod alert_cause;
 mod alert_message;
 mod allowed_address;
 pub mod answer;
+mod ask;
+mod ask_message;
 mod backoff;
 mod blocked;
 mod breaker;
@@ -102,6 +104,10 @@ pub use alert_message::{
     ALERT_EVENTS, AlertData, AlertFormat, AlertNotice, AlertWebhook, CauseVersion,
 };
 pub use allowed_address::{ALLOWED_ADDRESSES, AllowedAddress};
+pub use ask::{
+    AnswerFault, AskAnswer, AskChange, AskText, Decision, LONGEST_COMMENT, MOST_ASKED, OpenAsk,
+};
+pub use ask_message::{ASK_EVENT, AskNotice};
 pub use backoff::{Backoff, idle, jittered};
 pub use blocked::Blocked;
 pub use breaker::{BreakerSpec, CallSample, CallWindow, SlowStart, reason_to_open_all};
@@ -113,6 +119,7 @@ pub use claim_order::{ClaimAttempt, ClaimPlan, ClaimSteps, QueueRank};
 pub use command::{Claimant, Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{
+    AskField, AskFieldKind, AskRule,
     Accepted, Body, CancelRule, Definition, Extend, KnownAgents, Limits, Method, OnExhausted,
     OnUndo, Policies, Policy, PollRule, Probe, ReplyMode, ReplyRule, RequestTemplate, SignalRule,
     StepDefinition, StepKind, StepLayout, StepWork, Target, WHOLE_DEFINITION, WaitRule,

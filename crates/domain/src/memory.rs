@@ -1,6 +1,7 @@
 //! What is held in memory, in bytes: an estimate, on the high side where it is not known.
 
 use crate::{
+    ask::{Decision, OpenAsk},
     fault::Fault,
     open_reply::{OpenReply, Progress},
     payload::Payload,
@@ -49,7 +50,25 @@ impl Step {
             StepState::Processing { held_by, .. } => held_by.open_reply(),
             _ => None,
         };
-        STEP + fault + payloads.sum::<usize>() + open.map_or(0, OpenReply::memory)
+        let ask = self.ask.as_ref().map_or(0, |ask| ask.memory());
+        STEP + ask + fault + payloads.sum::<usize>() + open.map_or(0, OpenReply::memory)
+    }
+}
+
+impl OpenAsk {
+    fn memory(&self) -> usize {
+        let people: usize = self.text.of.iter().map(String::len).sum();
+        let decided = self.decisions.iter().map(|decision| {
+            let comment = decision.answer.comment.as_ref().map_or(0, String::len);
+            let fields = decision.answer.fields.iter();
+            let fields = fields.map(|(name, value)| name.len() + value.to_string().len());
+            size_of::<Decision>() + comment + fields.sum::<usize>()
+        });
+        size_of::<Self>()
+            + self.text.title.len()
+            + self.text.text.as_ref().map_or(0, String::len)
+            + people
+            + decided.sum::<usize>()
     }
 }
 

@@ -7,7 +7,9 @@ use uuid::Uuid;
 
 use crate::{
     alert_message::AlertWebhook,
+    ask_message::AskNotice,
     history::Event,
+    reply_token::ReplyKey,
     ids::{Destination, ReceiverName, StepName, TaskId},
     task::Task,
     time::Timestamp,
@@ -63,6 +65,8 @@ pub struct Sender {
     pub public_url: Option<String>,
     /// The receivers of alerts.
     pub webhooks: Vec<AlertWebhook>,
+    /// Makes the links of people who are asked.
+    pub ask_key: Option<ReplyKey>,
 }
 
 /// The envelope: CloudEvents 1.0 in JSON, <https://cloudevents.io>.
@@ -118,6 +122,9 @@ pub struct ReplyData<'a> {
     /// The step that the event is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<&'a StepName>,
+    /// What people are asked, with a link for each of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ask: Option<AskNotice<'a>>,
     /// The task when the event was saved, without `blocked_by`.
     task: &'a TaskView<'a>,
 }
@@ -166,6 +173,7 @@ impl Sender {
             let data = ReplyData {
                 key: task.details.key.as_deref(),
                 step: event.step.as_ref(),
+                ask: self.notice_of(task, event),
                 task: &view,
             };
             let source = self.link("/v1/tasks");
@@ -232,6 +240,7 @@ mod tests {
             labels: BTreeMap::new(),
             priority: Priority::default(),
             complete_within: None,
+            start_at: None,
             trace: None,
             reply_to: Some(Box::new(ReplyTo {
                 url: Some("http://shop:9000/r".into()),
@@ -260,6 +269,7 @@ mod tests {
         let sender = Sender {
             public_url: Some("https://provost.example".to_owned()),
             webhooks: Vec::new(),
+            ask_key: None,
         };
         let mut ids = (1..).map(Uuid::from_u128);
         sender.replies(&draft.task, &draft.events, NOW, || ids.next().unwrap())

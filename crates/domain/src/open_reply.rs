@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    ask::OpenAsk,
     ids::{Attempt, InstanceId, WorkerName},
     payload::Payload,
     time::{Span, Timestamp},
@@ -211,6 +212,8 @@ pub struct SavedReplies {
     pub waits: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<Box<Signal>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ask: Option<Box<OpenAsk>>,
 }
 
 /// A signal that has come for a step.
@@ -225,6 +228,10 @@ pub struct Signal {
 
 impl SavedReplies {
     pub fn is_empty(&self) -> bool {
-        self.open.is_none() && self.log.is_empty() && !self.waits && self.signal.is_none()
+        self.open.is_none()
+            && self.log.is_empty()
+            && !self.waits
+            && self.signal.is_none()
+            && self.ask.is_none()
     }
 }

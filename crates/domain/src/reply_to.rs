@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The events that a reply can be about.
-pub const REPLIES: [&str; 8] = [
+pub const REPLIES: [&str; 9] = [
     "task.accepted",
     "task.processed",
     "task.error",
@@ -21,14 +21,17 @@ pub const REPLIES: [&str; 8] = [
     "task.cancelled",
     "step.processed",
     "step.error",
+    "step.asked",
 ];
 
-/// The events of a submission that chooses none: how the task ended.
-const DEFAULT_REPLIES: [&str; 4] = [
+/// The events of a submission that chooses none: how the task ended, and what people are asked.
+const DEFAULT_REPLIES: [&str; 5] = [
     "task.processed",
     "task.error",
     "task.undone",
     "task.cancelled",
+    // Whoever has to ask people must learn of it.
+    "step.asked",
 ];
 
 const MOST_EVENTS: usize = 32;

@@ -15,6 +15,8 @@ use crate::ids::{Attempt, StepIndex, StepRef, TaskId};
 const NAMED: usize = 16 + 2 + 4;
 /// Of the MAC: nobody guesses 128 bits.
 const MAC: usize = 16;
+/// Of a link: also the person.
+const ASKED: usize = NAMED + 2;
 
 /// The key of a store, the same on all its instances.
 #[derive(Clone)]
@@ -67,6 +69,42 @@ impl ReplyKey {
     }
 }
 
+/// A link of a person who is asked. It needs no record either, and it dies with the attempt.
+impl ReplyKey {
+    pub fn ask_token(&self, step: StepRef, attempt: Attempt, person: u16) -> String {
+        let mut token = [0; ASKED + MAC];
+        let (named, mac) = token.split_at_mut(ASKED);
+        named[..16].copy_from_slice(step.task.0.as_bytes());
+        named[16..18].copy_from_slice(&step.step.0.to_be_bytes());
+        named[18..22].copy_from_slice(&attempt.0.to_be_bytes());
+        named[22..].copy_from_slice(&person.to_be_bytes());
+        let full = self.ask_mac(named).finalize().into_bytes();
+        mac.copy_from_slice(&full[..MAC]);
+        URL_SAFE_NO_PAD.encode(token)
+    }
+
+    /// Whom a token was made for, and what for. `None`: nobody made it with this key.
+    pub fn verify_ask(&self, token: &str) -> Option<(StepRef, Attempt, u16)> {
+        let mut bytes = [0; ASKED + MAC];
+        let length = URL_SAFE_NO_PAD.decode_slice(token, &mut bytes).ok()?;
+        if length != bytes.len() {
+            return None;
+        }
+        let (named, mac) = bytes.split_at(ASKED);
+        self.ask_mac(named).verify_truncated_left(mac).ok()?;
+        let task = TaskId(Uuid::from_slice(&named[..16]).ok()?);
+        let step = StepIndex(u16::from_be_bytes(named[16..18].try_into().ok()?));
+        let attempt = Attempt(u32::from_be_bytes(named[18..22].try_into().ok()?));
+        let person = u16::from_be_bytes(named[22..].try_into().ok()?);
+        Some((StepRef { task, step }, attempt, person))
+    }
+
+    /// No token of a reply is one of an ask, whatever their lengths.
+    fn ask_mac(&self, named: &[u8]) -> Hmac<Sha256> {
+        self.0.clone().chain_update(b"ask ").chain_update(named)
+    }
+}
+
 impl fmt::Debug for ReplyKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ReplyKey(hidden)")
@@ -116,6 +154,23 @@ mod tests {
         ] {
             assert_eq!(key.verify(text), None);
         }
+    }
+
+    #[test]
+    fn a_link_names_one_person_of_one_attempt_and_is_no_token_of_a_reply() {
+        let key = ReplyKey::new(SECRET).unwrap();
+        let link = key.ask_token(step(), Attempt(7), 2);
+        assert_eq!(key.verify_ask(&link), Some((step(), Attempt(7), 2)));
+        assert_eq!(key.verify(&link), None);
+        assert_eq!(key.verify_ask(&key.token(step(), Attempt(7))), None);
+        for at in 0..link.len() {
+            let mut changed = link.clone().into_bytes();
+            changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+            let changed = String::from_utf8(changed).unwrap();
+            assert_eq!(key.verify_ask(&changed), None, "{changed}");
+        }
+        let other = ReplyKey::new(b"another secret").unwrap();
+        assert_eq!(other.verify_ask(&link), None);
     }
 
     #[test]

@@ -36,7 +36,9 @@ pub struct Task {
     pub paused: bool,
     /// It has not begun, because so many tasks of its key run: nothing is claimed.
     pub waits: bool,
-    /// `complete_within` counted from submission, or from the retry of an overdue task.
+    /// It begins then, and nothing of it does before. `None`: it has begun.
+    pub start_at: Option<Timestamp>,
+    /// `complete_within` counted from its begin, or from the retry of an overdue task.
     pub complete_by: Option<Timestamp>,
     pub steps: Vec<Step>,
     /// What undoes the steps, in the order of the definition's. None before the task is to be undone.
@@ -70,6 +72,8 @@ pub struct Details {
     pub labels: BTreeMap<String, String>,
     pub priority: Priority,
     pub complete_within: Option<Span>,
+    /// When it is to begin, as it was submitted: [`Task::start_at`] says whether it has.
+    pub start_at: Option<Timestamp>,
     /// The trace that the submitter is part of; without one the task's id is the trace's.
     pub trace: Option<Trace>,
     /// The receiver of messages about the task.
@@ -298,6 +302,7 @@ impl Task {
             StepState::Pending { ready_at }
                 if !self.paused
                     && !self.waits
+                    && self.start_at.is_none()
                     && !self.is_ended()
                     && self.definition(index).is_call() =>
             {
@@ -317,8 +322,12 @@ impl Task {
         self.complete_by.filter(|_| self.undo.is_none())
     }
 
-    /// When the supervisor must look at the task as a whole: its limit, while anything is live.
+    /// When the supervisor must look at the task as a whole: its begin, until it has begun; then its limit, while
+    /// anything is live.
     pub fn overdue_at(&self) -> Option<Timestamp> {
+        if self.start_at.is_some() {
+            return self.start_at.filter(|_| !self.is_ended());
+        }
         self.limit()
             .filter(|_| self.steps.iter().any(Step::is_live))
     }

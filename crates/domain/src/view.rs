@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::{
+    ask::OpenAsk,
     blocked::Blocked,
     fault::{Effect, Fault},
     hidden::without_query,
@@ -59,6 +60,8 @@ pub struct TaskHead<'a> {
     pub priority: i64,
     pub labels: LabelsView<'a>,
     pub created_at: Timestamp,
+    /// When it begins; null once it has begun.
+    pub start_at: Option<Timestamp>,
     /// When the task must be finished; null without a limit.
     pub complete_by: Option<Timestamp>,
     /// When it will be complete by what is known, if that is too late. Left out otherwise, and where nobody asks for it.
@@ -133,12 +136,52 @@ pub struct StepView<'a> {
     ended_at: Option<Timestamp>,
     /// Why it is not running, or what it waits for; null while it runs and after it has ended.
     pub blocked_by: Option<Blocked>,
+    /// What people are asked, or were asked last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ask: Option<AskView<'a>>,
     /// The output from the remote service; during a rerun, the previous output.
     output: Option<&'a RawValue>,
     /// In state error: what went wrong.
     error: Option<&'a Fault>,
     /// The last transient fault, kept even if a later attempt succeeded.
     last_fault: Option<&'a Fault>,
+}
+
+/// What people are asked, and what they have decided. It has no links: those are theirs alone.
+#[derive(Serialize)]
+struct AskView<'a> {
+    title: &'a str,
+    text: Option<&'a str>,
+    /// So many people must choose the first choice.
+    approvals: u32,
+    people: Vec<PersonView<'a>>,
+}
+
+#[derive(Serialize)]
+struct PersonView<'a> {
+    person: &'a str,
+    /// Null until this person has decided.
+    choice: Option<&'a str>,
+    at: Option<Timestamp>,
+}
+
+impl<'a> AskView<'a> {
+    fn new(ask: &'a OpenAsk, approvals: u32) -> Self {
+        let people = (0..).zip(&ask.text.of).map(|(person, name)| {
+            let decision = ask.decision_of(person);
+            PersonView {
+                person: name,
+                choice: decision.map(|decision| decision.answer.choice.as_str()),
+                at: decision.map(|decision| decision.at),
+            }
+        });
+        Self {
+            title: &ask.text.title,
+            text: ask.text.text.as_deref(),
+            approvals,
+            people: people.collect(),
+        }
+    }
 }
 
 /// A reply that the service has promised for later.
@@ -275,6 +318,7 @@ impl<'a> TaskHead<'a> {
             priority: details.priority.get(),
             labels: LabelsView::Map(&details.labels),
             created_at: task.created_at,
+            start_at: task.start_at,
             complete_by: task.complete_by,
             at_risk: None,
             ended_at: task.ended_at(),
@@ -327,6 +371,10 @@ impl<'a> StepView<'a> {
             started_at: step.started_at,
             ended_at: step.ended_at(),
             blocked_by: now.and_then(|now| task.blocked_by(index, now)),
+            ask: step.ask.as_deref().map(|ask| {
+                let rule = definition.work.ask();
+                AskView::new(ask, rule.map_or(1, |rule| rule.approvals))
+            }),
             output: step.output().map(Payload::raw),
             error: match &step.state {
                 StepState::Error(fault) => Some(fault),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use provost_domain::{
     Definition, FieldFault, Fields, LONGEST_NAME, Payload, Span, StepIndex, StepWork, Timestamp,
-    entries,
+    entries, text,
 };
 use serde_json::value::RawValue;
 
@@ -125,9 +125,10 @@ impl TestCase {
         let starts_at = starts_at(&mut fields);
         let services = services(&mut fields, definition);
         let mut outside = signals(&mut fields, definition);
+        outside.extend(decisions(&mut fields, definition));
         outside.extend(commands(&mut fields, definition));
         if outside.len() > MOST_OUTSIDE {
-            let message = format!("signals and commands are too many: at most {MOST_OUTSIDE}");
+            let message = format!("signals, decisions and commands are too many: at most {MOST_OUTSIDE}");
             fields.fault("signals", message);
         }
         let expect = Expectation::read(&mut fields, definition);
@@ -229,6 +230,9 @@ fn signals(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEvent
             let name = &definition.step(step).name;
             signal.fault("step", format!("step `{name}` awaits no signal"));
         }
+        if step.is_some_and(|step| definition.step(step).work.ask().is_some()) {
+            signal.fault("step", "asks people: give their decisions under `decisions`");
+        }
         let at = at(signal);
         let body = signal.raw("body").map_or_else(Payload::null, Payload::new);
         let refused = signal.boolean("refused").unwrap_or_default();
@@ -236,6 +240,60 @@ fn signals(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEvent
             pointer,
             at,
             what: OutsideCommand::Signal { step: step?, body },
+            refused,
+        })
+    })
+}
+
+/// What people decide: the same fields as those of the page.
+fn decisions(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEvent> {
+    list(fields, "decisions", |decision, pointer| {
+        for (name, remedy) in [
+            ("step", "name the step that asks"),
+            ("by", "name the person who decides, as in `of`"),
+            ("choice", "say what the person chooses"),
+        ] {
+            if decision.peek(name).is_none() {
+                decision.missing(name, remedy);
+            }
+        }
+        let step = step(decision, definition);
+        let rule = step.and_then(|step| definition.step(step).work.ask());
+        if let (Some(step), None) = (step, rule) {
+            let name = &definition.step(step).name;
+            decision.fault("step", format!("step `{name}` asks nobody"));
+        }
+        let at = at(decision);
+        let by = decision.string("by", LONGEST_NAME);
+        let mut form = Vec::new();
+        for name in ["choice", "comment"] {
+            let given = decision.string(name, usize::MAX);
+            form.extend(given.map(|given| (name.to_owned(), given)));
+        }
+        for (name, _, value) in decision.entries("fields") {
+            // As a browser sends it.
+            let given = text(value.get()).map_or_else(|| value.get().to_owned(), Into::into);
+            form.push((format!("field.{name}"), given));
+        }
+        let refused = decision.boolean("refused").unwrap_or_default();
+        let answer = match rule?.read_answer(&form) {
+            Ok(answer) => answer,
+            Err(faults) => {
+                for fault in faults {
+                    let message = format!("{}: {}", fault.field, fault.message);
+                    decision.fault("choice", message);
+                }
+                return None;
+            }
+        };
+        Some(OutsideEvent {
+            pointer,
+            at,
+            what: OutsideCommand::Decide {
+                step: step?,
+                by: by?,
+                answer,
+            },
             refused,
         })
     })

@@ -263,7 +263,9 @@ impl Explorer<'_> {
         let work = CallName::work(step);
         if fault == PlannedFault::NoSignal {
             outside.retain(|event| {
-                !matches!(&event.what, OutsideCommand::Signal { step: signalled, .. } if *signalled == step)
+                !matches!(&event.what,
+                    OutsideCommand::Signal { step: signalled, .. }
+                    | OutsideCommand::Decide { step: signalled, .. } if *signalled == step)
             });
         } else {
             overrides.insert(work, Mock::of(fault.behaviour()));

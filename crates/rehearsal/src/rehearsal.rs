@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use provost_domain::{Effect, Event, Method, Payload, Span, StepIndex, StepState, Task, Timestamp};
+use provost_domain::{AskAnswer, Effect, Event, Method, Payload, Span, StepIndex, StepState, Task, Timestamp};
 
 use crate::{call_name::CallName, mock::Mock, workflow::WorkflowFile};
 
@@ -32,6 +32,12 @@ pub enum OutsideCommand {
     Signal {
         step: StepIndex,
         body: Payload,
+    },
+    /// A person decides what a step asks.
+    Decide {
+        step: StepIndex,
+        by: String,
+        answer: AskAnswer,
     },
     Undo,
     Cancel,

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use provost_domain::{
-    Actor, Attempt, Call, CallOutcome, Claimant, Command, CommandOutput, Details, Draft, Effect,
+    Actor, AskAnswer, Attempt, Call, CallOutcome, Claimant, Command, CommandOutput, Details, Draft, Effect,
     Event, Expiry, Fault, FaultKind, InstanceId, Payload, Priority, Progress, Purpose, Release,
     ReplyDigest, RetrySpec, RetryWait, SchemaOwner, Span, StepIndex, StepState, StepWork, Target,
     Task, TaskId, TaskStatus, Term, Timestamp, template::Budget,
@@ -80,6 +80,7 @@ impl<'a> World<'a> {
             labels: beginning.labels.clone(),
             priority: Priority::default(),
             complete_within: workflow.complete_within,
+            start_at: None,
             trace: None,
             reply_to: None,
         };
@@ -245,7 +246,7 @@ impl<'a> World<'a> {
     fn awaited_signal(&self) -> Option<usize> {
         let mut events = self.outside_events.iter().zip(&self.outside).enumerate();
         let found = events.find(|(_, (event, result))| match &event.what {
-            OutsideCommand::Signal { step, .. } => {
+            OutsideCommand::Signal { step, .. } | OutsideCommand::Decide { step, .. } => {
                 event.at.is_none()
                     && **result == OutsideResult::NotSent
                     && self.draft.task.waits_for_event(*step)
@@ -295,6 +296,20 @@ impl<'a> World<'a> {
     /// Something comes from outside.
     fn come(&mut self, index: usize) {
         let reason = None;
+        if let OutsideCommand::Decide {
+            step, by, answer, ..
+        } = &self.outside_events[index].what
+        {
+            let refused = match self.decision(*step, by, answer.clone()) {
+                Ok(command) => self.apply(command, &Actor::person(by)),
+                Err(why) => Some(why),
+            };
+            self.outside[index] = match refused {
+                None => OutsideResult::Accepted(self.passed()),
+                Some(why) => OutsideResult::Refused(self.passed(), why),
+            };
+            return;
+        }
         if let Some(why) = self.schema_fault(&self.outside_events[index].what) {
             self.outside[index] = OutsideResult::Refused(self.passed(), why);
             return;
@@ -305,6 +320,8 @@ impl<'a> World<'a> {
                 digest: ReplyDigest(body.as_json().to_owned()),
                 payload: body,
             },
+            // It is made above, of what the step asks now.
+            OutsideCommand::Decide { .. } => return,
             OutsideCommand::Undo => Command::Undo { reason },
             OutsideCommand::Cancel => Command::Cancel { reason },
             OutsideCommand::Pause => Command::Pause { reason },
@@ -330,6 +347,25 @@ impl<'a> World<'a> {
             None => OutsideResult::Accepted(self.passed()),
             Some(why) => OutsideResult::Refused(self.passed(), why),
         };
+    }
+
+    /// What a person decides with their link, if the step asks that person.
+    fn decision(&self, step: StepIndex, by: &str, answer: AskAnswer) -> Result<Command, String> {
+        let task = &self.draft.task;
+        let name = &task.definition(step).name;
+        let Some(ask) = &task.step(step).ask else {
+            return Err(format!("step `{name}` has not asked yet"));
+        };
+        let Some(person) = (0..).zip(&ask.text.of).find(|(_, person)| *person == by) else {
+            let of = ask.text.of.join(", ");
+            return Err(format!("step `{name}` asks {of}, and not {by:?}"));
+        };
+        Ok(Command::Decide {
+            step,
+            attempt: ask.attempt,
+            person: person.0,
+            answer,
+        })
     }
 
     /// The faults of a signal's body, which is checked before the task gets it.

@@ -111,7 +111,7 @@ pub fn check_encoding(encoding: Option<&str>) -> Result<(), Problem> {
     ))
 }
 
-async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Problem> {
+pub(super) async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Problem> {
     // With Content-Length, too long a body is refused without reading a byte of it.
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());

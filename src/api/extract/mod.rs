@@ -4,6 +4,7 @@
 mod body;
 mod caller;
 mod conditions;
+mod form;
 mod ids;
 mod path;
 mod preconditions;
@@ -14,6 +15,7 @@ pub use caller::Caller;
 pub use conditions::{
     CommandHeaders, ConditionHeaders, Conditions, TaskMatch, TraceHeaders, idempotency,
 };
+pub use form::FormBody;
 pub use ids::ids;
 pub use path::{
     NamePath, NameVersionPath, PlainName, SignalParams, SignalPath, StepParams, TaskParams,

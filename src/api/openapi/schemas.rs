@@ -10,6 +10,8 @@ use super::words::{
     StepKindSchema, StepStateSchema, TaskStateSchema,
 };
 
+use crate::api::definition::AskFieldBody;
+
 /// A task with all its steps.
 #[derive(ToSchema)]
 #[schema(as = Task)]
@@ -60,6 +62,9 @@ pub struct TaskHeadSchema {
     labels: LabelsSchema,
     #[schema(format = DateTime)]
     created_at: String,
+    /// When it begins; null once it has begun.
+    #[schema(required, format = DateTime)]
+    start_at: Option<String>,
     /// When the task must be finished; null without a limit.
     #[schema(required, format = DateTime)]
     complete_by: Option<String>,
@@ -168,6 +173,8 @@ pub struct StepSchema {
     /// Why it is not running, or what it waits for; null while it runs and after it has ended.
     #[schema(required)]
     blocked_by: Option<BlockedSchema>,
+    /// What people are asked, or were asked last. Only of a step that asks.
+    ask: Option<StepAskSchema>,
     /// The output from the remote service; during a rerun, the previous output.
     #[schema(required, example = json!({"id": "ch_1"}))]
     output: JsonSchema,
@@ -236,7 +243,7 @@ pub struct ReplyToSchema {
     /// For messages to a queue: the correlation id that they have.
     #[schema(example = "order-1001", max_length = 255)]
     correlation_id: Option<String>,
-    /// Default: `task.processed`, `task.error`, `task.undone` and `task.cancelled`.
+    /// Default: `task.processed`, `task.error`, `task.undone`, `task.cancelled` and `step.asked`.
     #[schema(min_items = 1, example = json!(["task.processed", "task.error"]))]
     events: Option<Vec<ReplyEventSchema>>,
 }
@@ -308,6 +315,12 @@ pub enum BlockedSchema {
     Steps {
         #[schema(example = json!(["reserve"]))]
         steps: Vec<String>,
+    },
+    /// The task begins then.
+    #[schema(title = "BlockedByStart")]
+    Start {
+        #[schema(format = DateTime)]
+        until: String,
     },
     /// It will be retried later.
     #[schema(title = "BlockedByTime")]
@@ -529,8 +542,87 @@ pub struct ReplyDataSchema {
     /// The step that the event is about.
     #[schema(example = "charge")]
     step: Option<String>,
+    /// Of `step.asked`: what people are asked.
+    ask: Option<AskNoticeSchema>,
     /// The task when the event was saved, without `blocked_by`.
     task: TaskSchema,
+}
+
+/// What people are asked, with a link for each of them.
+#[derive(ToSchema)]
+#[schema(as = AskNotice)]
+pub struct AskNoticeSchema {
+    #[schema(example = "Approve the refund of 120 EUR?")]
+    title: String,
+    #[schema(required)]
+    text: Option<String>,
+    #[schema(example = json!(["approve", "reject"]))]
+    choices: Vec<String>,
+    fields: Vec<AskFieldBody>,
+    /// So many people must choose the first choice.
+    #[schema(example = 1)]
+    approvals: u32,
+    /// Until then the links decide.
+    #[schema(format = DateTime)]
+    until: String,
+    people: Vec<AskLinkSchema>,
+}
+
+/// One person who is asked.
+#[derive(ToSchema)]
+#[schema(as = AskLink)]
+pub struct AskLinkSchema {
+    #[schema(example = "ops@example.com")]
+    person: String,
+    /// The page on which this person decides: a credential of this person alone. Null without a public URL.
+    #[schema(
+        required,
+        example = "https://provost.example/v1/asks/AZc0bXx_cAmAAAAAAAAAAQAAAAAAAQAADHWYLmrRpLrDRtn1Xhh3Zw"
+    )]
+    link: Option<String>,
+}
+
+/// The data of a message to an alert webhook about a question.
+#[derive(ToSchema)]
+#[schema(as = AskData)]
+pub struct AskDataSchema {
+    #[schema(format = Uuid)]
+    task: String,
+    /// The task's key.
+    #[schema(required, example = "order-1001")]
+    key: Option<String>,
+    #[schema(required, example = "order")]
+    workflow: Option<String>,
+    #[schema(example = "approval")]
+    step: String,
+    ask: AskNoticeSchema,
+}
+
+/// What people are asked, or were asked last, and what they have decided.
+#[derive(ToSchema)]
+#[schema(as = StepAsk)]
+pub struct StepAskSchema {
+    #[schema(example = "Approve the refund of 120 EUR?")]
+    title: String,
+    #[schema(required)]
+    text: Option<String>,
+    /// So many people must choose the first choice.
+    #[schema(example = 1)]
+    approvals: u32,
+    people: Vec<StepPersonSchema>,
+}
+
+/// One person who is asked.
+#[derive(ToSchema)]
+#[schema(as = StepPerson)]
+pub struct StepPersonSchema {
+    #[schema(example = "ops@example.com")]
+    person: String,
+    /// Null until this person has decided.
+    #[schema(required, example = "approve")]
+    choice: Option<String>,
+    #[schema(required, format = DateTime)]
+    at: Option<String>,
 }
 
 /// The data of an alert message.
@@ -646,6 +738,7 @@ mod tests {
             labels: BTreeMap::new(),
             priority: Priority::default(),
             complete_within: None,
+            start_at: None,
             trace: None,
             reply_to: Some(Box::new(ReplyTo {
                 url: Some("http://shop:9000/r".into()),
@@ -692,10 +785,63 @@ mod tests {
             labels: BTreeMap::new(),
             priority: Priority::default(),
             complete_within: None,
+            start_at: None,
             trace: None,
             reply_to: details.reply_to.clone(),
         };
         Draft::submit(Arc::new(details), NOW).task
+    }
+
+    /// Whose first step asks a person.
+    fn asking() -> Task {
+        let ask = json!({ "title": "Approve?", "text": "It is 120 EUR", "of": ["ops"],
+            "fields": [{ "name": "a", "label": "A", "type": "choice", "choices": ["x"] }] });
+        let steps = json!([{ "name": "approval", "signal": { "within": "1d", "ask": ask } }]);
+        let steps = Payload::parse(steps.to_string()).unwrap();
+        let (limits, policies) = (Limits::default(), Policies::default());
+        let parsed = parse_steps(&steps, "", &policies, &limits, &Accepted);
+        let (draft, _) = claimed();
+        let details = &draft.task.details;
+        let details = Details {
+            id: details.id,
+            key: None,
+            workflow: None,
+            definition: Arc::new(parsed.unwrap()),
+            input: Payload::null(),
+            labels: BTreeMap::new(),
+            priority: Priority::default(),
+            complete_within: None,
+            start_at: None,
+            trace: None,
+            reply_to: Some(Box::new(ReplyTo {
+                url: Some("http://shop:9000/r".into()),
+                events: [Arc::from("step.asked")].into(),
+                ..ReplyTo::default()
+            })),
+        };
+        Draft::submit(Arc::new(details), NOW).task
+    }
+
+    #[test]
+    fn what_people_are_asked_is_as_its_schema_says() {
+        let task = asking();
+        let sender = domain::Sender {
+            public_url: Some("https://p.example".to_owned()),
+            webhooks: vec![domain::AlertWebhook {
+                receiver: domain::AlertWebhook::queue_of("ops"),
+                format: domain::AlertFormat::Generic,
+            }],
+            ask_key: domain::ReplyKey::new(b"0123456789abcdef"),
+        };
+        let opened = [domain::AskChange::Open(StepIndex(0))];
+        let sent = sender.asks(&task, &opened, NOW, || Uuid::from_u128(3));
+        let sent: Value = serde_json::from_str(&sent[0].body).unwrap();
+        assert_eq!(sent["type"], domain::ASK_EVENT);
+        describes::<AskDataSchema>(&[sent["data"].clone()]);
+        let ask = &sent["data"]["ask"];
+        describes::<AskNoticeSchema>(&[ask.clone()]);
+        describes::<AskLinkSchema>(ask["people"].as_array().unwrap());
+        describes::<AskFieldBody>(ask["fields"].as_array().unwrap());
     }
 
     fn task() -> Task {
@@ -723,9 +869,13 @@ mod tests {
         }));
         let view = json_of(&view);
         let processed = json_of(&TaskView::new(&processed(), NOW));
+        let asking = json_of(&TaskView::new(&asking(), NOW));
         describes::<TaskSchema>(&[view.clone(), processed]);
         describes::<AtRiskSchema>(std::slice::from_ref(&view["at_risk"]));
-        describes::<StepSchema>(view["steps"].as_array().unwrap());
+        let asks = &asking["steps"][0];
+        describes::<StepSchema>(&[&view["steps"].as_array().unwrap()[..], &[asks.clone()]].concat());
+        describes::<StepAskSchema>(&[asks["ask"].clone()]);
+        describes::<StepPersonSchema>(asks["ask"]["people"].as_array().unwrap());
         describes::<UndoSchema>(std::slice::from_ref(&view["undo"]));
         describes::<FaultSchema>(&[json_of(&fault())]);
         let deferred = json_of(&TaskView::new(&deferred(), NOW));
@@ -751,6 +901,7 @@ mod tests {
             Blocked::Steps {
                 steps: vec![step.clone()],
             },
+            Blocked::Start { until: NOW },
             Blocked::Time { until: NOW },
             Blocked::Capacity {
                 agent: agent.clone(),
@@ -826,6 +977,7 @@ mod tests {
             // Names every variant, so that a new one has to be added above.
             match blocked {
                 Blocked::Steps { .. }
+                | Blocked::Start { .. }
                 | Blocked::Time { .. }
                 | Blocked::Wait { .. }
                 | Blocked::Signal { .. }

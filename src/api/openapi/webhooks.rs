@@ -6,13 +6,16 @@ use utoipa::{IntoParams, OpenApi, ToSchema};
 use uuid::Uuid;
 
 use crate::api::openapi::{
-    schemas::{AlertDataSchema, ReplyDataSchema},
+    schemas::{AlertDataSchema, AskDataSchema, ReplyDataSchema},
     words::ReplyEventSchema,
 };
-use crate::domain::ALERT_EVENTS;
+use crate::domain::{ALERT_EVENTS, ASK_EVENT};
 
 /// The events that an alert webhook receives.
 struct AlertEventType;
+
+/// The event of a question.
+struct AskEventType;
 
 /// The version of CloudEvents.
 struct CloudEvents;
@@ -22,6 +25,7 @@ struct EventData;
 
 crate::api::openapi::words::words! {
     AlertEventType = "AlertEventType", "Whether an alert was raised, has grown to 100 steps or ten times as many as before, or has closed", ALERT_EVENTS;
+    AskEventType = "AskEventType", "People are asked", [ASK_EVENT];
     CloudEvents = "CloudEventsVersion", "The version of CloudEvents", ["1.0"];
     EventData = "EventDataType", "The media type of an event's data", ["application/json"];
 }
@@ -67,6 +71,33 @@ struct AlertEvent {
     data: AlertDataSchema,
 }
 
+/// Reports that people are asked, as a CloudEvent.
+#[derive(ToSchema)]
+struct AskEvent {
+    specversion: CloudEvents,
+    /// The same value as `webhook-id`: it is identical on every delivery of the event.
+    id: Uuid,
+    /// `/v1/asks` under the public URL.
+    #[schema(format = "uri-reference", example = "https://provost.example/v1/asks")]
+    source: String,
+    #[schema(rename = "type")]
+    kind: AskEventType,
+    /// The task's id.
+    subject: Uuid,
+    #[schema(format = DateTime)]
+    time: String,
+    datacontenttype: EventData,
+    data: AskDataSchema,
+}
+
+/// An alert, or what people are asked.
+#[derive(ToSchema)]
+#[serde(untagged)]
+enum AlertOrAskEvent {
+    Alert(AlertEvent),
+    Ask(AskEvent),
+}
+
 /// A plain text message, with `format = "slack"`.
 #[derive(ToSchema)]
 struct SlackText {
@@ -109,14 +140,14 @@ struct DeliveryHeaders {
 )]
 async fn task_event() {}
 
-/// Notify people about an alert
+/// Notify people about an alert, or about what people are asked
 ///
 /// Sent to each configured alert webhook, at least once. With `format = "slack"` a text message is sent when an
-/// alert is raised or updated.
+/// alert is raised or updated, and when people are asked; it has no link of any of them.
 #[utoipa::path(
     post, path = "alert_event", tag = "alerts", operation_id = "alert_event",
     params(DeliveryHeaders),
-    request_body(content((AlertEvent = "application/cloudevents+json"), (SlackText = "application/json"))),
+    request_body(content((AlertOrAskEvent = "application/cloudevents+json"), (SlackText = "application/json"))),
     responses(
         (status = 200, description = "Any 2xx within 15 s: delivered"),
         (status = 410, description = "The receiver wants no further messages: this message becomes a dead letter"),
@@ -164,6 +195,7 @@ mod tests {
                 receiver: AlertWebhook::queue_of("ops"),
                 format: AlertFormat::Generic,
             }],
+            ask_key: None,
         };
         let at = Timestamp::from_millis(1_700_000_000_000);
         let alert = AlertNotice::raised(Uuid::from_u128(1), "task.error", "402", at);

@@ -12,7 +12,7 @@ use utoipa::{
 };
 
 use crate::domain::{
-    AgentMode, AlertKind, AvailableAfter, BreakerAction, CheckPoint, CheckStatus, CheckVerdict,
+    AgentMode, AlertKind, AskFieldKind, AvailableAfter, BreakerAction, CheckPoint, CheckStatus, CheckVerdict,
     ClientAuthMethod, DURATION, DiagramFormat, Effect, FaultKind, HttpVersion, LONGEST_NAME,
     MOST_LABELS, Method, NotUndoneReason, OnConflict, OnUndo, Policy, REPLIES, ReplyMode, Runs,
     StepKind, StepStatus, TaskStatus, TlsVersion, UndoReason, WarningCode,
@@ -90,6 +90,9 @@ pub struct UndoPolicySchema;
 pub struct DeadlinePolicySchema;
 /// The events that a submitter can receive about a task.
 pub struct ReplyEventSchema;
+
+/// The words of [`AskFieldKind`].
+pub struct AskFieldTypeSchema;
 /// When a service replies.
 pub struct ReplyModeSchema;
 /// How the service of an agent gets its work.
@@ -119,6 +122,7 @@ words! {
     OnConflictSchema = "OnConflict", "`wait`, the default: it waits, and the oldest goes first; `reject`: it is refused with 409; `replace`: those that are there are cancelled, and it waits for their end", OnConflict::ALL.iter().map(|choice| choice.as_str());
     ReplyModeSchema = "ReplyMode", "`callback`: a 202 means that the service replies later, to the address in the header `Provost-Reply-To`; `response`: only a 202 with `Provost-Async: true` means that", ReplyMode::WORDS.iter().map(|mode| mode.as_str());
     ReplyEventSchema = "ReplyEvent", "An event about a task", REPLIES;
+    AskFieldTypeSchema = "AskFieldType", "What a person fills in", AskFieldKind::ALL.iter().map(|kind| kind.as_str());
     UndoPolicySchema = "UndoPolicy", "`error` stops the task until an operator acts, `skip` leaves the effect of the step", policies(&[Policy::Error, Policy::Skip]);
     DeadlinePolicySchema = "DeadlinePolicy", "`error` stops the task until an operator acts, `undo` undoes the whole task", policies(&[Policy::Error, Policy::Undo]);
     OutcomeSchema = "Outcome", "Whether it is known what a call did at the service.", Effect::Unknown.word();

@@ -8,7 +8,9 @@ use serde_json::value::RawValue;
 use super::{
     commands::reason,
     load,
-    submit::{Submission, accept, check_input, complete_within, labels, priority},
+    submit::{
+        Submission, accept, check_input, check_start, complete_within, labels, priority, start_at,
+    },
 };
 use crate::api::openapi::{
     schemas::{ReplyToSchema, TaskSchema},
@@ -49,6 +51,9 @@ pub struct CloneBody {
     priority: Option<i8>,
     #[schema(example = "15m")]
     complete_within: Option<DurationSchema>,
+    /// When the new task begins, as in a submission. Default: at once, whenever the original began.
+    #[schema(value_type = Option<String>, format = DateTime, example = "2026-02-03T04:05:06Z")]
+    start_at: Option<String>,
     /// Another version of the task's workflow: its number, `latest` or `active`. Default: the task's own version.
     workflow_version: Option<VersionBody>,
     /// Replaces the task's own `reply_to`; null: no messages are sent.
@@ -137,6 +142,7 @@ async fn changed(
     let labels = fields.has("labels").then_some(labels(&mut fields));
     let priority = priority(&mut fields);
     let complete_within = complete_within(&mut fields);
+    let start_at = start_at(app, &mut fields).await?;
     let keeps_reply_to = !fields.has("reply_to");
     let mut reply_to = ReplyTo::read(&mut fields, &**app.receivers.load(), None);
     if keeps_reply_to {
@@ -144,6 +150,9 @@ async fn changed(
     }
     let reason = reason(&mut fields);
     let (workflow, definition) = definition(app, &mut fields, details).await?;
+    if start_at.is_some() {
+        check_start(&mut fields, &definition);
+    }
     fields.finish().map_err(Problem::invalid)?;
     // A task whose schema was added to what it had may lack what that asks for.
     if input != details.input || workflow != details.workflow {
@@ -157,6 +166,7 @@ async fn changed(
         input,
         priority: priority.unwrap_or(details.priority),
         complete_within: complete_within.or(details.complete_within),
+        start_at,
         labels: labels.unwrap_or_else(|| details.labels.clone()),
         reply_to,
         reason: Some(match reason {

@@ -192,6 +192,13 @@ task_command!(
     |reason| Command::Resume { reason }
 );
 task_command!(
+    start,
+    "/v1/tasks/{id}/start",
+    "Start a task now",
+    "Begins a task that waits for its `start_at`. `complete_within` counts from now.",
+    |reason| Command::Start { reason }
+);
+task_command!(
     undo,
     "/v1/tasks/{id}/undo",
     "Undo a task",

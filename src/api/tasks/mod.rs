@@ -51,6 +51,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(commands::cancel))
         .routes(routes!(commands::pause))
         .routes(routes!(commands::resume))
+        .routes(routes!(commands::start))
         .routes(routes!(undo_plan::show))
         .routes(routes!(migrate::migrate))
         .routes(routes!(commands::undo))
@@ -144,7 +145,7 @@ async fn render_with_places(app: &App, task: &Task) -> Response {
     };
     let reader = &app.store.reader;
     let explained = async {
-        if task.overdue_at().is_some() {
+        if task.overdue_at().is_some() && task.start_at.is_none() {
             view.set_at_risk(reader.at_risk_of(task.id()).await?);
         }
         explain_key_limits(&mut view, task, rule, reader).await?;

@@ -27,9 +27,9 @@ use crate::{
         workflows,
     },
     domain::{
-        Definition, Details, FieldFault, Fields, LONGEST_NAME, MOST_LABELS, Payload, Policies,
-        Priority, ReplyQueue, ReplyTo, SchemaOwner, Span, TaskFields, TaskId, WorkflowName,
-        WorkflowRef,
+        Definition, Details, FieldFault, Fields, LONGEST_NAME, MOST_LABELS, OnConflict, Payload, Policies,
+        Priority, ReplyQueue, ReplyTo, SchemaOwner, Span, TaskFields, TaskId, Timestamp,
+        WorkflowName, WorkflowRef,
     },
     store::{Idempotency, Submitted},
 };
@@ -59,6 +59,9 @@ pub struct SubmissionBody {
     /// The time limit of the whole task; the default is the workflow's.
     #[schema(value_type = Option<DurationSchema>, example = "15m")]
     complete_within: Option<String>,
+    /// When the task begins, at most ten years from now: `complete_within` counts from then. A time in the past is now.
+    #[schema(value_type = Option<String>, format = DateTime, example = "2026-02-03T04:05:06Z")]
+    start_at: Option<String>,
     /// Only with inline steps; a workflow has its own.
     #[serde(flatten)]
     policies: definition::PoliciesBody,
@@ -85,6 +88,7 @@ pub(super) struct Submission {
     pub input: Payload,
     pub priority: Priority,
     pub complete_within: Option<Span>,
+    pub start_at: Option<Timestamp>,
     pub labels: BTreeMap<String, String>,
     pub reply_to: Option<ReplyTo>,
     /// The caller, for the history.
@@ -245,6 +249,7 @@ pub(super) fn new_details(submission: Submission, id: TaskId, conditions: &Condi
         labels: submission.labels,
         priority: submission.priority,
         complete_within: submission.complete_within,
+        start_at: submission.start_at,
         trace: conditions.trace.clone(),
         reply_to: submission.reply_to.map(Box::new),
     }
@@ -278,6 +283,7 @@ pub(super) async fn read(
     let input = fields.raw("input").map_or_else(Payload::null, Payload::new);
     let priority = priority(&mut fields);
     let complete_within = complete_within(&mut fields);
+    let start_at = start_at(app, &mut fields).await?;
     let labels = labels(&mut fields);
     let reply_to = ReplyTo::read(&mut fields, &**app.receivers.load(), source.reply_to);
     let policies = Policies::read(&mut fields);
@@ -321,6 +327,9 @@ pub(super) async fn read(
         }
         (None, None) => fields.missing("workflow", "give the name of a workflow, or inline steps"),
     }
+    if let (Some(_), Some((_, definition, _))) = (start_at, &chosen) {
+        check_start(&mut fields, definition);
+    }
     fields.finish().map_err(Problem::invalid)?;
     let Some((workflow, definition, default_within)) = chosen else {
         return Err(Problem::invalid(vec![FieldFault {
@@ -336,6 +345,7 @@ pub(super) async fn read(
         input,
         priority: priority.unwrap_or_default(),
         complete_within: complete_within.or(default_within),
+        start_at,
         labels,
         reply_to,
         reason: None,
@@ -386,6 +396,48 @@ pub(super) fn priority(fields: &mut Fields<'_>) -> Option<Priority> {
 
 pub(super) fn complete_within(fields: &mut Fields<'_>) -> Option<Span> {
     fields.span("complete_within", Span::from_millis(1)..=Span::LONGEST)
+}
+
+/// When the task begins. The clock is the store's, which is read only where there is such a time.
+pub(super) async fn start_at(
+    app: &App,
+    fields: &mut Fields<'_>,
+) -> Result<Option<Timestamp>, Problem> {
+    let Some(text) = fields.string("start_at", LONGEST_NAME) else {
+        return Ok(None);
+    };
+    let Some(start) = Timestamp::parse(&text) else {
+        fields.fault(
+            "start_at",
+            format!("must be a time such as \"2026-02-03T04:05:06Z\", not {text:?}"),
+        );
+        return Ok(None);
+    };
+    let now = app.store.reader.now().await?;
+    if start > now + Span::LONGEST {
+        fields.fault(
+            "start_at",
+            format!("is more than {} away: choose an earlier time", Span::LONGEST),
+        );
+    }
+    // A time in the past is now.
+    Ok(Some(start).filter(|start| *start > now))
+}
+
+/// What is decided at the submission of a task cannot be decided for one that begins later.
+pub(super) fn check_start(fields: &mut Fields<'_>, definition: &Definition) {
+    let limits = definition.policies.limits.iter();
+    let mut limits = limits.filter(|limit| limit.on_conflict != OnConflict::Wait);
+    if let Some(limit) = limits.next() {
+        fields.fault(
+            "start_at",
+            format!(
+                "cannot be combined with a limit of running tasks whose on_conflict is {:?} (by {:?}): whether there is room is known only when the task begins, and it counts from then; set on_conflict to \"wait\", or omit start_at and submit the task when it is to begin",
+                limit.on_conflict.as_str(),
+                limit.by
+            ),
+        );
+    }
 }
 
 pub(super) fn labels(fields: &mut Fields<'_>) -> BTreeMap<String, String> {

@@ -31,6 +31,7 @@ impl<'a> SummaryView<'a> {
                 priority: summary.priority.get(),
                 labels: LabelsView::Raw(&summary.labels),
                 created_at: summary.created_at,
+                start_at: summary.start_at,
                 complete_by: summary.complete_by,
                 at_risk: summary.at_risk.clone(),
                 ended_at: summary.ended_at,

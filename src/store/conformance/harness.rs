@@ -231,6 +231,7 @@ impl Default for New {
             priority: 0,
             labels: &[],
             complete_within: None,
+            start_at: None,
             policies: Policies::default(),
             reply_to: None,
         }
@@ -264,6 +265,7 @@ impl Harness {
                     receiver: AlertWebhook::queue_of("ops"),
                     format: AlertFormat::Generic,
                 }],
+                ask_key: None,
             })),
             health: Health::default(),
         };

@@ -134,7 +134,10 @@ pub(super) async fn save(
 /// Whether [`save`] asks no more than one statement of the server for it.
 pub(super) fn is_one_statement(batch: &Batch) -> bool {
     let mut changes = batch.changes.iter();
-    batch.messages.is_empty() && changes.all(|change| change.alerts.is_empty() && !change.is_move())
+    batch.messages.is_empty()
+        && changes.all(|change| {
+            change.alerts.is_empty() && change.asks.is_empty() && !change.is_move()
+        })
 }
 
 type SaveQuery = Query<'static, Postgres, PgArguments>;

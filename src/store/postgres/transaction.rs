@@ -469,6 +469,7 @@ impl Session for PgTransaction<'_> {
             return Ok(Saved::Conflict);
         }
         (self as &mut Transaction<'_>).save_moves(batch).await?;
+        (self as &mut Transaction<'_>).save_asks(batch).await?;
         let alerts = (self as &mut Transaction<'_>).save_alerts(batch).await?;
         let messages: Vec<_> = batch.messages.iter().chain(&alerts).collect();
         self.add_messages(&messages).await?;

@@ -232,6 +232,7 @@ impl Session for SqliteTransaction<'_> {
             return Ok(Saved::Conflict);
         }
         (self as &mut Transaction<'_>).save_moves(batch).await?;
+        (self as &mut Transaction<'_>).save_asks(batch).await?;
         let alerts = (self as &mut Transaction<'_>).save_alerts(batch).await?;
         let messages: Vec<_> = batch.messages.iter().chain(&alerts).collect();
         self.add_messages(&messages).await?;
@@ -284,8 +285,9 @@ impl Session for SqliteTransaction<'_> {
         mut self: Box<Self>,
         batch: &Arc<Batch>,
     ) -> Result<Saved, CommitError> {
-        let has_alerts = batch.changes.iter().any(|change| !change.alerts.is_empty());
-        if self.begun.is_some() || has_alerts || batch.has_moves() {
+        let mut changes = batch.changes.iter();
+        let has_more = changes.any(|change| !change.alerts.is_empty() || !change.asks.is_empty());
+        if self.begun.is_some() || has_more || batch.has_moves() {
             // While another process keeps the database locked, each batch after this one would wait as long.
             self.write(|_| Ok(())).await.map_err(CommitError::Begin)?;
             if self.save(batch).await? == Saved::Conflict {

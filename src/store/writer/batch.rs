@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentName, AlertChange, Attempt, ClaimPlan, Command, CommandOutput, Draft, StepRef, Task,
+        AgentName, AlertChange, AskChange, Attempt, ClaimPlan, Command, CommandOutput, Draft, StepRef, Task,
         TaskId, Timestamp, template::Budget,
     },
     planted,
@@ -208,7 +208,12 @@ impl BatchDraft {
             } => self.known(idempotency.as_ref()).unwrap_or_else(|| {
                 planted::strike(details.key.as_deref(), "submit");
                 let id = details.id;
-                let draft = match self.limits.admit(details) {
+                let is_later = details.start_at.is_some_and(|start| start > self.now);
+                let admitted = match is_later {
+                    true => Ok(Admission::Begins),
+                    false => self.limits.admit(details),
+                };
+                let draft = match admitted {
                     Ok(Admission::Begins) => Draft::submit(details.clone(), self.now),
                     Ok(Admission::Waits) => Draft::submit_waiting(details.clone(), self.now),
                     Err(refused) => return PendingReply::Refused(refused),
@@ -289,6 +294,7 @@ impl BatchDraft {
         let draft = &mut loaded.draft;
         planted::strike(draft.task.details.key.as_deref(), apply.command.name());
         let before = draft.spent();
+        let was_to_start = draft.task.start_at.is_some();
         let open = apply
             .command
             .step()
@@ -298,6 +304,9 @@ impl BatchDraft {
         if let Some(step) = open.filter(|step| !draft.task.is_open(*step)) {
             self.closed
                 .extend(draft.task.definition(step).agent().cloned());
+        }
+        if was_to_start && draft.task.start_at.is_none() && draft.task.waits {
+            self.limits.started(&draft.task.details);
         }
         match applied {
             Ok(CommandOutput::Done) => {}
@@ -328,6 +337,7 @@ impl BatchDraft {
         if is_salvaged {
             let step = OF_NO_STEP;
             loaded.draft.alerts.push(AlertChange::Close { step });
+            loaded.draft.asks.push(AskChange::AllClosed);
             self.salvaged.push(apply.task);
         }
         self.claim_ready(apply.task, local);

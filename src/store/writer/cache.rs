@@ -99,6 +99,7 @@ mod tests {
             labels: BTreeMap::new(),
             priority: Priority::default(),
             complete_within: None,
+            start_at: None,
             trace: None,
             reply_to: None,
         };

@@ -17,7 +17,7 @@ use crate::{
 impl Draft {
     /// Whether steps that are ready may begin.
     pub(super) fn may_begin(&self) -> bool {
-        !self.task.paused && !self.task.waits
+        !self.task.paused && !self.task.waits && self.task.start_at.is_none()
     }
 
     /// A pending step begins to wait for its event. True if it is done already, so that the steps that follow it may go on.
@@ -30,17 +30,21 @@ impl Draft {
             }
             StepWork::Signal(rule) => (Ok(now + rule.within), "awaits its signal until"),
         };
+        let asked = self.asked(index);
         let step = self.task.step_mut(index);
         step.attempt = step.attempt.next();
         step.started_at.get_or_insert(now);
-        match end {
-            Ok(complete_by) => {
+        match end.and_then(|end| Ok((end, asked?))) {
+            Ok((complete_by, asked)) => {
                 let reason = format!("{awaited} {complete_by}");
                 let begun = StepState::Processing {
                     held_by: StepHolder::Event,
                     complete_by,
                 };
                 self.change(index, "step.began", begun, by, Some(reason));
+                if let Some(asked) = asked {
+                    self.ask(index, asked, by);
+                }
                 self.has_happened(index, complete_by, by, now)
             }
             Err(message) => {
@@ -108,7 +112,10 @@ impl Draft {
     pub(super) fn event_is_due(&mut self, index: StepIndex, by: &Actor, now: Timestamp) {
         match &self.task.definition(index).work {
             StepWork::Signal(rule) => {
-                let message = format!("no signal came within {}", rule.within);
+                let message = match &rule.ask {
+                    Some(_) => format!("nobody decided within {}", rule.within),
+                    None => format!("no signal came within {}", rule.within),
+                };
                 let policy = rule.on_timeout;
                 let fault = fault(FaultKind::Exhausted, message, now);
                 self.give_up(index, policy, fault, by, now);
@@ -121,7 +128,7 @@ impl Draft {
         self.settle(by, None, now);
     }
 
-    fn event_came(&mut self, index: StepIndex, output: Payload, by: &Actor, now: Timestamp) {
+    pub(super) fn event_came(&mut self, index: StepIndex, output: Payload, by: &Actor, now: Timestamp) {
         let processed = StepState::Processed { output, at: now };
         self.change(index, "step.processed", processed, by, None);
     }
@@ -139,6 +146,12 @@ impl Draft {
         let step = self.task.step(index);
         if !matches!(self.task.definition(index).work, StepWork::Signal(_)) {
             return Err(self.refuse_step(index, "it awaits no signal"));
+        }
+        if self.task.definition(index).work.ask().is_some() {
+            return Err(self.refuse_step(
+                index,
+                "it asks people, and only their links decide: an operator can skip or resolve it",
+            ));
         }
         if let Some(known) = &step.signal {
             return match known.digest == digest {
@@ -232,7 +245,7 @@ impl Draft {
     }
 
     /// Records what became of a signal, while the step stays as it is.
-    fn say_signal(&mut self, index: StepIndex, kind: &'static str, reason: String, by: &Actor) {
+    pub(super) fn say_signal(&mut self, index: StepIndex, kind: &'static str, reason: String, by: &Actor) {
         let status = self.task.step(index).status().as_str();
         self.events.push(Event {
             kind: kind.into(),

@@ -4,6 +4,7 @@
 //! A [`Draft`] is the working copy of one task in one batch. Commands are applied to it in turn; a
 //! refused one leaves it as it was. What must be saved and announced afterwards is gathered in it.
 
+mod ask;
 mod attempt;
 mod events;
 mod graph;
@@ -24,6 +25,7 @@ pub(crate) use attempt::{Secrets, call};
 pub(crate) use probe::response;
 
 use crate::{
+    ask::AskChange,
     alert::{AlertChange, AlertKind},
     alert_cause::AlertCause,
     call::Call,
@@ -31,7 +33,7 @@ use crate::{
     fault::{Effect, Fault, FaultKind},
     history::{Actor, Event},
     ids::{Attempt, InstanceId, StepIndex},
-    step::{Step, StepState},
+    step::{Step, StepState, StepStatus},
     task::{Details, Task, TaskState, TaskStatus},
     task_output::output_cost,
     template::Budget,
@@ -46,6 +48,8 @@ pub struct Draft {
     pub changed: Vec<StepIndex>,
     pub events: Vec<Event>,
     pub alerts: Vec<AlertChange>,
+    /// What people are asked, and are no longer asked.
+    pub asks: Vec<AskChange>,
     /// Steps that became ready to be claimed at once.
     pub ready: Vec<StepIndex>,
     pub dropped: Vec<Dropped>,
@@ -92,6 +96,7 @@ impl Draft {
     }
 
     fn submit_as(details: Arc<Details>, waits: bool, now: Timestamp) -> Self {
+        let start_at = details.start_at.filter(|start| *start > now);
         let steps = vec![Step::new(); details.definition.steps.len()];
         let mut draft = Self::on(Task {
             created_at: now,
@@ -99,7 +104,10 @@ impl Draft {
             state: TaskState::Pending,
             paused: false,
             waits,
-            complete_by: details.complete_within.map(|span| now + span),
+            start_at,
+            complete_by: details
+                .complete_within
+                .map(|span| start_at.unwrap_or(now) + span),
             steps,
             undos: Vec::new(),
             undo: None,
@@ -114,12 +122,15 @@ impl Draft {
             to: draft.task.status().as_str().into(),
             by: Actor::submitter(),
             reason: None,
-            ready_at: None,
+            ready_at: start_at,
             failure_count: None,
             effect: Effect::Known,
             error: None,
             versions: None,
         });
+        if start_at.is_some() {
+            return draft;
+        }
         draft.open_ready_steps(&Actor::submitter(), now);
         if waits {
             draft.ready.clear();
@@ -141,6 +152,7 @@ impl Draft {
             changed: Vec::new(),
             events: Vec::new(),
             alerts: Vec::new(),
+            asks: Vec::new(),
             ready: Vec::new(),
             dropped: Vec::new(),
             had_steps: None,
@@ -244,6 +256,7 @@ impl Draft {
             Command::Cancel { reason } => self.cancel(reason, by, now),
             Command::Pause { reason } => self.pause(reason, by, now)?,
             Command::Resume { reason } => self.resume(reason, by, now)?,
+            Command::Start { reason } => self.start_now(reason, by, now)?,
             Command::Admit => {
                 if !self.task.waits {
                     return Ok(CommandOutput::Unchanged);
@@ -256,6 +269,12 @@ impl Draft {
                 digest,
             } => return self.signal(step, payload, digest, by, now),
             Command::Migrate { to, reason } => return self.migrate(&to, reason, by, now),
+            Command::Decide {
+                step,
+                attempt,
+                person,
+                answer,
+            } => return self.decide(step, attempt, person, answer, now),
             Command::ReportFault { step, message } => self.report_fault(step, message, by),
         }
         Ok(CommandOutput::Done)
@@ -298,6 +317,9 @@ impl Draft {
         let from = self.task.step(index).status();
         let step = self.task.step_mut(index);
         step.state = state;
+        if step.ask.is_some() && from == StepStatus::Processing {
+            self.asks.push(AskChange::Closed(index));
+        }
         if !matches!(kind, "step.claimed" | "step.deferred" | "step.retrying") {
             // Only after a transient fault it continues with the time that is left.
             step.tries = 0;
@@ -496,6 +518,7 @@ impl Command {
                 | Command::Release { .. }
                 | Command::Expire { .. }
                 | Command::Signal { .. }
+                | Command::Decide { .. }
         )
     }
 }

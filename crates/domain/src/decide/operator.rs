@@ -241,6 +241,7 @@ impl Draft {
         }
         let before = self.task.status().as_str();
         self.ready.clear();
+        self.task.start_at = None;
         self.task.state = TaskState::Cancelled { at: now };
         self.record_task(before, by, reason);
     }
@@ -287,6 +288,33 @@ impl Draft {
         self.task.waits = false;
         self.begin_pending(by, now);
         self.hold_changed("task.admitted", None, by, now);
+    }
+
+    /// An operator does not want to wait for the task's `start_at`.
+    pub(super) fn start_now(
+        &mut self,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        if self.task.start_at.is_none() {
+            return Err(Refusal::TaskState {
+                status: self.task.status(),
+                needed: "it has begun already: only a task that waits for its `start_at` can be started",
+            });
+        }
+        self.start(reason, by, now);
+        Ok(())
+    }
+
+    /// The task begins. Only now it counts for the limits of its workflow, so it waits until it is admitted.
+    pub(super) fn start(&mut self, reason: Option<String>, by: &Actor, now: Timestamp) {
+        let details = self.task.details.clone();
+        self.task.start_at = None;
+        self.task.complete_by = details.complete_within.map(|span| now + span);
+        self.task.waits = !details.definition.policies.limits.is_empty();
+        self.hold_changed("task.started", reason, by, now);
+        self.open_ready_steps(by, now);
     }
 
     /// What the task may do now that it goes on.

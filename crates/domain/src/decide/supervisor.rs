@@ -207,12 +207,17 @@ impl Draft {
         self.change(index, kind, pending, by, Some(reason));
     }
 
-    /// The task's own complete-by has passed: its policy has it undone, or what is live ends in error.
+    /// The task's own complete-by has passed: its policy has it undone, or what is live ends in error. Or the time has
+    /// come at which it begins.
     pub(super) fn overdue(&mut self, by: &Actor, now: Timestamp) -> Result<(), Refusal> {
+        if self.task.start_at.is_some_and(|start| start <= now) {
+            self.start(None, by, now);
+            return Ok(());
+        }
         if self.task.overdue_at().is_none_or(|limit| limit > now) {
             return Err(Refusal::TaskState {
                 status: self.task.status(),
-                needed: "its complete-by has not passed, or all of its steps have ended",
+                needed: "neither its `start_at` nor its complete-by has passed, or all of its steps have ended",
             });
         }
         let within = self.task.details.complete_within.unwrap_or_default();

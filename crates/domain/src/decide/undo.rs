@@ -65,6 +65,7 @@ impl Draft {
             error,
         });
         self.task.state = TaskState::Undoing;
+        self.task.start_at = None;
         self.record_task(before, by, reason);
         let definition = self.task.details.definition.clone();
         self.task.undos = vec![Step::new(); definition.undos.len()];

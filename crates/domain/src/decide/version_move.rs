@@ -95,8 +95,10 @@ impl Draft {
             error: None,
             versions: Some(change),
         });
-        for index in self.task.details.definition.forward() {
-            self.open(index, by, now);
+        if self.task.start_at.is_none() {
+            for index in self.task.details.definition.forward() {
+                self.open(index, by, now);
+            }
         }
         self.settle(by, None, now);
         Ok(CommandOutput::Done)
@@ -167,6 +169,7 @@ fn moved(details: &Details, to: &VersionMove) -> Details {
         priority: details.priority,
         complete_within: details.complete_within,
         trace: details.trace.clone(),
+        start_at: details.start_at,
         reply_to: details.reply_to.clone(),
     }
 }

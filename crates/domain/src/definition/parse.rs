@@ -69,6 +69,11 @@ pub trait KnownAgents {
     fn takes_later_replies(&self) -> Result<(), String> {
         Ok(())
     }
+
+    /// Whether people can be asked. The error says what to do.
+    fn reaches_people(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// For definitions that were accepted before: who is registered today is no matter.

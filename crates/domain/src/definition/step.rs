@@ -123,9 +123,14 @@ impl ParsedStep {
             self.after = After::Named(after);
         }
         self.when = self.condition(&mut fields, origin);
-        if let Some(work) =
-            work::read_uncalled(&mut fields, origin, &mut self.reads, &mut self.signal_reads)
-        {
+        let may_ask = || known.reaches_people();
+        if let Some(work) = work::read_uncalled(
+            &mut fields,
+            origin,
+            &mut self.reads,
+            &mut self.signal_reads,
+            may_ask,
+        ) {
             self.has_own_policy[1] = fields.peek("on_permanent").is_some();
             if let Some(policy) = on_permanent(&mut fields, Policy::ALL) {
                 self.on_permanent = policy;

@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, sync::Arc};
 
-use super::{Policy, RequestTemplate, Target};
+use super::{AskRule, Policy, RequestTemplate, Target, ask_rule};
 use crate::{
     fields::Fields,
     payload_schema::PayloadSchema,
@@ -33,6 +33,8 @@ pub struct SignalRule {
     pub schema: Option<Arc<PayloadSchema>>,
     /// Only a signal for which this is true is the one that is awaited.
     pub matches: Option<Arc<Expression>>,
+    /// People are asked, and their decision is the signal.
+    pub ask: Option<Arc<AskRule>>,
 }
 
 impl StepWork {
@@ -41,6 +43,14 @@ impl StepWork {
         match self {
             StepWork::Call { target, .. } => Some(target),
             StepWork::Wait(_) | StepWork::Signal(_) => None,
+        }
+    }
+
+    /// What is asked of people.
+    pub fn ask(&self) -> Option<&Arc<AskRule>> {
+        match self {
+            StepWork::Signal(rule) => rule.ask.as_ref(),
+            StepWork::Call { .. } | StepWork::Wait(_) => None,
         }
     }
 
@@ -184,6 +194,7 @@ pub(super) fn read_uncalled(
     origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
     signal_reads: &mut Vec<(String, Reads)>,
+    may_ask: impl FnOnce() -> Result<(), String>,
 ) -> Option<Option<StepWork>> {
     let [wait, signal] = ["wait", "signal"].map(|field| step.peek(field).is_some());
     if !wait && !signal {
@@ -205,7 +216,7 @@ pub(super) fn read_uncalled(
         step.fault("signal", "give either `wait` or `signal`, not both");
     }
     let waits = read_wait(step, origin, reads).map(StepWork::Wait);
-    let signals = read_signal(step, origin, signal_reads).map(StepWork::Signal);
+    let signals = read_signal(step, origin, reads, signal_reads, may_ask).map(StepWork::Signal);
     Some(waits.or(signals))
 }
 
@@ -213,8 +224,11 @@ fn read_signal(
     step: &mut Fields<'_>,
     origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
+    signal_reads: &mut Vec<(String, Reads)>,
+    may_ask: impl FnOnce() -> Result<(), String>,
 ) -> Option<SignalRule> {
     let mut fields = step.object("signal")?;
+    let ask = ask_rule::read(&mut fields, origin, reads, may_ask);
     if fields.peek("within").is_none() {
         fields.missing("within", "say how long it is awaited, such as \"3d\"");
     }
@@ -228,7 +242,7 @@ fn read_signal(
     let source = fields.string("match", usize::MAX);
     let matches = source.and_then(|source| match Expression::parse(&source, origin) {
         Ok(expression) => {
-            reads.push((fields.pointer("match"), expression.reads().clone()));
+            signal_reads.push((fields.pointer("match"), expression.reads().clone()));
             Some(expression)
         }
         Err(message) => {
@@ -245,6 +259,7 @@ fn read_signal(
         on_timeout: on_timeout.unwrap_or(Policy::Error),
         schema: schema.map(Arc::new),
         matches: matches.map(Arc::new),
+        ask: ask.map(Arc::new),
     })
 }
 

@@ -62,6 +62,10 @@ impl BatchDraft {
             let replies = sender.replies(&draft.task, &draft.events, self.now, Uuid::now_v7);
             self.batch.messages.extend(replies);
         }
+        if !draft.asks.is_empty() {
+            let asks = sender.asks(&draft.task, &draft.asks, self.now, Uuid::now_v7);
+            self.batch.messages.extend(asks);
+        }
         let task = draft.task.id();
         let (own, others): (Vec<_>, Vec<_>) = draft
             .dropped
@@ -84,6 +88,7 @@ impl BatchDraft {
             lanes,
             events: draft.events,
             alerts: alerts.map(|alert| (Uuid::now_v7(), alert)).collect(),
+            asks: draft.asks,
             drops_elsewhere: !others.is_empty(),
             at: self.now,
         });

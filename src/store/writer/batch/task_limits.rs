@@ -101,6 +101,18 @@ impl TaskLimits {
         })
     }
 
+    /// A task begins that was submitted for later: only now it counts.
+    pub(super) fn started(&mut self, details: &Details) {
+        for key in details.task_keys() {
+            self.look_at.push(key.name.clone());
+            self.added.push(LimitedTask {
+                key,
+                task: details.id,
+                waits: true,
+            });
+        }
+    }
+
     pub async fn save(&self, tx: &mut Transaction<'_>) -> Result<(), StoreError> {
         for limited in &self.added {
             tx.add_limited_task(limited).await?;

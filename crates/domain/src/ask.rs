@@ -1,0 +1,309 @@
+//! What a person is asked, and what people have decided: part of the record of a step.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    definition::{AskField, AskFieldKind, AskRule},
+    ids::{Attempt, StepIndex},
+    payload::Payload,
+    time::Timestamp,
+};
+
+/// The most people that are asked.
+pub const MOST_ASKED: usize = 20;
+/// The longest line that says what is asked, in characters.
+const LONGEST_TITLE: usize = 200;
+/// The longest text below it.
+const LONGEST_TEXT: usize = 4000;
+/// The longest name or address of a person.
+const LONGEST_PERSON: usize = 255;
+/// The longest comment.
+pub const LONGEST_COMMENT: usize = 1000;
+/// The longest value of a field.
+const LONGEST_VALUE: usize = 1000;
+/// The longest values of all fields of one answer, in bytes of JSON.
+const LONGEST_VALUES: usize = 16 * 1024;
+
+/// What is asked, and of whom.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AskText {
+    pub title: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// No two are equal. A person is known by the position here.
+    pub of: Vec<String>,
+}
+
+/// The question of one attempt of a step. It is kept when it is answered.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct OpenAsk {
+    pub attempt: Attempt,
+    #[serde(flatten)]
+    pub text: AskText,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<Decision>,
+}
+
+/// What one person has decided.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Decision {
+    pub person: u16,
+    #[serde(flatten)]
+    pub answer: AskAnswer,
+    pub at: Timestamp,
+}
+
+/// The choice of a person, with what else was asked.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct AskAnswer {
+    pub choice: String,
+    pub comment: Option<String>,
+    /// One for each field of the rule, null where it was left empty.
+    pub fields: BTreeMap<String, Value>,
+}
+
+/// Which question is open, or open no more, in the list of all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AskChange {
+    Open(StepIndex),
+    Closed(StepIndex),
+    /// The record of the task was damaged, and is replaced.
+    AllClosed,
+}
+
+/// What is wrong with a part of an answer, in words for the person.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AnswerFault {
+    /// `choice`, `comment`, or the label of a field.
+    pub field: String,
+    pub message: String,
+}
+
+impl AskText {
+    pub(crate) fn new(title: &Value, text: &Value, of: &Value) -> Result<Self, String> {
+        let title = shown("title", title, LONGEST_TITLE)?.trim().to_owned();
+        if title.is_empty() {
+            return Err("`ask.title` gives an empty text".to_owned());
+        }
+        let text = match text {
+            Value::Null => None,
+            text => Some(shown("text", text, LONGEST_TEXT)?).filter(|text| !text.is_empty()),
+        };
+        Ok(Self {
+            title,
+            text,
+            of: people(of)?,
+        })
+    }
+}
+
+/// A text is never cut: nobody decides on what is not shown.
+fn shown(name: &str, value: &Value, longest: usize) -> Result<String, String> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        _ => return Err(format!("`ask.{name}` must give a text")),
+    };
+    if text.contains('\0') {
+        return Err(format!("`ask.{name}` gives a text with the character U+0000"));
+    }
+    let length = text.chars().count();
+    match length <= longest {
+        true => Ok(text),
+        false => Err(format!(
+            "`ask.{name}` gives {length} characters: at most {longest} are shown"
+        )),
+    }
+}
+
+fn people(of: &Value) -> Result<Vec<String>, String> {
+    let mut people = Vec::new();
+    // An expression in a list may give a list.
+    let mut left = vec![(of, 0)];
+    while let Some((value, depth)) = left.pop() {
+        match value {
+            Value::String(person) => {
+                let person = person.trim();
+                if person.is_empty()
+                    || person.chars().count() > LONGEST_PERSON
+                    || person.contains(char::is_control)
+                {
+                    return Err(format!(
+                        "`ask.of` must give names or addresses of 1 to {LONGEST_PERSON} characters in one line"
+                    ));
+                }
+                if !people.iter().any(|known| known == person) {
+                    people.push(person.to_owned());
+                }
+            }
+            Value::Array(items) if depth < 2 && items.len() <= 2 * MOST_ASKED => {
+                left.extend(items.iter().rev().map(|item| (item, depth + 1)));
+            }
+            Value::Array(_) => {
+                return Err(format!("`ask.of` must give at most {MOST_ASKED} people"));
+            }
+            _ => return Err("`ask.of` must give strings: names or addresses".to_owned()),
+        }
+        if people.len() > MOST_ASKED {
+            return Err(format!("`ask.of` must give at most {MOST_ASKED} people"));
+        }
+    }
+    match people.is_empty() {
+        true => Err("`ask.of` names nobody".to_owned()),
+        false => Ok(people),
+    }
+}
+
+impl OpenAsk {
+    pub fn person(&self, person: u16) -> Option<&str> {
+        self.text.of.get(usize::from(person)).map(String::as_str)
+    }
+
+    pub fn decision_of(&self, person: u16) -> Option<&Decision> {
+        let mut decisions = self.decisions.iter();
+        decisions.find(|decision| decision.person == person)
+    }
+
+    /// How many have chosen what counts as an approval.
+    pub fn approvals(&self, rule: &AskRule) -> usize {
+        let chosen = self.decisions.iter().map(|decision| &decision.answer.choice);
+        chosen.filter(|choice| *choice == rule.approval()).count()
+    }
+
+    /// The output of the step once it is decided: what the last one has chosen, and what everybody has.
+    pub(crate) fn output(&self) -> Payload {
+        #[derive(Serialize)]
+        struct One<'a> {
+            choice: &'a str,
+            by: &'a str,
+            comment: Option<&'a str>,
+            fields: &'a BTreeMap<String, Value>,
+            at: Timestamp,
+        }
+        #[derive(Serialize)]
+        struct Output<'a> {
+            #[serde(flatten)]
+            last: One<'a>,
+            decisions: Vec<One<'a>>,
+        }
+        let all = self.decisions.iter().map(|decision| One {
+            choice: &decision.answer.choice,
+            by: self.person(decision.person).unwrap_or_default(),
+            comment: decision.answer.comment.as_deref(),
+            fields: &decision.answer.fields,
+            at: decision.at,
+        });
+        let decisions: Vec<_> = all.clone().collect();
+        let output = all.last().map(|last| Output { last, decisions });
+        // Strings, numbers and JSON always serialise.
+        let json = serde_json::to_string(&output).unwrap_or_default();
+        Payload::parse(json).unwrap_or_else(Payload::null)
+    }
+}
+
+impl AskRule {
+    /// Reads an answer as a form sends it: `choice`, `comment`, and each field under its name after `field.`. All faults
+    /// at once.
+    pub fn read_answer(&self, form: &[(String, String)]) -> Result<AskAnswer, Vec<AnswerFault>> {
+        let given = |name: &str| {
+            let mut found = form.iter().filter(|(field, _)| field == name);
+            found.next().map(|(_, value)| value.trim())
+        };
+        let mut faults = Vec::new();
+        let mut fault = |field: &str, message: String| {
+            faults.push(AnswerFault {
+                field: field.to_owned(),
+                message,
+            });
+        };
+        let choice = given("choice").unwrap_or_default().to_owned();
+        if !self.choices.contains(&choice) {
+            fault("choice", format!("choose one of {}", self.choices.join(", ")));
+        }
+        let comment = given("comment").filter(|comment| !comment.is_empty());
+        if let Some(message) = comment.and_then(|comment| too_long(comment, LONGEST_COMMENT)) {
+            fault("comment", message);
+        }
+        let mut fields = BTreeMap::new();
+        for field in &self.fields {
+            let value = given(&format!("field.{}", field.name)).unwrap_or_default();
+            match field.read(value) {
+                Ok(value) => {
+                    fields.insert(field.name.clone(), value);
+                }
+                Err(message) => fault(field.shown(), message),
+            }
+        }
+        let length: usize = fields.values().map(|value| value.to_string().len()).sum();
+        if length > LONGEST_VALUES {
+            fault("fields", "together they are too long: write less".to_owned());
+        }
+        if let Some((unknown, _)) = form.iter().find(|(name, _)| !self.knows(name)) {
+            let unknown: String = unknown.chars().take(LONGEST_PERSON).collect();
+            fault(&unknown, "is not asked".to_owned());
+        }
+        match faults.is_empty() {
+            true => Ok(AskAnswer {
+                choice,
+                comment: comment.map(str::to_owned),
+                fields,
+            }),
+            false => Err(faults),
+        }
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        let field = name.strip_prefix("field.");
+        ["choice", "comment"].contains(&name)
+            || field.is_some_and(|name| self.fields.iter().any(|field| field.name == name))
+    }
+}
+
+impl AskField {
+    /// What people see of its name.
+    pub fn shown(&self) -> &str {
+        self.label.as_deref().unwrap_or(&self.name)
+    }
+
+    fn read(&self, value: &str) -> Result<Value, String> {
+        if self.kind == AskFieldKind::Boolean {
+            let is_set = !["", "false", "off", "0"].contains(&value);
+            return match is_set || !self.required {
+                true => Ok(Value::Bool(is_set)),
+                false => Err("must be ticked".to_owned()),
+            };
+        }
+        if value.is_empty() {
+            return match self.required {
+                true => Err("must be filled in".to_owned()),
+                false => Ok(Value::Null),
+            };
+        }
+        if let Some(message) = too_long(value, LONGEST_VALUE) {
+            return Err(message);
+        }
+        match self.kind {
+            AskFieldKind::Number => {
+                let number = serde_json::from_str::<serde_json::Number>(value);
+                number
+                    .map(Value::Number)
+                    .map_err(|_| "must be a number, such as 12.50".to_owned())
+            }
+            AskFieldKind::Choice if !self.options.iter().any(|option| option.trim() == value) => {
+                Err(format!("choose one of {}", self.options.join(", ")))
+            }
+            _ => Ok(Value::String(value.to_owned())),
+        }
+    }
+}
+
+fn too_long(text: &str, longest: usize) -> Option<String> {
+    if text.contains('\0') {
+        return Some("cannot contain the character U+0000".to_owned());
+    }
+    let length = text.chars().count();
+    (length > longest).then(|| format!("has {length} characters: at most {longest}"))
+}

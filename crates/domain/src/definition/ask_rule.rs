@@ -1,0 +1,280 @@
+//! What a step asks of people, where its signal is their decision.
+
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use crate::{
+    ask::{AskText, MOST_ASKED},
+    fields::{FieldFault, Fields, text},
+    payload::Payload,
+    template::{JsonTemplate, Origin, Reads, Scope},
+};
+
+const MOST_CHOICES: usize = 10;
+const MOST_FIELDS: usize = 20;
+const MOST_OPTIONS: usize = 50;
+/// The longest word: a choice, or the name of a field.
+const LONGEST_WORD: usize = 40;
+/// The longest label of a field, or option of one, in characters.
+const LONGEST_LABEL: usize = 200;
+
+/// People are asked, and one of them decides, or so many together.
+#[derive(Debug)]
+pub struct AskRule {
+    /// `title`, `text` and `of`, as one document.
+    template: JsonTemplate,
+    /// The first of them is the approval; any other decides at once.
+    pub choices: Vec<String>,
+    pub fields: Vec<AskField>,
+    /// So many different people must choose the first choice.
+    pub approvals: u32,
+}
+
+/// What is asked besides the choice.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct AskField {
+    pub name: String,
+    /// What the page shows; otherwise the name.
+    pub label: Option<String>,
+    #[serde(rename = "type", serialize_with = "word")]
+    pub kind: AskFieldKind,
+    pub required: bool,
+    /// Of a choice.
+    #[serde(rename = "choices", skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum AskFieldKind {
+    String,
+    Number,
+    Boolean,
+    Choice,
+}
+
+impl AskFieldKind {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
+}
+
+fn word<S: Serializer>(kind: &AskFieldKind, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(kind.as_str())
+}
+
+/// As the template is rendered.
+#[derive(Deserialize)]
+struct Rendered {
+    title: serde_json::Value,
+    #[serde(default)]
+    text: serde_json::Value,
+    of: serde_json::Value,
+}
+
+impl AskRule {
+    /// The choice that counts as an approval.
+    pub fn approval(&self) -> &str {
+        self.choices.first().map_or("", String::as_str)
+    }
+
+    /// What is asked, and of whom. The error is the definition's or the data's fault, in words for an operator.
+    pub fn text(&self, scope: &Scope<'_>) -> Result<AskText, String> {
+        let rendered = self.template.render(scope);
+        let rendered = rendered.map_err(|error| format!("`ask` could not be evaluated: {error}"))?;
+        let rendered: Rendered = serde_json::from_str(&rendered)
+            .map_err(|error| format!("`ask` could not be evaluated: {error}"))?;
+        let asked = AskText::new(&rendered.title, &rendered.text, &rendered.of)?;
+        if asked.of.len() < self.approvals as usize {
+            return Err(format!(
+                "`ask.of` gives {} of the {} people that `approvals` needs",
+                asked.of.len(),
+                self.approvals
+            ));
+        }
+        Ok(asked)
+    }
+}
+
+/// Reads `ask` of a signal, if it has one, and notes what its expressions look at.
+pub(super) fn read(
+    signal: &mut Fields<'_>,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+    may_ask: impl FnOnce() -> Result<(), String>,
+) -> Option<AskRule> {
+    let mut fields = signal.object("ask")?;
+    if let Err(message) = may_ask() {
+        signal.fault("ask", message);
+    }
+    for (name, instead) in [
+        ("schema", "the answer of a person is checked by `ask.fields`: remove it"),
+        ("match", "whoever has a link may decide: remove it"),
+    ] {
+        if signal.peek(name).is_some() {
+            signal.fault(name, instead);
+        }
+    }
+    let template = template(&mut fields, origin, reads);
+    let choices = choices(&mut fields);
+    let asked = asked_fields(&mut fields);
+    // Within a few.
+    let approvals = fields.integer("approvals", 1..=MOST_ASKED as i64).unwrap_or(1) as u32;
+    if let Err(faults) = fields.finish() {
+        signal.extend(faults);
+        return None;
+    }
+    Some(AskRule {
+        template: template?,
+        choices,
+        fields: asked,
+        approvals,
+    })
+}
+
+fn template(
+    fields: &mut Fields<'_>,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+) -> Option<JsonTemplate> {
+    let base = fields.pointer("");
+    let base = base.trim_end_matches('/').to_owned();
+    let mut document = Vec::new();
+    for (name, remedy) in [
+        ("title", "say in one line what is asked"),
+        ("text", ""),
+        ("of", "name the people that are asked, such as [\"ops@example.com\"]"),
+    ] {
+        let Some(value) = fields.value(name).filter(|value| value.get() != "null") else {
+            if !remedy.is_empty() {
+                fields.missing(name, remedy);
+            }
+            continue;
+        };
+        match name {
+            "of" => check_of(fields, value),
+            _ if text(value.get()).is_none() => fields.fault(name, "must be a string"),
+            _ => {}
+        }
+        document.push(format!("{name:?}:{}", value.get()));
+    }
+    let document = Payload::parse(format!("{{{}}}", document.join(",")))?;
+    match JsonTemplate::parse(&document, origin) {
+        Ok(template) => {
+            for (inside, read) in template.reads() {
+                if !read.names.is_empty() {
+                    reads.push((format!("{base}{inside}"), read));
+                }
+            }
+            Some(template)
+        }
+        Err(faults) => {
+            fields.extend(faults.into_iter().map(|fault| {
+                FieldFault::new(format!("{base}{}", fault.pointer), fault.message)
+            }));
+            None
+        }
+    }
+}
+
+fn check_of(fields: &mut Fields<'_>, value: &RawValue) {
+    if text(value.get()).is_some() {
+        return;
+    }
+    let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(value.get()) else {
+        return fields.fault("of", "must be an array of strings, or an expression that gives one");
+    };
+    if items.is_empty() || items.len() > MOST_ASKED {
+        let count = items.len();
+        fields.fault("of", format!("must name 1 to {MOST_ASKED} people, names {count}"));
+    }
+    if items.iter().any(|item| text(item.get()).is_none()) {
+        fields.fault("of", "must hold strings only: addresses or names");
+    }
+}
+
+fn choices(fields: &mut Fields<'_>) -> Vec<String> {
+    let Some(choices) = fields.string_list("choices", LONGEST_WORD) else {
+        return ["approve", "reject"].map(str::to_owned).into();
+    };
+    if choices.is_empty() || choices.len() > MOST_CHOICES {
+        let count = choices.len();
+        fields.fault("choices", format!("must hold 1 to {MOST_CHOICES} choices, holds {count}"));
+    }
+    check_words(fields, "choices", choices.iter());
+    choices
+}
+
+fn check_words<'w>(
+    fields: &mut Fields<'_>,
+    name: &str,
+    words: impl Iterator<Item = &'w String> + Clone,
+) {
+    for (at, word) in words.clone().enumerate() {
+        let mut letters = word.chars();
+        let begins = letters.next().is_some_and(|first| first.is_ascii_alphabetic());
+        if !begins || !letters.all(|next| next.is_ascii_alphanumeric() || "_-".contains(next)) {
+            fields.fault(
+                name,
+                format!("{word:?} is not a word of letters, digits, `_` and `-` that begins with a letter"),
+            );
+        } else if words.clone().take(at).any(|before| before == word) {
+            fields.fault(name, format!("{word:?} is there twice: remove one"));
+        }
+    }
+}
+
+fn asked_fields(fields: &mut Fields<'_>) -> Vec<AskField> {
+    let given = fields.array("fields").unwrap_or_default();
+    if given.len() > MOST_FIELDS {
+        let message = format!("must hold at most {MOST_FIELDS} fields, holds {}", given.len());
+        fields.fault("fields", message);
+    }
+    let mut asked = Vec::new();
+    for (at, value) in given.into_iter().enumerate().take(MOST_FIELDS) {
+        let pointer = format!("{}/{at}", fields.pointer("fields"));
+        match read_field(value, &pointer) {
+            Ok(field) => asked.extend(field),
+            Err(faults) => fields.extend(faults),
+        }
+    }
+    check_words(fields, "fields", asked.iter().map(|field| &field.name));
+    asked
+}
+
+fn read_field(value: &RawValue, pointer: &str) -> Result<Option<AskField>, Vec<FieldFault>> {
+    let mut field = Fields::of(value, pointer)?;
+    if field.peek("name").is_none() {
+        field.missing("name", "it is the name of the value in the step's output");
+    }
+    let name = field.string("name", LONGEST_WORD);
+    let label = field.string("label", LONGEST_LABEL);
+    let kind = field.choice("type", AskFieldKind::ALL);
+    let required = field.boolean("required").unwrap_or_default();
+    let options = field.string_list("choices", LONGEST_LABEL);
+    let kind = kind.unwrap_or(AskFieldKind::String);
+    match (&options, kind) {
+        (None, AskFieldKind::Choice) => {
+            field.missing("choices", "list what can be chosen");
+        }
+        (Some(options), AskFieldKind::Choice) => {
+            if options.is_empty() || options.len() > MOST_OPTIONS {
+                let count = options.len();
+                let message = format!("must hold 1 to {MOST_OPTIONS} choices, holds {count}");
+                field.fault("choices", message);
+            }
+        }
+        (Some(_), _) => field.fault("choices", "belongs to fields of type \"choice\": remove it"),
+        (None, _) => {}
+    }
+    field.finish()?;
+    Ok(name.map(|name| AskField {
+        name,
+        label,
+        kind,
+        required,
+        options: options.unwrap_or_default(),
+    }))
+}
