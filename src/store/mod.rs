@@ -10,6 +10,7 @@ mod agent_controls;
 mod alert_causes;
 mod alerts;
 mod batch;
+mod children;
 #[cfg(test)]
 pub mod conformance;
 mod counted_steps;
@@ -59,6 +60,7 @@ pub use agent_controls::{ControlRecord, ControlRequest, ControlResponse};
 pub use alert_causes::{CausesSeen, UnclosedCause};
 use async_trait::async_trait;
 pub use batch::{Batch, Saved};
+pub use children::ChildMark;
 pub use counted_steps::StepCounter;
 pub use definitions::Definitions;
 pub use due::DueSummary;

@@ -318,6 +318,7 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         complete_within: row.get("complete_within")?,
         trace: trace(row)?,
         reply_to: json(row, "reply_to")?,
+        parent: json(row, "parent")?,
     };
     Ok(Task {
         steps: Vec::with_capacity(details.definition.steps.len()),
@@ -354,6 +355,7 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
         log,
         waits,
         signal,
+        child,
     } = json(row, "reply")?.unwrap_or_default();
     let at = || row.get("ended_at");
     let state = match status {
@@ -408,6 +410,7 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
         last_fault: row.get("last_fault")?,
         reply_log: log,
         signal,
+        child,
     })
 }
 

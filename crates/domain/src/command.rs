@@ -1,14 +1,17 @@
 //! What can be asked of a task, and the ways it can be refused.
 
+use std::sync::Arc;
+
 use thiserror::Error;
 
 use crate::{
     call::CallOutcome,
+    child::ChildReport,
     ids::{Attempt, InstanceId, StepIndex, StepName, WorkerName},
     open_reply::{Progress, ReplyDigest},
     payload::Payload,
     step::StepStatus,
-    task::TaskStatus,
+    task::{Details, TaskStatus},
     time::{Span, Timestamp},
 };
 
@@ -102,6 +105,18 @@ pub enum Command {
         payload: Payload,
         digest: ReplyDigest,
     },
+    /// The task of a step is made, in the same transaction.
+    BeginChild {
+        step: StepIndex,
+        attempt: Attempt,
+        child: Arc<Details>,
+    },
+    /// What has become of the task of a step.
+    ChildReport {
+        step: StepIndex,
+        attempt: Attempt,
+        report: ChildReport,
+    },
     /// There is room for one more task of its key.
     Admit,
     /// The service failed while it decided on the task: an operator must be notified.
@@ -127,6 +142,8 @@ impl Command {
             | Command::Skip { step, .. }
             | Command::Resolve { step, .. }
             | Command::Signal { step, .. }
+            | Command::BeginChild { step, .. }
+            | Command::ChildReport { step, .. }
             | Command::ReportFault { step, .. } => Some(*step),
             Command::Retry { step, .. } => *step,
             Command::Overdue
@@ -159,6 +176,8 @@ impl Command {
             Command::Pause { .. } => "pause",
             Command::Resume { .. } => "resume",
             Command::Signal { .. } => "signal",
+            Command::BeginChild { .. } => "begin-child",
+            Command::ChildReport { .. } => "child-report",
             Command::Admit => "admit",
             Command::ReportFault { .. } => "report-fault",
         }

@@ -1,6 +1,7 @@
 //! A definition: the business logic of a task, apart from the scheduler that runs it.
 
 mod cancel_rule;
+mod child_rule;
 mod graph;
 mod output;
 mod parse;
@@ -26,6 +27,7 @@ use crate::{
     time::Span,
 };
 pub use cancel_rule::CancelRule;
+pub use child_rule::{ChildFields, ChildRule, OnChildError};
 pub use output::OutputTemplate;
 pub use parse::*;
 pub use policies::*;
@@ -137,6 +139,18 @@ impl StepDefinition {
         matches!(self.work, StepWork::Call { .. })
     }
 
+    /// What the task is made from that the step has, or that it undoes.
+    pub fn child_rule(&self) -> Option<&ChildRule> {
+        match &self.work {
+            StepWork::Task(rule) => Some(rule),
+            StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Signal(_) => None,
+        }
+    }
+
+    pub fn has_child(&self) -> bool {
+        self.child_rule().is_some()
+    }
+
     /// What is called.
     pub fn target(&self) -> Option<&Target> {
         self.work.target()
@@ -146,7 +160,7 @@ impl StepDefinition {
     pub fn request(&self) -> Option<&RequestTemplate> {
         match &self.work {
             StepWork::Call { request, .. } => Some(request),
-            StepWork::Wait(_) | StepWork::Signal(_) => None,
+            StepWork::Wait(_) | StepWork::Signal(_) | StepWork::Task(_) => None,
         }
     }
 

@@ -17,6 +17,7 @@ mod breaker;
 mod broker_alert;
 mod bulk;
 mod call;
+mod child;
 mod circuit;
 mod claim_order;
 mod command;
@@ -107,15 +108,19 @@ pub use breaker::{BreakerSpec, CallSample, CallWindow, SlowStart, reason_to_open
 pub use broker_alert::{BROKER_ALERT_AFTER, alert_subject, broker_unreachable};
 pub use bulk::BulkAction;
 pub use call::{Call, CallBody, CallOutcome, Purpose};
+pub use child::{
+    Child, ChildAction, ChildEnd, ChildRecord, ChildReport, ChildWorkflow, MOST_DEPTH,
+    MOST_DESCENDANTS, News, ParentStep, child_actions,
+};
 pub use circuit::{BacklogClaim, BacklogState, Circuit, DestinationFailure, ExpiredMessages};
 pub use claim_order::{ClaimAttempt, ClaimPlan, ClaimSteps, QueueRank};
 pub use command::{Claimant, Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{
-    Accepted, Body, CancelRule, Definition, Extend, KnownAgents, Limits, Method, OnExhausted,
-    OnUndo, Policies, Policy, PollRule, Probe, ReplyMode, ReplyRule, RequestTemplate, SignalRule,
-    StepDefinition, StepKind, StepWork, Target, WHOLE_DEFINITION, WaitRule, parse_steps,
-    parse_steps_within,
+    Accepted, Body, CancelRule, ChildFields, ChildRule, Definition, Extend, KnownAgents, Limits,
+    Method, OnChildError, OnExhausted, OnUndo, Policies, Policy, PollRule, Probe, ReplyMode,
+    ReplyRule, RequestTemplate, SignalRule, StepDefinition, StepKind, StepWork, Target,
+    WHOLE_DEFINITION, WaitRule, parse_steps, parse_steps_within,
 };
 pub use delivery::{
     DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationResponse, LONGEST_ASKED,

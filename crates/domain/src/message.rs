@@ -238,6 +238,7 @@ mod tests {
                 events: events.iter().map(|event| Arc::from(*event)).collect(),
                 ..ReplyTo::default()
             })),
+            parent: None,
         })
     }
 

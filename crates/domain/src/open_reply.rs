@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    child::Child,
     ids::{Attempt, InstanceId, WorkerName},
     payload::Payload,
     time::{Span, Timestamp},
@@ -19,7 +20,7 @@ pub enum StepHolder {
     Service(Box<OpenReply>),
     /// This instance is asking the service whether the reply is there.
     Poll(InstanceId, Box<OpenReply>),
-    /// No instance and no service: the step waits for an event.
+    /// No instance and no service: the step waits for an event, or for its child.
     Event,
 }
 
@@ -211,6 +212,8 @@ pub struct SavedReplies {
     pub waits: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<Box<Signal>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<Box<Child>>,
 }
 
 /// A signal that has come for a step.
@@ -225,6 +228,10 @@ pub struct Signal {
 
 impl SavedReplies {
     pub fn is_empty(&self) -> bool {
-        self.open.is_none() && self.log.is_empty() && !self.waits && self.signal.is_none()
+        self.open.is_none()
+            && self.log.is_empty()
+            && !self.waits
+            && self.signal.is_none()
+            && self.child.is_none()
     }
 }

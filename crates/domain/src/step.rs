@@ -1,6 +1,7 @@
 //! One step of a task, and the states it passes through.
 
 use crate::{
+    child::Child,
     fault::{Effect, Fault},
     ids::Attempt,
     open_reply::{ReplyLog, Signal, StepHolder},
@@ -42,6 +43,8 @@ pub struct Step {
     pub reply_log: ReplyLog,
     /// The signal that it awaits, once that has come.
     pub signal: Option<Box<Signal>>,
+    /// The task of its last attempt, as far as the step was informed.
+    pub child: Option<Box<Child>>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -139,6 +142,7 @@ impl Step {
             last_fault: None,
             reply_log: ReplyLog::default(),
             signal: None,
+            child: None,
         }
     }
 

@@ -652,6 +652,7 @@ mod tests {
                 events: [Arc::from("task.processed")].into(),
                 ..ReplyTo::default()
             })),
+            parent: None,
         };
         let by = Actor::operator("test");
         let mut draft = Draft::submit(Arc::new(details), NOW);

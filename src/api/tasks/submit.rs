@@ -247,6 +247,7 @@ pub(super) fn new_details(submission: Submission, id: TaskId, conditions: &Condi
         complete_within: submission.complete_within,
         trace: conditions.trace.clone(),
         reply_to: submission.reply_to.map(Box::new),
+        parent: None,
     }
 }
 

@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use crate::{
     api::{App, Problem},
     domain::{Definition, Span, WorkflowName, WorkflowRef, nearest},
-    store::{StoredWorkflow, WorkflowRecord},
+    store::{Reader, Store, StoreError, StoredWorkflow, WorkflowRecord},
 };
 
 /// A compiled version of a workflow.
@@ -39,6 +39,30 @@ impl WorkflowCache {
         self.0.store(Arc::default());
     }
 
+    /// As the function of this name.
+    pub async fn resolve(
+        &self,
+        store: &Store,
+        reader: &Reader,
+        name: &WorkflowName,
+        version: Option<u32>,
+    ) -> Result<Option<CompiledWorkflow>, StoreError> {
+        let latest = self.latest(name);
+        if let Some(latest) = latest
+            && version.is_none_or(|version| version == latest.workflow.version)
+        {
+            return Ok(Some(latest));
+        }
+        let Some(record) = reader.workflow(name, version).await? else {
+            return Ok(None);
+        };
+        let known = compile(store, &record)?;
+        if version.is_none() {
+            self.learn(&known);
+        }
+        Ok(Some(known))
+    }
+
     /// A slower reader never replaces a newer version by an older one.
     pub(super) fn learn(&self, known: &CompiledWorkflow) {
         self.0.rcu(|latest| {
@@ -61,38 +85,24 @@ pub async fn resolve(
     name: &WorkflowName,
     version: Option<u32>,
 ) -> Result<Option<CompiledWorkflow>, Problem> {
-    let latest = app.workflows.latest(name);
-    if let Some(latest) = latest
-        && version.is_none_or(|version| version == latest.workflow.version)
-    {
-        return Ok(Some(latest));
-    }
-    let Some(record) = app.store.reader.workflow(name, version).await? else {
-        return Ok(None);
-    };
-    let known = compile(app, &record)?;
-    if version.is_none() {
-        app.workflows.learn(&known);
-    }
-    Ok(Some(known))
+    let (store, reader) = (&app.store, &app.store.reader);
+    Ok(app.workflows.resolve(store, reader, name, version).await?)
 }
 
 /// A stored workflow was validated when it was registered: it is compiled without checking whether its agents exist
 /// now.
-fn compile(app: &App, record: &WorkflowRecord) -> Result<CompiledWorkflow, Problem> {
+fn compile(store: &Store, record: &WorkflowRecord) -> Result<CompiledWorkflow, StoreError> {
     let workflow = WorkflowRef {
         name: record.name.clone(),
         version: record.version,
     };
     let stored = StoredWorkflow::of(record)?;
-    let definition = match app.store.definitions.get(&workflow) {
+    let definition = match store.definitions.get(&workflow) {
         Some(definition) => definition,
         None => {
             let compiled = stored.definition();
             let definition = Arc::new(compiled.map_err(|error| record.corrupt(error))?);
-            app.store
-                .definitions
-                .put(workflow.clone(), definition.clone());
+            store.definitions.put(workflow.clone(), definition.clone());
             definition
         }
     };

@@ -101,6 +101,7 @@ mod tests {
             complete_within: None,
             trace: None,
             reply_to: None,
+            parent: None,
         };
         Arc::new(Draft::submit(Arc::new(details), Timestamp::from_millis(1)).task)
     }

@@ -5,6 +5,7 @@
 //! refused one leaves it as it was. What must be saved and announced afterwards is gathered in it.
 
 mod attempt;
+mod children;
 mod events;
 mod graph;
 mod later;
@@ -241,6 +242,16 @@ impl Draft {
                 payload,
                 digest,
             } => return self.signal(step, payload, digest, by, now),
+            Command::BeginChild {
+                step,
+                attempt,
+                child,
+            } => self.begin_child(step, attempt, &child, by)?,
+            Command::ChildReport {
+                step,
+                attempt,
+                report,
+            } => self.child_report(step, attempt, report, by, now)?,
             Command::ReportFault { step, message } => self.report_fault(step, message, by),
         }
         Ok(CommandOutput::Done)
@@ -438,7 +449,7 @@ impl Draft {
     /// service has promised to reply later.
     fn check_holder(&self, index: StepIndex, attempt: Attempt) -> Result<(), Refusal> {
         self.check_fence(index, attempt)?;
-        match self.task.is_awaited(index) || self.task.waits_for_event(index) {
+        match self.task.is_awaited(index) || self.task.is_event(index) {
             false => Ok(()),
             true => Err(Refusal::Deferred {
                 step: self.task.definition(index).name.clone(),
@@ -472,6 +483,8 @@ impl Command {
                 | Command::Release { .. }
                 | Command::Expire { .. }
                 | Command::Signal { .. }
+                | Command::BeginChild { .. }
+                | Command::ChildReport { .. }
         )
     }
 }

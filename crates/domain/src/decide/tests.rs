@@ -52,6 +52,7 @@ fn details(steps: &Value, complete_within: Option<Span>) -> Arc<Details> {
         complete_within,
         trace: None,
         reply_to: None,
+        parent: None,
     })
 }
 
