@@ -8,6 +8,7 @@ CREATE TABLE child_tasks (
     root    BLOB    NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX child_tasks_of_step ON child_tasks (parent, idx, attempt);
+CREATE INDEX child_tasks_of_parent ON child_tasks (parent, child);
 CREATE INDEX child_tasks_of_root ON child_tasks (root);
 
 -- The steps whose records are to be compared with those of their children, because one of them has changed. Another change

@@ -1,5 +1,6 @@
 //! Every rule by example, and the invariants over random sequences of commands.
 
+mod children;
 mod fetched;
 mod invariants;
 mod later;
