@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 use crate::api::openapi::words::{
-    AskFieldTypeSchema, DeadlinePolicySchema, DurationSchema, JsonSchema, MethodSchema, OnUndoSchema, PolicySchema,
-    ReplyModeSchema, UndoPolicySchema,
+    AskFieldTypeSchema, DeadlinePolicySchema, DurationSchema, JsonSchema, MethodSchema,
+    OnChildErrorSchema, OnUndoSchema, PolicySchema, ReplyModeSchema, UndoPolicySchema,
 };
 
-/// One step: a call to one remote service, a wait, or a signal that is awaited.
+/// One step: a call to one remote service, a wait, a signal that is awaited, or a task of its own.
 #[derive(ToSchema)]
 #[schema(as = StepDefinition, example = json!({
     "name": "charge",
@@ -30,7 +30,7 @@ pub struct StepBody {
     /// 1 to 64 letters, digits, `_` or `-`, starting with a letter; unique within the task.
     #[schema(example = "charge")]
     name: String,
-    /// A registered agent; alternatively set `url`, `wait` or `signal`.
+    /// A registered agent; alternatively set `url`, `wait`, `signal` or `task`.
     #[schema(example = "payments")]
     agent: Option<String>,
     /// The URL to call without a registered agent, if the settings allow it.
@@ -42,6 +42,9 @@ pub struct StepBody {
     /// The step calls no service: it is processed when its signal comes, `POST /v1/tasks/{id}/signals/{name}`. It can have the
     /// same other fields as with `wait`.
     signal: Option<SignalBody>,
+    /// The step is done by a task of its own, its child: it is processed when that is. It can have the same other fields as with
+    /// `wait`, and `complete_within` (the time limit of the child) and `pivot`.
+    task: Option<StepTaskBody>,
     /// The steps that must be done before this one. Default: the previous step in the list. An empty list: none.
     #[schema(example = json!(["reserve"]))]
     after: Option<Vec<String>>,
@@ -160,6 +163,31 @@ pub struct AskFieldBody {
     /// Of the type `choice`: what can be chosen.
     #[schema(max_items = 50)]
     choices: Option<Vec<String>>,
+}
+
+/// The task that a step has, its child. The child has the priority and the trace of its parent, and no more time than that has
+/// left.
+#[derive(ToSchema)]
+#[schema(as = StepTask, example = json!({ "workflow": "ship", "input": { "order": "{{ input.order }}" } }))]
+pub struct StepTaskBody {
+    /// A registered workflow. Its `output` is the output of the step.
+    #[schema(example = "ship")]
+    workflow: String,
+    /// The workflow's version; the default is the latest when the step begins.
+    #[schema(minimum = 1, example = 3)]
+    version: Option<u32>,
+    /// JSON whose strings may have expressions; the default is null.
+    #[schema(value_type = JsonSchema, required = false, example = json!({"order": "{{ input.order }}"}))]
+    input: Option<String>,
+    /// The key of the child, which may have expressions.
+    #[schema(example = "parcel-{{ input.order }}")]
+    key: Option<String>,
+    /// Up to 32 labels, whose values may have expressions.
+    #[schema(example = json!({"customer": "{{ task.labels.customer }}"}))]
+    labels: Option<BTreeMap<String, String>>,
+    /// What happens while the child is in error.
+    #[schema(default = "wait", example = "undo")]
+    on_error: Option<OnChildErrorSchema>,
 }
 
 /// Asks a service to cancel work whose reply is no longer awaited.

@@ -42,10 +42,12 @@ pub struct UndoStepBody {
     name: String,
     #[schema(example = "charge")]
     undoes: String,
-    #[schema(example = "payments")]
-    agent: String,
-    #[schema(example = "DELETE")]
-    method: MethodSchema,
+    /// Null if the task of a step is undone.
+    #[schema(required, example = "payments")]
+    agent: Option<String>,
+    /// As `agent`.
+    #[schema(required, example = "DELETE")]
+    method: Option<MethodSchema>,
     /// Counted from 1: the calls of a stage can run in parallel once the earlier stages have ended.
     #[schema(example = 1)]
     stage: u32,
@@ -62,6 +64,9 @@ pub struct PlannedStepBody {
     name: String,
     #[schema(example = "call")]
     kind: StepKindSchema,
+    /// The workflow of the task that it has; absent if it has none.
+    #[schema(example = "ship")]
+    workflow: Option<String>,
     /// The agent, or the origin of the step's URL; null if the step calls no service.
     #[schema(required, example = "payments")]
     agent: Option<String>,

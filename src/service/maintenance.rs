@@ -33,6 +33,9 @@ impl Supervision {
             self.store.read_queues_again();
             self.local.expect_due(&due.queued, due.is_delayed_due);
         }
+        if due.are_children_due {
+            self.store.marked.expect_due();
+        }
         if due.is_message_due {
             self.store.outbox.notify_one();
         }
@@ -55,6 +58,7 @@ impl PeriodicLoop for Supervision {
             // A damaged part of one table must not hold up what is in the others.
             Err(error) if error.is_damage() => {
                 self.local.look_everywhere();
+                self.store.marked.expect_due();
                 self.store.outbox.notify_one();
                 self.supervisor.look().await?;
             }

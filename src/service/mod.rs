@@ -3,6 +3,7 @@
 mod admission;
 mod background;
 mod breaker_upkeep;
+mod children;
 mod component;
 mod database;
 mod endpoint_checks;
@@ -35,10 +36,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::{
-    admission::AdmissionLoop, breaker_upkeep::BreakerUpkeep, component::Components,
-    endpoint_checks::EndpointChecks, open_replies::OpenReplyCount, peer_watcher::PeerWatcher,
-    predictions::Predictions, rate_upkeep::RateUpkeep, reload::Live, secret_alerts::SecretAlerts,
-    secret_upkeep::SecretUpkeep, slot_upkeep::SlotUpkeep,
+    admission::AdmissionLoop, breaker_upkeep::BreakerUpkeep, children::ChildrenLoop,
+    component::Components, endpoint_checks::EndpointChecks, open_replies::OpenReplyCount,
+    peer_watcher::PeerWatcher, predictions::Predictions, rate_upkeep::RateUpkeep, reload::Live,
+    secret_alerts::SecretAlerts, secret_upkeep::SecretUpkeep, slot_upkeep::SlotUpkeep,
 };
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
 use crate::{
@@ -296,6 +297,12 @@ impl Service {
             background.push(components.spawn("hold", held(&hold, &local, &components)));
         }
         let workflows = Arc::new(WorkflowCache::default());
+        background.push(components.spawn_loop(ChildrenLoop::new(
+            store.clone(),
+            workflows.clone(),
+            hold.clone(),
+            &instance,
+        )));
         if store.is_shared {
             let peers = PeerWatcher {
                 local: local.clone(),

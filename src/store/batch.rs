@@ -13,6 +13,8 @@ use crate::domain::{
 pub struct Batch {
     pub changes: Vec<TaskChange>,
     pub keys: Vec<NewKey>,
+    /// The steps that are to be compared with their children, in order and without repeats.
+    pub marks: Vec<(TaskId, StepIndex)>,
     /// The messages about the changes to submitters.
     pub messages: Vec<Message>,
     /// Makes the messages about alerts that are raised or closed.

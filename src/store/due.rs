@@ -9,7 +9,7 @@ use super::{
 };
 use crate::domain::{AgentName, InstanceId, Timestamp};
 
-/// Relies on steps_line, steps_delayed, tasks_overdue, steps_awaited, steps_waits, queues_due, destinations_failing and
+/// Relies on steps_line, steps_delayed, tasks_overdue, steps_awaited, steps_waits, child_marks_due, queues_due, destinations_failing and
 /// destinations_behind, each read to its first entry; and on steps_processing, which covers the search for lost instances: that reads all of it.
 /// With ORDER BY in place of EXISTS or `min`, because no statistics of another day make PostgreSQL read a table for it.
 const DUE_SUMMARY: &str = r#"
@@ -34,6 +34,8 @@ SELECT 'recovery', NULL, (SELECT CAST(0 AS bigint) FROM {steps}
 UNION ALL
 SELECT 'recovery', NULL, (SELECT overdue_at FROM tasks WHERE overdue_at IS NOT NULL ORDER BY overdue_at LIMIT 1)
 UNION ALL
+SELECT 'children', NULL, (SELECT due_at FROM child_marks ORDER BY due_at LIMIT 1)
+UNION ALL
 SELECT 'message', NULL, (SELECT due_at FROM queues WHERE waiting = 0 ORDER BY due_at LIMIT 1)
 UNION ALL
 SELECT 'message', NULL, (SELECT next_at FROM destinations WHERE failures > 0 AND next_at IS NOT NULL
@@ -51,6 +53,8 @@ pub struct DueSummary {
     pub is_delayed_due: bool,
     /// Whether a step is to be recovered, or a task is overdue.
     pub is_recovery_due: bool,
+    /// Whether a step is to be compared with its children.
+    pub are_children_due: bool,
     /// Whether a message or the backlog of a destination is due.
     pub is_message_due: bool,
 }
@@ -84,6 +88,7 @@ fn summary(found: &[Row], now: Timestamp) -> Result<DueSummary, StoreError> {
         match row.get::<String>("kind")?.as_str() {
             "delayed" => summary.is_delayed_due = true,
             "recovery" => summary.is_recovery_due = true,
+            "children" => summary.are_children_due = true,
             _ => summary.is_message_due = true,
         }
     }

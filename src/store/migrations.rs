@@ -47,6 +47,7 @@ const SQLITE: Scripts = scripts! {
     "0021_versions",
     "0022_start_at",
     "0023_asks",
+    "0024_child_tasks",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -74,6 +75,7 @@ const POSTGRES: Scripts = scripts! {
     "0021_versions",
     "0022_start_at",
     "0023_asks",
+    "0024_child_tasks",
 };
 
 pub fn sqlite() -> Vec<Migration> {

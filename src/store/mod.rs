@@ -12,6 +12,7 @@ mod alert_causes;
 mod alerts;
 mod asks;
 mod batch;
+mod children;
 #[cfg(test)]
 pub mod conformance;
 mod counted_steps;
@@ -64,6 +65,7 @@ pub use alert_causes::{CausesSeen, UnclosedCause};
 use async_trait::async_trait;
 pub use asks::{AskQuery, ListedAsk};
 pub use batch::{Batch, Saved};
+pub use children::ChildMark;
 pub use counted_steps::StepCounter;
 pub use definitions::Definitions;
 pub use due::DueSummary;

@@ -86,6 +86,7 @@ pub fn statements(query: &TaskQuery) -> Vec<Statement> {
 /// The filter that an index finds tasks by, newest first. What most often finds few comes first.
 pub(super) enum IndexFilter<'f> {
     Key(&'f str),
+    Parent(TaskId),
     AtRisk,
     Label(&'f str, &'f str),
     State(TaskStatus),
@@ -97,6 +98,9 @@ impl<'f> IndexFilter<'f> {
     fn of(filter: &'f TaskFilter) -> Self {
         if let Some(key) = &filter.key {
             return IndexFilter::Key(key);
+        }
+        if let Some(parent) = filter.parent {
+            return IndexFilter::Parent(parent);
         }
         if filter.at_risk {
             return IndexFilter::AtRisk;
@@ -125,6 +129,7 @@ impl<'f> IndexFilter<'f> {
             filter.created_after.is_some(),
             filter.created_before.is_some(),
             filter.at_risk,
+            filter.parent.is_some(),
         ];
         let given = given.into_iter().filter(|given| *given).count() + filter.labels.len();
         // Of those at risk, some may have ended.
@@ -136,6 +141,12 @@ impl<'f> IndexFilter<'f> {
         match self {
             IndexFilter::Key(key) => {
                 statement.push(r#"SELECT id FROM tasks WHERE "key" = ?"#, *key);
+            }
+            IndexFilter::Parent(parent) => {
+                let children =
+                    "SELECT id FROM (SELECT child AS id FROM child_tasks WHERE parent = ?";
+                statement.push(children, parent.0);
+                statement.sql.push_str(") AS children WHERE true");
             }
             // Some of them may have ended meanwhile.
             IndexFilter::AtRisk => statement.sql.push_str(
@@ -193,6 +204,10 @@ impl Statement {
         }
         if filter.at_risk {
             self.sql.push_str(" AND (SELECT 1 FROM tasks_at_risk WHERE task_id = looked.id) IS NOT NULL AND (SELECT overdue_at FROM tasks WHERE tasks.id = looked.id) IS NOT NULL");
+        }
+        if let Some(parent) = filter.parent {
+            let of_parent = " AND (SELECT 1 FROM child_tasks WHERE child = looked.id AND parent = ?) IS NOT NULL";
+            self.push(of_parent, parent.0);
         }
         for (label, value) in filter.labels.iter().skip(labels_asked) {
             let labelled =

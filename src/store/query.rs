@@ -23,6 +23,8 @@ pub struct TaskFilter {
     pub created_before: Option<Timestamp>,
     /// Only those that will be late by what is known.
     pub at_risk: bool,
+    /// Only those that are done for steps of this one.
+    pub parent: Option<TaskId>,
 }
 
 /// A page of tasks, newest first.

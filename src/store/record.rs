@@ -9,7 +9,7 @@ use super::{
     batch::{NewKey, TaskChange},
 };
 use crate::domain::{
-    AgentName, Event, InstanceId, Message, OpenAsk, ReplyLog, SavedReplies, Signal, Step, StepHolder,
+    AgentName, Child, Event, InstanceId, Message, OpenAsk, ReplyLog, SavedReplies, Signal, Step, StepHolder,
     StepIndex, StepState, Task, TaskStatus, Timestamp, WorkerName,
 };
 
@@ -36,7 +36,7 @@ macro_rules! saved_rows {
             /// there is one.
             DetailsRow<'a> {
                 task_id: id, steps: maybe_text, policies: maybe_text, input: text,
-                reply_to: maybe_owned
+                reply_to: maybe_owned, parent: maybe_owned
             }
             /// What a save may change of a step.
             StepRow<'a> {
@@ -239,6 +239,7 @@ impl<'a> DetailsRow<'a> {
             policies: own.and_then(|definition| definition.policies.as_json()),
             input: details.input.as_json(),
             reply_to: details.reply_to.as_ref().map(json),
+            parent: details.parent.as_ref().map(json),
         }
     }
 }
@@ -264,6 +265,7 @@ impl<'a> StepRow<'a> {
             reply_log,
             signal,
             ask,
+            child,
         } = step;
         let (locked_by, complete_by) = match state {
             StepState::Processing {
@@ -307,7 +309,7 @@ impl<'a> StepRow<'a> {
             output: step.output().map(|output| output.as_json()),
             error,
             last_fault: last_fault.as_ref().map(json),
-            reply: replies(state, reply_log, signal.as_deref(), ask.as_ref()),
+            reply: replies(state, reply_log, signal.as_deref(), ask.as_ref(), child.as_deref()),
             worker: task.worker(index).map(WorkerName::shared),
         }
     }
@@ -402,12 +404,13 @@ impl<'a> QueueRow<'a> {
     }
 }
 
-/// Nothing for a step that never got a reply later.
+/// Nothing for a step that never got a reply later, waits for nothing and has no task.
 fn replies(
     state: &StepState,
     log: &ReplyLog,
     signal: Option<&Signal>,
     ask: Option<&Box<OpenAsk>>,
+    child: Option<&Child>,
 ) -> Option<String> {
     let (open, waits) = match state {
         StepState::Processing {
@@ -419,12 +422,18 @@ fn replies(
         ),
         _ => (None, false),
     };
-    let is_empty = open.is_none() && log.is_empty() && !waits && signal.is_none() && ask.is_none();
+    let is_empty = open.is_none()
+        && log.is_empty()
+        && !waits
+        && signal.is_none()
+        && ask.is_none()
+        && child.is_none();
     (!is_empty).then(|| {
         json(&SavedReplies {
             waits,
             signal: signal.cloned().map(Box::new),
             ask: ask.cloned(),
+            child: child.cloned().map(Box::new),
             open: open.map(|(open, complete_by)| (Box::new(open.clone()), complete_by)),
             log: log.clone(),
         })

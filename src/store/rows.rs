@@ -332,6 +332,7 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         start_at: None,
         trace: trace(row)?,
         reply_to: json(row, "reply_to")?,
+        parent: json(row, "parent")?,
     };
     Ok(Task {
         steps: Vec::with_capacity(details.definition.steps.len()),
@@ -370,6 +371,7 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
         waits,
         signal,
         ask,
+        child,
     } = json(row, "reply")?.unwrap_or_default();
     let at = || row.get("ended_at");
     let state = match status {
@@ -425,6 +427,7 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
         reply_log: log,
         signal,
         ask,
+        child,
     })
 }
 

@@ -64,7 +64,9 @@ async fn salvage(
     // By their primary keys.
     let task = loaded_names(&[TaskRow::COLUMNS, NewTaskRow::COLUMNS]);
     let task = task.replace(" workflow,", " NULL AS workflow,");
-    let task = format!("SELECT {task}, NULL AS reply_to, 'null' AS input FROM tasks WHERE id = $1");
+    let task = format!(
+        "SELECT {task}, NULL AS reply_to, NULL AS parent, 'null' AS input FROM tasks WHERE id = $1"
+    );
     let found = tx.fetch(of(&task)).await?;
     let Some(row) = found.first() else {
         return Ok(None);

@@ -17,6 +17,7 @@ mod handle;
 mod known_queues;
 mod leases;
 mod load_budget;
+mod marked_steps;
 mod outbox;
 mod purge;
 mod registrations;
@@ -54,6 +55,7 @@ use self::{
     command_queue::{BatchGuard, CommandQueue},
     faults::{Culprit, Faults, Panicked, UnreportedFault},
     known_queues::KnownQueues,
+    marked_steps::MarkedSteps,
     request::Request,
 };
 use super::{
@@ -172,6 +174,7 @@ pub(super) struct BatchWriter {
     cache: Mutex<Cache>,
     heads: Arc<KnownQueues>,
     waiting: Arc<WaitingTasks>,
+    marked: Arc<MarkedSteps>,
     faults: Arc<Faults>,
     /// Whether other instances may have moved on what is cached.
     is_shared: bool,
@@ -472,6 +475,7 @@ impl<'w> Committer<'w> {
                     &writer.outbox,
                 );
                 draft.limits.publish(&batch, &writer.waiting);
+                writer.marked.add(&batch.marks);
             });
             if let Err(message) = published {
                 error!(
@@ -521,6 +525,7 @@ impl<'w> Committer<'w> {
         draft.lanes.save(tx.as_mut()).await?;
         draft.limits.save(tx.as_mut()).await?;
         draft.collect(&writer.settings.sender.load_full(), &*writer.local)?;
+        tx.save_children(&draft.batch).await?;
         batch::forget_ended_steps(&draft.batch.changes, tx.as_mut()).await?;
         if writer.is_shared {
             let (stale_refusals, batch) = (&draft.stale_refusals, &draft.batch);

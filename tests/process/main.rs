@@ -36,6 +36,7 @@ mod broker_tls;
 mod bulk;
 mod bulk_looks;
 mod chaos;
+mod children;
 mod commands;
 mod conditions;
 mod crash;

@@ -247,7 +247,11 @@ async fn what_is_no_wait_is_refused() {
             "/steps/0/agent",
             "belongs to steps that call a service",
         ),
-        (json!({}), "/steps/0/agent", "a `wait` or a `signal`"),
+        (
+            json!({}),
+            "/steps/0/agent",
+            "a `wait`, a `signal` or a `task`",
+        ),
     ] {
         let mut step = step;
         step["name"] = json!("pause");

@@ -7,7 +7,7 @@ use crate::{
     definition::StepWork,
     ids::{AgentName, InstanceId, StepIndex, StepName, WorkflowName},
     step::{StepState, StepStatus},
-    task::Task,
+    task::{Task, TaskStatus},
     task_limits::AwaitedKey,
     time::Timestamp,
 };
@@ -26,6 +26,14 @@ pub enum Blocked {
     Wait { until: Timestamp },
     /// Its signal has not come. It is awaited until then.
     Signal { until: Timestamp },
+    /// It waits for its task, the child: to end, or to be undone. Where the child is in error, that needs an operator.
+    Child {
+        /// Null until it is made.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        task: Option<uuid::Uuid>,
+        /// `error` where it needs an operator. Otherwise the child says more.
+        state: Option<&'static str>,
+    },
     /// Its agent has no free slot: the step is in the agent's queue.
     Capacity {
         agent: AgentName,
@@ -168,6 +176,14 @@ impl Task {
                 Some(match self.definition(index).work {
                     StepWork::Signal(_) => Blocked::Signal { until },
                     _ => Blocked::Wait { until },
+                })
+            }
+            StepState::Processing { .. } if self.waits_for_child(index) => {
+                let child = self.step(index).child.as_ref();
+                let in_error = child.filter(|child| child.state == TaskStatus::Error);
+                Some(Blocked::Child {
+                    task: child.map(|child| child.id.0),
+                    state: in_error.map(|child| child.state.as_str()),
                 })
             }
             StepState::Error(_) if self.is_current(index) => Some(Blocked::Operator),

@@ -7,11 +7,12 @@ use thiserror::Error;
 use crate::{
     ask::AskAnswer,
     call::CallOutcome,
+    child::ChildReport,
     ids::{Attempt, InstanceId, StepIndex, StepName, WorkerName},
     open_reply::{Progress, ReplyDigest},
     payload::Payload,
     step::StepStatus,
-    task::TaskStatus,
+    task::{Details, TaskStatus},
     time::{Span, Timestamp},
     version_move::{UnmappedStep, VersionMove},
 };
@@ -118,6 +119,18 @@ pub enum Command {
         person: u16,
         answer: AskAnswer,
     },
+    /// The task of a step is made, in the same transaction.
+    BeginChild {
+        step: StepIndex,
+        attempt: Attempt,
+        child: Arc<Details>,
+    },
+    /// What has become of the task of a step.
+    ChildReport {
+        step: StepIndex,
+        attempt: Attempt,
+        report: ChildReport,
+    },
     /// There is room for one more task of its key.
     Admit,
     /// An operator moves the task to another version of its workflow.
@@ -149,6 +162,8 @@ impl Command {
             | Command::Resolve { step, .. }
             | Command::Signal { step, .. }
             | Command::Decide { step, .. }
+            | Command::BeginChild { step, .. }
+            | Command::ChildReport { step, .. }
             | Command::ReportFault { step, .. } => Some(*step),
             Command::Retry { step, .. } => *step,
             Command::Overdue
@@ -185,6 +200,8 @@ impl Command {
             Command::Start { .. } => "start",
             Command::Signal { .. } => "signal",
             Command::Decide { .. } => "decide",
+            Command::BeginChild { .. } => "begin-child",
+            Command::ChildReport { .. } => "child-report",
             Command::Admit => "admit",
             Command::Migrate { .. } => "migrate",
             Command::ReportFault { .. } => "report-fault",

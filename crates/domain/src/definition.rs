@@ -2,6 +2,7 @@
 
 mod ask_rule;
 mod cancel_rule;
+mod child_rule;
 mod graph;
 mod layout;
 mod output;
@@ -30,6 +31,7 @@ use crate::{
 pub use ask_rule::{AskField, AskFieldKind, AskRule};
 pub use cancel_rule::CancelRule;
 pub use layout::{LaidOut, StepLayout};
+pub use child_rule::{ChildFields, ChildRule, OnChildError};
 pub use output::OutputTemplate;
 pub use parse::*;
 pub use policies::*;
@@ -144,6 +146,18 @@ impl StepDefinition {
         matches!(self.work, StepWork::Call { .. })
     }
 
+    /// What the task is made from that the step has, or that it undoes.
+    pub fn child_rule(&self) -> Option<&ChildRule> {
+        match &self.work {
+            StepWork::Task(rule) => Some(rule),
+            StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Signal(_) => None,
+        }
+    }
+
+    pub fn has_child(&self) -> bool {
+        self.child_rule().is_some()
+    }
+
     /// What is called.
     pub fn target(&self) -> Option<&Target> {
         self.work.target()
@@ -153,7 +167,7 @@ impl StepDefinition {
     pub fn request(&self) -> Option<&RequestTemplate> {
         match &self.work {
             StepWork::Call { request, .. } => Some(request),
-            StepWork::Wait(_) | StepWork::Signal(_) => None,
+            StepWork::Wait(_) | StepWork::Signal(_) | StepWork::Task(_) => None,
         }
     }
 

@@ -77,10 +77,12 @@ impl Picture<'_> {
         let step = self.definition.step(index);
         let mut lines = vec![step.name.to_string()];
         if step.undoes.is_none() {
-            lines.push(
-                step.agent()
-                    .map_or_else(|| step.work.kind().as_str().to_owned(), ToString::to_string),
-            );
+            let kind = step.work.kind().as_str();
+            lines.push(match (step.agent(), step.child_rule()) {
+                (Some(agent), _) => agent.to_string(),
+                (None, Some(rule)) => format!("{kind} {}", rule.workflow),
+                (None, None) => kind.to_owned(),
+            });
         }
         if let Some(condition) = &step.when {
             lines.push(format!("when {}", condition.source()));

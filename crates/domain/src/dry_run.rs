@@ -16,7 +16,7 @@ use crate::{
         Body, Definition, Extend, Method, ReplyRule, RequestTemplate, StepDefinition, StepWork,
         WaitRule,
     },
-    ids::{AgentName, StepIndex, StepName},
+    ids::{AgentName, StepIndex, StepName, WorkflowName},
     payload::Payload,
     policy::backoff,
     render::render_request,
@@ -48,6 +48,9 @@ pub struct PlannedStep {
     pub name: StepName,
     /// `call`, or what it does instead.
     pub kind: &'static str,
+    /// Of the task that it has; absent if it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<WorkflowName>,
     /// Null if it calls no service.
     pub agent: Option<AgentName>,
     /// Null if it calls no service.
@@ -190,6 +193,7 @@ pub fn dry_run(
         PlannedStep {
             name: step.name.clone(),
             kind: step.work.kind().as_str(),
+            workflow: step.child_rule().map(|rule| rule.workflow.clone()),
             agent: step.agent().cloned(),
             method: step.method().map(Method::as_str),
             after: step.after.iter().map(|at| name(definition, *at)).collect(),
@@ -352,6 +356,8 @@ fn worst_case(
     match &step.work {
         StepWork::Wait(rule) => return longest_wait(rule, input, now, budget),
         StepWork::Signal(rule) => return rule.within,
+        // Where its workflow says it, that is not known here.
+        StepWork::Task(rule) => return rule.complete_within.unwrap_or_default(),
         StepWork::Call { .. } => {}
     }
     let trying = step.complete_within.saturating_mul(attempts(step));
@@ -443,6 +449,10 @@ fn cannot_render(
             }
             StepWork::Wait(rule) => rule.end(scope, now?).err(),
             StepWork::Signal(_) => None,
+            StepWork::Task(rule) => {
+                let error = rule.render(scope).err()?;
+                Some(error.to_string())
+            }
         }
     })
 }
@@ -471,6 +481,7 @@ fn expressions_of(step: &StepDefinition) -> Vec<(String, Reads)> {
             reads.into_iter().collect()
         }
         StepWork::Signal(_) => Vec::new(),
+        StepWork::Task(rule) => rule.expressions(),
     }
 }
 

@@ -55,6 +55,14 @@ impl fmt::Display for Actor {
     }
 }
 
+impl Event {
+    /// Whether it is one that a task's parent is to learn of: the task ended, or came to be in error, or is not any more.
+    pub fn concerns_parent(&self) -> bool {
+        let is_word = |word: &str| matches!(word, "processed" | "undone" | "cancelled" | "error");
+        self.step.is_none() && (is_word(&self.to) || self.from.as_deref().is_some_and(is_word))
+    }
+}
+
 /// One change of a task or of one of its steps. It is stored as the JSON that the API shows.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Event {

@@ -19,6 +19,7 @@ mod breaker;
 mod broker_alert;
 mod bulk;
 mod call;
+mod child;
 mod circuit;
 mod claim_order;
 mod command;
@@ -114,16 +115,20 @@ pub use breaker::{BreakerSpec, CallSample, CallWindow, SlowStart, reason_to_open
 pub use broker_alert::{BROKER_ALERT_AFTER, alert_subject, broker_unreachable};
 pub use bulk::BulkAction;
 pub use call::{Call, CallBody, CallOutcome, Purpose};
+pub use child::{
+    Child, ChildAction, ChildEnd, ChildRecord, ChildReport, ChildWorkflow, MOST_DEPTH,
+    MOST_DESCENDANTS, News, ParentStep, child_actions,
+};
 pub use circuit::{BacklogClaim, BacklogState, Circuit, DestinationFailure, ExpiredMessages};
 pub use claim_order::{ClaimAttempt, ClaimPlan, ClaimSteps, QueueRank};
 pub use command::{Claimant, Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{
-    AskField, AskFieldKind, AskRule,
-    Accepted, Body, CancelRule, Definition, Extend, KnownAgents, Limits, Method, OnExhausted,
-    OnUndo, Policies, Policy, PollRule, Probe, ReplyMode, ReplyRule, RequestTemplate, SignalRule,
-    StepDefinition, StepKind, StepLayout, StepWork, Target, WHOLE_DEFINITION, WaitRule,
-    parse_steps, parse_steps_within,
+    Accepted, AskField, AskFieldKind, AskRule, Body, CancelRule, ChildFields, ChildRule,
+    Definition, Extend, KnownAgents, Limits, Method, OnChildError, OnExhausted, OnUndo, Policies,
+    Policy, PollRule, Probe, ReplyMode, ReplyRule, RequestTemplate, SignalRule, StepDefinition,
+    StepKind, StepLayout, StepWork, Target, WHOLE_DEFINITION, WaitRule, parse_steps,
+    parse_steps_within,
 };
 pub use delivery::{
     DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationResponse, LONGEST_ASKED,

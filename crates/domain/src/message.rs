@@ -247,6 +247,7 @@ mod tests {
                 events: events.iter().map(|event| Arc::from(*event)).collect(),
                 ..ReplyTo::default()
             })),
+            parent: None,
         })
     }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ask::OpenAsk,
+    child::Child,
     ids::{Attempt, InstanceId, WorkerName},
     payload::Payload,
     time::{Span, Timestamp},
@@ -20,7 +21,7 @@ pub enum StepHolder {
     Service(Box<OpenReply>),
     /// This instance is asking the service whether the reply is there.
     Poll(InstanceId, Box<OpenReply>),
-    /// No instance and no service: the step waits for an event.
+    /// No instance and no service: the step waits for an event, or for its child.
     Event,
 }
 
@@ -214,6 +215,7 @@ pub struct SavedReplies {
     pub signal: Option<Box<Signal>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ask: Option<Box<OpenAsk>>,
+    pub child: Option<Box<Child>>,
 }
 
 /// A signal that has come for a step.
@@ -233,5 +235,6 @@ impl SavedReplies {
             && !self.waits
             && self.signal.is_none()
             && self.ask.is_none()
+            && self.child.is_none()
     }
 }

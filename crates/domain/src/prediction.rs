@@ -275,6 +275,11 @@ pub fn predict<'o>(
                 };
                 continue;
             }
+            // Its task has a prediction of its own, and may be done at any moment.
+            StepState::Processing { .. } if definition.has_child() => {
+                reached[index.at()] = done;
+                continue;
+            }
             StepState::Processing { .. } => {
                 let since = step.started_at.unwrap_or(now);
                 let end = since + agent.step_time.into();
@@ -302,6 +307,7 @@ pub fn predict<'o>(
             continue;
         }
         let at = match (&definition.when, ready) {
+            (_, ready) if definition.has_child() => ready,
             // It may be skipped.
             (Some(_), _) => ready,
             (None, None) => None,

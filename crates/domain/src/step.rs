@@ -2,6 +2,7 @@
 
 use crate::{
     ask::OpenAsk,
+    child::Child,
     fault::{Effect, Fault},
     ids::Attempt,
     open_reply::{ReplyLog, Signal, StepHolder},
@@ -45,6 +46,8 @@ pub struct Step {
     pub signal: Option<Box<Signal>>,
     /// What people were asked last, and have decided.
     pub ask: Option<Box<OpenAsk>>,
+    /// The task of its last attempt, as far as the step was informed.
+    pub child: Option<Box<Child>>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -143,6 +146,7 @@ impl Step {
             reply_log: ReplyLog::default(),
             signal: None,
             ask: None,
+            child: None,
         }
     }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
+    child::ParentStep,
     definition::{Definition, StepDefinition},
     fault::Fault,
     history::Actor,
@@ -78,6 +79,8 @@ pub struct Details {
     pub trace: Option<Trace>,
     /// The receiver of messages about the task.
     pub reply_to: Option<Box<ReplyTo>>,
+    /// The step of another task that this one is done for.
+    pub parent: Option<Box<ParentStep>>,
 }
 
 /// A task is the same submission exactly when its id is.
@@ -329,7 +332,7 @@ impl Task {
             return self.start_at.filter(|_| !self.is_ended());
         }
         self.limit()
-            .filter(|_| self.steps.iter().any(Step::is_live))
+            .filter(|_| self.indexes().any(|index| self.ends_at_limit(index)))
     }
 
     /// The step that this one is about: for an undo the step that it undoes, else itself.
@@ -342,7 +345,7 @@ impl Task {
         self.details.definition.forward().filter(|index| {
             let definition = self.definition(*index);
             definition.undo.is_none()
-                && definition.is_call()
+                && (definition.is_call() || definition.has_child())
                 && self.step(*index).may_have_taken_effect()
         })
     }

@@ -102,6 +102,15 @@ pub struct PlannedProbe {
 pub enum PlannedCall {
     Request(Box<PlannedRequest>),
     CannotRender(CannotRender),
+    /// No request: the task of the step is undone.
+    Task(PlannedTask),
+}
+
+/// A task that is undone with its parent.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PlannedTask {
+    /// The last one of the step.
+    pub id: Option<uuid::Uuid>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -311,17 +320,20 @@ impl Planner<'_> {
 
     fn running(&self, index: StepIndex) -> Option<RunningCall> {
         match self.before.step(index).state {
-            StepState::Processing { complete_by, .. } if self.is_call(index) => Some(RunningCall {
-                step: self.name(index),
-                complete_by,
-                on_undo: self.task.definition(index).on_undo,
-            }),
+            StepState::Processing { complete_by, .. } if self.task.definition(index).is_call() => {
+                Some(RunningCall {
+                    step: self.name(index),
+                    complete_by,
+                    on_undo: self.task.definition(index).on_undo,
+                })
+            }
             _ => None,
         }
     }
 
-    fn is_call(&self, index: StepIndex) -> bool {
-        self.task.definition(index).is_call()
+    fn has_effect(&self, index: StepIndex) -> bool {
+        let definition = self.task.definition(index);
+        definition.is_call() || definition.has_child()
     }
 
     fn is_running(&self, index: StepIndex) -> bool {
@@ -365,6 +377,11 @@ impl Planner<'_> {
     }
 
     fn rendered(&self, task: &Task, index: StepIndex, until: AvailableAfter) -> PlannedCall {
+        if task.definition(index).has_child() {
+            let child = task.step(task.subject(index)).child.as_ref();
+            let id = child.map(|child| child.id.0);
+            return PlannedCall::Task(PlannedTask { id });
+        }
         self.budget.next();
         let message = match call(
             task,
@@ -393,7 +410,7 @@ impl Planner<'_> {
         let (before, step) = (self.before.step(index), self.task.step(index));
         let may_have = self.is_running(index) || step.may_have_taken_effect();
         let undo = self.task.definition(index).undo;
-        let (why, message) = if !self.is_call(index) {
+        let (why, message) = if !self.has_effect(index) {
             let message = "it calls no service: there is nothing to undo";
             (NotUndoneReason::TookNoEffect, message)
         } else if step.status() == StepStatus::Undone {

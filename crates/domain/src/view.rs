@@ -36,6 +36,9 @@ pub struct TaskView<'a> {
     /// Why there is no output, though the task is processed.
     #[serde(skip_serializing_if = "Option::is_none")]
     output_error: Option<String>,
+    /// The step of another task that this one is done for. Left out where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<ParentView<'a>>,
     /// The receiver of messages about the task; null if there is none.
     reply_to: Option<ReplyToView<'a>>,
     /// Who requested the undo of the task, and why; null if it is not being undone.
@@ -80,6 +83,23 @@ pub struct TaskHead<'a> {
 pub enum LabelsView<'a> {
     Map(&'a BTreeMap<String, String>),
     Raw(&'a RawValue),
+}
+
+/// The step of another task that a task is done for.
+#[derive(Serialize)]
+struct ParentView<'a> {
+    task: uuid::Uuid,
+    step: &'a str,
+    /// Of the step: each attempt has a task of its own.
+    attempt: u32,
+}
+
+/// The task of a step, as far as the step was informed.
+#[derive(Serialize)]
+struct ChildView {
+    id: uuid::Uuid,
+    /// Null while it runs: it says more itself.
+    state: Option<&'static str>,
 }
 
 /// Why a task is undone.
@@ -139,6 +159,9 @@ pub struct StepView<'a> {
     /// What people are asked, or were asked last.
     #[serde(skip_serializing_if = "Option::is_none")]
     ask: Option<AskView<'a>>,
+    /// The task of its last attempt. Left out where the step has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    child: Option<ChildView>,
     /// The output from the remote service; during a rerun, the previous output.
     output: Option<&'a RawValue>,
     /// In state error: what went wrong.
@@ -286,6 +309,11 @@ impl<'a> TaskView<'a> {
                 _ => Payload::null(),
             }),
             output_error,
+            parent: task.details.parent.as_ref().map(|parent| ParentView {
+                task: parent.task.0,
+                step: parent.step.as_str(),
+                attempt: parent.attempt.0,
+            }),
             reply_to: task.details.reply_to.as_deref().map(ReplyToView::new),
             undo: task.undo.as_ref().map(|undo| UndoView {
                 at: undo.at,
@@ -336,7 +364,11 @@ impl<'a> StepView<'a> {
             StepState::Processing {
                 held_by,
                 complete_by,
-            } => (Some(held_by), Some(*complete_by)),
+            } => (
+                Some(held_by),
+                // Its child has a time limit instead.
+                (!definition.has_child()).then_some(*complete_by),
+            ),
             _ => (None, None),
         };
         let locked_by = held_by.and_then(StepHolder::instance);
@@ -374,6 +406,10 @@ impl<'a> StepView<'a> {
             ask: step.ask.as_deref().map(|ask| {
                 let rule = definition.work.ask();
                 AskView::new(ask, rule.map_or(1, |rule| rule.approvals))
+            }),
+            child: step.child.as_ref().map(|child| ChildView {
+                id: child.id.0,
+                state: child.is_reported().then(|| child.state.as_str()),
             }),
             output: step.output().map(Payload::raw),
             error: match &step.state {

@@ -98,6 +98,12 @@ impl CallName {
         let found = definition.step(step);
         match &found.work {
             StepWork::Call { .. } => {}
+            StepWork::Task(_) if kind == CallKind::Work => {}
+            StepWork::Task(_) => {
+                return Err(format!(
+                    "step `{name}` has a task of its own: it calls no service"
+                ));
+            }
             StepWork::Wait(_) => {
                 return Err(format!(
                     "step `{name}` waits for a time: it calls no service"

@@ -217,6 +217,7 @@ impl Explorer<'_> {
             ],
             StepWork::Wait(_) => &[],
             StepWork::Signal(_) => &[PlannedFault::NoSignal],
+            StepWork::Task(_) => &[PlannedFault::Refused],
         };
         faults.iter().copied()
     }
@@ -226,7 +227,7 @@ impl Explorer<'_> {
         let definition = &self.workflow.definition;
         let refusal = later.iter().rev().find(|step| {
             let step = definition.step(**step);
-            step.is_call() && step.on_permanent == Policy::Undo
+            (step.is_call() || step.has_child()) && step.on_permanent == Policy::Undo
         });
         if let Some(step) = refusal {
             return Some(UndoCause::Refusal(*step));

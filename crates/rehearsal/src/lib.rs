@@ -5,6 +5,7 @@ mod account;
 mod agent;
 mod call_name;
 mod cases;
+mod children;
 mod expectation;
 mod explore;
 mod matching;

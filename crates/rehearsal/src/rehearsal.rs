@@ -141,7 +141,8 @@ impl Rehearsal {
             let step = self.task.step(*index);
             let changes = definition.step(*index).method() != Some(Method::Get);
             let is_undone = matches!(step.state, StepState::Undone { .. });
-            definition.step(*index).is_call()
+            let definition = definition.step(*index);
+            (definition.is_call() || definition.has_child())
                 && changes
                 && !is_undone
                 && step.may_have_taken_effect()

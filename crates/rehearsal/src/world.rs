@@ -1,7 +1,10 @@
 //! The world of one rehearsal: one task, services that respond as they are mocked, and a clock that goes from event to
 //! event. What happens to the task is decided by the domain alone; here stands only who sends which command when.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use provost_domain::{
     Actor, AskAnswer, Attempt, Call, CallOutcome, Claimant, Command, CommandOutput, Details, Draft, Effect,
@@ -14,6 +17,7 @@ use uuid::Uuid;
 use crate::{
     agent::MockedAgent,
     call_name::{CallKind, CallName, step_name},
+    children::ChildStep,
     mock::{Behaviour, LaterMock, Mock},
     rehearsal::{
         Beginning, OutsideCommand, OutsideEvent, OutsideResult, Rehearsal, RehearsalEnd,
@@ -54,6 +58,8 @@ struct World<'a> {
     agenda: BTreeMap<(Timestamp, u64), Scheduled>,
     scheduled: u64,
     counts: BTreeMap<CallName, usize>,
+    /// The tasks of steps that were made, and those that are to be ended.
+    children: BTreeSet<(StepIndex, Attempt, bool)>,
     events: Vec<(Span, Event)>,
     requests: Vec<SentRequest>,
     outside: Vec<OutsideResult>,
@@ -83,6 +89,7 @@ impl<'a> World<'a> {
             start_at: None,
             trace: None,
             reply_to: None,
+            parent: None,
         };
         let start = beginning.starts_at;
         let mut world = Self {
@@ -96,6 +103,7 @@ impl<'a> World<'a> {
             agenda: BTreeMap::new(),
             scheduled: 0,
             counts: BTreeMap::new(),
+            children: BTreeSet::new(),
             events: Vec::new(),
             requests: Vec::new(),
             outside: vec![OutsideResult::NotSent; beginning.outside.len()],
@@ -213,6 +221,10 @@ impl<'a> World<'a> {
             self.apply(expire, &supervisor());
             return true;
         }
+        if let Some(child) = self.awaited_child() {
+            self.make_child(&child);
+            return true;
+        }
         if let Some(index) = self.awaited_signal() {
             self.come(index);
             return true;
@@ -240,6 +252,69 @@ impl<'a> World<'a> {
         });
         let times = planned.into_iter().chain(task.overdue_at()).chain(of_steps);
         times.min()
+    }
+
+    /// A step whose task is to be made, or to be ended.
+    fn awaited_child(&self) -> Option<ChildStep> {
+        ChildStep::find(&self.draft.task, |step, attempt, is_left| {
+            self.children.contains(&(step, attempt, is_left))
+        })
+    }
+
+    fn make_child(&mut self, child: &ChildStep) {
+        let (step, attempt) = (child.step, child.attempt);
+        self.children.insert((step, attempt, child.is_left));
+        let at_once = match (&child.input, child.is_left) {
+            (_, true) => Some(child.undone()),
+            (Err(message), false) => Some(child.refused(message.clone())),
+            (Ok(_), false) => None,
+        };
+        if let Some(command) = at_once {
+            self.schedule(self.now, Scheduled::Command(Box::new(command)));
+            return;
+        }
+        let name = CallName::work(step);
+        let count = self.counts.entry(name).or_default();
+        let before = *count;
+        *count += 1;
+        let mock = self.services.respond(name, before);
+        // Of itself a task can be undone.
+        let mock = mock.or_else(|| {
+            let success = Mock::responds(http::StatusCode::OK, None);
+            child.is_undo.then_some(success)
+        });
+        let request = SentRequest {
+            name,
+            count: before + 1,
+            at: self.passed(),
+            after_events: self.events.len(),
+            to: child.workflow.clone(),
+            method: child.method(),
+            path: String::new(),
+            headers: Vec::new(),
+            body: child.input.clone().ok(),
+            response: mock
+                .as_ref()
+                .map_or_else(|| "nothing".to_owned(), Mock::in_words),
+        };
+        self.hold(
+            200 + request
+                .body
+                .as_ref()
+                .map_or(0, |body| 2 * body.as_json().len()),
+        );
+        self.requests.push(request);
+        let Some(mock) = mock else {
+            self.end = Some(RehearsalEnd::NoResponse(name));
+            return;
+        };
+        match child.end(&mock) {
+            Ok(Some((delay, command))) => {
+                self.schedule(self.now + delay, Scheduled::Command(Box::new(command)));
+            }
+            Ok(None) => {}
+            Err(message) => self.end = Some(RehearsalEnd::NotSimulated(message)),
+        }
     }
 
     /// A signal without a time, whose step awaits it.
@@ -618,6 +693,8 @@ fn later_error(message: &str, permanent: bool) -> CallOutcome {
 /// When the supervisor ends the attempt of a step, or what it waits for has come.
 fn ends_at(task: &Task, index: StepIndex) -> Option<Timestamp> {
     match &task.step(index).state {
+        // Its task ends as it is mocked.
+        StepState::Processing { .. } if task.waits_for_child(index) => None,
         StepState::Processing {
             held_by,
             complete_by,

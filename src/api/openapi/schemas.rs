@@ -28,6 +28,8 @@ pub struct TaskSchema {
     /// Why `output` is null although the task is processed: it could not be evaluated.
     #[schema(example = "`steps.charge.output.id` cannot be rendered: `id` is missing")]
     output_error: Option<String>,
+    /// The step of another task that this one is done for. Left out where there is none.
+    parent: Option<ParentStepSchema>,
     /// The receiver of messages about the task; null if there is none.
     #[schema(required)]
     reply_to: Option<ReplyToSchema>,
@@ -175,7 +177,9 @@ pub struct StepSchema {
     blocked_by: Option<BlockedSchema>,
     /// What people are asked, or were asked last. Only of a step that asks.
     ask: Option<StepAskSchema>,
-    /// The output from the remote service; during a rerun, the previous output.
+    /// The task of its last attempt. Left out where the step has none.
+    child: Option<ChildTaskSchema>,
+    /// The output from the remote service, or of the step's task; during a rerun, the previous output.
     #[schema(required, example = json!({"id": "ch_1"}))]
     output: JsonSchema,
     /// In state error: what went wrong.
@@ -184,6 +188,30 @@ pub struct StepSchema {
     /// The last transient fault, kept even if a later attempt succeeded.
     #[schema(required)]
     last_fault: Option<FaultSchema>,
+}
+
+/// The step of another task that a task is done for.
+#[derive(ToSchema)]
+#[schema(as = ParentStep)]
+pub struct ParentStepSchema {
+    #[schema(format = Uuid)]
+    task: String,
+    #[schema(example = "ship")]
+    step: String,
+    /// Of the step: each attempt has a task of its own.
+    #[schema(example = 1)]
+    attempt: u32,
+}
+
+/// The task of a step.
+#[derive(ToSchema)]
+#[schema(as = ChildTask)]
+pub struct ChildTaskSchema {
+    #[schema(format = Uuid)]
+    id: String,
+    /// How it ended, or `error` while it needs an operator; null while it runs.
+    #[schema(required, example = "processed")]
+    state: Option<TaskStateSchema>,
 }
 
 /// A reply that the service has promised for later.
@@ -339,6 +367,16 @@ pub enum BlockedSchema {
     Signal {
         #[schema(format = DateTime)]
         until: String,
+    },
+    /// It waits for its task to end, or to be undone.
+    #[schema(title = "BlockedByChild")]
+    Child {
+        /// Absent until it is made.
+        #[schema(format = Uuid)]
+        task: Option<String>,
+        /// `error`: the task needs an operator. Null otherwise.
+        #[schema(required, example = "error")]
+        state: Option<TaskStateSchema>,
     },
     /// Its agent has no free slot: the step is in the agent's queue.
     #[schema(title = "BlockedByCapacity")]
@@ -745,6 +783,7 @@ mod tests {
                 events: [Arc::from("task.processed")].into(),
                 ..ReplyTo::default()
             })),
+            parent: None,
         };
         let by = Actor::operator("test");
         let mut draft = Draft::submit(Arc::new(details), NOW);

@@ -14,8 +14,8 @@ use utoipa::{
 use crate::domain::{
     AgentMode, AlertKind, AskFieldKind, AvailableAfter, BreakerAction, CheckPoint, CheckStatus, CheckVerdict,
     ClientAuthMethod, DURATION, DiagramFormat, Effect, FaultKind, HttpVersion, LONGEST_NAME,
-    MOST_LABELS, Method, NotUndoneReason, OnConflict, OnUndo, Policy, REPLIES, ReplyMode, Runs,
-    StepKind, StepStatus, TaskStatus, TlsVersion, UndoReason, WarningCode,
+    MOST_LABELS, Method, NotUndoneReason, OnChildError, OnConflict, OnUndo, Policy, REPLIES,
+    ReplyMode, Runs, StepKind, StepStatus, TaskStatus, TlsVersion, UndoReason, WarningCode,
 };
 
 /// Declares the schema of a type whose values are words.
@@ -64,12 +64,13 @@ pub fn one_of(about: &str, words: impl IntoIterator<Item = &'static str>) -> Ref
 enumerations! {
     TaskStateSchema("TaskState") = TaskStatus, "The state of a task";
     StepStateSchema("StepState") = StepStatus, "The state of a step";
-    StepKindSchema("StepKind") = StepKind, "What a step does: `call` a service, `wait` until a time, or await a `signal`";
+    StepKindSchema("StepKind") = StepKind, "What a step does: `call` a service, `wait` until a time, await a `signal`, or have a `task` of its own";
     MethodSchema("Method") = Method, "The method of a request";
     DiagramFormatSchema("PictureFormat") = DiagramFormat, "The format of a diagram";
     AlertKindSchema("AlertKind") = AlertKind, "The cause of an alert";
     PolicySchema("Policy") = Policy, "`error` stops the task until an operator acts, `undo` undoes the whole task, `skip` continues without the step";
     OnUndoSchema("OnUndo") = OnUndo, "`wait` for a call in flight until its complete-by, so that its outcome is known, or `drop` it at once";
+    OnChildErrorSchema("OnChildError") = OnChildError, "While the task of a step is in error: the step is to `wait` for an operator, or to `undo` the task and fail then";
     FaultKindSchema("FaultKind") = FaultKind, "The kind of fault.";
     StepRunsSchema("StepRuns") = Runs, "Whether a step runs.";
     CheckPointSchema("CheckPoint") = CheckPoint, "What a check of an agent looks at";

@@ -84,6 +84,7 @@ pub(super) async fn get(
         ("created_after" = Option<String>, Query, format = DateTime, description = "A time in RFC 3339"),
         ("created_before" = Option<String>, Query, format = DateTime, description = "A time in RFC 3339"),
         ("at_risk" = Option<bool>, Query, description = "Only tasks that will be late by what is known"),
+        ("parent" = Option<uuid::Uuid>, Query, description = "The tasks of steps of this task"),
         PageQuery,
     ),
     responses(
@@ -115,6 +116,19 @@ pub(super) async fn list(
     Ok(json(StatusCode::OK, &page))
 }
 
+fn parent(query: &mut Query) -> Result<Option<TaskId>, Problem> {
+    let Some(parent) = query.string("parent") else {
+        return Ok(None);
+    };
+    match parent.parse() {
+        Ok(parent) => Ok(Some(TaskId(parent))),
+        Err(_) => Err(Problem::new(
+            ProblemKind::InvalidQuery,
+            format!("parent: {parent:?} is not the id of a task"),
+        )),
+    }
+}
+
 fn filter(query: &mut Query) -> Result<TaskFilter, Problem> {
     let labels = query.repeated("label").into_iter().map(|label| {
         let pair = label.split_once(':').filter(|(name, _)| !name.is_empty());
@@ -136,5 +150,6 @@ fn filter(query: &mut Query) -> Result<TaskFilter, Problem> {
         created_after: query.time("created_after")?,
         created_before: query.time("created_before")?,
         at_risk: query.boolean("at_risk")?.unwrap_or(false),
+        parent: parent(query)?,
     })
 }

@@ -252,6 +252,7 @@ pub(super) fn new_details(submission: Submission, id: TaskId, conditions: &Condi
         start_at: submission.start_at,
         trace: conditions.trace.clone(),
         reply_to: submission.reply_to.map(Box::new),
+        parent: None,
     }
 }
 

@@ -95,6 +95,17 @@ pub struct PlannedUndoBody {
     request: Option<PlannedRequestBody>,
     /// The reason why the call cannot be rendered.
     cannot_render: Option<CannotRenderBody>,
+    /// No call is made: the task of the step is undone.
+    task: Option<PlannedTaskBody>,
+}
+
+/// A task that is undone with its parent.
+#[derive(ToSchema)]
+#[schema(as = PlannedTask)]
+pub struct PlannedTaskBody {
+    /// The last one of the step; null if none was made.
+    #[schema(required, format = Uuid)]
+    id: Option<String>,
 }
 
 #[derive(ToSchema)]

@@ -7,7 +7,9 @@ use arc_swap::ArcSwap;
 use crate::{
     api::{App, Problem},
     domain::{Definition, Span, WorkflowName, WorkflowRef, nearest},
-    store::{ActiveWorkflow, StoredWorkflow, WorkflowRecord},
+    store::{
+        ActiveWorkflow, Reader, Store, StoreError, StoredWorkflow, WorkflowRecord,
+    },
 };
 
 /// A compiled version of a workflow.
@@ -74,6 +76,39 @@ impl WorkflowCache {
         });
     }
 
+    /// As the function of this name.
+    pub async fn resolve(
+        &self,
+        store: &Store,
+        reader: &Reader,
+        name: &WorkflowName,
+        version: impl Into<VersionChoice>,
+    ) -> Result<Option<CompiledWorkflow>, StoreError> {
+        let version = version.into();
+        let active = self.active(name);
+        if let Some(active) = active
+            && (version == VersionChoice::Active
+                || version == VersionChoice::Number(active.workflow.version))
+        {
+            return Ok(Some(active));
+        }
+        let record = match version {
+            VersionChoice::Active => {
+                let forgotten = self.forgotten();
+                let Some(active) = reader.active_workflow(name).await? else {
+                    return Ok(None);
+                };
+                let ActiveWorkflow { record, number } = active;
+                let known = compile(store, &record)?;
+                self.learn(&known, number, forgotten);
+                return Ok(Some(known));
+            }
+            VersionChoice::Latest => reader.workflow(name, None).await?,
+            VersionChoice::Number(version) => reader.workflow(name, Some(version)).await?,
+        };
+        record.map(|record| compile(store, &record)).transpose()
+    }
+
     /// How often something was forgotten until now: to be asked before the record is read.
     fn forgotten(&self) -> u64 {
         self.0.load().forgotten
@@ -111,48 +146,24 @@ pub async fn resolve(
     name: &WorkflowName,
     version: impl Into<VersionChoice>,
 ) -> Result<Option<CompiledWorkflow>, Problem> {
-    let version = version.into();
-    let active = app.workflows.active(name);
-    if let Some(active) = active
-        && (version == VersionChoice::Active
-            || version == VersionChoice::Number(active.workflow.version))
-    {
-        return Ok(Some(active));
-    }
-    let reader = &app.store.reader;
-    let record = match version {
-        VersionChoice::Active => {
-            let forgotten = app.workflows.forgotten();
-            let Some(active) = reader.active_workflow(name).await? else {
-                return Ok(None);
-            };
-            let ActiveWorkflow { record, number } = active;
-            let known = compile(app, &record)?;
-            app.workflows.learn(&known, number, forgotten);
-            return Ok(Some(known));
-        }
-        VersionChoice::Latest => reader.workflow(name, None).await?,
-        VersionChoice::Number(version) => reader.workflow(name, Some(version)).await?,
-    };
-    record.map(|record| compile(app, &record)).transpose()
+    let (store, reader) = (&app.store, &app.store.reader);
+    Ok(app.workflows.resolve(store, reader, name, version).await?)
 }
 
 /// A stored workflow was validated when it was registered: it is compiled without checking whether its agents exist
 /// now.
-fn compile(app: &App, record: &WorkflowRecord) -> Result<CompiledWorkflow, Problem> {
+fn compile(store: &Store, record: &WorkflowRecord) -> Result<CompiledWorkflow, StoreError> {
     let workflow = WorkflowRef {
         name: record.name.clone(),
         version: record.version,
     };
     let stored = StoredWorkflow::of(record)?;
-    let definition = match app.store.definitions.get(&workflow) {
+    let definition = match store.definitions.get(&workflow) {
         Some(definition) => definition,
         None => {
             let compiled = stored.definition();
             let definition = Arc::new(compiled.map_err(|error| record.corrupt(error))?);
-            app.store
-                .definitions
-                .put(workflow.clone(), definition.clone());
+            store.definitions.put(workflow.clone(), definition.clone());
             definition
         }
     };

@@ -318,6 +318,7 @@ impl Harness {
             complete_within: new.complete_within,
             trace: Some(trace()),
             reply_to: new.reply_to.clone().map(Box::new),
+            parent: None,
         }
     }
 

@@ -112,15 +112,18 @@ ON CONFLICT (id) DO UPDATE SET at = excluded.at"#,
 const IDEMPOTENCY: &str =
     r#"SELECT "key", fingerprint, task_id FROM idempotency_keys WHERE "key" = ANY ($1)"#;
 
-/// Labels, alerts and keys go by cascade.
+/// Labels, alerts and keys go by cascade. A child stays until its parent is deleted, which may have to undo it.
 const PURGE: &str = r#"
 WITH ended AS MATERIALIZED (
     SELECT id FROM tasks
     WHERE id = ANY ($1) AND ended_at IS NOT NULL AND ended_at < $2
+      AND NOT EXISTS (SELECT 1 FROM child_tasks JOIN tasks AS parents ON parents.id = child_tasks.parent
+                      WHERE child_tasks.child = tasks.id)
     FOR UPDATE SKIP LOCKED),
 purged AS (DELETE FROM tasks WHERE id = ANY (ARRAY(SELECT id FROM ended)) RETURNING id),
 purged_steps AS (DELETE FROM steps WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
 purged_details AS (DELETE FROM task_details WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
+purged_children AS (DELETE FROM child_tasks WHERE child = ANY (ARRAY(SELECT id FROM ended))),
 purged_history AS (DELETE FROM history WHERE task_id = ANY (ARRAY(SELECT id FROM ended)))
 SELECT count(*) AS purged FROM purged"#;
 

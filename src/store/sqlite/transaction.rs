@@ -47,10 +47,13 @@ const IDEMPOTENCY: &str = r#"
 SELECT "key", fingerprint, task_id FROM idempotency_keys
 WHERE "key" IN (SELECT value FROM json_each($1))"#;
 
-/// Steps, history, labels, alerts and keys go by cascade.
+/// Steps, history, labels, alerts and keys go by cascade. A child stays until its parent is deleted, which may have to undo
+/// it.
 const PURGE: &str = r#"
 DELETE FROM tasks
-WHERE id IN (SELECT unhex(value) FROM json_each($1)) AND ended_at IS NOT NULL AND ended_at < $2"#;
+WHERE id IN (SELECT unhex(value) FROM json_each($1)) AND ended_at IS NOT NULL AND ended_at < $2
+  AND NOT EXISTS (SELECT 1 FROM child_tasks JOIN tasks AS parents ON parents.id = child_tasks.parent
+                  WHERE child_tasks.child = tasks.id)"#;
 
 const QUEUED_IN_LANE: &str = r#"
 SELECT {place} AS place, task_id, idx, turn, due_at FROM steps

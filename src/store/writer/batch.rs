@@ -23,8 +23,8 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentName, AlertChange, AskChange, Attempt, ClaimPlan, Command, CommandOutput, Draft, StepRef, Task,
-        TaskId, Timestamp, template::Budget,
+        AgentName, AlertChange, AskChange, Attempt, ClaimPlan, Command, CommandOutput, Details,
+        Draft, Refusal, StepRef, Task, TaskId, Timestamp, template::Budget,
     },
     planted,
     store::{
@@ -208,26 +208,9 @@ impl BatchDraft {
             } => self.known(idempotency.as_ref()).unwrap_or_else(|| {
                 planted::strike(details.key.as_deref(), "submit");
                 let id = details.id;
-                let is_later = details.start_at.is_some_and(|start| start > self.now);
-                let admitted = match is_later {
-                    true => Ok(Admission::Begins),
-                    false => self.limits.admit(details),
-                };
-                let draft = match admitted {
-                    Ok(Admission::Begins) => Draft::submit(details.clone(), self.now),
-                    Ok(Admission::Waits) => Draft::submit_waiting(details.clone(), self.now),
-                    Err(refused) => return PendingReply::Refused(refused),
-                };
-                let draft = draft.because(reason.clone());
-                let new = LoadedTask {
-                    base: None,
-                    row: None,
-                    draft,
-                    cached: false,
-                };
-                self.spent += new.draft.spent();
-                self.tasks.insert(id, new);
-                self.claim_ready(id, local);
+                if let Err(refused) = self.submit(details, reason.clone(), local) {
+                    return PendingReply::Refused(refused);
+                }
                 self.remember(idempotency.as_ref(), id);
                 PendingReply::Task(id)
             }),
@@ -238,6 +221,67 @@ impl BatchDraft {
             // Served elsewhere.
             Request::Write(_) | Request::Leases(_) => PendingReply::Claimed(0),
         }
+    }
+
+    /// Adds a task.
+    fn submit(
+        &mut self,
+        details: &Arc<Details>,
+        reason: Option<String>,
+        local: &dyn LocalScheduler,
+    ) -> Result<(), CommandError> {
+        let is_later = details.start_at.is_some_and(|start| start > self.now);
+        let admission = match is_later {
+            true => Admission::Begins,
+            false => self.limits.admit(details)?,
+        };
+        let draft = match admission {
+            Admission::Begins => Draft::submit(details.clone(), self.now),
+            Admission::Waits => Draft::submit_waiting(details.clone(), self.now),
+        };
+        let new = LoadedTask {
+            base: None,
+            row: None,
+            draft: draft.because(reason),
+            cached: false,
+        };
+        self.spent += new.draft.spent();
+        self.tasks.insert(details.id, new);
+        self.claim_ready(details.id, local);
+        Ok(())
+    }
+
+    /// Adds the task of a step, if its parent allows that now.
+    fn submit_child(
+        &mut self,
+        parent: TaskId,
+        command: &Command,
+        local: &dyn LocalScheduler,
+    ) -> Result<(), CommandError> {
+        let Command::BeginChild {
+            step,
+            attempt,
+            child,
+        } = command
+        else {
+            return Ok(());
+        };
+        let Some(loaded) = self.tasks.get_mut(&parent) else {
+            return Ok(());
+        };
+        let draft = &loaded.draft;
+        let allowed = match draft.task.has(*step) {
+            true => draft.check_child(*step, *attempt),
+            false => Err(Refusal::NoStep(*step)),
+        };
+        if let Err(refusal) = allowed {
+            let state = draft.task.status().as_str();
+            loaded.note_refusal(&mut self.stale_refusals);
+            return Err(CommandError::Refused { refusal, state });
+        }
+        let name = &draft.task.definition(*step).name;
+        let reason = format!("for step {name} of task {parent}");
+        self.submit(child, Some(reason), local)
     }
 
     /// The answer to a request whose idempotency key was seen before.
@@ -282,6 +326,9 @@ impl BatchDraft {
                     return PendingReply::Refused(StoreError::Task(why).into());
                 }
             }
+        }
+        if let Err(refused) = self.submit_child(apply.task, &apply.command, local) {
+            return PendingReply::Refused(refused);
         }
         let Some(loaded) = self.tasks.get_mut(&apply.task) else {
             return PendingReply::Refused(CommandError::NoTask);

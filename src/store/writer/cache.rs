@@ -102,6 +102,7 @@ mod tests {
             start_at: None,
             trace: None,
             reply_to: None,
+            parent: None,
         };
         Arc::new(Draft::submit(Arc::new(details), Timestamp::from_millis(1)).task)
     }

@@ -26,6 +26,7 @@ use super::{
     command_queue::CommandQueue,
     known_queues::KnownQueues,
     leases,
+    marked_steps::MarkedSteps,
     purge::{self, PurgeCall},
     request::{Apply, Idempotency, LeaseCall, Request, Submitted, ask},
     waiting_tasks::WaitingTasks,
@@ -65,6 +66,8 @@ pub struct Store {
     heads: Arc<KnownQueues>,
     /// Keys of limited tasks in which something has happened.
     pub waiting: Arc<WaitingTasks>,
+    /// Steps that are to be compared with their children.
+    pub marked: Arc<MarkedSteps>,
     claims_in_doubt: Arc<AtomicBool>,
     /// What this process has completed.
     pub step_counter: Arc<StepCounter>,
@@ -98,6 +101,7 @@ impl Store {
         let faults = Arc::new(Faults::default());
         let heads = Arc::new(KnownQueues::default());
         let waiting = Arc::new(WaitingTasks::default());
+        let marked = Arc::new(MarkedSteps::default());
         let claims_in_doubt = Arc::<AtomicBool>::default();
         let step_counter = Arc::new(StepCounter::default());
         let (health, sender) = (settings.health.clone(), settings.sender.clone());
@@ -110,6 +114,7 @@ impl Store {
             cache: Mutex::new(Cache::new(settings.cache)),
             heads: heads.clone(),
             waiting: waiting.clone(),
+            marked: marked.clone(),
             faults: faults.clone(),
             is_shared,
             settings,
@@ -131,6 +136,7 @@ impl Store {
             faults,
             heads,
             waiting,
+            marked,
             claims_in_doubt,
             step_counter,
             health,

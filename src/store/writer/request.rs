@@ -86,6 +86,18 @@ impl Request {
         }
     }
 
+    /// The task that it makes.
+    pub fn new_task(&self) -> Option<&Arc<Details>> {
+        match self {
+            Request::Submit { details, .. } => Some(details),
+            Request::Apply { apply, .. } => match &apply.command {
+                Command::BeginChild { child, .. } => Some(child),
+                _ => None,
+            },
+            Request::ClaimQueued { .. } | Request::Write(_) | Request::Leases(_) => None,
+        }
+    }
+
     /// Whether it claims steps from agent queues.
     pub fn claims(&self) -> bool {
         matches!(self, Request::ClaimQueued { .. })

@@ -11,7 +11,7 @@ use crate::{
     payload::Payload,
     step::{StepState, StepStatus},
     template::Scope,
-    time::Timestamp,
+    time::{Span, Timestamp},
 };
 
 impl Draft {
@@ -29,14 +29,21 @@ impl Draft {
                 (end, "waits until")
             }
             StepWork::Signal(rule) => (Ok(now + rule.within), "awaits its signal until"),
+            // Its task has a time limit.
+            StepWork::Task(_) => (Ok(now + Span::LONGEST), ""),
         };
         let asked = self.asked(index);
         let step = self.task.step_mut(index);
         step.attempt = step.attempt.next();
         step.started_at.get_or_insert(now);
+        step.child = None;
         match end.and_then(|end| Ok((end, asked?))) {
             Ok((complete_by, asked)) => {
-                let reason = format!("{awaited} {complete_by}");
+                let reason = match self.task.definition(index) {
+                    definition if !definition.has_child() => format!("{awaited} {complete_by}"),
+                    definition if definition.undoes.is_some() => "its task is undone".to_owned(),
+                    _ => "its task is made".to_owned(),
+                };
                 let begun = StepState::Processing {
                     held_by: StepHolder::Event,
                     complete_by,
@@ -97,9 +104,10 @@ impl Draft {
 
     /// The steps begin that were ready while the task was not to go on.
     pub(super) fn await_pending_events(&mut self, by: &Actor, now: Timestamp) {
-        for index in self.task.details.definition.forward() {
+        for index in self.task.indexes() {
             let is_pending = self.task.step(index).status() == StepStatus::Pending;
             if is_pending
+                && self.task.is_current(index)
                 && !self.task.definition(index).is_call()
                 && self.await_event(index, by, now)
             {
@@ -120,6 +128,7 @@ impl Draft {
                 let fault = fault(FaultKind::Exhausted, message, now);
                 self.give_up(index, policy, fault, by, now);
             }
+            StepWork::Task(_) => self.renew_wait_for_child(index, now),
             StepWork::Call { .. } | StepWork::Wait(_) => {
                 self.event_came(index, Payload::null(), by, now);
                 self.after_success(index, by, now);

@@ -107,7 +107,7 @@ impl Draft {
     /// The fence for what a service sends: no service was called for a wait.
     fn check_called(&self, index: StepIndex, attempt: Attempt) -> Result<(), Refusal> {
         self.check_fence(index, attempt)?;
-        match self.task.waits_for_event(index) {
+        match self.task.is_event(index) {
             false => Ok(()),
             true => Err(self.refuse_step(index, "it calls no service")),
         }

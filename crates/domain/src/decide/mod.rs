@@ -6,6 +6,7 @@
 
 mod ask;
 mod attempt;
+mod children;
 mod events;
 mod graph;
 mod later;
@@ -275,6 +276,16 @@ impl Draft {
                 person,
                 answer,
             } => return self.decide(step, attempt, person, answer, now),
+            Command::BeginChild {
+                step,
+                attempt,
+                child,
+            } => self.begin_child(step, attempt, &child, by)?,
+            Command::ChildReport {
+                step,
+                attempt,
+                report,
+            } => self.child_report(step, attempt, report, by, now)?,
             Command::ReportFault { step, message } => self.report_fault(step, message, by),
         }
         Ok(CommandOutput::Done)
@@ -474,7 +485,7 @@ impl Draft {
     /// service has promised to reply later.
     fn check_holder(&self, index: StepIndex, attempt: Attempt) -> Result<(), Refusal> {
         self.check_fence(index, attempt)?;
-        match self.task.is_awaited(index) || self.task.waits_for_event(index) {
+        match self.task.is_awaited(index) || self.task.is_event(index) {
             false => Ok(()),
             true => Err(Refusal::Deferred {
                 step: self.task.definition(index).name.clone(),
@@ -519,6 +530,8 @@ impl Command {
                 | Command::Expire { .. }
                 | Command::Signal { .. }
                 | Command::Decide { .. }
+                | Command::BeginChild { .. }
+                | Command::ChildReport { .. }
         )
     }
 }

@@ -186,6 +186,10 @@ impl Draft {
         match self.task.step(index).status() {
             StepStatus::Error | StepStatus::Pending => Ok(()),
             StepStatus::Processing if self.task.waits_for_event(index) => Ok(()),
+            StepStatus::Processing if self.task.waits_for_child(index) => Err(self.refuse_step(
+                index,
+                "its task is not over: cancel or undo that task first, or see to it that it ends",
+            )),
             _ => Err(self.refuse_step(index, needed)),
         }
     }

@@ -67,6 +67,12 @@ impl Draft {
             match self.task.step(index).status() {
                 // What waits for an event waits for it again.
                 StepStatus::Processing if self.task.waits_for_event(index) => {}
+                StepStatus::Processing if self.task.waits_for_child(index) => {
+                    return Err(self.refuse_step(
+                        index,
+                        "its task is running: cancel or undo that, or wait for its end, and retry then",
+                    ));
+                }
                 StepStatus::Processing => {
                     return Err(self.refuse_step(
                         index,
@@ -89,13 +95,14 @@ impl Draft {
     /// Back to where the step waits for those before it, with its failures forgotten and what it did
     /// remembered.
     fn reset(&mut self, index: StepIndex, reason: &str, by: &Actor) {
-        let is_call = self.task.definition(index).is_call();
+        let definition = self.task.definition(index);
+        let may_have_effect = definition.is_call() || definition.has_child();
         let step = self.task.step_mut(index);
         step.failure_count = 0;
         step.extensions_used = 0;
         // It is asked for again, unless it has come and was never used.
         step.signal.take_if(|signal| signal.payload.is_none());
-        if is_call && step.is_done() && step.may_have_taken_effect() {
+        if may_have_effect && step.is_done() && step.may_have_taken_effect() {
             step.previous_output = step.output().cloned();
         }
         match step.status() {

@@ -38,7 +38,7 @@ impl Draft {
                 at: ends_at,
             });
         }
-        if self.task.waits_for_event(index) {
+        if self.task.is_event(index) {
             self.event_is_due(index, by, now);
             return Ok(());
         }
@@ -231,7 +231,7 @@ impl Draft {
         }
         for index in self.task.indexes() {
             let step = self.task.step(index);
-            if step.is_live() {
+            if self.task.ends_at_limit(index) {
                 let mut fault = fault.clone();
                 if let StepState::Processing { .. } = step.state {
                     self.drop_call(index);

@@ -1,5 +1,6 @@
 //! Every rule by example, and the invariants over random sequences of commands.
 
+mod children;
 mod fetched;
 mod invariants;
 mod later;
@@ -52,6 +53,7 @@ fn details(steps: &Value, complete_within: Option<Span>) -> Arc<Details> {
         complete_within,
         trace: None,
         reply_to: None,
+        parent: None,
     })
 }
 

@@ -77,6 +77,9 @@ impl Draft {
                 StepState::Waiting | StepState::Pending { .. } => {
                     self.abandon(index, "the task is undone", by, now);
                 }
+                StepState::Processing { .. } if self.task.waits_for_child(index) => {
+                    self.leave_child(index, by, now);
+                }
                 StepState::Processing { .. } if self.task.waits_for_event(index) => {
                     self.abandon(index, "the task is undone", by, now);
                 }
@@ -158,7 +161,11 @@ impl Draft {
             if step.may_have_taken_effect() {
                 let pending = StepState::Pending { ready_at: now };
                 self.change(undo, "step.ready", pending, by, None);
-                self.offer(undo);
+                if definition.step(undo).is_call() {
+                    self.offer(undo);
+                } else if self.may_begin() {
+                    self.await_event(undo, by, now);
+                }
             } else {
                 let reason = format!("{} never took effect", definition.step(undone).name);
                 self.pass_over(undo, reason, by, now);
@@ -248,10 +255,7 @@ impl Task {
 
     /// Whether the step has begun, and waits for a time or a signal.
     pub fn waits_for_event(&self, index: StepIndex) -> bool {
-        match &self.step(index).state {
-            StepState::Processing { held_by, .. } => *held_by == StepHolder::Event,
-            _ => false,
-        }
+        self.is_event(index) && !self.definition(index).has_child()
     }
 
     /// The worker that has fetched a step and works on it.

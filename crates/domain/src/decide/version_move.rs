@@ -141,7 +141,7 @@ impl Draft {
 
     /// The steps whose work differs and that have been claimed, without effect.
     fn changed_work(&self, steps: &[MovedStep]) -> Vec<StepIndex> {
-        const WORK: [&str; 5] = ["agent", "url", "request", "wait", "signal"];
+        const WORK: [&str; 6] = ["agent", "url", "request", "wait", "signal", "task"];
         let differs = |step: &&MovedStep| {
             step.state.is_some()
                 && step
@@ -170,6 +170,7 @@ fn moved(details: &Details, to: &VersionMove) -> Details {
         complete_within: details.complete_within,
         trace: details.trace.clone(),
         start_at: details.start_at,
+        parent: details.parent.clone(),
         reply_to: details.reply_to.clone(),
     }
 }

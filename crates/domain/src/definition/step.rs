@@ -1,12 +1,12 @@
 //! One step of a definition: everything that can be said of it without the others.
 
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, sync::Arc};
 
 use serde_json::value::RawValue;
 
 use super::{
-    CancelRule, Method, OnExhausted, OnUndo, Policies, Policy, Probe, ReplyRule, StepDefinition,
-    StepWork, Target, cancel_rule,
+    CancelRule, ChildRule, Method, OnExhausted, OnUndo, Policies, Policy, Probe, ReplyRule,
+    StepDefinition, StepWork, Target, cancel_rule,
     parse::KnownAgents,
     policies::{on_exhausted, on_permanent},
     probe, reply_rule,
@@ -123,6 +123,7 @@ impl ParsedStep {
             self.after = After::Named(after);
         }
         self.when = self.condition(&mut fields, origin);
+        let has_task = fields.peek("task").is_some();
         let may_ask = || known.reaches_people();
         if let Some(work) = work::read_uncalled(
             &mut fields,
@@ -136,6 +137,9 @@ impl ParsedStep {
                 self.on_permanent = policy;
             }
             (self.complete_within, self.max_failures) = (Span::default(), 0);
+            if has_task {
+                self.pivot = fields.boolean("pivot").unwrap_or_default();
+            }
             self.uncalled = Some(work);
             return fields.finish();
         }
@@ -255,6 +259,10 @@ impl ParsedStep {
                 heartbeat_within: undo.heartbeat_within,
                 cancel: None,
             });
+        let undo = match &work {
+            StepWork::Task(rule) if !self.pivot => Some(undo_of_child(&name, index, rule)),
+            _ => undo,
+        };
         let step = StepDefinition {
             name,
             work,
@@ -317,6 +325,31 @@ impl ParsedStep {
     }
 }
 
+/// A task that is done can be undone, without the definition of its step saying how.
+fn undo_of_child(name: &StepName, index: StepIndex, rule: &Arc<ChildRule>) -> StepDefinition {
+    StepDefinition {
+        name: StepName::new(format!("{name}{UNDO}")),
+        work: StepWork::Task(rule.clone()),
+        after: Vec::new(),
+        followers: Vec::new(),
+        when: None,
+        reads: Vec::new(),
+        reads_request: false,
+        complete_within: Span::default(),
+        max_failures: 0,
+        on_exhausted: Policy::Error.into(),
+        on_permanent: Policy::Error,
+        on_undo: OnUndo::Wait,
+        pivot: false,
+        probe: None,
+        undo: None,
+        undoes: Some(index),
+        reply: ReplyRule::Response,
+        heartbeat_within: None,
+        cancel: None,
+    }
+}
+
 /// What the steps around a step are to it.
 pub(super) struct Edges {
     pub after: Vec<StepIndex>,
@@ -352,7 +385,7 @@ fn target(fields: &mut Fields<'_>, known: &dyn KnownAgents) -> Option<Target> {
     } else if !has_agent && !has_url {
         fields.missing(
             "agent",
-            "name a registered agent, or give a `url`, a `wait` or a `signal`",
+            "name a registered agent, or give a `url`, a `wait`, a `signal` or a `task`",
         );
     }
     let agent = fields.string("agent", usize::MAX);

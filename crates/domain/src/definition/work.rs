@@ -1,8 +1,10 @@
-//! What a step does: it calls a service, or waits for an event: a time, or a signal.
+//! What a step does: it calls a service, waits for an event (a time, or a signal), or has a task of its own.
 
 use std::{ops::RangeInclusive, sync::Arc};
 
-use super::{AskRule, Policy, RequestTemplate, Target, ask_rule};
+use super::{
+    AskRule, Policy, RequestTemplate, Target, ask_rule, child_rule, child_rule::ChildRule,
+};
 use crate::{
     fields::Fields,
     payload_schema::PayloadSchema,
@@ -21,6 +23,8 @@ pub enum StepWork {
     Wait(WaitRule),
     /// A signal comes: a caller says that what the step awaits has happened.
     Signal(SignalRule),
+    /// A task of its own is done, the child; or, for an undo, undone.
+    Task(Arc<ChildRule>),
 }
 
 /// A signal that a step awaits.
@@ -42,7 +46,7 @@ impl StepWork {
     pub fn target(&self) -> Option<&Target> {
         match self {
             StepWork::Call { target, .. } => Some(target),
-            StepWork::Wait(_) | StepWork::Signal(_) => None,
+            StepWork::Wait(_) | StepWork::Signal(_) | StepWork::Task(_) => None,
         }
     }
 
@@ -50,7 +54,7 @@ impl StepWork {
     pub fn ask(&self) -> Option<&Arc<AskRule>> {
         match self {
             StepWork::Signal(rule) => rule.ask.as_ref(),
-            StepWork::Call { .. } | StepWork::Wait(_) => None,
+            StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Task(_) => None,
         }
     }
 
@@ -59,6 +63,7 @@ impl StepWork {
             StepWork::Call { .. } => StepKind::Call,
             StepWork::Wait(_) => StepKind::Wait,
             StepWork::Signal(_) => StepKind::Signal,
+            StepWork::Task(_) => StepKind::Task,
         }
     }
 }
@@ -70,6 +75,7 @@ pub enum StepKind {
     Call,
     Wait,
     Signal,
+    Task,
 }
 
 impl StepKind {
@@ -184,6 +190,9 @@ const OF_CALLS: [&str; 13] = [
     "cancel",
 ];
 
+/// Those of them that a step with a task can have as well.
+const ALSO_OF_TASKS: [&str; 2] = ["complete_within", "pivot"];
+
 /// How long a signal is awaited.
 const AWAITED: RangeInclusive<Span> = Span::from_secs(1)..=Span::LONGEST;
 
@@ -196,16 +205,24 @@ pub(super) fn read_uncalled(
     signal_reads: &mut Vec<(String, Reads)>,
     may_ask: impl FnOnce() -> Result<(), String>,
 ) -> Option<Option<StepWork>> {
-    let [wait, signal] = ["wait", "signal"].map(|field| step.peek(field).is_some());
-    if !wait && !signal {
+    let [wait, signal, task] = ["wait", "signal", "task"].map(|field| step.peek(field).is_some());
+    if !wait && !signal && !task {
         // They are null or missing, and are fields that a step can have.
         step.value("wait");
         step.value("signal");
+        step.value("task");
         return None;
     }
     for field in OF_CALLS {
+        if task && ALSO_OF_TASKS.contains(&field) {
+            continue;
+        }
         if step.value(field).is_some() {
-            let own = if wait { "wait" } else { "signal" };
+            let own = match (wait, signal) {
+                (true, _) => "wait",
+                (_, true) => "signal",
+                _ => "task",
+            };
             step.fault(
                 field,
                 format!("belongs to steps that call a service: remove it, or remove `{own}`"),
@@ -215,9 +232,14 @@ pub(super) fn read_uncalled(
     if wait && signal {
         step.fault("signal", "give either `wait` or `signal`, not both");
     }
+    if task && (wait || signal) {
+        let other = if wait { "wait" } else { "signal" };
+        step.fault("task", format!("give either `{other}` or `task`, not both"));
+    }
     let waits = read_wait(step, origin, reads).map(StepWork::Wait);
     let signals = read_signal(step, origin, reads, signal_reads, may_ask).map(StepWork::Signal);
-    Some(waits.or(signals))
+    let task = child_rule::read(step, origin, reads).map(Arc::new);
+    Some(waits.or(signals).or(task.map(StepWork::Task)))
 }
 
 fn read_signal(

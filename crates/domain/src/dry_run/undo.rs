@@ -13,8 +13,10 @@ use crate::{
 pub struct UndoStep {
     pub name: StepName,
     pub undoes: StepName,
-    pub agent: AgentName,
-    pub method: &'static str,
+    /// Null if the task of a step is undone.
+    pub agent: Option<AgentName>,
+    /// As `agent`.
+    pub method: Option<&'static str>,
     /// Counted from 1: those of a stage can run side by side once those before have ended.
     pub stage: usize,
     /// Whether a probe is asked first where the step's outcome is unknown.
@@ -76,7 +78,7 @@ pub(super) fn check(definition: &Definition, warnings: &mut Vec<Warning>) -> Vec
 fn asks_for_undo(step: &StepDefinition) -> bool {
     let on_timeout = match &step.work {
         StepWork::Signal(rule) => rule.on_timeout,
-        StepWork::Call { .. } | StepWork::Wait(_) => Policy::Error,
+        StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Task(_) => Policy::Error,
     };
     [step.on_permanent, step.on_exhausted.then, on_timeout].contains(&Policy::Undo)
 }
@@ -130,14 +132,11 @@ fn plan(definition: &Definition, behind: &[bool]) -> Vec<UndoStep> {
         };
         stages[index.at()] += 1;
         let undo = definition.step(undo);
-        let (Some(agent), Some(method)) = (undo.agent(), undo.method()) else {
-            continue;
-        };
         plan.push(UndoStep {
             name: undo.name.clone(),
             undoes: step.name.clone(),
-            agent: agent.clone(),
-            method: method.as_str(),
+            agent: undo.agent().cloned(),
+            method: undo.method().map(Method::as_str),
             stage: stage + 1,
             probe: step.probe.is_some(),
         });
@@ -240,7 +239,7 @@ mod tests {
         ]));
         let plan = report.undo.iter();
         let plan: Vec<_> = plan
-            .map(|u| (u.name.as_str(), u.method, u.stage, u.probe))
+            .map(|u| (u.name.as_str(), u.method.unwrap(), u.stage, u.probe))
             .collect();
         assert_eq!(
             plan,

@@ -179,6 +179,7 @@ fn filter(action: BulkAction, fields: &mut Fields<'_>) -> TaskFilter {
         created_after: time(fields, "created_after"),
         created_before: time(fields, "created_before"),
         at_risk: fields.boolean("at_risk").unwrap_or(false),
+        parent: None,
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
     lanes::{ended_steps, lanes_of},
 };
 use crate::{
-    domain::{Sender, StepRef, TaskId},
+    domain::{Draft, Event, Sender, StepRef, TaskId},
     planted,
     store::{
         Batch, CommandError, LocalScheduler, StoreError, Watchers,
@@ -43,6 +43,8 @@ impl BatchDraft {
         self.batch
             .changes
             .sort_unstable_by_key(|change| change.task.id());
+        self.batch.marks.sort_unstable();
+        self.batch.marks.dedup();
         Ok(())
     }
 
@@ -66,6 +68,7 @@ impl BatchDraft {
             let asks = sender.asks(&draft.task, &draft.asks, self.now, Uuid::now_v7);
             self.batch.messages.extend(asks);
         }
+        self.mark(&draft);
         let task = draft.task.id();
         let (own, others): (Vec<_>, Vec<_>) = draft
             .dropped
@@ -92,6 +95,19 @@ impl BatchDraft {
             drops_elsewhere: !others.is_empty(),
             at: self.now,
         });
+    }
+
+    /// Marks the steps that are to be compared with their children.
+    fn mark(&mut self, draft: &Draft) {
+        let task = &draft.task;
+        let marks = &mut self.batch.marks;
+        if let Some(parent) = &task.details.parent
+            && (draft.events.iter()).any(Event::concerns_parent)
+        {
+            marks.push((parent.task, parent.index));
+        }
+        let steps = task.steps_to_look_at(&draft.changed);
+        marks.extend(steps.into_iter().map(|step| (task.id(), step)));
     }
 
     /// Informs this process of what has just been committed.

@@ -33,7 +33,7 @@ impl TaskLimits {
         tx: &mut Transaction<'_>,
     ) -> Result<(), StoreError> {
         for request in requests {
-            let Request::Submit { details, .. } = request else {
+            let Some(details) = request.new_task() else {
                 continue;
             };
             if details.definition.policies.limits.is_empty() {

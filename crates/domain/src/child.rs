@@ -1,0 +1,385 @@
+//! A task that is done for a step of another one, its parent: what the two know of each other, and what is to be done so
+//! that they agree.
+//!
+//! Neither of the two changes the other in its own transaction. A change of either that concerns the other leaves a mark
+//! of the step, in the same transaction; whoever sees the mark compares the records and does what [`child_actions`] says.
+//! All of that can be done again: a child is made in the same transaction as the note of it in its parent, everything
+//! reported to the parent names the attempt, and a command to a child that has obeyed already is refused.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    command::Command,
+    definition::{ChildRule, OnChildError, Policy},
+    ids::{Attempt, StepIndex, StepName, TaskId},
+    payload::Payload,
+    step::{Step, StepState, StepStatus},
+    task::{Details, Task, TaskStatus, WorkflowRef},
+    template::Budget,
+    time::{Span, Timestamp},
+    trace::Trace,
+};
+
+/// How deep tasks can be nested: a task that a person submits has the depth 0.
+pub const MOST_DEPTH: u32 = 8;
+/// How many tasks one that a person has submitted can have below it, children of children included.
+pub const MOST_DESCENDANTS: u64 = 10_000;
+
+/// Of a child: the step that it is done for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ParentStep {
+    pub task: TaskId,
+    pub step: StepName,
+    pub index: StepIndex,
+    /// The attempt of the step that made it: each has a child of its own.
+    pub attempt: Attempt,
+    /// The task above all of them.
+    pub root: TaskId,
+    /// How many are above it.
+    pub depth: u32,
+}
+
+/// Of a step: its child, as the step was last informed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Child {
+    pub id: TaskId,
+    #[serde(with = "status")]
+    pub state: TaskStatus,
+}
+
+mod status {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use crate::task::TaskStatus;
+
+    pub fn serialize<S: Serializer>(status: &TaskStatus, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(status.as_str())
+    }
+
+    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<TaskStatus, D::Error> {
+        let word = String::deserialize(from)?;
+        TaskStatus::parse(&word).ok_or_else(|| D::Error::custom(format!("no state is {word:?}")))
+    }
+}
+
+/// What a parent is informed of.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ChildReport {
+    /// It needs an operator, or goes on after it did.
+    State(Child),
+    /// It has ended. For an undo: all of what the step has made is undone.
+    Ended { child: Option<Child>, end: ChildEnd },
+    /// There will be none; or, for an undo, it cannot be undone. Why, in words for an operator.
+    Refused(String),
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum ChildEnd {
+    Processed(Payload),
+    /// It was undone, for this reason if there is one.
+    Undone(Option<String>),
+    Cancelled,
+}
+
+/// What the record has of one of the tasks that were made for a step.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ChildRecord {
+    pub id: TaskId,
+    pub attempt: Attempt,
+    pub state: TaskStatus,
+    /// Whether its undo was requested.
+    pub is_undone: bool,
+    pub version: u64,
+}
+
+/// What is to be done so that a step and its children agree.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ChildAction {
+    /// A child is to be made for this attempt.
+    Make(Attempt),
+    /// A child must end.
+    Cancel(TaskId),
+    Undo {
+        child: TaskId,
+        /// Refused if it is not the child's version any more.
+        if_version: Option<u64>,
+        /// The attempt of an undo that fails if the child cannot be undone.
+        blocks: Option<(StepIndex, Attempt)>,
+    },
+    /// The step is to be informed.
+    Report {
+        step: StepIndex,
+        attempt: Attempt,
+        news: News,
+    },
+}
+
+/// What a report says. The output of a child that is processed is read for it.
+#[derive(Clone, PartialEq, Debug)]
+pub enum News {
+    State(Child),
+    Ended(Option<Child>),
+    /// Its record was deleted.
+    Lost(TaskId),
+}
+
+impl Child {
+    /// Whether its state is what the step was informed of last: that it ended, or needs an operator.
+    pub fn is_reported(&self) -> bool {
+        self.state.is_ended() || self.state == TaskStatus::Error
+    }
+}
+
+impl ChildRecord {
+    fn child(&self) -> Child {
+        Child {
+            id: self.id,
+            state: self.state,
+        }
+    }
+}
+
+/// What is to be done for a step of the parent, whose children are these.
+pub fn child_actions(
+    parent: &Task,
+    index: StepIndex,
+    children: &[ChildRecord],
+) -> Vec<ChildAction> {
+    let live = || children.iter().filter(|child| !child.state.is_ended());
+    if parent.status() == TaskStatus::Cancelled {
+        return live().map(|child| ChildAction::Cancel(child.id)).collect();
+    }
+    if !parent.has(index) {
+        return Vec::new();
+    }
+    let definition = parent.definition(index);
+    if let Some(undo) = definition.undo.filter(|undo| parent.has(*undo))
+        && parent.waits_for_child(undo)
+    {
+        return undo_actions(parent, undo, children);
+    }
+    if !parent.waits_for_child(index) {
+        return Vec::new();
+    }
+    let step = parent.step(index);
+    let attempt = step.attempt;
+    let Some(child) = children.iter().find(|child| child.attempt == attempt) else {
+        return vec![ChildAction::Make(attempt)];
+    };
+    if child.state.is_ended() {
+        return vec![ChildAction::Report {
+            step: index,
+            attempt,
+            news: News::Ended(Some(child.child())),
+        }];
+    }
+    let is_in_error = child.state == TaskStatus::Error;
+    let undoes_errors = || {
+        let rule = definition.child_rule();
+        rule.is_some_and(|rule| rule.on_error == OnChildError::Undo)
+    };
+    let mut actions = Vec::new();
+    if !child.is_undone && (parent.undo.is_some() || is_in_error && undoes_errors()) {
+        actions.push(ChildAction::Undo {
+            child: child.id,
+            // An operator may have resolved it in the meantime.
+            if_version: parent.undo.is_none().then_some(child.version),
+            blocks: None,
+        });
+    }
+    actions.extend(news(index, step, child));
+    actions
+}
+
+fn undo_actions(parent: &Task, undo: StepIndex, children: &[ChildRecord]) -> Vec<ChildAction> {
+    let step = parent.step(undo);
+    let attempt = step.attempt;
+    let is_left =
+        |child: &&ChildRecord| child.state == TaskStatus::Processed || !child.state.is_ended();
+    let left: Vec<_> = children.iter().filter(is_left).collect();
+    let index = parent.subject(undo);
+    if let Some(child) = &parent.step(index).child
+        && child.state != TaskStatus::Cancelled
+        && !children.iter().any(|record| record.id == child.id)
+    {
+        return vec![ChildAction::Report {
+            step: undo,
+            attempt,
+            news: News::Lost(child.id),
+        }];
+    }
+    if left.is_empty() {
+        let newest = children.iter().max_by_key(|child| child.attempt);
+        return vec![ChildAction::Report {
+            step: undo,
+            attempt,
+            news: News::Ended(newest.map(ChildRecord::child)),
+        }];
+    }
+    let is_asked = |child: &&&ChildRecord| child.state == TaskStatus::Processed || !child.is_undone;
+    let undone = left.iter().filter(is_asked).map(|child| ChildAction::Undo {
+        child: child.id,
+        if_version: None,
+        blocks: Some((undo, attempt)),
+    });
+    let mut actions: Vec<_> = undone.collect();
+    if let Some(child) = left
+        .iter()
+        .max_by_key(|child| child.state == TaskStatus::Error)
+    {
+        actions.extend(news(undo, step, child));
+    }
+    actions
+}
+
+/// The step is informed when its child comes to need an operator, and when it does not any more.
+fn news(index: StepIndex, step: &Step, child: &ChildRecord) -> Option<ChildAction> {
+    let known = step.child.as_ref();
+    let was_in_error = known.is_some_and(|known| known.state == TaskStatus::Error);
+    let is_in_error = child.state == TaskStatus::Error;
+    let is_same = known.is_some_and(|known| known.id == child.id);
+    (was_in_error != is_in_error || is_in_error && !is_same).then(|| ChildAction::Report {
+        step: index,
+        attempt: step.attempt,
+        news: News::State(child.child()),
+    })
+}
+
+impl Task {
+    /// Whether the step has begun, and waits for its child: to be made and to end, or to be undone.
+    pub fn waits_for_child(&self, index: StepIndex) -> bool {
+        self.is_event(index) && self.definition(index).has_child()
+    }
+
+    /// The steps, among those that changed, whose children are to be looked at.
+    pub fn steps_to_look_at(&self, changed: &[StepIndex]) -> Vec<StepIndex> {
+        let mut steps = Vec::new();
+        for index in changed.iter().copied() {
+            let definition = self.definition(index);
+            let step = self.step(index);
+            let is_live = (step.child.as_ref()).is_some_and(|child| !child.state.is_ended());
+            let has_begun = definition.has_child() && step.attempt > Attempt::default();
+            let is_watched = match step.status() {
+                StepStatus::Processing | StepStatus::Cancelled => has_begun,
+                _ => false,
+            };
+            let index = self.subject(index);
+            if (is_live || is_watched) && !steps.contains(&index) {
+                steps.push(index);
+            }
+        }
+        steps
+    }
+
+    /// Whether the step ends when the time of the task is over. A child has a time limit of its own, which is no later:
+    /// it decides what becomes of the step, unless all is to be undone.
+    pub(super) fn ends_at_limit(&self, index: StepIndex) -> bool {
+        if index.at() >= self.steps.len() || !self.step(index).is_live() {
+            return false;
+        }
+        !self.waits_for_child(index)
+            || self.details.definition.policies.on_deadline == Some(Policy::Undo)
+                && self.passed_pivot().is_none()
+    }
+
+    /// What the child of a step is submitted with. The error is the definition's or the data's fault, in words for an
+    /// operator.
+    pub fn child_details(
+        &self,
+        index: StepIndex,
+        workflow: &ChildWorkflow,
+        id: TaskId,
+        now: Timestamp,
+    ) -> Result<Details, String> {
+        let rule = self.definition(index).child_rule();
+        let rule: &ChildRule = rule.ok_or("the step has no task")?;
+        let step = self.step(index);
+        let own = self.details.parent.as_ref();
+        let depth = own.map_or(0, |parent| parent.depth) + 1;
+        if depth > MOST_DEPTH {
+            return Err(format!(
+                "its task would be {depth} levels below the one that was submitted, and at most {MOST_DEPTH} are allowed: a workflow may contain itself, or others that contain it"
+            ));
+        }
+        let left = self.limit().map(|limit| limit.since(now));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err("the complete-by of the task has passed".to_owned());
+        }
+        let budget = Budget::evaluation();
+        let fields = rule.render(&self.scope(index, &budget));
+        let fields = fields.map_err(|error| format!("its task could not be made: {error}"))?;
+        let own_within = rule.complete_within.or(workflow.complete_within);
+        let left = left.map(Span::from);
+        let trace = self.details.trace.as_ref();
+        Ok(Details {
+            id,
+            key: fields.key.map(Arc::from),
+            workflow: Some(workflow.workflow.clone()),
+            definition: workflow.definition.clone(),
+            input: match &step.body {
+                Some(input) => input.clone(),
+                None => fields.input,
+            },
+            labels: fields.labels.into_iter().collect(),
+            priority: self.details.priority,
+            complete_within: match (own_within, left) {
+                (Some(own), Some(left)) => Some(own.min(left)),
+                (own, left) => own.or(left),
+            },
+            start_at: None,
+            trace: Some(Trace {
+                id: self.trace_id(),
+                flags: trace.map_or(SAMPLED, |trace| trace.flags),
+                state: trace.and_then(|trace| trace.state.clone()),
+            }),
+            reply_to: None,
+            parent: Some(Box::new(ParentStep {
+                task: self.id(),
+                step: self.definition(index).name.clone(),
+                index,
+                attempt: step.attempt,
+                root: self.root(),
+                depth,
+            })),
+        })
+    }
+
+    /// The task that was submitted, of which this is a descendant; or itself.
+    pub fn root(&self) -> TaskId {
+        let parent = self.details.parent.as_ref();
+        parent.map_or(self.id(), |parent| parent.root)
+    }
+
+    pub(super) fn is_event(&self, index: StepIndex) -> bool {
+        match &self.step(index).state {
+            StepState::Processing { held_by, .. } => {
+                *held_by == crate::open_reply::StepHolder::Event
+            }
+            _ => false,
+        }
+    }
+}
+
+/// As a task without a trace is.
+const SAMPLED: u8 = 1;
+
+/// The workflow of a child, at hand.
+#[derive(Clone, Debug)]
+pub struct ChildWorkflow {
+    pub workflow: WorkflowRef,
+    pub definition: Arc<crate::definition::Definition>,
+    pub complete_within: Option<Span>,
+}
+
+impl ChildReport {
+    /// As a command for the parent.
+    pub fn to(self, step: StepIndex, attempt: Attempt) -> Command {
+        Command::ChildReport {
+            step,
+            attempt,
+            report: self,
+        }
+    }
+}

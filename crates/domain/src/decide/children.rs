@@ -1,0 +1,164 @@
+//! Steps that have tasks of their own: they begin as soon as they are ready, and are informed of their children.
+
+use std::sync::Arc;
+
+use super::{Draft, fault};
+use crate::{
+    child::{Child, ChildEnd, ChildReport},
+    command::Refusal,
+    fault::FaultKind,
+    history::{Actor, Event},
+    ids::{Attempt, StepIndex},
+    payload::Payload,
+    step::StepState,
+    task::{Details, TaskStatus},
+    time::{Span, Timestamp},
+};
+
+impl Draft {
+    /// Whether a child may be made now for this attempt of a step.
+    pub fn check_child(&self, index: StepIndex, attempt: Attempt) -> Result<(), Refusal> {
+        self.check_fence(index, attempt)?;
+        let is_forward = self.task.is_current(index) && self.task.undo.is_none();
+        if is_forward && self.task.waits_for_child(index) && self.task.step(index).child.is_none() {
+            return Ok(());
+        }
+        Err(self.refuse_step(index, "it has its task already, or needs none"))
+    }
+
+    /// A child is made in the same transaction.
+    pub(super) fn begin_child(
+        &mut self,
+        index: StepIndex,
+        attempt: Attempt,
+        child: &Arc<Details>,
+        by: &Actor,
+    ) -> Result<(), Refusal> {
+        self.check_child(index, attempt)?;
+        let reason = match &child.workflow {
+            Some(workflow) => format!(
+                "its task is {}, of workflow {} version {}",
+                child.id, workflow.name, workflow.version
+            ),
+            None => format!("its task is {}", child.id),
+        };
+        self.task.step_mut(index).child = Some(Box::new(Child {
+            id: child.id,
+            state: TaskStatus::Pending,
+        }));
+        self.say_child(index, "step.child", reason, by);
+        Ok(())
+    }
+
+    pub(super) fn child_report(
+        &mut self,
+        index: StepIndex,
+        attempt: Attempt,
+        report: ChildReport,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        self.check_fence(index, attempt)?;
+        if !self.task.waits_for_child(index) {
+            return Err(self.refuse_step(index, "it waits for no task"));
+        }
+        match report {
+            ChildReport::State(child) => {
+                let (id, state) = (child.id, child.state);
+                self.task.step_mut(index).child = Some(Box::new(child));
+                match state {
+                    TaskStatus::Error => {
+                        let reason = format!("its task {id} is in error and needs an operator");
+                        self.say_child(index, "step.child_error", reason, by);
+                    }
+                    _ => {
+                        let reason = format!("its task {id} goes on");
+                        self.say_child(index, "step.child_resumed", reason, by);
+                    }
+                }
+            }
+            ChildReport::Refused(message) => {
+                let fault = fault(FaultKind::Permanent, message, now);
+                self.refused(index, fault, by, now);
+            }
+            ChildReport::Ended { child, end } => {
+                let id = child.as_ref().map(|child| child.id.to_string());
+                let id = id.unwrap_or_default();
+                if let Some(child) = child {
+                    self.task.step_mut(index).child = Some(Box::new(child));
+                }
+                self.child_ended(index, &id, end, by, now);
+            }
+        }
+        Ok(())
+    }
+
+    fn child_ended(
+        &mut self,
+        index: StepIndex,
+        id: &str,
+        end: ChildEnd,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        if self.task.definition(index).undoes.is_some() {
+            self.succeed(index, Payload::null(), None, by, now);
+            return;
+        }
+        let message = match end {
+            ChildEnd::Processed(output) => {
+                self.succeed(index, output, None, by, now);
+                return;
+            }
+            ChildEnd::Undone(Some(why)) => format!("its task {id} was undone: {why}"),
+            ChildEnd::Undone(None) => format!("its task {id} was undone"),
+            ChildEnd::Cancelled => {
+                format!("its task {id} was cancelled, and what it had done remains")
+            }
+        };
+        if self.is_left_behind(index) {
+            self.abandon(index, &message, by, now);
+            self.open_undos(by, now);
+            self.settle(by, None, now);
+            return;
+        }
+        let fault = fault(FaultKind::Permanent, message, now);
+        self.refused(index, fault, by, now);
+    }
+
+    /// Children have time limits of their own, so the step has none that it could miss.
+    pub(super) fn renew_wait_for_child(&mut self, index: StepIndex, now: Timestamp) {
+        if let StepState::Processing { complete_by, .. } = &mut self.task.step_mut(index).state {
+            *complete_by = now + Span::LONGEST;
+        }
+        self.touch(index);
+    }
+
+    /// The task is undone: a child that was not made never is, and the other is to be undone first.
+    pub(super) fn leave_child(&mut self, index: StepIndex, by: &Actor, now: Timestamp) {
+        match self.task.step(index).child {
+            None => self.abandon(index, "the task is undone", by, now),
+            Some(_) => self.touch(index),
+        }
+    }
+
+    fn say_child(&mut self, index: StepIndex, kind: &'static str, reason: String, by: &Actor) {
+        let step = self.task.step(index);
+        let status = step.status().as_str();
+        self.events.push(Event {
+            kind: kind.into(),
+            step: Some(self.task.definition(index).name.clone()),
+            attempt: Some(step.attempt),
+            from: Some(status.into()),
+            to: status.into(),
+            by: by.clone(),
+            reason: Some(reason),
+            ready_at: None,
+            failure_count: None,
+            effect: crate::fault::Effect::Known,
+            error: None,
+            versions: None,
+        });
+        self.touch(index);
+    }
+}

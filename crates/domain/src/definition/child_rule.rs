@@ -1,0 +1,226 @@
+//! A step that is done by a task of its own: which workflow, with which input.
+
+use crate::{
+    fields::{FieldFault, Fields, text},
+    ids::WorkflowName,
+    payload::Payload,
+    task::{LONGEST_NAME, MOST_LABELS},
+    template::{JsonTemplate, Origin, Reads, RenderError, Scope, Template},
+    time::Span,
+};
+
+/// What the task of a step is made from.
+#[derive(Debug)]
+pub struct ChildRule {
+    pub workflow: WorkflowName,
+    /// `None`: the latest when the task is made.
+    pub version: Option<u32>,
+    /// `None`: null.
+    input: Option<JsonTemplate>,
+    key: Option<Template>,
+    labels: Vec<(String, Template)>,
+    /// The time limit of the task; `None`: its workflow's, if that has one.
+    pub complete_within: Option<Span>,
+    pub on_error: OnChildError,
+}
+
+/// What a step does while its task needs an operator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum OnChildError {
+    /// It waits for the operator.
+    Wait,
+    /// It has the task undone, and fails once that is done.
+    Undo,
+}
+
+impl OnChildError {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
+}
+
+/// What a child is submitted with, of all that its step says.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ChildFields {
+    pub input: Payload,
+    pub key: Option<String>,
+    pub labels: Vec<(String, String)>,
+}
+
+impl ChildRule {
+    pub fn render(&self, scope: &Scope<'_>) -> Result<ChildFields, RenderError> {
+        let named = |name: &str, value: String| match value.chars().count() > LONGEST_NAME {
+            true => Err(RenderError::new(
+                name,
+                "its value is longer than 255 characters",
+            )),
+            false => Ok(value),
+        };
+        let input = match &self.input {
+            // What was rendered as JSON is JSON.
+            Some(input) => Payload::parse(input.render(scope)?).unwrap_or_else(Payload::null),
+            None => Payload::null(),
+        };
+        let key = self.key.as_ref().map(|key| key.render_text(scope));
+        let key = key.transpose()?.map(|key| named("task.key", key));
+        let labels = self.labels.iter().map(|(label, value)| {
+            let value = named(&format!("task.labels.{label}"), value.render_text(scope)?)?;
+            Ok((label.clone(), value))
+        });
+        Ok(ChildFields {
+            input,
+            key: key.transpose()?,
+            labels: labels.collect::<Result<_, RenderError>>()?,
+        })
+    }
+
+    /// What its templates read, with their JSON pointers from the step on, written with dots.
+    pub fn expressions(&self) -> Vec<(String, Reads)> {
+        let mut all = Vec::new();
+        if let Some(input) = &self.input {
+            all.extend(input.reads().map(|(pointer, reads)| {
+                (format!("task.input{}", pointer.replace('/', ".")), reads)
+            }));
+        }
+        let key = self.key.iter().map(|key| ("task.key".to_owned(), key));
+        let labels = self.labels.iter();
+        let labels = labels.map(|(label, value)| (format!("task.labels.{label}"), value));
+        for (pointer, template) in key.chain(labels) {
+            if !template.is_literal() {
+                all.push((pointer, template.reads()));
+            }
+        }
+        all
+    }
+}
+
+/// Reads the field `task` of a step, and notes what its expressions look at.
+pub(super) fn read(
+    step: &mut Fields<'_>,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+) -> Option<ChildRule> {
+    let complete_within = match step.peek("task").is_some() {
+        true => step.span("complete_within", Span::from_millis(100)..=Span::LONGEST),
+        false => None,
+    };
+    let mut fields = step.object("task")?;
+    if fields.peek("workflow").is_none() {
+        fields.missing("workflow", "name a workflow");
+    }
+    let workflow = workflow(&mut fields);
+    let version = fields.integer("version", 1..=i64::from(u32::MAX));
+    let input = input(&mut fields, origin, reads);
+    let key = fields.string("key", usize::MAX).and_then(|source| {
+        let pointer = fields.pointer("key");
+        let parsed = template(&source, pointer, origin, reads);
+        parsed.map_err(|fault| fields.extend([fault])).ok()
+    });
+    let labels = labels(&mut fields, origin, reads);
+    let on_error = fields.choice("on_error", OnChildError::ALL);
+    if let Err(faults) = fields.finish() {
+        step.extend(faults);
+        return None;
+    }
+    Some(ChildRule {
+        workflow: workflow?,
+        version: version.and_then(|version| u32::try_from(version).ok()),
+        input,
+        key,
+        labels,
+        complete_within,
+        on_error: on_error.unwrap_or(OnChildError::Wait),
+    })
+}
+
+fn workflow(fields: &mut Fields<'_>) -> Option<WorkflowName> {
+    let name = fields.string("workflow", 64)?;
+    if name.contains(['{', '}']) {
+        fields.fault(
+            "workflow",
+            "cannot contain expressions: use one step for each workflow, with `when`",
+        );
+        return None;
+    }
+    if name.is_empty() {
+        fields.fault("workflow", "is empty: name a workflow");
+        return None;
+    }
+    Some(WorkflowName::new(name))
+}
+
+fn input(
+    fields: &mut Fields<'_>,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+) -> Option<JsonTemplate> {
+    let raw = fields.raw("input")?;
+    let pointer = fields.pointer("input");
+    match JsonTemplate::parse(&Payload::new(raw), origin) {
+        Ok(template) => {
+            for (inside, read) in template.reads() {
+                reads.push((format!("{pointer}{inside}"), read));
+            }
+            Some(template)
+        }
+        Err(faults) => {
+            fields.extend(faults.into_iter().map(|fault| {
+                FieldFault::new(format!("{pointer}{}", fault.pointer), fault.message)
+            }));
+            None
+        }
+    }
+}
+
+fn template(
+    source: &str,
+    pointer: String,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+) -> Result<Template, FieldFault> {
+    let template = match Template::parse(source, origin) {
+        Ok(template) => template,
+        Err(message) => return Err(FieldFault::new(pointer, message)),
+    };
+    if template.is_literal() && source.chars().count() > LONGEST_NAME {
+        let message = format!("is longer than {LONGEST_NAME} characters");
+        return Err(FieldFault::new(pointer, message));
+    }
+    reads.push((pointer, template.reads()));
+    Ok(template)
+}
+
+fn labels(
+    fields: &mut Fields<'_>,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+) -> Vec<(String, Template)> {
+    let given = fields.entries("labels");
+    let mut labels: Vec<(String, Template)> = Vec::new();
+    if given.len() > MOST_LABELS {
+        let message = format!("{} labels are too many: at most {MOST_LABELS}", given.len());
+        fields.fault("labels", message);
+        return labels;
+    }
+    for (name, pointer, value) in given {
+        let fault = |message: String| FieldFault::new(pointer.clone(), message);
+        let label = match text(value.get()) {
+            _ if name.is_empty() || name.chars().count() > LONGEST_NAME => Err(fault(format!(
+                "the name of a label has 1 to {LONGEST_NAME} characters"
+            ))),
+            _ if labels.iter().any(|(known, _)| *known == name) => {
+                Err(fault("is set twice: remove one".to_owned()))
+            }
+            None => Err(fault("must be a string".to_owned())),
+            Some(source) => template(&source, pointer.clone(), origin, reads),
+        };
+        match label {
+            Ok(value) => labels.push((name, value)),
+            Err(fault) => fields.extend([fault]),
+        }
+    }
+    labels
+}

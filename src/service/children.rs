@@ -1,0 +1,379 @@
+//! Keeps steps and their tasks, the children, in agreement: makes children, has them undone or cancelled with their parents,
+//! and informs parents of what has become of them. The record says what is to be done, and a mark in it where to look; it
+//! does not matter how often, or by which instances, that is done.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use tracing::{debug, warn};
+
+use super::loops::{NextRound, PeriodicLoop};
+use crate::{
+    api::WorkflowCache,
+    domain::{
+        Actor, Attempt, ChildAction, ChildEnd, ChildReport, ChildWorkflow, Command, Details,
+        InstanceId, MOST_DESCENDANTS, News, Payload, Refusal, SchemaOwner, Span, StepIndex, Task,
+        TaskId, TaskStatus, child_actions, task_output,
+    },
+    instance::Hold,
+    store::{Apply, ChildMark, CommandError, Store, StoreError},
+};
+
+/// How many steps are looked at in one round.
+const AT_ONCE: usize = 64;
+/// While no step is marked, as far as is known: changes that are saved here wake the loop.
+const IDLE: Duration = Duration::from_secs(10);
+/// When a step is looked at again at which something failed.
+const AGAIN_AFTER: Span = Span::from_millis(2000);
+
+pub(super) struct ChildrenLoop {
+    store: Store,
+    workflows: Arc<WorkflowCache>,
+    hold: Arc<Hold>,
+    actor: Actor,
+}
+
+/// What came of a look at a step.
+enum Looked {
+    Agrees,
+    /// It changed meanwhile, or something could not be done just now.
+    Later,
+}
+
+impl ChildrenLoop {
+    pub fn new(
+        store: Store,
+        workflows: Arc<WorkflowCache>,
+        hold: Arc<Hold>,
+        instance: &InstanceId,
+    ) -> Self {
+        Self {
+            store,
+            workflows,
+            hold,
+            actor: Actor::scheduler(instance.as_str()),
+        }
+    }
+
+    async fn marks(&self) -> Result<Vec<ChildMark>, StoreError> {
+        let (steps, is_due) = self.store.marked.take(AT_ONCE);
+        let reader = &self.store.housekeeping;
+        let known = steps
+            .iter()
+            .map(|(task, step)| reader.child_mark(*task, *step));
+        let mut marks = Vec::new();
+        for mark in join_all(known).await {
+            marks.extend(mark?);
+        }
+        if is_due {
+            let due = reader.due_child_marks(reader.now().await?, AT_ONCE).await?;
+            if due.len() == AT_ONCE {
+                self.store.marked.expect_due();
+            }
+            for mark in due {
+                if !marks
+                    .iter()
+                    .any(|known| known.is_of(mark.parent, mark.step))
+                {
+                    marks.push(mark);
+                }
+            }
+        }
+        Ok(marks)
+    }
+
+    /// Compares the record of a step with those of its children.
+    async fn look(&self, mark: &ChildMark) -> Result<Looked, StoreError> {
+        let reader = &self.store.housekeeping;
+        // The parent first: what it is told of a child cannot be older than what it knows.
+        let Some(parent) = reader.task(mark.parent).await? else {
+            return Ok(Looked::Agrees);
+        };
+        let children = reader.children_of_step(mark.parent, mark.step).await?;
+        let mut looked = Looked::Agrees;
+        for action in child_actions(&parent, mark.step, &children) {
+            if let Looked::Later = self.act(&parent, mark.step, action).await? {
+                looked = Looked::Later;
+            }
+        }
+        Ok(looked)
+    }
+
+    async fn act(
+        &self,
+        parent: &Task,
+        step: StepIndex,
+        action: ChildAction,
+    ) -> Result<Looked, StoreError> {
+        let id = parent.id();
+        match action {
+            ChildAction::Make(attempt) => self.make(parent, step, attempt).await,
+            ChildAction::Cancel(child) => {
+                let reason = Some(format!("its parent, task {id}, was cancelled"));
+                let cancelled = self.apply(child, Command::Cancel { reason }, None).await;
+                looked(cancelled)
+            }
+            ChildAction::Undo {
+                child,
+                if_version,
+                blocks,
+            } => {
+                let name = &parent.definition(step).name;
+                let reason = match parent.undo {
+                    Some(_) => format!("its parent, task {id}, is undone"),
+                    None => format!("it is in error, and step {name} of task {id} has it undone"),
+                };
+                let undo = Command::Undo {
+                    reason: Some(reason),
+                };
+                match (self.apply(child, undo, if_version).await, blocks) {
+                    (
+                        Err(CommandError::Refused {
+                            refusal:
+                                refusal @ (Refusal::PastPivot { .. } | Refusal::UndoExpired { .. }),
+                            ..
+                        }),
+                        Some((undo, attempt)),
+                    ) => {
+                        let message = format!("its task {child} cannot be undone: {refusal}");
+                        self.report(id, undo, attempt, ChildReport::Refused(message))
+                            .await
+                    }
+                    (undone, _) => looked(undone),
+                }
+            }
+            ChildAction::Report {
+                step,
+                attempt,
+                news,
+            } => match self.report_of(news).await? {
+                Some(report) => self.report(id, step, attempt, report).await,
+                None => Ok(Looked::Later),
+            },
+        }
+    }
+
+    /// `None`: the child has changed meanwhile.
+    async fn report_of(&self, news: News) -> Result<Option<ChildReport>, StoreError> {
+        let child = match news {
+            News::State(child) => return Ok(Some(ChildReport::State(child))),
+            News::Lost(child) => {
+                let message =
+                    format!("its task {child} was deleted, so it can no longer be undone");
+                return Ok(Some(ChildReport::Refused(message)));
+            }
+            News::Ended(None) => {
+                let end = ChildEnd::Undone(None);
+                return Ok(Some(ChildReport::Ended { child: None, end }));
+            }
+            News::Ended(Some(child)) => child,
+        };
+        let Some(task) = self.store.housekeeping.task(child.id).await? else {
+            return Ok(None);
+        };
+        let end = match task.status() {
+            TaskStatus::Processed => {
+                let output = task_output(&task).and_then(Result::ok);
+                ChildEnd::Processed(output.unwrap_or_else(Payload::null))
+            }
+            TaskStatus::Undone => ChildEnd::Undone(task.undo.as_ref().and_then(|undo| {
+                let error = undo.error.as_ref().map(|fault| match &fault.step {
+                    Some(step) => format!("step {step}: {}", fault.message),
+                    None => fault.message.clone(),
+                });
+                error.or_else(|| undo.reason.clone())
+            })),
+            TaskStatus::Cancelled => ChildEnd::Cancelled,
+            _ => return Ok(None),
+        };
+        let child = Some(crate::domain::Child {
+            state: task.status(),
+            ..child
+        });
+        Ok(Some(ChildReport::Ended { child, end }))
+    }
+
+    async fn make(
+        &self,
+        parent: &Task,
+        step: StepIndex,
+        attempt: Attempt,
+    ) -> Result<Looked, StoreError> {
+        self.store.health.check_submission()?;
+        let refuse = |message: String| {
+            self.report(parent.id(), step, attempt, ChildReport::Refused(message))
+        };
+        let child = match self.details(parent, step).await? {
+            Ok(details) => Arc::new(details),
+            Err(message) => return refuse(message).await,
+        };
+        let begin = Command::BeginChild {
+            step,
+            attempt,
+            child,
+        };
+        match self.apply(parent.id(), begin, None).await {
+            Err(error @ CommandError::TaskLimit { .. }) => {
+                refuse(format!("its task was refused: {error}")).await
+            }
+            begun => looked(begun),
+        }
+    }
+
+    /// The task of a step, or why there cannot be one.
+    async fn details(
+        &self,
+        parent: &Task,
+        step: StepIndex,
+    ) -> Result<Result<Details, String>, StoreError> {
+        let reader = &self.store.housekeeping;
+        let Some(rule) = parent.definition(step).child_rule() else {
+            return Ok(Err("the step has no task".to_owned()));
+        };
+        let (name, version) = (&rule.workflow, rule.version);
+        let found = self.workflows.resolve(&self.store, reader, name, version);
+        let Some(found) = found.await? else {
+            return Ok(Err(match version {
+                None => format!(
+                    "workflow {name:?} does not exist: register it with PUT /v1/workflows/{name}, and retry the step"
+                ),
+                Some(version) => format!(
+                    "workflow {name:?} has no version {version}; GET /v1/workflows/{name} shows the latest"
+                ),
+            }));
+        };
+        if reader.descendants(parent.root()).await? >= MOST_DESCENDANTS {
+            return Ok(Err(format!(
+                "there are {MOST_DESCENDANTS} tasks below task {} already, which is the most",
+                parent.root()
+            )));
+        }
+        let workflow = ChildWorkflow {
+            workflow: found.workflow,
+            definition: found.definition,
+            complete_within: found.complete_within,
+        };
+        let (id, now) = (self.store.new_task_id(), reader.now().await?);
+        let details = match parent.child_details(step, &workflow, id, now) {
+            Ok(details) => details,
+            Err(message) => return Ok(Err(message)),
+        };
+        Ok(match input_faults(&details).await {
+            None => Ok(details),
+            Some(faults) => Err(format!(
+                "its input does not match the schema of workflow {name:?}: {faults}"
+            )),
+        })
+    }
+
+    async fn report(
+        &self,
+        parent: TaskId,
+        step: StepIndex,
+        attempt: Attempt,
+        report: ChildReport,
+    ) -> Result<Looked, StoreError> {
+        let command = report.to(step, attempt);
+        looked(self.apply(parent, command, None).await)
+    }
+
+    async fn apply(
+        &self,
+        task: TaskId,
+        command: Command,
+        if_version: Option<u64>,
+    ) -> Result<(), CommandError> {
+        let apply = Apply {
+            task,
+            command,
+            by: self.actor.clone(),
+            if_version,
+            idempotency: None,
+        };
+        self.store.apply(apply).await.map(|_| ())
+    }
+}
+
+/// A refusal is no fault: the record has moved on, and whatever moved it has marked the step again if that matters.
+fn looked(applied: Result<(), CommandError>) -> Result<Looked, StoreError> {
+    match applied {
+        Ok(()) => Ok(Looked::Agrees),
+        Err(CommandError::Store(error)) => Err(error),
+        Err(CommandError::VersionMismatch { .. } | CommandError::Panicked) => Ok(Looked::Later),
+        Err(error) => {
+            debug!(%error, "a step or its task has moved on");
+            Ok(Looked::Agrees)
+        }
+    }
+}
+
+/// The most that is said of faults: the message stands in the history of the parent.
+const MOST_FAULTS: usize = 5;
+
+async fn input_faults(details: &Details) -> Option<String> {
+    let schema = details.definition.input_schema.as_ref()?;
+    let checked = match schema.is_costly(&details.input, SchemaOwner::Workflow) {
+        false => schema.check(&details.input, "/input", SchemaOwner::Workflow),
+        true => {
+            let (definition, input) = (details.definition.clone(), details.input.clone());
+            let check = move || match &definition.input_schema {
+                Some(schema) => schema.check(&input, "/input", SchemaOwner::Workflow),
+                None => Ok(()),
+            };
+            match tokio::task::spawn_blocking(check).await {
+                Ok(checked) => checked,
+                Err(_) => return Some("it could not be checked".to_owned()),
+            }
+        }
+    };
+    let faults = checked.err()?;
+    let words = faults.iter().take(MOST_FAULTS).map(ToString::to_string);
+    Some(words.collect::<Vec<_>>().join("; "))
+}
+
+impl PeriodicLoop for ChildrenLoop {
+    const NAME: &'static str = "children";
+    const LONGEST_REST: Duration = Duration::from_secs(5);
+
+    fn interval(&self) -> Duration {
+        Duration::from_millis(200)
+    }
+
+    async fn round(&mut self) -> Result<NextRound, StoreError> {
+        if self.hold.is_held() {
+            return Ok(NextRound::AfterInterval);
+        }
+        let marks = self.marks().await?;
+        if marks.is_empty() {
+            return Ok(NextRound::After(IDLE));
+        }
+        let (mut done, mut later) = (Vec::new(), Vec::new());
+        let mut failed = None;
+        let looks = marks.iter().map(|mark| self.look(mark));
+        for (mark, looked) in marks.iter().zip(join_all(looks).await) {
+            match looked {
+                Ok(Looked::Agrees) => done.push(*mark),
+                Ok(Looked::Later) => later.push(*mark),
+                Err(error) => {
+                    if error.is_of_one_task() {
+                        warn!(task = %mark.parent, %error, "a step cannot be compared with its task");
+                    } else {
+                        failed = Some(error);
+                    }
+                    later.push(*mark);
+                }
+            }
+        }
+        self.store
+            .clear_child_marks(done, later, AGAIN_AFTER)
+            .await?;
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(NextRound::AfterInterval),
+        }
+    }
+
+    async fn woken(&mut self) {
+        self.store.marked.woken().await;
+    }
+}

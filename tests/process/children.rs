@@ -1,0 +1,520 @@
+//! Steps that have tasks of their own.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::harness::{
+    Act, Api, Gate, Provost, Remote, Seen, kinds, new_database, setups, sql, step, until,
+};
+
+/// A workflow with one call that can be undone, whose output names the order that it was for.
+fn shipping(url: &str) -> Value {
+    json!({
+        "output": { "parcel": "{{ steps.pack.output.id }}", "order": "{{ input.order }}" },
+        "steps": [{
+            "name": "pack", "url": url, "request": { "path": "/pack" },
+            "on_permanent": "undo",
+            "undo": { "request": { "method": "DELETE", "path": "/pack/{{ output.id }}" } },
+        }],
+    })
+}
+
+/// Three steps: a call, the task, and a call that reads its output.
+fn order(url: &str) -> Value {
+    json!({
+        "input": { "order": 7 },
+        "steps": [
+            { "name": "reserve", "url": url, "request": { "path": "/reserve" }, "on_permanent": "undo",
+              "undo": { "request": { "method": "DELETE", "path": "/reserve" } } },
+            { "name": "ship", "on_permanent": "undo",
+              "task": { "workflow": "ship", "key": "parcel-{{ input.order }}", "input": { "order": "{{ input.order }}" },
+                        "labels": { "order": "{{ input.order }}" } } },
+            { "name": "mail", "url": url, "on_permanent": "undo",
+              "request": { "path": "/mail", "body": { "parcel": "{{ steps.ship.output.parcel }}" } } },
+        ],
+    })
+}
+
+async fn register(api: &Api, name: &str, workflow: &Value) {
+    let answer = api.put(&format!("/v1/workflows/{name}"), workflow).await;
+    assert!(answer.status < 300, "{answer:?}");
+}
+
+fn calls(remote: &Remote) -> Vec<String> {
+    let calls = remote.ledger().into_iter();
+    calls
+        .map(|seen| format!("{} {}", seen.method, seen.path))
+        .collect()
+}
+
+/// Does what `act` says of some calls, and all others well.
+async fn service(act: impl Fn(&Seen) -> Option<Act> + Send + Sync + 'static) -> Remote {
+    Remote::with(move |seen| act(seen).unwrap_or_else(|| Act::Ok(json!({ "id": "p1" })))).await
+}
+
+/// The child of a step, once there is one.
+async fn child(api: &Api, parent: &str, name: &str) -> String {
+    until(true, async || {
+        step(&api.task(parent).await, name)["child"].is_object()
+    })
+    .await;
+    let task = api.task(parent).await;
+    step(&task, name)["child"]["id"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+async fn state(api: &Api, id: &str) -> String {
+    api.task(id).await["state"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn the_end_of_its_task_is_the_result_of_a_step() {
+    for setup in setups().await {
+        let remote = service(|_| None).await;
+        let provost = setup.start().await;
+        let api = provost.api();
+        register(api, "ship", &shipping(&remote.url())).await;
+        let mut submission = order(&remote.url());
+        submission["priority"] = json!(5);
+        let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let parent = api.post("/v1/tasks", &submission);
+        let parent = parent.header("traceparent", trace).await.expect(202);
+        let id = parent["id"].as_str().unwrap();
+        let task = api.settled(id).await;
+        assert_eq!(task["state"], "processed", "{task:#}");
+        assert_eq!(task.get("parent"), None);
+        let ship = step(&task, "ship");
+        assert_eq!(ship["kind"], "task");
+        assert_eq!(ship["output"], json!({ "parcel": "p1", "order": 7 }));
+        assert_eq!(ship["child"]["state"], "processed");
+        let child = api.task(ship["child"]["id"].as_str().unwrap()).await;
+        assert_eq!(
+            child["parent"],
+            json!({ "task": id, "step": "ship", "attempt": 1 })
+        );
+        assert_eq!(
+            (&child["key"], &child["priority"], &child["labels"]),
+            (&json!("parcel-7"), &json!(5), &json!({ "order": "7" }))
+        );
+        assert_eq!(child["workflow"], "ship");
+        assert_eq!(
+            calls(&remote),
+            ["POST /reserve", "POST /pack", "POST /mail"]
+        );
+        let ledger = remote.ledger();
+        assert_eq!(ledger[2].body, json!({ "parcel": "p1" }));
+        for seen in &ledger {
+            assert!(
+                seen.header("traceparent")
+                    .contains("4bf92f3577b34da6a3ce929d0e0e4736")
+            );
+        }
+        let history = api.history(child["id"].as_str().unwrap()).await;
+        assert_eq!(history[0]["reason"], format!("for step ship of task {id}"));
+        let history = api.history(id).await;
+        assert!(kinds(&history).contains(&"step.child"));
+        let listed = api.get(&format!("/v1/tasks?parent={id}")).await.expect(200);
+        assert_eq!(listed["items"].as_array().unwrap().len(), 1, "{listed:#}");
+        assert_eq!(listed["items"][0]["id"], child["id"]);
+        assert_eq!(api.metric("provost_tasks").await, 0.0);
+    }
+}
+
+#[tokio::test]
+async fn a_child_is_undone_with_its_parent() {
+    for setup in setups().await {
+        // The last step fails: all before it is undone, the task of a step like a call.
+        let remote = service(|seen| (seen.path == "/mail").then(|| Act::status(400))).await;
+        let provost = setup.start().await;
+        let api = provost.api();
+        register(api, "ship", &shipping(&remote.url())).await;
+        let task = api.run(&order(&remote.url())).await;
+        assert_eq!(task["state"], "undone", "{task:#}");
+        assert_eq!(step(&task, "ship")["state"], "undone");
+        assert_eq!(step(&task, "ship.undo")["state"], "processed");
+        let id = step(&task, "ship")["child"]["id"].as_str().unwrap();
+        let child = api.task(id).await;
+        assert_eq!(child["state"], "undone");
+        let reason = child["undo"]["reason"].as_str().unwrap();
+        assert!(reason.contains("its parent, task"), "{reason}");
+        let all = [
+            "POST /reserve",
+            "POST /pack",
+            "POST /mail",
+            "DELETE /pack/p1",
+            "DELETE /reserve",
+        ];
+        assert_eq!(calls(&remote), all);
+    }
+}
+
+#[tokio::test]
+async fn a_processed_task_is_undone_later_with_its_child() {
+    for setup in setups().await {
+        let remote = service(|_| None).await;
+        let provost = setup.start().await;
+        let api = provost.api();
+        register(api, "ship", &shipping(&remote.url())).await;
+        let task = api.run(&order(&remote.url())).await;
+        let id = task["id"].as_str().unwrap();
+        let plan = api.get(&format!("/v1/tasks/{id}/undo-plan")).await;
+        let plan = plan.expect(200);
+        let child = &step(&task, "ship")["child"]["id"];
+        assert_eq!(plan["calls"][0]["step"], "ship.undo", "{plan:#}");
+        assert_eq!(plan["calls"][0]["task"]["id"], *child);
+        api.command(&format!("/v1/tasks/{id}/undo"))
+            .await
+            .expect(200);
+        let task = api.settled(id).await;
+        assert_eq!(task["state"], "undone", "{task:#}");
+        assert_eq!(state(api, child.as_str().unwrap()).await, "undone");
+    }
+}
+
+#[tokio::test]
+async fn a_child_that_is_undone_fails_its_step_by_policy() {
+    for setup in setups().await {
+        let remote = service(|seen| (seen.path == "/pack").then(|| Act::status(400))).await;
+        let provost = setup.start().await;
+        let api = provost.api();
+        register(api, "ship", &shipping(&remote.url())).await;
+        let task = api.run(&order(&remote.url())).await;
+        assert_eq!(task["state"], "undone", "{task:#}");
+        let error = task["undo"]["error"]["message"].as_str().unwrap();
+        assert!(error.contains("was undone: step pack:"), "{error}");
+        assert_eq!(
+            calls(&remote),
+            ["POST /reserve", "POST /pack", "DELETE /reserve"]
+        );
+        // A retry makes another one.
+        let mut submission = order(&remote.url());
+        submission["steps"][1]["on_permanent"] = json!("error");
+        let task = api.run(&submission).await;
+        assert_eq!(task["state"], "error", "{task:#}");
+        let id = task["id"].as_str().unwrap();
+        let first = step(&task, "ship")["child"]["id"].clone();
+        register(
+            api,
+            "ship",
+            &json!({ "steps": [{ "name": "pack", "url": remote.url() }] }),
+        )
+        .await;
+        api.command(&format!("/v1/tasks/{id}/retry"))
+            .await
+            .expect(200);
+        let task = api.settled(id).await;
+        assert_eq!(task["state"], "processed", "{task:#}");
+        let ship = step(&task, "ship");
+        assert_ne!(ship["child"]["id"], first);
+        assert_eq!(
+            (&ship["attempt"], &ship["output"]),
+            (&json!(2), &Value::Null)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_step_waits_for_the_operator_of_its_task_or_has_it_undone() {
+    for setup in setups().await {
+        let remote = service(|seen| {
+            let fails = seen.path == "/fails" && seen.attempt() < 2;
+            fails.then(|| Act::status(400))
+        })
+        .await;
+        let provost = setup.start().await;
+        let api = provost.api();
+        let mut failing = shipping(&remote.url());
+        let then = json!({ "name": "then", "url": remote.url(), "request": { "path": "/fails" } });
+        failing["steps"].as_array_mut().unwrap().push(then);
+        register(api, "ship", &failing).await;
+        let id = api.submit(&order(&remote.url())).await;
+        let child = child(api, &id, "ship").await;
+        until(
+            json!({ "reason": "child", "task": child, "state": "error" }),
+            async || step(&api.task(&id).await, "ship")["blocked_by"].clone(),
+        )
+        .await;
+        for command in ["skip", "resolve"] {
+            let path = format!("/v1/tasks/{id}/steps/ship/{command}");
+            let refused = api.post(&path, &json!({ "output": 1 })).await;
+            let problem = refused.expect_problem(409, "wrong-step-state");
+            let detail = problem["detail"].as_str().unwrap();
+            assert!(detail.contains("cancel or undo that task"), "{detail}");
+        }
+        api.command(&format!("/v1/tasks/{child}/retry"))
+            .await
+            .expect(200);
+        let task = api.settled(&id).await;
+        assert_eq!(task["state"], "processed", "{task:#}");
+        let history = api.history(&id).await;
+        let of_child: Vec<_> = { kinds(&history).into_iter() }
+            .filter(|kind| kind.starts_with("step.child"))
+            .collect();
+        assert_eq!(of_child[..2], ["step.child", "step.child_error"]);
+
+        let mut submission = order(&remote.url());
+        submission["steps"][1]["task"]["on_error"] = json!("undo");
+        let task = api.run(&submission).await;
+        assert_eq!(task["state"], "undone", "{task:#}");
+        let child = step(&task, "ship")["child"]["id"].as_str().unwrap();
+        assert_eq!(state(api, child).await, "undone");
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_and_an_undo_go_down_to_running_tasks() {
+    for setup in setups().await {
+        let gate = Gate::closed();
+        let remote = service({
+            let gate = gate.clone();
+            move |seen| (seen.path == "/pack").then(|| gate.then(json!({ "id": "p1" })))
+        })
+        .await;
+        let provost = setup.start().await;
+        let api = provost.api();
+        register(api, "ship", &shipping(&remote.url())).await;
+        // One level more.
+        let between = json!({ "steps": [{ "name": "inner", "task": { "workflow": "ship", "input": { "order": 1 } } }] });
+        register(api, "between", &between).await;
+        let mut submission = order(&remote.url());
+        submission["steps"][1]["task"]["workflow"] = json!("between");
+        let mut ids = Vec::new();
+        for _ in 0..2 {
+            let id = api.submit(&submission).await;
+            let middle = child(api, &id, "ship").await;
+            let inner = child(api, &middle, "inner").await;
+            ids.push((id, middle, inner));
+        }
+        remote.paths("/pack", 2).await;
+        let (id, middle, inner) = &ids[0];
+        api.command(&format!("/v1/tasks/{id}/cancel"))
+            .await
+            .expect(200);
+        for task in [middle, inner] {
+            assert_eq!(api.settled(task).await["state"], "cancelled");
+        }
+        let (id, middle, inner) = &ids[1];
+        api.command(&format!("/v1/tasks/{id}/undo"))
+            .await
+            .expect(200);
+        until("undoing".to_owned(), async || state(api, inner).await).await;
+        gate.open();
+        for task in [inner, middle, id] {
+            let task = api.settled(task).await;
+            assert_eq!(task["state"], "undone", "{task:#}");
+        }
+        let undone = calls(&remote)
+            .into_iter()
+            .filter(|call| call.starts_with("DELETE"));
+        let undone: Vec<_> = undone.collect();
+        assert_eq!(undone, ["DELETE /pack/p1", "DELETE /reserve"]);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_made_fails_its_step_with_the_reason() {
+    for setup in setups().await {
+        let remote = service(|_| None).await;
+        let provost = setup.start().await;
+        let api = provost.api();
+        let mut submission = order(&remote.url());
+        submission["steps"][1]["on_permanent"] = json!("error");
+        let task = api.run(&submission).await;
+        let message = task["error"]["message"].as_str().unwrap();
+        assert!(
+            message.contains("workflow \"ship\" does not exist: register it"),
+            "{message}"
+        );
+        let id = task["id"].as_str().unwrap();
+        let mut strict = shipping(&remote.url());
+        strict["input_schema"] = json!({ "required": ["order", "sku"] });
+        register(api, "ship", &strict).await;
+        api.command(&format!("/v1/tasks/{id}/retry"))
+            .await
+            .expect(200);
+        let message = api.settled(id).await["error"]["message"].clone();
+        let message = message.as_str().unwrap();
+        assert!(message.contains("/input/sku: is missing"), "{message}");
+        let skip = format!("/v1/tasks/{id}/steps/ship/skip");
+        api.post(&skip, &json!({})).await.expect(200);
+        let task = api.settled(id).await;
+        // The step after it reads an output that is not there.
+        assert_eq!(step(&task, "ship")["state"], "skipped", "{task:#}");
+        let listed = api.get(&format!("/v1/tasks?parent={id}")).await.expect(200);
+        assert_eq!(listed["items"], json!([]));
+
+        // A workflow that contains itself ends at some depth.
+        let itself = json!({ "steps": [{ "name": "again", "on_permanent": "undo",
+                                          "task": { "workflow": "loop" } }] });
+        register(api, "loop", &itself).await;
+        let task = api.run(&json!({ "workflow": "loop" })).await;
+        assert_eq!(task["state"], "undone", "{task:#}");
+        let message = task["undo"]["error"]["message"].as_str().unwrap();
+        assert!(message.contains("was undone"), "{message}");
+        let all = api
+            .get("/v1/tasks?workflow=loop&limit=100")
+            .await
+            .expect(200);
+        assert_eq!(all["items"].as_array().unwrap().len(), 9);
+    }
+}
+
+/// Each of these has one child that is processed, or undone; what they did is what their services saw.
+async fn agree(api: &Api, remote: &Remote, ids: &[String]) {
+    let mut kept: BTreeMap<String, i32> = BTreeMap::new();
+    for seen in remote.ledger() {
+        let task = seen.header("provost-task").to_owned();
+        *kept.entry(task).or_default() |= match seen.method.as_str() {
+            "DELETE" => 2,
+            _ => 1,
+        };
+    }
+    let mut ends: BTreeMap<String, usize> = BTreeMap::new();
+    for id in ids {
+        let task = api.settled(id).await;
+        let end = task["state"].as_str().unwrap();
+        *ends.entry(end.to_owned()).or_default() += 1;
+        assert!(
+            ["processed", "undone", "cancelled"].contains(&end),
+            "{task:#}"
+        );
+        let children = api.get(&format!("/v1/tasks?parent={id}")).await.expect(200);
+        let children = children["items"].as_array().unwrap().clone();
+        assert!(children.len() <= 1, "{children:#?}");
+        for child in &children {
+            let child_id = child["id"].as_str().unwrap();
+            let child = api.settled(child_id).await;
+            match (end, child["state"].as_str().unwrap()) {
+                ("processed", "processed") => assert_eq!(kept.get(child_id), Some(&1)),
+                ("undone", "undone") => {
+                    let did = kept.get(child_id).copied().unwrap_or_default();
+                    assert_ne!(did, 1, "{child:#}");
+                }
+                ("cancelled", "cancelled" | "processed") => {}
+                (_, other) => panic!("{end} has a child that is {other}: {task:#}\n{child:#}"),
+            }
+        }
+        if end == "processed" {
+            assert_eq!(children.len(), 1);
+        }
+    }
+    println!("{ends:?}");
+}
+
+fn seed() -> u64 {
+    let seed = match std::env::var("PROVOST_TEST_SEED") {
+        Ok(seed) => seed.parse().expect("PROVOST_TEST_SEED is a number"),
+        Err(_) => rand::random(),
+    };
+    println!("PROVOST_TEST_SEED={seed}");
+    seed
+}
+
+/// Submits, undoes and cancels at random, while processes are killed at random.
+async fn kill_at_random(mut instances: Vec<Provost>) {
+    let mut random = StdRng::seed_from_u64(seed());
+    let remote = Remote::with(|seen| match seen.path.as_str() {
+        "/mail"
+            if seen
+                .key()
+                .as_bytes()
+                .first()
+                .is_some_and(|_| seen.body["fails"] == true) =>
+        {
+            Act::status(400)
+        }
+        _ => Act::Ok(json!({ "id": "p1" })),
+    })
+    .await;
+    register(instances[0].api(), "ship", &shipping(&remote.url())).await;
+    let mut ids: Vec<String> = Vec::new();
+    for round in 0..12 {
+        let at = random.random_range(0..instances.len());
+        let api = instances[at].api().clone();
+        for number in 0..12 {
+            let mut submission = order(&remote.url());
+            submission["steps"][2]["request"]["body"]["fails"] = json!(random.random_ratio(1, 4));
+            let key = format!("order-{round}-{number}");
+            let submitted = api.post("/v1/tasks", &submission);
+            if let Ok(answer) = submitted.header("idempotency-key", &key).attempt().await
+                && answer.status == 202
+            {
+                ids.push(answer.body["id"].as_str().unwrap().to_owned());
+            }
+            if random.random_ratio(1, 3) {
+                let id = &ids[random.random_range(0..ids.len())];
+                let command = ["undo", "cancel", "undo"][random.random_range(0..3)];
+                let path = format!("/v1/tasks/{id}/{command}");
+                let _ = api.post(&path, &json!({})).attempt().await;
+            }
+        }
+        sleep(Duration::from_micros(random.random_range(0..60_000))).await;
+        let victim = random.random_range(0..instances.len());
+        instances[victim].kill().await;
+        instances[victim].launch();
+        instances[victim].ready().await;
+    }
+    assert!(ids.len() > 80, "{}", ids.len());
+    agree(instances[0].api(), &remote, &ids).await;
+    // Nothing is left to be compared.
+    let api = instances[0].api();
+    until(0.0, async || {
+        api.metric("provost_steps_waiting_for_event").await
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_at_any_moment_parents_and_children_agree_in_the_end() {
+    let provost = Provost::setup().set("INSTANCE_ID", "node-1").start().await;
+    kill_at_random(vec![provost]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_three_instances_of_which_some_are_killed_parents_and_children_agree_in_the_end() {
+    let url = new_database().await;
+    let mut instances = Vec::new();
+    for number in 0..3 {
+        let setup = Provost::setup().database_url(&url);
+        let setup = setup.set("INSTANCE_ID", &format!("node-{number}"));
+        instances.push(setup.set("INSTANCE__LEASE", "2s").start().await);
+    }
+    kill_at_random(instances).await;
+    let left = sql(&url, "SELECT count(*) FROM child_marks");
+    assert_eq!(left.trim(), "0");
+}
+
+#[tokio::test]
+async fn a_child_is_kept_as_long_as_its_parent() {
+    for setup in setups().await {
+        let remote = service(|_| None).await;
+        let setup = setup.set("RETENTION__INTERVAL", "100ms");
+        let setup = setup.config("[retention.workflows.ship]\nkeep = \"1s\"\n");
+        let provost = setup.start().await;
+        let api = provost.api();
+        register(api, "ship", &shipping(&remote.url())).await;
+        let mut submission = order(&remote.url());
+        submission["steps"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({ "name": "pause", "wait": { "for": "4s" } }));
+        let id = api.submit(&submission).await;
+        let own = api
+            .run(&json!({ "workflow": "ship", "input": { "order": 1 } }))
+            .await;
+        let child = child(api, &id, "ship").await;
+        api.until_deleted(&[own["id"].as_str().unwrap().to_owned()])
+            .await;
+        assert_eq!(api.settled(&id).await["state"], "processed");
+        api.command(&format!("/v1/tasks/{id}/undo"))
+            .await
+            .expect(200);
+        assert_eq!(api.settled(&id).await["state"], "undone");
+        assert_eq!(state(api, &child).await, "undone");
+    }
+}
