@@ -33,6 +33,16 @@ fn next_order(url: &str) -> Value {
     ])
 }
 
+/// The same steps, as those of an agent with room for all of them.
+fn at_agent(mut steps: Value) -> Value {
+    for step in steps.as_array_mut().unwrap() {
+        let step = step.as_object_mut().unwrap();
+        step.remove("url");
+        step.insert("agent".to_owned(), json!("wide"));
+    }
+    steps
+}
+
 async fn put(api: &Api, steps: &Value) {
     let put = api
         .put("/v1/workflows/order", &json!({ "steps": steps }))
@@ -273,7 +283,7 @@ async fn the_input_must_match_what_the_new_version_asks_for() {
     let problem = migrate(&provost, &bad, to(2))
         .await
         .expect_problem(409, "cannot-migrate");
-    assert_eq!(problem["errors"][0]["pointer"], "/input");
+    assert_eq!(problem["errors"][0]["pointer"], "/input/sku");
     let report = migrate(&provost, &bad, json!({ "to_version": 2, "dry_run": true }))
         .await
         .expect(200);
@@ -578,8 +588,8 @@ async fn hundreds_move_by_one_command_with_a_dry_run_and_a_cursor() {
         let remote = holding(&gate).await;
         let provost = setup.start().await;
         let url = remote.url();
-        put(&provost, &order(&url)).await;
-        provost.register("held", &url, 1).await;
+        provost.register("wide", &url, 512).await;
+        put(&provost, &at_agent(order(&url))).await;
         let paused = async |count: usize, labels: Value| {
             let mut ids = Vec::new();
             for _ in 0..count {
@@ -590,12 +600,12 @@ async fn hundreds_move_by_one_command_with_a_dry_run_and_a_cursor() {
         };
         let ids = paused(250, json!({ "group": "a" })).await;
         remote.paths("/charge", 250).await;
-        put(&provost, &next_order(&url)).await;
+        put(&provost, &at_agent(next_order(&url))).await;
         let other = json!([
             call("reserve", &url, "/reserve"),
             call("charge", &url, "/other")
         ]);
-        put(&provost, &other).await;
+        put(&provost, &at_agent(other)).await;
         let bulk = json!({ "workflow": "order", "to_version": 2, "dry_run": true });
         let answer = provost.post("/v1/tasks/migrate", &bulk).await.expect(200);
         assert_eq!(
