@@ -4,6 +4,9 @@
 use super::{Batch, StoreError, Transaction, batch::TaskChange, statement::Statement};
 use crate::domain::AgentName;
 
+/// Steps that run and were limited by the version before. Relies on limited_steps_by_task.
+const FORGET_LIMITED: &str = "DELETE FROM limited_steps WHERE task_id = $1";
+
 /// By their primary keys, as the others.
 const SET_VERSION: &str = "UPDATE tasks SET workflow_version = $2 WHERE id = $1";
 
@@ -49,6 +52,10 @@ impl Transaction<'_> {
         let layout = layout.map(|laid_out| laid_out.layout.as_json());
         self.run(Statement::new(SET_LAYOUT).bind(id).bind(layout))
             .await?;
+        if !task.has_step_limits() {
+            // Nothing would forget them when they end.
+            self.run(Statement::new(FORGET_LIMITED).bind(id)).await?;
+        }
         let known = change.steps.iter();
         for index in known.filter(|index| index.at() < change.known_steps()) {
             let agent = task.definition(*index).agent();

@@ -129,6 +129,8 @@ mod undo_processed;
 mod unix_socket;
 mod unreadable;
 mod upgrade;
+mod version_moves;
+mod versions;
 mod waits;
 mod workers;
 mod workflows;

@@ -36,6 +36,7 @@ const fn task(from: TaskStatus, to: TaskStatus, why: &'static str) -> Transition
 }
 
 const MOVED: &str = "the task moved to another version of its workflow, in which the step differs";
+const RETURNED: &str = "the task moved to a version of its workflow that has the step again";
 const REMOVED: &str =
     "the task moved to another version of its workflow, which does not have the step";
 const AGAIN: &str = "an operator reran it, or a step before it";
@@ -195,6 +196,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
         step(Skipped, "step.retried", Waiting, AGAIN),
         step(Pending, "step.reset", Waiting, MOVED),
         step(Error, "step.reset", Waiting, MOVED),
+        step(Skipped, "step.reset", Waiting, RETURNED),
         step(Waiting, "step.removed", Skipped, REMOVED),
         step(Pending, "step.removed", Skipped, REMOVED),
         step(Error, "step.removed", Skipped, REMOVED),
@@ -397,7 +399,7 @@ pub(crate) mod tests {
             // Only an undo comes back to what is over, and an operator who has it run again.
             let by_undo = row.to == StepStatus::Undone || row.why == PROBED;
             assert!(
-                by_undo || row.why == AGAIN || !over.contains(&row.from),
+                by_undo || [AGAIN, RETURNED].contains(&row.why) || !over.contains(&row.from),
                 "{row:?}"
             );
             assert!(row.from != StepStatus::Undone, "{row:?}");

@@ -78,6 +78,19 @@ pub struct EntryBody {
     /// `unknown`: the step may have taken effect; Provost does not know.
     outcome: Option<OutcomeSchema>,
     error: Option<FaultSchema>,
+    /// Of `task.migrated`: of its workflow.
+    versions: Option<VersionChangeBody>,
+}
+
+/// The versions between which a task moved.
+#[derive(ToSchema)]
+#[schema(as = VersionChange)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct VersionChangeBody {
+    #[schema(example = 3)]
+    from: u32,
+    #[schema(example = 4)]
+    to: u32,
 }
 
 /// The history of a task, oldest first.

@@ -97,13 +97,13 @@ pub(super) async fn activate(
 ) -> Result<Response, Problem> {
     query.finish()?;
     let mut fields = Fields::of(&body, "").map_err(Problem::invalid)?;
-    let version = fields.integer("version", 1..=i64::from(u32::MAX));
     if !fields.has("version") {
         fields.missing(
             "version",
             "give the number of the version that becomes active",
         );
     }
+    let version = fields.integer("version", 1..=i64::from(u32::MAX));
     let reason = fields.string("reason", LONGEST_REASON);
     fields.finish().map_err(Problem::invalid)?;
     let name = WorkflowName::new(name);

@@ -11,6 +11,7 @@ mod destinations;
 pub mod harness;
 mod later_replies;
 pub mod leases;
+mod moves;
 mod outbox;
 mod predictions;
 mod reads;
@@ -58,6 +59,7 @@ suite!([sqlite postgres] {
     step_limits::steps_of_a_key_begin_at_one_rate_over_all_agents,
     step_limits::only_steps_that_run_count,
     step_limits::steps_without_limits_are_claimed_where_they_become_ready,
+    moves::a_moved_task_is_read_back_with_its_steps_where_they_were,
     writes::a_task_is_read_back_as_it_was_submitted,
     writes::a_step_is_claimed_in_the_transaction_that_made_it_ready,
     writes::without_a_free_slot_a_step_stays_queued,

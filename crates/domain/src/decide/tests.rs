@@ -10,6 +10,7 @@ mod rules;
 mod tries;
 mod undo;
 mod undo_plan;
+mod version_move;
 mod wait;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -21,13 +22,15 @@ use super::*;
 use crate::{
     call::CallOutcome,
     command::Claimant,
+    definition::StepLayout,
     definition::{Accepted, Definition, Limits, Policies, parse_steps},
     fault::Effect,
-    ids::{InstanceId, Priority, TaskId},
+    ids::{InstanceId, Priority, TaskId, WorkflowName},
     payload::Payload,
     step::StepStatus,
-    task::TaskStatus,
+    task::{TaskStatus, WorkflowRef},
     time::Span,
+    version_move::VersionMove,
 };
 
 fn definition(steps: &Value) -> Arc<Definition> {
@@ -75,6 +78,51 @@ impl Bench {
             draft: Draft::submit(details(&steps, complete_within), now),
             now,
             by: Actor::operator("test"),
+        }
+    }
+
+    /// A task of version 1 of a workflow.
+    fn of_workflow(steps: &Value, complete_within: Option<Span>) -> Self {
+        let mut bench = Self::limited(steps.clone(), complete_within);
+        let details = details(steps, complete_within);
+        let details = Arc::into_inner(details).unwrap();
+        let workflow = Some(WorkflowRef {
+            name: WorkflowName::new("order"),
+            version: 1,
+        });
+        let details = Details {
+            workflow,
+            ..details
+        };
+        bench.draft = Draft::submit(Arc::new(details), bench.now);
+        bench
+    }
+
+    /// The move to a version with these steps, laid out over those of the task.
+    fn version(&self, steps: &Value, version: u32) -> VersionMove {
+        let plain = definition(steps);
+        let layout = StepLayout::over(&self.draft.task.details.definition, &plain);
+        let laid_out = layout.map(|layout| Arc::new(plain.laid_out(&layout).unwrap()));
+        VersionMove {
+            workflow: WorkflowRef {
+                name: WorkflowName::new("order"),
+                version,
+            },
+            definition: laid_out.unwrap_or(plain),
+        }
+    }
+
+    /// The command that moves the task to that of two versions which it does not have.
+    fn other_version(&self, versions: &[Value; 2]) -> Command {
+        let has = self.draft.task.details.workflow.as_ref();
+        let is_first = has.is_some_and(|has| has.version == 1);
+        let to = match is_first {
+            true => self.version(&versions[1], 2),
+            false => self.version(&versions[0], 1),
+        };
+        Command::Migrate {
+            to: Arc::new(to),
+            reason: None,
         }
     }
 

@@ -57,12 +57,13 @@ impl Draft {
         let count = self.task.details.definition.steps.len();
         self.task.steps.resize_with(count, Step::new);
         for index in returned {
+            let reason = format!("version {} has it again", change.to);
+            self.change(index, "step.reset", StepState::Waiting, by, Some(reason));
             let attempt = self.task.step(index).attempt;
             *self.task.step_mut(index) = Step {
                 attempt,
                 ..Step::new()
             };
-            self.touch(index);
         }
         for index in changed {
             // What was made of the request before says nothing of the new one.

@@ -16,8 +16,8 @@ use crate::{
     time::Span,
 };
 
-/// The most positions of a task, empty ones included.
-pub const MOST_POSITIONS: usize = 2000;
+/// The most empty positions of a task.
+const MOST_EMPTY: usize = 2000;
 
 /// The names of steps by their index, as it is stored with a task.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -100,7 +100,9 @@ impl Definition {
 
     fn lay_out(self, layout: &StepLayout) -> Option<Self> {
         let (before, count) = (self.steps.len(), layout.len());
-        if count > MOST_POSITIONS.max(before) {
+        // Steps and undos are counted in 16 bits.
+        let all = count + self.undos.len();
+        if count > before + MOST_EMPTY || all > usize::from(u16::MAX) {
             return None;
         }
         // Fewer than an index can count.

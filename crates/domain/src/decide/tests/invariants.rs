@@ -71,13 +71,58 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
 }
 
 fn steps(shapes: &[Shape]) -> Value {
+    let names: Vec<_> = (0..shapes.len()).map(|at| format!("s{at}")).collect();
+    named(shapes, &names)
+}
+
+/// Another version: some steps are others, one may be gone, and one may have come.
+fn other_version(shapes: &[Shape], others: &[Shape], change: &Change) -> Value {
+    let mut names: Vec<_> = (0..shapes.len()).map(|at| format!("s{at}")).collect();
+    let mut changed = shapes.to_vec();
+    for (at, other) in others.iter().enumerate() {
+        if change.replaced[at] && at < changed.len() {
+            changed[at] = other.clone();
+        }
+    }
+    if let Some(gone) = change.gone {
+        let gone = gone % names.len();
+        if names.len() > 1 {
+            names.remove(gone);
+            changed.remove(gone);
+        }
+    }
+    if let Some(at) = change.added {
+        let at = at % (names.len() + 1);
+        names.insert(at, "new".to_owned());
+        changed.insert(at, others[0].clone());
+    }
+    named(&changed, &names)
+}
+
+#[derive(Clone, Debug)]
+struct Change {
+    replaced: Vec<bool>,
+    gone: Option<usize>,
+    added: Option<usize>,
+}
+
+fn changes() -> impl Strategy<Value = Change> {
+    let at = || proptest::option::of(0..7usize);
+    (vec(weighted(0.2), 7), at(), at()).prop_map(|(replaced, gone, added)| Change {
+        replaced,
+        gone,
+        added,
+    })
+}
+
+fn named(shapes: &[Shape], names: &[String]) -> Value {
     let steps = shapes.iter().enumerate().map(|(position, shape)| {
         let after: Vec<_> = (0..position)
             .filter(|earlier| shape.after[*earlier])
-            .map(|earlier| format!("s{earlier}"))
+            .map(|earlier| names[earlier].clone())
             .collect();
         let mut step = json!({
-            "name": format!("s{position}"),
+            "name": names[position],
             "agent": "x",
             "after": after,
             "max_failures": shape.max_failures,
@@ -157,6 +202,8 @@ enum Ask {
     Undo,
     Pause,
     Resume,
+    /// To the other version, or back.
+    Migrate,
     Wait(u64),
 }
 
@@ -194,6 +241,7 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
         2 => Just(Ask::Undo),
         1 => Just(Ask::Pause),
         2 => Just(Ask::Resume),
+        3 => Just(Ask::Migrate),
         4 => (1..100_000u64).prop_map(Ask::Wait),
     ];
     vec(ask, 0..90)
@@ -341,7 +389,7 @@ impl Ask {
             Ask::Undo => Command::Undo { reason: None },
             Ask::Pause => Command::Pause { reason: None },
             Ask::Resume => Command::Resume { reason: None },
-            Ask::Wait(_) => return None,
+            Ask::Migrate | Ask::Wait(_) => return None,
         })
     }
 }
@@ -350,14 +398,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 800, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_asked_the_invariants_hold(shapes in shapes(), asks in asks(), limited: bool) {
+    fn whatever_is_asked_the_invariants_hold(shapes in shapes(), others in shapes(), change in changes(), asks in asks(), limited: bool) {
         let limit = limited.then(|| Span::from_secs(200));
-        let mut bench = Bench::limited(steps(&shapes), limit);
+        let mut bench = Bench::of_workflow(&steps(&shapes), limit);
+        let versions = [steps(&shapes), other_version(&shapes, &others, &change)];
         check(&bench.draft.task)?;
         for ask in asks {
             let before = bench.draft.task.clone();
             let told = bench.draft.events.len();
-            let Some(command) = ask.command(&before, bench.now) else {
+            let command = match &ask {
+                Ask::Migrate => Some(bench.other_version(&versions)),
+                ask => ask.command(&before, bench.now),
+            };
+            let Some(command) = command else {
                 if let Ask::Wait(millis) = ask {
                     bench.later(Span::from_millis(millis));
                 }
@@ -573,7 +626,14 @@ fn all_followers(task: &Task, step: StepIndex) -> Vec<StepIndex> {
 /// What holds between two moments.
 fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCaseError> {
     let again = matches!(command, Command::RetryFrom { .. });
+    let moves = matches!(command, Command::Migrate { .. });
+    if moves {
+        moved(before, after)?;
+    }
     for index in before.indexes() {
+        if after.undo.is_some() && before.undo.is_none() && !before.is_current(index) {
+            continue;
+        }
         let (old, new) = (before.step(index), after.step(index));
         if again && before.definition(index).is_call() {
             prop_assert_eq!(
@@ -586,7 +646,8 @@ fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCas
         let claimed = matches!(command, Command::Claim { step, .. } if *step == index);
         let is_call = before.definition(index).is_call();
         // A wait is not claimed: it begins.
-        let begun = !is_call && new.attempt != old.attempt;
+        let begun =
+            (!is_call || moves && !after.definition(index).is_call()) && new.attempt != old.attempt;
         let expected = old.attempt.0 + u32::from(claimed || begun);
         prop_assert_eq!(new.attempt.0, expected, "attempts count claims, one by one");
         let most = before.definition(index).max_failures;
@@ -607,7 +668,8 @@ fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCas
             } => *step == index && !left_behind && new.tries == 0,
             _ => false,
         };
-        let retried = (again || matches!(command, Command::Retry { .. })) && new.failure_count == 0;
+        let retried =
+            (again || moves || matches!(command, Command::Retry { .. })) && new.failure_count == 0;
         if !retried {
             let expected = old.failure_count + u32::from(expired);
             prop_assert_eq!(
@@ -616,8 +678,34 @@ fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCas
                 "failures are counted one by one"
             );
         }
-        if old.is_done() && after.undo.is_none() && !again {
+        let returned = before.is_removed(index) && !after.is_removed(index);
+        if old.is_done() && after.undo.is_none() && !again && !returned {
             prop_assert_eq!(old, new, "a step that is done never changes");
+        }
+    }
+    Ok(())
+}
+
+/// What holds between two versions.
+fn moved(before: &Task, after: &Task) -> Result<(), TestCaseError> {
+    prop_assert!(
+        before
+            .details
+            .definition
+            .names()
+            .zip(after.details.definition.names())
+            .all(|(a, b)| a == b)
+    );
+    for index in before.details.definition.forward() {
+        let (old, new) = (before.step(index), after.step(index));
+        if old.may_have_taken_effect() || old.status() == StepStatus::Processing {
+            prop_assert!(!after.is_removed(index), "{index:?} is gone, and had begun");
+            prop_assert_eq!(old.may_have_taken_effect(), new.may_have_taken_effect());
+        }
+        let runs =
+            matches!(old.state, StepState::Processing { .. }) && before.definition(index).is_call();
+        if runs && after.undo.is_none() {
+            prop_assert_eq!(old, new, "what runs goes on");
         }
     }
     Ok(())
