@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 use crate::api::openapi::words::{
-    AskFieldTypeSchema, DeadlinePolicySchema, DurationSchema, JsonSchema, MethodSchema, OnUndoSchema, PolicySchema,
-    ReplyModeSchema, UndoPolicySchema,
+    AskFieldTypeSchema, DeadlinePolicySchema, DurationSchema, JsonSchema, MethodSchema,
+    OnUndoSchema, PolicySchema, ReplyModeSchema, UndoPolicySchema,
 };
 
 /// One step: a call to one remote service, a wait, or a signal that is awaited.

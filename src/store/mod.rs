@@ -58,8 +58,8 @@ use std::sync::Arc;
 
 pub use agent_controls::{ControlRecord, ControlRequest, ControlResponse};
 pub use alert_causes::{CausesSeen, UnclosedCause};
-use async_trait::async_trait;
 pub use asks::{AskQuery, ListedAsk};
+use async_trait::async_trait;
 pub use batch::{Batch, Saved};
 pub use counted_steps::StepCounter;
 pub use definitions::Definitions;

@@ -9,8 +9,8 @@ use super::{
     batch::{NewKey, TaskChange},
 };
 use crate::domain::{
-    AgentName, Event, InstanceId, Message, OpenAsk, ReplyLog, SavedReplies, Signal, Step, StepHolder,
-    StepIndex, StepState, Task, TaskStatus, Timestamp, WorkerName,
+    AgentName, Event, InstanceId, Message, OpenAsk, ReplyLog, SavedReplies, Signal, Step,
+    StepHolder, StepIndex, StepState, Task, TaskStatus, Timestamp, WorkerName,
 };
 
 /// The rows that a batch is saved as: their columns, each with the kind of its value. The structs here, the statements that

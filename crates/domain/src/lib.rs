@@ -118,11 +118,10 @@ pub use claim_order::{ClaimAttempt, ClaimPlan, ClaimSteps, QueueRank};
 pub use command::{Claimant, Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{
-    AskField, AskFieldKind, AskRule,
-    Accepted, Body, CancelRule, Definition, Extend, KnownAgents, Limits, Method, OnExhausted,
-    OnUndo, Policies, Policy, PollRule, Probe, ReplyMode, ReplyRule, RequestTemplate, SignalRule,
-    StepDefinition, StepKind, StepWork, Target, WHOLE_DEFINITION, WaitRule, parse_steps,
-    parse_steps_within,
+    Accepted, AskField, AskFieldKind, AskRule, Body, CancelRule, Definition, Extend, KnownAgents,
+    Limits, Method, OnExhausted, OnUndo, Policies, Policy, PollRule, Probe, ReplyMode, ReplyRule,
+    RequestTemplate, SignalRule, StepDefinition, StepKind, StepWork, Target, WHOLE_DEFINITION,
+    WaitRule, parse_steps, parse_steps_within,
 };
 pub use delivery::{
     DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationResponse, LONGEST_ASKED,

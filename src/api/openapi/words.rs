@@ -12,10 +12,10 @@ use utoipa::{
 };
 
 use crate::domain::{
-    AgentMode, AlertKind, AskFieldKind, AvailableAfter, BreakerAction, CheckPoint, CheckStatus, CheckVerdict,
-    ClientAuthMethod, DURATION, DiagramFormat, Effect, FaultKind, HttpVersion, LONGEST_NAME,
-    MOST_LABELS, Method, NotUndoneReason, OnConflict, OnUndo, Policy, REPLIES, ReplyMode, Runs,
-    StepKind, StepStatus, TaskStatus, TlsVersion, UndoReason, WarningCode,
+    AgentMode, AlertKind, AskFieldKind, AvailableAfter, BreakerAction, CheckPoint, CheckStatus,
+    CheckVerdict, ClientAuthMethod, DURATION, DiagramFormat, Effect, FaultKind, HttpVersion,
+    LONGEST_NAME, MOST_LABELS, Method, NotUndoneReason, OnConflict, OnUndo, Policy, REPLIES,
+    ReplyMode, Runs, StepKind, StepStatus, TaskStatus, TlsVersion, UndoReason, WarningCode,
 };
 
 /// Declares the schema of a type whose values are words.

@@ -23,8 +23,8 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentName, AlertChange, AskChange, Attempt, ClaimPlan, Command, CommandOutput, Draft, StepRef, Task,
-        TaskId, Timestamp, template::Budget,
+        AgentName, AlertChange, AskChange, Attempt, ClaimPlan, Command, CommandOutput, Draft,
+        StepRef, Task, TaskId, Timestamp, template::Budget,
     },
     planted,
     store::{
