@@ -193,7 +193,11 @@ fn form(
     }
     html.push_str("<fieldset>\n<legend>Your decision</legend>\n");
     for choice in &asked.rule.choices {
-        let checked = if of("choice") == choice { " checked" } else { "" };
+        let checked = if of("choice") == choice {
+            " checked"
+        } else {
+            ""
+        };
         let choice = Escaped(choice);
         writeln!(
             html,
@@ -241,9 +245,16 @@ fn one_field(html: &mut String, field: &AskField, given: &str) -> fmt::Result {
                 "<p><label>{label}{optional}<br>\n<select name=\"field.{name}\"{required}>\n<option value=\"\"></option>"
             )?;
             for option in &field.options {
-                let selected = if option.trim() == given { " selected" } else { "" };
+                let selected = if option.trim() == given {
+                    " selected"
+                } else {
+                    ""
+                };
                 let option = Escaped(option);
-                writeln!(html, "<option value=\"{option}\"{selected}>{option}</option>")?;
+                writeln!(
+                    html,
+                    "<option value=\"{option}\"{selected}>{option}</option>"
+                )?;
             }
             html.push_str("</select></label></p>\n");
             Ok(())
@@ -306,7 +317,11 @@ fn decisions(html: &mut String, asked: &Asked<'_>) -> fmt::Result {
             decision.at
         )?;
         match &decision.answer.comment {
-            Some(comment) => writeln!(html, ": <span class=\"text\">{}</span></p>", Escaped(comment))?,
+            Some(comment) => writeln!(
+                html,
+                ": <span class=\"text\">{}</span></p>",
+                Escaped(comment)
+            )?,
             None => html.push_str(".</p>\n"),
         }
     }

@@ -18,7 +18,7 @@ use super::{
     problem::ProblemKind,
 };
 use crate::{
-    domain::{Actor, Attempt, AskRule, Command, OpenAsk, StepRef, StepState, Task},
+    domain::{Actor, AskRule, Attempt, Command, OpenAsk, StepRef, StepState, Task},
     store::{Apply, CommandError},
 };
 

@@ -62,7 +62,9 @@ pub struct AskedPersonView {
     at: Option<Timestamp>,
     /// With this link the person decides. Only for the role `admin`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(example = "https://provost.example/v1/asks/AZc0bXx_cAmAAAAAAAAAAQAAAAAAAQAADHWYLmrRpLrDRtn1Xhh3Zw")]
+    #[schema(
+        example = "https://provost.example/v1/asks/AZc0bXx_cAmAAAAAAAAAAQAAAAAAAQAADHWYLmrRpLrDRtn1Xhh3Zw"
+    )]
     link: Option<String>,
 }
 

@@ -22,8 +22,8 @@ use super::{
 use crate::api::openapi::words::JsonSchema;
 use crate::{
     domain::{
-        ALERT_EVENTS, ASK_EVENT, Fields, HIDDEN, LONGEST_URL, MessageAction, REPLIES, ReceiverName, TaskId, Timestamp,
-        without_query,
+        ALERT_EVENTS, ASK_EVENT, Fields, HIDDEN, LONGEST_URL, MessageAction, REPLIES, ReceiverName,
+        TaskId, Timestamp, without_query,
     },
     store::{MessageId, MessageQuery, MessageRecord, MessageState},
 };

@@ -309,10 +309,9 @@ impl Cycle {
     ) {
         // Nothing is known of what the agents will be like when one begins that has not.
         let limit = task.overdue_at().filter(|_| task.start_at.is_none());
-        let (Some(complete_by), Some(prediction)) = (
-            limit,
-            predict(task, now, |agent| outlooks.get(agent)),
-        ) else {
+        let (Some(complete_by), Some(prediction)) =
+            (limit, predict(task, now, |agent| outlooks.get(agent)))
+        else {
             return;
         };
         let before = self.known.get(&task.id());

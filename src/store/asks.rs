@@ -5,7 +5,9 @@ use super::{
     rows::{Columns, Row, json},
     statement::Statement,
 };
-use crate::domain::{AskChange, OpenAsk, SavedReplies, StepIndex, StepName, StepRef, Task, Timestamp};
+use crate::domain::{
+    AskChange, OpenAsk, SavedReplies, StepIndex, StepName, StepRef, Task, Timestamp,
+};
 
 const CLOSE: &str = "DELETE FROM open_asks WHERE task_id = $1 AND idx = $2";
 
@@ -56,11 +58,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    async fn save_ask(
-        &mut self,
-        task: &Task,
-        change: AskChange,
-    ) -> Result<(), StoreError> {
+    async fn save_ask(&mut self, task: &Task, change: AskChange) -> Result<(), StoreError> {
         let id = task.id().0;
         let index = match change {
             AskChange::Open(index) | AskChange::Closed(index) => index,

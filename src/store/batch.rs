@@ -6,7 +6,8 @@ use tracing::info;
 use uuid::Uuid;
 
 use crate::domain::{
-    AlertChange, AlertNotice, AskChange, Event, Message, Sender, StepIndex, StepState, Task, TaskId, Timestamp,
+    AlertChange, AlertNotice, AskChange, Event, Message, Sender, StepIndex, StepState, Task,
+    TaskId, Timestamp,
 };
 
 #[derive(Debug, Default)]

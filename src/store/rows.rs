@@ -618,7 +618,10 @@ fn effect(row: &impl Columns) -> Result<(Effect, bool), StoreError> {
     Step::parse_effect(word.as_deref()).ok_or_else(|| corrupt(format!("doubt {word:?}")))
 }
 
-pub fn json<T: DeserializeOwned>(row: &impl Columns, column: &str) -> Result<Option<T>, StoreError> {
+pub fn json<T: DeserializeOwned>(
+    row: &impl Columns,
+    column: &str,
+) -> Result<Option<T>, StoreError> {
     let text = row.text(column)?;
     text.map(|text| serde_json::from_str(&text).map_err(corrupt))
         .transpose()

@@ -15,9 +15,9 @@ use crate::{
 /// The most people that are asked.
 pub const MOST_ASKED: usize = 20;
 /// The longest line that says what is asked, in characters.
-const LONGEST_TITLE: usize = 200;
+pub(crate) const LONGEST_TITLE: usize = 200;
 /// The longest text below it.
-const LONGEST_TEXT: usize = 4000;
+pub(crate) const LONGEST_TEXT: usize = 4000;
 /// The longest name or address of a person.
 const LONGEST_PERSON: usize = 255;
 /// The longest comment.
@@ -108,7 +108,9 @@ fn shown(name: &str, value: &Value, longest: usize) -> Result<String, String> {
         _ => return Err(format!("`ask.{name}` must give a text")),
     };
     if text.contains('\0') {
-        return Err(format!("`ask.{name}` gives a text with the character U+0000"));
+        return Err(format!(
+            "`ask.{name}` gives a text with the character U+0000"
+        ));
     }
     let length = text.chars().count();
     match length <= longest {
@@ -169,7 +171,10 @@ impl OpenAsk {
 
     /// How many have chosen what counts as an approval.
     pub fn approvals(&self, rule: &AskRule) -> usize {
-        let chosen = self.decisions.iter().map(|decision| &decision.answer.choice);
+        let chosen = self
+            .decisions
+            .iter()
+            .map(|decision| &decision.answer.choice);
         chosen.filter(|choice| *choice == rule.approval()).count()
     }
 
@@ -221,7 +226,10 @@ impl AskRule {
         };
         let choice = given("choice").unwrap_or_default().to_owned();
         if !self.choices.contains(&choice) {
-            fault("choice", format!("choose one of {}", self.choices.join(", ")));
+            fault(
+                "choice",
+                format!("choose one of {}", self.choices.join(", ")),
+            );
         }
         let comment = given("comment").filter(|comment| !comment.is_empty());
         if let Some(message) = comment.and_then(|comment| too_long(comment, LONGEST_COMMENT)) {
@@ -239,7 +247,10 @@ impl AskRule {
         }
         let length: usize = fields.values().map(|value| value.to_string().len()).sum();
         if length > LONGEST_VALUES {
-            fault("fields", "together they are too long: write less".to_owned());
+            fault(
+                "fields",
+                "together they are too long: write less".to_owned(),
+            );
         }
         if let Some((unknown, _)) = form.iter().find(|(name, _)| !self.knows(name)) {
             let unknown: String = unknown.chars().take(LONGEST_PERSON).collect();
@@ -306,4 +317,151 @@ fn too_long(text: &str, longest: usize) -> Option<String> {
     }
     let length = text.chars().count();
     (length > longest).then(|| format!("has {length} characters: at most {longest}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::definition::{Accepted, Limits, Policies, parse_steps};
+
+    fn rule(ask: Value) -> Result<std::sync::Arc<AskRule>, Vec<String>> {
+        let steps = json!([{ "name": "a", "signal": { "within": "1d", "ask": ask } }]);
+        let steps = Payload::from_value(&steps);
+        let (limits, policies) = (Limits::default(), Policies::default());
+        let parsed = parse_steps(&steps, "", &policies, &limits, &Accepted);
+        parsed
+            .map(|parsed| parsed.steps[0].work.ask().unwrap().clone())
+            .map_err(|faults| faults.iter().map(ToString::to_string).collect())
+    }
+
+    fn answer(rule: &AskRule, form: &[(&str, &str)]) -> Result<AskAnswer, Vec<AnswerFault>> {
+        let form: Vec<_> = form
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        rule.read_answer(&form)
+    }
+
+    #[test]
+    fn an_answer_is_read_by_the_types_of_its_fields_and_all_faults_are_said_at_once() {
+        let rule = rule(json!({ "title": "t", "of": ["a"], "fields": [
+            { "name": "amount", "type": "number", "required": true, "label": "Amount" },
+            { "name": "why", "type": "choice", "choices": ["late", "broken"] },
+            { "name": "sure", "type": "boolean" },
+            { "name": "note" },
+        ] }))
+        .unwrap();
+        let read = answer(
+            &rule,
+            &[
+                ("choice", "approve"),
+                ("comment", "  "),
+                ("field.amount", " 12.50 "),
+                ("field.why", ""),
+                ("field.sure", "true"),
+                ("field.note", "<b>"),
+            ],
+        );
+        let read = read.unwrap();
+        assert_eq!(read.comment, None);
+        let fields = json!({ "amount": 12.50, "why": null, "sure": true, "note": "<b>" });
+        assert_eq!(json!(read.fields), fields);
+        let long = "x".repeat(LONGEST_VALUE + 1);
+        let faults = answer(
+            &rule,
+            &[
+                ("comment", &"ü".repeat(LONGEST_COMMENT + 1)),
+                ("field.amount", "1e400"),
+                ("field.why", "other"),
+                ("field.note", &long),
+                ("admin", "true"),
+            ],
+        );
+        let faults: Vec<_> = faults.unwrap_err().into_iter().map(|f| f.field).collect();
+        assert_eq!(
+            faults,
+            ["choice", "comment", "Amount", "why", "note", "admin"]
+        );
+    }
+
+    #[test]
+    fn a_definition_says_what_is_wrong_with_it_and_where() {
+        for (ask, said) in [
+            (json!({ "of": ["a"] }), "/0/signal/ask/title: is missing"),
+            (json!({ "title": "t" }), "/0/signal/ask/of: is missing"),
+            (
+                json!({ "title": "t", "of": [] }),
+                "/0/signal/ask/of: must name 1 to 20 people",
+            ),
+            (
+                json!({ "title": "t", "of": 3 }),
+                "/0/signal/ask/of: must be an array of strings",
+            ),
+            (
+                json!({ "title": "x".repeat(201), "of": ["a"] }),
+                "/0/signal/ask/title: must be at most 200 characters",
+            ),
+            (
+                json!({ "title": 3, "of": ["a"] }),
+                "/0/signal/ask/title: must be a string",
+            ),
+            (
+                json!({ "title": "{{ input. }}", "of": ["a"] }),
+                "/0/signal/ask/title: ",
+            ),
+            (
+                json!({ "title": "t", "of": ["{{ nothing }}"] }),
+                "/0/signal/ask/of/0: ",
+            ),
+            (
+                json!({ "title": "t", "of": ["a"], "choices": [] }),
+                "must hold 1 to 10 choices",
+            ),
+            (
+                json!({ "title": "t", "of": ["a"], "choices": ["a b"] }),
+                "is not a word",
+            ),
+            (
+                json!({ "title": "t", "of": ["a"], "choices": ["a", "a"] }),
+                "is there twice",
+            ),
+            (
+                json!({ "title": "t", "of": ["a"], "approvals": 0 }),
+                "/0/signal/ask/approvals: must be",
+            ),
+            (
+                json!({ "title": "t", "of": ["a"], "fields": [{ "name": "x", "type": "choice" }] }),
+                "/0/signal/ask/fields/0/choices: is missing",
+            ),
+            (
+                json!({ "title": "t", "of": ["a"], "fields": [{ "name": "x", "choices": ["a"] }] }),
+                "belongs to fields of type",
+            ),
+            (
+                json!({ "title": "t", "of": ["a"], "timeout": 1 }),
+                "unknown field `timeout`",
+            ),
+        ] {
+            let faults = rule(ask.clone()).unwrap_err().join("\n");
+            assert!(faults.contains(said), "{ask}: {faults}");
+        }
+    }
+
+    #[test]
+    fn a_schema_and_a_match_are_not_for_people() {
+        for other in ["schema", "match"] {
+            let mut signal = json!({ "within": "1d", "ask": { "title": "t", "of": ["a"] } });
+            signal[other] = match other {
+                "schema" => json!({}),
+                _ => json!("true"),
+            };
+            let steps = Payload::from_value(&json!([{ "name": "a", "signal": signal }]));
+            let (limits, policies) = (Limits::default(), Policies::default());
+            let parsed = parse_steps(&steps, "", &policies, &limits, &Accepted);
+            let faults = parsed.unwrap_err();
+            assert_eq!(faults[0].pointer, format!("/0/signal/{other}"));
+        }
+    }
 }

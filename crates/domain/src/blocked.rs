@@ -148,7 +148,9 @@ impl Task {
                     },
                 })
             }
-            StepState::Waiting if self.start_at.is_some() && self.definition(index).after.is_empty() => {
+            StepState::Waiting
+                if self.start_at.is_some() && self.definition(index).after.is_empty() =>
+            {
                 self.start_at.map(|until| Blocked::Start { until })
             }
             StepState::Waiting => Some(Blocked::Steps {

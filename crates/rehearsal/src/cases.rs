@@ -128,7 +128,8 @@ impl TestCase {
         outside.extend(decisions(&mut fields, definition));
         outside.extend(commands(&mut fields, definition));
         if outside.len() > MOST_OUTSIDE {
-            let message = format!("signals, decisions and commands are too many: at most {MOST_OUTSIDE}");
+            let message =
+                format!("signals, decisions and commands are too many: at most {MOST_OUTSIDE}");
             fields.fault("signals", message);
         }
         let expect = Expectation::read(&mut fields, definition);
@@ -231,7 +232,10 @@ fn signals(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEvent
             signal.fault("step", format!("step `{name}` awaits no signal"));
         }
         if step.is_some_and(|step| definition.step(step).work.ask().is_some()) {
-            signal.fault("step", "asks people: give their decisions under `decisions`");
+            signal.fault(
+                "step",
+                "asks people: give their decisions under `decisions`",
+            );
         }
         let at = at(signal);
         let body = signal.raw("body").map_or_else(Payload::null, Payload::new);

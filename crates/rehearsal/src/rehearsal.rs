@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use provost_domain::{AskAnswer, Effect, Event, Method, Payload, Span, StepIndex, StepState, Task, Timestamp};
+use provost_domain::{
+    AskAnswer, Effect, Event, Method, Payload, Span, StepIndex, StepState, Task, Timestamp,
+};
 
 use crate::{call_name::CallName, mock::Mock, workflow::WorkflowFile};
 

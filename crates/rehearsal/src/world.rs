@@ -7,10 +7,10 @@ use std::{
 };
 
 use provost_domain::{
-    Actor, AskAnswer, Attempt, Call, CallOutcome, Claimant, Command, CommandOutput, Details, Draft, Effect,
-    Event, Expiry, Fault, FaultKind, InstanceId, Payload, Priority, Progress, Purpose, Release,
-    ReplyDigest, RetrySpec, RetryWait, SchemaOwner, Span, StepIndex, StepState, StepWork, Target,
-    Task, TaskId, TaskStatus, Term, Timestamp, template::Budget,
+    Actor, AskAnswer, Attempt, Call, CallOutcome, Claimant, Command, CommandOutput, Details, Draft,
+    Effect, Event, Expiry, Fault, FaultKind, InstanceId, Payload, Priority, Progress, Purpose,
+    Release, ReplyDigest, RetrySpec, RetryWait, SchemaOwner, Span, StepIndex, StepState, StepWork,
+    Target, Task, TaskId, TaskStatus, Term, Timestamp, template::Budget,
 };
 use uuid::Uuid;
 

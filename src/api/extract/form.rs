@@ -51,7 +51,10 @@ impl FromRequest<Arc<App>> for FormBody {
 
 fn parse(body: &[u8]) -> Result<Vec<(String, String)>, Problem> {
     let mut fields = Vec::new();
-    for pair in body.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()) {
+    for pair in body
+        .split(|byte| *byte == b'&')
+        .filter(|pair| !pair.is_empty())
+    {
         if fields.len() >= MOST_FIELDS {
             let detail = format!("the form has more than {MOST_FIELDS} fields");
             return Err(Problem::new(ProblemKind::BodyTooLarge, detail));
@@ -72,7 +75,10 @@ fn decoded(text: &[u8]) -> Result<String, Problem> {
         .map(|byte| if *byte == b'+' { b' ' } else { *byte })
         .collect();
     let text = percent_decode(&spaced).decode_utf8().map_err(|_| {
-        Problem::new(ProblemKind::MalformedJson, "the form is not encoded as UTF-8")
+        Problem::new(
+            ProblemKind::MalformedJson,
+            "the form is not encoded as UTF-8",
+        )
     })?;
     // As browsers send the ends of lines.
     Ok(text.replace("\r\n", "\n"))
@@ -88,7 +94,8 @@ mod tests {
 
     #[test]
     fn a_form_is_read_as_a_browser_sends_it() {
-        let read = fields("choice=approve&comment=fine%2C+go%0D%0Anow+%F0%9F%91%8D&field.a=&b&&c=%");
+        let read =
+            fields("choice=approve&comment=fine%2C+go%0D%0Anow+%F0%9F%91%8D&field.a=&b&&c=%");
         let expected = [
             ("choice", "approve"),
             ("comment", "fine, go\nnow \u{1f44d}"),

@@ -912,7 +912,9 @@ mod tests {
         describes::<TaskSchema>(&[view.clone(), processed]);
         describes::<AtRiskSchema>(std::slice::from_ref(&view["at_risk"]));
         let asks = &asking["steps"][0];
-        describes::<StepSchema>(&[&view["steps"].as_array().unwrap()[..], &[asks.clone()]].concat());
+        describes::<StepSchema>(
+            &[&view["steps"].as_array().unwrap()[..], &[asks.clone()]].concat(),
+        );
         describes::<StepAskSchema>(&[asks["ask"].clone()]);
         describes::<StepPersonSchema>(asks["ask"]["people"].as_array().unwrap());
         describes::<UndoSchema>(std::slice::from_ref(&view["undo"]));

@@ -27,8 +27,8 @@ use crate::{
         workflows,
     },
     domain::{
-        Definition, Details, FieldFault, Fields, LONGEST_NAME, MOST_LABELS, OnConflict, Payload, Policies,
-        Priority, ReplyQueue, ReplyTo, SchemaOwner, Span, TaskFields, TaskId, Timestamp,
+        Definition, Details, FieldFault, Fields, LONGEST_NAME, MOST_LABELS, OnConflict, Payload,
+        Policies, Priority, ReplyQueue, ReplyTo, SchemaOwner, Span, TaskFields, TaskId, Timestamp,
         WorkflowName, WorkflowRef,
     },
     store::{Idempotency, Submitted},
@@ -418,7 +418,10 @@ pub(super) async fn start_at(
     if start > now + Span::LONGEST {
         fields.fault(
             "start_at",
-            format!("is more than {} away: choose an earlier time", Span::LONGEST),
+            format!(
+                "is more than {} away: choose an earlier time",
+                Span::LONGEST
+            ),
         );
     }
     // A time in the past is now.

@@ -137,7 +137,13 @@ impl Draft {
         self.settle(by, None, now);
     }
 
-    pub(super) fn event_came(&mut self, index: StepIndex, output: Payload, by: &Actor, now: Timestamp) {
+    pub(super) fn event_came(
+        &mut self,
+        index: StepIndex,
+        output: Payload,
+        by: &Actor,
+        now: Timestamp,
+    ) {
         let processed = StepState::Processed { output, at: now };
         self.change(index, "step.processed", processed, by, None);
     }
@@ -254,7 +260,13 @@ impl Draft {
     }
 
     /// Records what became of a signal, while the step stays as it is.
-    pub(super) fn say_signal(&mut self, index: StepIndex, kind: &'static str, reason: String, by: &Actor) {
+    pub(super) fn say_signal(
+        &mut self,
+        index: StepIndex,
+        kind: &'static str,
+        reason: String,
+        by: &Actor,
+    ) {
         let status = self.task.step(index).status().as_str();
         self.events.push(Event {
             kind: kind.into(),

@@ -26,9 +26,9 @@ pub(crate) use attempt::{Secrets, call};
 pub(crate) use probe::response;
 
 use crate::{
-    ask::AskChange,
     alert::{AlertChange, AlertKind},
     alert_cause::AlertCause,
+    ask::AskChange,
     call::Call,
     command::{Command, Expiry, Refusal},
     fault::{Effect, Fault, FaultKind},

@@ -1,12 +1,14 @@
 //! Every rule by example, and the invariants over random sequences of commands.
 
 mod children;
+mod ask;
 mod fetched;
 mod invariants;
 mod later;
 mod prediction;
 mod rerun;
 mod rules;
+mod start;
 mod tries;
 mod undo;
 mod undo_plan;
@@ -54,6 +56,7 @@ fn details(steps: &Value, complete_within: Option<Span>) -> Arc<Details> {
         labels: BTreeMap::new(),
         priority: Priority::default(),
         complete_within,
+        start_at: None,
         trace: None,
         reply_to: None,
         parent: None,

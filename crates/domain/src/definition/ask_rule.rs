@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use crate::{
-    ask::{AskText, MOST_ASKED},
+    ask::{AskText, LONGEST_TEXT, LONGEST_TITLE, MOST_ASKED},
     fields::{FieldFault, Fields, text},
     payload::Payload,
     template::{JsonTemplate, Origin, Reads, Scope},
@@ -83,7 +83,8 @@ impl AskRule {
     /// What is asked, and of whom. The error is the definition's or the data's fault, in words for an operator.
     pub fn text(&self, scope: &Scope<'_>) -> Result<AskText, String> {
         let rendered = self.template.render(scope);
-        let rendered = rendered.map_err(|error| format!("`ask` could not be evaluated: {error}"))?;
+        let rendered =
+            rendered.map_err(|error| format!("`ask` could not be evaluated: {error}"))?;
         let rendered: Rendered = serde_json::from_str(&rendered)
             .map_err(|error| format!("`ask` could not be evaluated: {error}"))?;
         let asked = AskText::new(&rendered.title, &rendered.text, &rendered.of)?;
@@ -110,7 +111,10 @@ pub(super) fn read(
         signal.fault("ask", message);
     }
     for (name, instead) in [
-        ("schema", "the answer of a person is checked by `ask.fields`: remove it"),
+        (
+            "schema",
+            "the answer of a person is checked by `ask.fields`: remove it",
+        ),
         ("match", "whoever has a link may decide: remove it"),
     ] {
         if signal.peek(name).is_some() {
@@ -121,7 +125,9 @@ pub(super) fn read(
     let choices = choices(&mut fields);
     let asked = asked_fields(&mut fields);
     // Within a few.
-    let approvals = fields.integer("approvals", 1..=MOST_ASKED as i64).unwrap_or(1) as u32;
+    let approvals = fields
+        .integer("approvals", 1..=MOST_ASKED as i64)
+        .unwrap_or(1) as u32;
     if let Err(faults) = fields.finish() {
         signal.extend(faults);
         return None;
@@ -145,7 +151,10 @@ fn template(
     for (name, remedy) in [
         ("title", "say in one line what is asked"),
         ("text", ""),
-        ("of", "name the people that are asked, such as [\"ops@example.com\"]"),
+        (
+            "of",
+            "name the people that are asked, such as [\"ops@example.com\"]",
+        ),
     ] {
         let Some(value) = fields.value(name).filter(|value| value.get() != "null") else {
             if !remedy.is_empty() {
@@ -155,8 +164,7 @@ fn template(
         };
         match name {
             "of" => check_of(fields, value),
-            _ if text(value.get()).is_none() => fields.fault(name, "must be a string"),
-            _ => {}
+            _ => check_text(fields, name, value),
         }
         document.push(format!("{name:?}:{}", value.get()));
     }
@@ -171,11 +179,29 @@ fn template(
             Some(template)
         }
         Err(faults) => {
-            fields.extend(faults.into_iter().map(|fault| {
-                FieldFault::new(format!("{base}{}", fault.pointer), fault.message)
-            }));
+            fields.extend(
+                faults.into_iter().map(|fault| {
+                    FieldFault::new(format!("{base}{}", fault.pointer), fault.message)
+                }),
+            );
             None
         }
+    }
+}
+
+/// What is known before the data is.
+fn check_text(fields: &mut Fields<'_>, name: &str, value: &RawValue) {
+    let longest = if name == "title" {
+        LONGEST_TITLE
+    } else {
+        LONGEST_TEXT
+    };
+    match text(value.get()) {
+        None => fields.fault(name, "must be a string"),
+        Some(text) if !text.contains("{{") && text.chars().count() > longest => {
+            fields.fault(name, format!("must be at most {longest} characters long"));
+        }
+        Some(_) => {}
     }
 }
 
@@ -184,11 +210,17 @@ fn check_of(fields: &mut Fields<'_>, value: &RawValue) {
         return;
     }
     let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(value.get()) else {
-        return fields.fault("of", "must be an array of strings, or an expression that gives one");
+        return fields.fault(
+            "of",
+            "must be an array of strings, or an expression that gives one",
+        );
     };
     if items.is_empty() || items.len() > MOST_ASKED {
         let count = items.len();
-        fields.fault("of", format!("must name 1 to {MOST_ASKED} people, names {count}"));
+        fields.fault(
+            "of",
+            format!("must name 1 to {MOST_ASKED} people, names {count}"),
+        );
     }
     if items.iter().any(|item| text(item.get()).is_none()) {
         fields.fault("of", "must hold strings only: addresses or names");
@@ -201,7 +233,10 @@ fn choices(fields: &mut Fields<'_>) -> Vec<String> {
     };
     if choices.is_empty() || choices.len() > MOST_CHOICES {
         let count = choices.len();
-        fields.fault("choices", format!("must hold 1 to {MOST_CHOICES} choices, holds {count}"));
+        fields.fault(
+            "choices",
+            format!("must hold 1 to {MOST_CHOICES} choices, holds {count}"),
+        );
     }
     check_words(fields, "choices", choices.iter());
     choices
@@ -214,7 +249,9 @@ fn check_words<'w>(
 ) {
     for (at, word) in words.clone().enumerate() {
         let mut letters = word.chars();
-        let begins = letters.next().is_some_and(|first| first.is_ascii_alphabetic());
+        let begins = letters
+            .next()
+            .is_some_and(|first| first.is_ascii_alphabetic());
         if !begins || !letters.all(|next| next.is_ascii_alphanumeric() || "_-".contains(next)) {
             fields.fault(
                 name,
@@ -229,7 +266,10 @@ fn check_words<'w>(
 fn asked_fields(fields: &mut Fields<'_>) -> Vec<AskField> {
     let given = fields.array("fields").unwrap_or_default();
     if given.len() > MOST_FIELDS {
-        let message = format!("must hold at most {MOST_FIELDS} fields, holds {}", given.len());
+        let message = format!(
+            "must hold at most {MOST_FIELDS} fields, holds {}",
+            given.len()
+        );
         fields.fault("fields", message);
     }
     let mut asked = Vec::new();
