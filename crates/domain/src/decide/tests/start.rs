@@ -19,6 +19,7 @@ fn later(steps: Value, within: Option<Span>) -> Bench {
         start_at,
         trace: None,
         reply_to: None,
+        parent: None,
     };
     Bench {
         draft: Draft::submit(Arc::new(submitted), now),
