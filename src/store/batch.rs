@@ -28,6 +28,8 @@ pub struct TaskChange {
     pub base: Option<u64>,
     /// Nothing of the task's own row changes but its version.
     pub is_row_kept: bool,
+    /// So many of the steps have rows: those after them are new.
+    pub known_rows: usize,
     pub steps: Vec<StepIndex>,
     /// Those of them that stand or run in a lane of their agent.
     pub lanes: Vec<(StepIndex, String)>,

@@ -30,6 +30,7 @@ mod dry_run;
 mod ejection;
 mod endpoint_state;
 mod etag;
+mod expansion;
 mod fault;
 mod fields;
 mod health_check;
@@ -65,6 +66,7 @@ mod slot_shares;
 mod special_address;
 mod step;
 mod step_limits;
+mod step_list;
 mod task;
 mod task_limits;
 mod task_output;
@@ -112,9 +114,9 @@ pub use claim_order::{ClaimAttempt, ClaimPlan, ClaimSteps, QueueRank};
 pub use command::{Claimant, Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{
-    Accepted, Body, CancelRule, Definition, Extend, KnownAgents, Limits, Method, OnExhausted,
+    Accepted, Body, CancelRule, Definition, Extend, ForEachRule, ItemRef, KnownAgents, Limits, Method, OnExhausted,
     OnUndo, Policies, Policy, PollRule, Probe, ReplyMode, ReplyRule, RequestTemplate, SignalRule,
-    StepDefinition, StepKind, StepWork, Target, WHOLE_DEFINITION, WaitRule, parse_steps,
+    StepDefinition, StepKind, StepRule, StepWork, Target, WHOLE_DEFINITION, WaitRule, parse_steps,
     parse_steps_within,
 };
 pub use delivery::{
@@ -133,6 +135,7 @@ pub use dry_run::{
 pub use ejection::{Ejection, EjectionSpec, may_eject};
 pub use endpoint_state::EndpointState;
 pub use etag::{ETag, ETags, MOST_ETAGS, Precondition, Unmet};
+pub use expansion::{Expansion, Group, MOST_ITEMS, read_list};
 pub use fault::{BODY_EXCERPT, Effect, Fault, FaultKind};
 pub use fields::{FieldFault, Fields, entries, text};
 pub use health_check::{CheckTally, HealthChange, HealthSpec, Unhealthy};
@@ -177,6 +180,7 @@ pub use slot_shares::{SlotGrant, SlotNeed, SlotShares};
 pub use special_address::special_address;
 pub use step::{Step, StepState, StepStatus};
 pub use step_limits::{StepKey, StepLane, StepLimit, StepRoom, is_limited_lane};
+pub use step_list::{StepCounts, StepList};
 pub use task::{
     Details, LONGEST_NAME, MOST_LABELS, Task, TaskState, TaskStatus, Undo, WorkflowRef,
 };

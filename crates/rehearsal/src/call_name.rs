@@ -97,7 +97,7 @@ impl CallName {
         let step = Self::parse_step(name, definition)?;
         let found = definition.step(step);
         match &found.work {
-            StepWork::Call { .. } => {}
+            StepWork::Call { .. } | StepWork::ForEach(_) => {}
             StepWork::Wait(_) => {
                 return Err(format!(
                     "step `{name}` waits for a time: it calls no service"

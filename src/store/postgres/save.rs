@@ -181,7 +181,7 @@ saved_rows!(bind_rows);
 struct ChangedSteps<'c> {
     known: Vec<StepRow<'c>>,
     new: (Vec<StepRow<'c>>, Vec<NewStepRow<'c>>),
-    /// Their rows come when what they undo is to be undone.
+    /// Their rows come later than the task's: those of items, and of what undoes a step.
     undos: (Vec<StepRow<'c>>, Vec<NewStepRow<'c>>),
 }
 
@@ -191,8 +191,8 @@ impl<'c> ChangedSteps<'c> {
         for change in changes {
             for index in &change.steps {
                 let row = StepRow::of(&change.task, *index, change.lane(*index), now);
-                let is_undo = usize::from(index.0) >= change.task.steps.len();
-                let rows = match (change.base, is_undo) {
+                let is_added = index.at() >= change.known_rows;
+                let rows = match (change.base, is_added) {
                     (None, _) => &mut changed.new,
                     (Some(_), true) => &mut changed.undos,
                     (Some(_), false) => {

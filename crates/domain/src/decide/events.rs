@@ -4,8 +4,8 @@ use super::{CommandOutput, Draft, fault};
 use crate::{
     command::Refusal,
     definition::{Policy, StepWork},
-    fault::{Effect, FaultKind},
-    history::{Actor, Event},
+    fault::FaultKind,
+    history::Actor,
     ids::StepIndex,
     open_reply::{ReplyDigest, Signal, StepHolder},
     payload::Payload,
@@ -24,6 +24,7 @@ impl Draft {
     pub(super) fn await_event(&mut self, index: StepIndex, by: &Actor, now: Timestamp) -> bool {
         let (end, awaited) = match &self.task.definition(index).work {
             StepWork::Call { .. } => return false,
+            StepWork::ForEach(_) => return self.begin_group(index, by, now),
             StepWork::Wait(rule) => {
                 let end = rule.end(&self.task.scope(index, &self.budget), now);
                 (end, "waits until")
@@ -43,20 +44,29 @@ impl Draft {
                 self.change(index, "step.began", begun, by, Some(reason));
                 self.has_happened(index, complete_by, by, now)
             }
-            Err(message) => {
-                let fault = fault(FaultKind::Permanent, message, now);
-                match self.task.definition(index).on_permanent {
-                    Policy::Skip => {
-                        let reason = format!("its policy is skip: {}", fault.message);
-                        self.task.step_mut(index).last_fault = Some(fault);
-                        self.pass_over(index, reason, by, now);
-                        true
-                    }
-                    policy @ (Policy::Error | Policy::Undo) => {
-                        self.give_up(index, policy, fault, by, now);
-                        false
-                    }
-                }
+            Err(message) => self.cannot_begin(index, message, by, now),
+        }
+    }
+
+    /// The definition or the data do not let it begin: its policy decides. True if it is passed over.
+    pub(super) fn cannot_begin(
+        &mut self,
+        index: StepIndex,
+        message: String,
+        by: &Actor,
+        now: Timestamp,
+    ) -> bool {
+        let fault = fault(FaultKind::Permanent, message, now);
+        match self.task.definition(index).on_permanent {
+            Policy::Skip => {
+                let reason = format!("its policy is skip: {}", fault.message);
+                self.task.step_mut(index).last_fault = Some(fault);
+                self.pass_over(index, reason, by, now);
+                true
+            }
+            policy @ (Policy::Error | Policy::Undo) => {
+                self.give_up_alone(index, policy, fault, by, now);
+                false
             }
         }
     }
@@ -93,7 +103,7 @@ impl Draft {
 
     /// The steps begin that were ready while the task was not to go on.
     pub(super) fn await_pending_events(&mut self, by: &Actor, now: Timestamp) {
-        for index in self.task.details.definition.forward() {
+        for index in self.task.forward() {
             let is_pending = self.task.step(index).status() == StepStatus::Pending;
             if is_pending
                 && !self.task.definition(index).is_call()
@@ -113,6 +123,8 @@ impl Draft {
                 let fault = fault(FaultKind::Exhausted, message, now);
                 self.give_up(index, policy, fault, by, now);
             }
+            // The items of a group end it, not a time.
+            StepWork::ForEach(_) => {}
             StepWork::Call { .. } | StepWork::Wait(_) => {
                 self.event_came(index, Payload::null(), by, now);
                 self.after_success(index, by, now);
@@ -121,7 +133,7 @@ impl Draft {
         self.settle(by, None, now);
     }
 
-    fn event_came(&mut self, index: StepIndex, output: Payload, by: &Actor, now: Timestamp) {
+    pub(super) fn event_came(&mut self, index: StepIndex, output: Payload, by: &Actor, now: Timestamp) {
         let processed = StepState::Processed { output, at: now };
         self.change(index, "step.processed", processed, by, None);
     }
@@ -138,7 +150,13 @@ impl Draft {
     ) -> Result<CommandOutput, Refusal> {
         let step = self.task.step(index);
         if !matches!(self.task.definition(index).work, StepWork::Signal(_)) {
-            return Err(self.refuse_step(index, "it awaits no signal"));
+            return Err(self.refuse_step(
+                index,
+                match self.task.has_items(index) {
+                    true => "its items await signals: name one of them, such as approve[0]",
+                    false => "it awaits no signal",
+                },
+            ));
         }
         if let Some(known) = &step.signal {
             return match known.digest == digest {
@@ -152,6 +170,7 @@ impl Draft {
         if self.task.is_ended() {
             return Err(Refusal::Ended(self.task.status().as_str()));
         }
+        self.check_room(index, Some(&payload))?;
         match step.status() {
             StepStatus::Processing => {
                 self.refuse_mismatch(index, &payload)?;
@@ -233,20 +252,7 @@ impl Draft {
 
     /// Records what became of a signal, while the step stays as it is.
     fn say_signal(&mut self, index: StepIndex, kind: &'static str, reason: String, by: &Actor) {
-        let status = self.task.step(index).status().as_str();
-        self.events.push(Event {
-            kind: kind.into(),
-            step: Some(self.task.definition(index).name.clone()),
-            attempt: None,
-            from: Some(status.into()),
-            to: status.into(),
-            by: by.clone(),
-            reason: Some(reason),
-            ready_at: None,
-            failure_count: None,
-            effect: Effect::Known,
-            error: None,
-        });
+        self.say(index, kind, reason, by);
         self.touch(index);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, sync::Arc};
 
-use super::{Policy, RequestTemplate, Target};
+use super::{ForEachRule, Policy, RequestTemplate, Target};
 use crate::{
     fields::Fields,
     payload_schema::PayloadSchema,
@@ -21,6 +21,8 @@ pub enum StepWork {
     Wait(WaitRule),
     /// A signal comes: a caller says that what the step awaits has happened.
     Signal(SignalRule),
+    /// Each item of a list is run. Of the step of the definition, which is the group of the items.
+    ForEach(Box<ForEachRule>),
 }
 
 /// A signal that a step awaits.
@@ -40,12 +42,14 @@ impl StepWork {
     pub fn target(&self) -> Option<&Target> {
         match self {
             StepWork::Call { target, .. } => Some(target),
-            StepWork::Wait(_) | StepWork::Signal(_) => None,
+            StepWork::Wait(_) | StepWork::Signal(_) | StepWork::ForEach(_) => None,
         }
     }
 
-    pub const fn kind(&self) -> StepKind {
+    /// Of a group, what its items do.
+    pub fn kind(&self) -> StepKind {
         match self {
+            StepWork::ForEach(group) => group.item.work.kind(),
             StepWork::Call { .. } => StepKind::Call,
             StepWork::Wait(_) => StepKind::Wait,
             StepWork::Signal(_) => StepKind::Signal,
@@ -178,12 +182,13 @@ const OF_CALLS: [&str; 13] = [
 const AWAITED: RangeInclusive<Span> = Span::from_secs(1)..=Span::LONGEST;
 
 /// Whether the step says that it calls no service: it has one of the fields for that. Reads that one, and notes what its
-/// expressions look at.
+/// expressions look at. `on_timeout`: of a signal that does not say.
 pub(super) fn read_uncalled(
     step: &mut Fields<'_>,
     origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
     signal_reads: &mut Vec<(String, Reads)>,
+    on_timeout: Policy,
 ) -> Option<Option<StepWork>> {
     let [wait, signal] = ["wait", "signal"].map(|field| step.peek(field).is_some());
     if !wait && !signal {
@@ -205,7 +210,7 @@ pub(super) fn read_uncalled(
         step.fault("signal", "give either `wait` or `signal`, not both");
     }
     let waits = read_wait(step, origin, reads).map(StepWork::Wait);
-    let signals = read_signal(step, origin, signal_reads).map(StepWork::Signal);
+    let signals = read_signal(step, origin, signal_reads, on_timeout).map(StepWork::Signal);
     Some(waits.or(signals))
 }
 
@@ -213,6 +218,7 @@ fn read_signal(
     step: &mut Fields<'_>,
     origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
+    default_policy: Policy,
 ) -> Option<SignalRule> {
     let mut fields = step.object("signal")?;
     if fields.peek("within").is_none() {
@@ -242,7 +248,7 @@ fn read_signal(
     }
     Some(SignalRule {
         within: within?,
-        on_timeout: on_timeout.unwrap_or(Policy::Error),
+        on_timeout: on_timeout.unwrap_or(default_policy),
         schema: schema.map(Arc::new),
         matches: matches.map(Arc::new),
     })

@@ -79,6 +79,7 @@ impl BatchDraft {
             task: Arc::new(draft.task),
             base,
             is_row_kept,
+            known_rows: draft.known_steps,
             steps: draft.changed,
             lanes,
             events: draft.events,
