@@ -198,5 +198,5 @@ pub use unusable_secrets::{
     UnusableSecret, UnusableSecrets, secret_unusable,
 };
 pub use vacuum::{FileSpace, Vacuum, Vacuuming};
-pub use view::{LabelsView, TaskHead, TaskView};
+pub use view::{LabelsView, StepView, TaskHead, TaskView};
 pub use web_address::{LONGEST_URL, WebAddress};
