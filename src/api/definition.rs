@@ -45,6 +45,19 @@ pub struct StepBody {
     /// The step is done by a task of its own, its child: it is processed when that is. It can have the same other fields as with
     /// `wait`, and `complete_within` (the time limit of the child) and `pivot`.
     task: Option<StepTaskBody>,
+    /// The step is run for each item of a list: an array, or an expression that gives one, of at most 10,000 items. Each item is a
+    /// step of its own, such as `import[17]`; its expressions can also use `item`, and `index` from 0. The step's output is the
+    /// list of their outputs.
+    #[schema(value_type = JsonSchema, required = false, example = json!("{{ steps.list.output.items }}"))]
+    for_each: Option<String>,
+    /// With `for_each`: the most items that run at once. Default: 10.
+    #[schema(minimum = 1, maximum = 1000, example = 10)]
+    max_parallel: Option<u32>,
+    /// With `for_each`: what happens after an item has failed for good, instead of `on_permanent` and of what `on_exhausted` says
+    /// in the end. `error`: the others go on, and the step is in error once all have ended. `skip`: it counts as skipped, its
+    /// output is null. `undo`: the whole task is undone at once.
+    #[schema(example = "skip")]
+    on_item_error: Option<PolicySchema>,
     /// The steps that must be done before this one. Default: the previous step in the list. An empty list: none.
     #[schema(example = json!(["reserve"]))]
     after: Option<Vec<String>>,

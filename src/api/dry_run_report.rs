@@ -56,6 +56,18 @@ pub struct UndoStepBody {
     probe: bool,
 }
 
+/// The items of a planned step.
+#[derive(ToSchema)]
+#[schema(as = PlannedItems)]
+pub struct PlannedItemsBody {
+    /// How many there are; null where the list depends on more than the input.
+    #[schema(required, example = 50)]
+    items: Option<u32>,
+    /// The most that run at once.
+    #[schema(example = 10)]
+    max_parallel: u32,
+}
+
 /// One step as it would run.
 #[derive(ToSchema)]
 #[schema(as = PlannedStep)]
@@ -86,6 +98,8 @@ pub struct PlannedStepBody {
     /// The most attempts.
     #[schema(example = 4)]
     attempts: u32,
+    /// If it is run for each item of a list: `attempts` are those of one item.
+    for_each: Option<PlannedItemsBody>,
     /// Of a wait: how long it takes, or 0ms where that is not known in advance.
     #[schema(example = "2m7s")]
     worst_case: DurationSchema,

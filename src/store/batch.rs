@@ -31,6 +31,8 @@ pub struct TaskChange {
     pub base: Option<u64>,
     /// Nothing of the task's own row changes but its version.
     pub is_row_kept: bool,
+    /// So many of the steps have rows: those after them are new.
+    pub known_rows: usize,
     pub steps: Vec<StepIndex>,
     /// How many steps it had before, if it has moved to another version of its workflow.
     pub had_steps: Option<usize>,

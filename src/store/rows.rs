@@ -17,10 +17,10 @@ use super::{
 };
 use crate::domain::{
     AgentName, AgentSpec, AtRisk, Attempt, Circuit, Definition, Destination, Details, Effect,
-    Expiry, Fault, Incarnation, InstanceId, OpenReply, Payload, Priority, QueuedStep, ReceiverName,
-    SavedReplies, Span, Step, StepHolder, StepIndex, StepLayout, StepName, StepRef, StepState,
-    StepStatus, Task, TaskId, TaskState, TaskStatus, Term, Timestamp, Trace, Turn, WorkerName,
-    WorkflowName, WorkflowRef, memory_of,
+    Expansion, Expiry, Fault, Incarnation, InstanceId, OpenReply, Payload, Priority, QueuedStep,
+    ReceiverName, SavedReplies, Span, Step, StepHolder, StepIndex, StepLayout, StepList, StepName,
+    StepRef, StepState, StepStatus, Task, TaskId, TaskState, TaskStatus, Term, Timestamp, Trace,
+    Turn, WorkerName, WorkflowName, WorkflowRef, memory_of, read_list,
 };
 
 /// One row, read by the names of its columns.
@@ -289,23 +289,61 @@ pub fn assemble<R: Columns>(
 ) -> Result<Task, StoreError> {
     let mut task = task(row, definition)?;
     let definition = &task.details.definition;
+    let missing = || corrupt("records of its steps are missing");
+    let steps: Vec<_> = steps.iter().map(step).collect::<Result<_, _>>()?;
+    let own = steps.get(..definition.steps.len()).ok_or_else(missing)?;
+    let expansion = expansion(definition, own)?;
+    let (forward, undos) = match &expansion {
+        Some(expansion) => (expansion.len(), expansion.undos()),
+        None => (definition.steps.len(), definition.undos.len()),
+    };
     let undos = match task.undo {
-        Some(_) => definition.undos.len(),
+        Some(_) => undos,
         None => 0,
     };
     // The undos come after the steps.
-    let first_undo = definition.steps.len();
-    if steps.len() != first_undo + undos {
-        return Err(corrupt("records of its steps are missing"));
+    if steps.len() != forward + undos {
+        return Err(missing());
     }
-    for (at, row) in steps.iter().enumerate() {
-        let step = step(row)?;
-        match at < first_undo {
-            true => task.steps.push(step),
-            false => task.undos.push(step),
+    let groups = || expansion.iter().flat_map(|all| all.groups());
+    let mut rows = steps.into_iter();
+    task.steps = StepList::from(rows.by_ref().take(definition.steps.len()).collect::<Vec<_>>());
+    for group in groups() {
+        task.steps
+            .push_group(rows.by_ref().take(group.items.len()).collect());
+    }
+    if task.undo.is_some() {
+        let own = rows.by_ref().take(definition.undos.len());
+        task.undos = StepList::from(own.collect::<Vec<_>>());
+        for group in groups().filter(|group| !group.undos.is_empty()) {
+            task.undos
+                .push_group(rows.by_ref().take(group.undos.len()).collect());
         }
     }
+    task.expansion = expansion.map(Arc::new);
     Ok(task)
+}
+
+/// The items of the groups, as the records of the groups have them.
+fn expansion(definition: &Definition, own: &[Step]) -> Result<Option<Expansion>, StoreError> {
+    let mut lists = Vec::new();
+    for (step, record) in definition.forward().zip(own) {
+        let saved = record.body.as_ref();
+        let saved = saved.filter(|_| definition.step(step).for_each().is_some());
+        if let Some(saved) = saved {
+            let read = read_list(saved).ok_or_else(|| corrupt("the list of its items"))?;
+            lists.push((read.0, (step, read.1)));
+        }
+    }
+    if lists.is_empty() {
+        return Ok(None);
+    }
+    lists.sort_unstable_by_key(|(first, _)| *first);
+    let lists = lists.into_iter().map(|(_, list)| list);
+    let expansion = Expansion::of(definition, lists);
+    expansion
+        .map(Some)
+        .ok_or_else(|| corrupt("its items are too many"))
 }
 
 fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreError> {
@@ -335,8 +373,9 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         parent: json(row, "parent")?,
     };
     Ok(Task {
-        steps: Vec::with_capacity(details.definition.steps.len()),
-        undos: Vec::new(),
+        steps: StepList::default(),
+        undos: StepList::default(),
+        expansion: None,
         undo: json(row, "undo")?,
         details: Arc::new(details),
         created_at: row.get("created_at")?,

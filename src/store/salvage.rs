@@ -4,7 +4,7 @@
 //! it, on a task whose damaged payloads read as null, and whose definition, if that is damaged, is made of the
 //! names of its steps. Such a task can be used for nothing else.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use serde::de::IgnoredAny;
 use serde_json::json;
@@ -93,19 +93,22 @@ fn stand_in(steps: &[impl Columns]) -> Result<Definition, StoreError> {
         .iter()
         .map(|row| Ok((row.get("name")?, row.get("agent")?)));
     let named: Vec<(String, String)> = named.collect::<Result<_, StoreError>>()?;
+    let all: HashSet<&str> = named.iter().map(|(name, _)| name.as_str()).collect();
     let undo_of = |name: &str| format!("{name}.undo");
     let forward = named.iter().filter(|(name, _)| !name.contains('.'));
-    let steps = forward.map(|(name, agent)| {
-        let target = match agent.contains("://") {
-            true => "url",
-            false => "agent",
-        };
-        if agent.is_empty() {
-            // It calls no service.
-            return json!({ "name": name, "wait": { "for": "0s" } });
+    let steps = forward.enumerate().map(|(at, (name, agent))| {
+        // An item stands for itself: its list may be what is damaged.
+        let item = name.contains('[').then(|| format!("item-at-{at}"));
+        let mut step = json!({ "name": item.as_ref().unwrap_or(name) });
+        match (agent.is_empty(), agent.contains("://")) {
+            (true, _) => {
+                step["wait"] = json!({ "for": "1h" });
+                return step;
+            }
+            (false, true) => step["url"] = json!(agent),
+            (false, false) => step["agent"] = json!(agent),
         }
-        let mut step = json!({ "name": name, target: agent });
-        if named.iter().any(|(other, _)| *other == undo_of(name)) {
+        if all.contains(undo_of(name).as_str()) {
             step["undo"] = json!({ "request": {} });
         }
         step

@@ -34,6 +34,17 @@ pub enum Blocked {
         /// `error` where it needs an operator. Otherwise the child says more.
         state: Option<&'static str>,
     },
+    /// It is the group of a list, and its items have not all ended.
+    Items {
+        /// How many have not begun.
+        waiting: u32,
+        /// How many run, or will as soon as there is a free slot.
+        running: u32,
+        /// How many need an operator.
+        error: u32,
+    },
+    /// It is an item of a list, and so many others run as may at once.
+    MaxParallel { max_parallel: u16 },
     /// Its agent has no free slot: the step is in the agent's queue.
     Capacity {
         agent: AgentName,
@@ -118,6 +129,9 @@ pub enum Blocked {
     Operator,
 }
 
+/// So many of the steps are named that one waits for.
+const MOST_NAMED: usize = 1000;
+
 impl Task {
     /// The steps that a waiting one still waits for.
     fn awaited(&self, index: StepIndex) -> Vec<StepIndex> {
@@ -153,10 +167,21 @@ impl Task {
             {
                 self.start_at.map(|until| Blocked::Start { until })
             }
+            StepState::Waiting
+                if let Some(item) = self.definition(index).item
+                    && self.waits_for_event(item.group) =>
+            {
+                let group = self.definition(item.group);
+                let rule = group.for_each().filter(|_| self.is_current(index))?;
+                Some(Blocked::MaxParallel {
+                    max_parallel: rule.max_parallel,
+                })
+            }
             StepState::Waiting => Some(Blocked::Steps {
                 steps: self
                     .awaited(index)
                     .into_iter()
+                    .take(MOST_NAMED)
                     .map(|step| self.definition(step).name.clone())
                     .collect(),
             }),
@@ -175,6 +200,14 @@ impl Task {
             }),
             StepState::Processing { complete_by, .. } if self.waits_for_event(index) => {
                 let until = complete_by;
+                if let Some(group) = self.group(index) {
+                    let counts = self.steps.counts_of(&group.items);
+                    return Some(Blocked::Items {
+                        waiting: counts.count(StepStatus::Waiting),
+                        running: counts.live(),
+                        error: counts.count(StepStatus::Error),
+                    });
+                }
                 Some(match self.definition(index).work {
                     StepWork::Signal(_) => Blocked::Signal { until },
                     _ => Blocked::Wait { until },

@@ -3,6 +3,7 @@
 mod ask_rule;
 mod cancel_rule;
 mod child_rule;
+mod for_each;
 mod graph;
 mod layout;
 mod output;
@@ -19,7 +20,7 @@ mod work;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
 
 use crate::{
     ids::{AgentName, StepIndex, StepName},
@@ -30,8 +31,10 @@ use crate::{
 };
 pub use ask_rule::{AskField, AskFieldKind, AskRule};
 pub use cancel_rule::CancelRule;
-pub use layout::{LaidOut, StepLayout};
 pub use child_rule::{ChildFields, ChildRule, OnChildError};
+pub use for_each::ForEachRule;
+pub use layout::{LaidOut, StepLayout};
+pub(crate) use step::UNDO;
 pub use output::OutputTemplate;
 pub use parse::*;
 pub use policies::*;
@@ -78,6 +81,7 @@ impl Definition {
     /// Whether everything that was asked of `known` when it was compiled is still so.
     pub fn is_still_allowed(&self, known: &dyn KnownAgents) -> bool {
         self.steps.iter().all(|step| {
+            let step = step.run();
             let can_be_called = match step.target() {
                 Some(Target::Agent(agent)) => known.knows(agent),
                 Some(Target::Url { url, .. } | Target::Operation { url, .. }) => {
@@ -91,6 +95,43 @@ impl Definition {
         })
     }
 
+    /// With each group as if it were a step for one of its items: for what is said before any list is known. Its task
+    /// would have no output. `None`: it has no groups.
+    pub fn with_one_item_each(&self) -> Option<Self> {
+        if self.steps.iter().all(|step| step.for_each().is_none()) {
+            return None;
+        }
+        let mut steps = self.steps.clone();
+        let mut undos = Vec::with_capacity(self.undos.len());
+        for (at, step) in steps.iter_mut().enumerate() {
+            // There are at most as many steps as an index can count.
+            let index = |at: usize| StepIndex(at as u16);
+            let (rule, undo) = match self.steps[at].for_each() {
+                Some(group) => (group.item.clone(), group.undo.clone()),
+                None => {
+                    let undo = step.undo.map(|undo| self.step(undo).rule.clone());
+                    (step.rule.clone(), undo)
+                }
+            };
+            step.rule = rule;
+            step.undo = undo.map(|rule| {
+                let name = StepName::new(format!("{}{UNDO}", step.name));
+                undos.push(StepDefinition::of_undo(name, index(at), None, rule));
+                index(self.steps.len() + undos.len() - 1)
+            });
+        }
+        Some(Self {
+            steps,
+            undos,
+            order: self.order.clone(),
+            policies: self.policies.clone(),
+            input_schema: None,
+            output: None,
+            source: self.source.clone(),
+            laid_out: self.laid_out.clone(),
+        })
+    }
+
     /// The steps that undo others.
     pub fn undos(&self) -> impl DoubleEndedIterator<Item = StepIndex> + use<> {
         let first = self.steps.len() as u16;
@@ -98,17 +139,39 @@ impl Definition {
     }
 }
 
-#[derive(Debug)]
+/// A step: its name and its place among the others, and its rule.
+#[derive(Clone, Debug)]
 pub struct StepDefinition {
     pub name: StepName,
+    /// The steps that must be done before this one starts.
+    pub after: Arc<[StepIndex]>,
+    /// The steps that name this one in `after`: the same edges, read forward.
+    pub followers: Arc<[StepIndex]>,
+    /// False when it is this step's turn: the step is skipped.
+    pub when: Option<Arc<Expression>>,
+    /// The step that undoes this one.
+    pub undo: Option<StepIndex>,
+    /// The step that this one undoes.
+    pub undoes: Option<StepIndex>,
+    /// The group and the item that it is for. Of a step of a task only: a definition has the group.
+    pub item: Option<ItemRef>,
+    rule: Arc<StepRule>,
+}
+
+/// One item of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ItemRef {
+    /// The step with `for_each`.
+    pub group: StepIndex,
+    /// Its place in the list, from 0.
+    pub number: u16,
+}
+
+/// What is said of a step, apart from its name and its place. The items of a group share it.
+#[derive(Debug)]
+pub struct StepRule {
     /// What it does.
     pub work: StepWork,
-    /// The steps that must be done before this one starts.
-    pub after: Vec<StepIndex>,
-    /// The steps that name this one in `after`: the same edges, read forward.
-    pub followers: Vec<StepIndex>,
-    /// False when it is this step's turn: the step is skipped.
-    pub when: Option<Expression>,
     /// The steps whose output the request or the condition reads: all of them come before this one.
     pub reads: Vec<StepIndex>,
     pub complete_within: Span,
@@ -121,10 +184,6 @@ pub struct StepDefinition {
     pub pivot: bool,
     /// Asked whether an attempt of unknown outcome took effect.
     pub probe: Option<Probe>,
-    /// The step that undoes this one.
-    pub undo: Option<StepIndex>,
-    /// The step that this one undoes.
-    pub undoes: Option<StepIndex>,
     /// When the service replies.
     pub reply: ReplyRule,
     /// What is asked of the service if an undo drops its promised reply.
@@ -135,12 +194,78 @@ pub struct StepDefinition {
     pub reads_request: bool,
 }
 
+impl Deref for StepDefinition {
+    type Target = StepRule;
+
+    fn deref(&self) -> &StepRule {
+        &self.rule
+    }
+}
+
 impl StepDefinition {
+    /// An item of a group.
+    pub(crate) fn of_item(
+        name: StepName,
+        after: Arc<[StepIndex]>,
+        followers: Arc<[StepIndex]>,
+        undo: Option<StepIndex>,
+        item: Option<ItemRef>,
+        rule: Arc<StepRule>,
+    ) -> Self {
+        Self {
+            name,
+            after,
+            followers,
+            when: None,
+            undo,
+            undoes: None,
+            item,
+            rule,
+        }
+    }
+
+    /// What undoes an item.
+    pub(crate) fn of_undo(
+        name: StepName,
+        undoes: StepIndex,
+        item: Option<ItemRef>,
+        rule: Arc<StepRule>,
+    ) -> Self {
+        Self {
+            name,
+            after: Arc::default(),
+            followers: Arc::default(),
+            when: None,
+            undo: None,
+            undoes: Some(undoes),
+            item,
+            rule,
+        }
+    }
+
     /// Whether an undo of the task drops this step's call, instead of waiting for it.
     pub fn is_dropped_by_undo(&self) -> bool {
         self.undoes.is_none() && self.on_undo == OnUndo::Drop
     }
 
+    /// What the items of a group do.
+    pub fn for_each(&self) -> Option<&ForEachRule> {
+        match &self.work {
+            StepWork::ForEach(rule) => Some(rule),
+            StepWork::Call { .. }
+            | StepWork::Wait(_)
+            | StepWork::Signal(_)
+            | StepWork::Task(_) => None,
+        }
+    }
+
+    /// What is run of it: of a group the rule of its items, else its own.
+    pub fn run(&self) -> &StepRule {
+        self.for_each().map_or(&self.rule, |group| &group.item)
+    }
+}
+
+impl StepRule {
     /// Whether a service is called.
     pub fn is_call(&self) -> bool {
         matches!(self.work, StepWork::Call { .. })
@@ -150,7 +275,10 @@ impl StepDefinition {
     pub fn child_rule(&self) -> Option<&ChildRule> {
         match &self.work {
             StepWork::Task(rule) => Some(rule),
-            StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Signal(_) => None,
+            StepWork::Call { .. }
+            | StepWork::Wait(_)
+            | StepWork::Signal(_)
+            | StepWork::ForEach(_) => None,
         }
     }
 
@@ -167,7 +295,9 @@ impl StepDefinition {
     pub fn request(&self) -> Option<&RequestTemplate> {
         match &self.work {
             StepWork::Call { request, .. } => Some(request),
-            StepWork::Wait(_) | StepWork::Signal(_) | StepWork::Task(_) => None,
+            StepWork::Wait(_) | StepWork::Signal(_) | StepWork::Task(_) | StepWork::ForEach(_) => {
+                None
+            }
         }
     }
 

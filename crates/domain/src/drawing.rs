@@ -32,7 +32,12 @@ pub fn draw(
     task: Option<&Task>,
     form: DiagramFormat,
 ) -> String {
-    let picture = Picture { definition, task };
+    let flat = definition.with_one_item_each();
+    let picture = Picture {
+        groups: definition,
+        definition: flat.as_ref().unwrap_or(definition),
+        task,
+    };
     match form {
         DiagramFormat::Mermaid => picture.mermaid(title),
         DiagramFormat::Dot => picture.dot(title),
@@ -57,6 +62,9 @@ fn colour(status: StepStatus) -> &'static str {
 }
 
 struct Picture<'d> {
+    /// As it is written.
+    groups: &'d Definition,
+    /// With each group as one step.
     definition: &'d Definition,
     task: Option<&'d Task>,
 }
@@ -69,8 +77,9 @@ impl Picture<'_> {
     /// None for what undoes a step, before the task is to be undone.
     fn status(&self, index: StepIndex) -> Option<StepStatus> {
         let task = self.task?;
-        let exists = index.at() < task.steps.len() + task.undos.len();
-        exists.then(|| task.step(index).status())
+        // By name: the items of a task stand between its steps and what undoes them.
+        let found = task.find(self.definition.step(index).name.as_str())?;
+        Some(task.step(found).status())
     }
 
     fn lines(&self, index: StepIndex) -> Vec<String> {
@@ -84,6 +93,9 @@ impl Picture<'_> {
                 (None, None) => kind.to_owned(),
             });
         }
+        if index.at() < self.groups.steps.len() && self.groups.step(index).for_each().is_some() {
+            lines.push(self.items(index));
+        }
         if let Some(condition) = &step.when {
             lines.push(format!("when {}", condition.source()));
         }
@@ -92,6 +104,20 @@ impl Picture<'_> {
         }
         lines.extend(self.status(index).map(|status| status.as_str().to_owned()));
         lines.iter().map(|line| shortened(line)).collect()
+    }
+
+    /// How many items a group has in each state, once its list is known.
+    fn items(&self, index: StepIndex) -> String {
+        let group = self.task.and_then(|task| Some((task, task.group(index)?)));
+        let Some((task, group)) = group else {
+            return "for each item".to_owned();
+        };
+        let counts = task.steps.counts_of(&group.items);
+        let states = StepStatus::ALL.iter();
+        let states = states.filter(|status| counts.count(**status) > 0);
+        let states = states.map(|status| format!("{} {}", counts.count(*status), status.as_str()));
+        let states: Vec<_> = states.collect();
+        format!("for each of {}: {}", group.items.len(), states.join(", "))
     }
 
     fn mermaid(&self, title: &str) -> String {

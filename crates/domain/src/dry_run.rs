@@ -2,10 +2,11 @@
 //! worst-case duration, and possible mistakes. It is a forecast only: nothing at run time depends on it.
 
 mod agents;
+mod groups;
 mod reading;
 mod undo;
 
-pub use self::{agents::PlannedAgent, undo::UndoStep};
+pub use self::{agents::PlannedAgent, groups::PlannedItems, undo::UndoStep};
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
@@ -61,6 +62,9 @@ pub struct PlannedStep {
     pub runs: Runs,
     /// The most attempts.
     pub attempts: u32,
+    /// If it is run for each item of a list: attempts are those of one item.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub for_each: Option<PlannedItems>,
     pub worst_case: Span,
 }
 
@@ -184,6 +188,9 @@ pub fn dry_run(
     } = *fields;
     // All that is evaluated for one report shares it.
     let budget = Budget::of_several(WHOLE_VERDICT);
+    let groups = groups::Groups::of(definition, input, &budget);
+    let flat = definition.with_one_item_each();
+    let definition = flat.as_ref().unwrap_or(definition);
     let stages = stages(definition);
     let mut order: Vec<usize> = (0..definition.steps.len()).collect();
     order.sort_by_key(|index| stages[*index]);
@@ -200,9 +207,13 @@ pub fn dry_run(
             stage: stages[index],
             runs,
             attempts: attempts(step),
+            for_each: groups.planned(index),
             worst_case: match runs {
                 Runs::Never => Span::default(),
-                Runs::Always | Runs::Conditionally => worst_case(step, input, now, &budget),
+                Runs::Always | Runs::Conditionally => {
+                    let one = worst_case(step, input, now, &budget);
+                    one.saturating_mul(groups.rounds(index))
+                }
             },
         }
     };
@@ -212,6 +223,7 @@ pub fn dry_run(
     relies_on_idempotency_key(definition, &mut warnings);
     let read: BTreeSet<StepIndex> = (definition.steps.iter())
         .flat_map(|step| step.reads.iter().copied())
+        .chain(groups.reads())
         .collect();
     for (index, planned) in order.iter().zip(&steps) {
         let step = &definition.steps[*index];
@@ -299,8 +311,9 @@ pub fn dry_run(
             warn(WarningCode::CannotRender, message);
         }
     }
+    groups.check(definition, &mut warnings);
     agents::check(definition, agent_of, &mut warnings);
-    reading::check(definition, fields, &budget, &mut warnings);
+    reading::check(definition, fields, groups.inputs(), &budget, &mut warnings);
     let undo = undo::check(definition, &mut warnings);
     warnings.truncate(MOST_WARNINGS);
     DryRunReport {
@@ -325,7 +338,7 @@ fn stages(definition: &Definition) -> Vec<usize> {
     let mut open: Vec<usize> = steps.iter().map(|step| step.after.len()).collect();
     let mut ready: Vec<usize> = (0..steps.len()).filter(|index| open[*index] == 0).collect();
     while let Some(index) = ready.pop() {
-        for follower in &steps[index].followers {
+        for follower in &*steps[index].followers {
             let follower = follower.at();
             stages[follower] = stages[follower].max(stages[index] + 1);
             open[follower] -= 1;
@@ -358,7 +371,7 @@ fn worst_case(
         StepWork::Signal(rule) => return rule.within,
         // Where its workflow says it, that is not known here.
         StepWork::Task(rule) => return rule.complete_within.unwrap_or_default(),
-        StepWork::Call { .. } => {}
+        StepWork::Call { .. } | StepWork::ForEach(_) => {}
     }
     let trying = step.complete_within.saturating_mul(attempts(step));
     let resting = (1..=step.max_failures)
@@ -448,7 +461,7 @@ fn cannot_render(
                 Some(error.to_string())
             }
             StepWork::Wait(rule) => rule.end(scope, now?).err(),
-            StepWork::Signal(_) => None,
+            StepWork::Signal(_) | StepWork::ForEach(_) => None,
             StepWork::Task(rule) => {
                 let error = rule.render(scope).err()?;
                 Some(error.to_string())
@@ -480,7 +493,7 @@ fn expressions_of(step: &StepDefinition) -> Vec<(String, Reads)> {
             let reads = reads.map(|reads| (format!("wait.{field}"), reads));
             reads.into_iter().collect()
         }
-        StepWork::Signal(_) => Vec::new(),
+        StepWork::Signal(_) | StepWork::ForEach(_) => Vec::new(),
         StepWork::Task(rule) => rule.expressions(),
     }
 }

@@ -33,6 +33,7 @@ mod dry_run;
 mod ejection;
 mod endpoint_state;
 mod etag;
+mod expansion;
 mod fault;
 mod fields;
 mod health_check;
@@ -68,6 +69,7 @@ mod slot_shares;
 mod special_address;
 mod step;
 mod step_limits;
+mod step_list;
 mod task;
 mod task_limits;
 mod task_output;
@@ -125,9 +127,10 @@ pub use command::{Claimant, Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{
     Accepted, AskField, AskFieldKind, AskRule, Body, CancelRule, ChildFields, ChildRule,
-    Definition, Extend, KnownAgents, Limits, Method, OnChildError, OnExhausted, OnUndo, Policies,
-    Policy, PollRule, Probe, ReplyMode, ReplyRule, RequestTemplate, SignalRule, StepDefinition,
-    StepKind, StepLayout, StepWork, Target, WHOLE_DEFINITION, WaitRule, parse_steps,
+    Definition, Extend, ForEachRule, ItemRef, KnownAgents, Limits, Method, OnChildError,
+    OnExhausted, OnUndo, Policies, Policy, PollRule, Probe, ReplyMode, ReplyRule, RequestTemplate,
+    SignalRule, StepDefinition, StepKind, StepLayout, StepRule, StepWork, Target, WHOLE_DEFINITION,
+    WaitRule, parse_steps,
     parse_steps_within,
 };
 pub use delivery::{
@@ -146,6 +149,7 @@ pub use dry_run::{
 pub use ejection::{Ejection, EjectionSpec, may_eject};
 pub use endpoint_state::EndpointState;
 pub use etag::{ETag, ETags, MOST_ETAGS, Precondition, Unmet};
+pub use expansion::{Expansion, Group, MOST_ITEMS, read_list};
 pub use fault::{BODY_EXCERPT, Effect, Fault, FaultKind};
 pub use fields::{FieldFault, Fields, entries, text};
 pub use health_check::{CheckTally, HealthChange, HealthSpec, Unhealthy};
@@ -190,6 +194,7 @@ pub use slot_shares::{SlotGrant, SlotNeed, SlotShares};
 pub use special_address::special_address;
 pub use step::{Step, StepState, StepStatus};
 pub use step_limits::{StepKey, StepLane, StepLimit, StepRoom, is_limited_lane};
+pub use step_list::{StepCounts, StepList};
 pub use task::{
     Details, LONGEST_NAME, MOST_LABELS, Task, TaskState, TaskStatus, Undo, WorkflowRef,
 };
@@ -208,5 +213,5 @@ pub use unusable_secrets::{
 };
 pub use vacuum::{FileSpace, Vacuum, Vacuuming};
 pub use version_move::{MoveReport, MovedStep, StepChange, UnmappedStep, VersionMove, check_move};
-pub use view::{LabelsView, TaskHead, TaskView};
+pub use view::{LabelsView, StepView, TaskHead, TaskView};
 pub use web_address::{LONGEST_URL, WebAddress};

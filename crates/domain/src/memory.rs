@@ -31,8 +31,9 @@ impl Task {
             Some(_) => 0,
             None => COMPILED * (details.definition.source.as_json().len() + policies(details)),
         };
-        let steps = self.steps.iter().chain(&self.undos).map(Step::memory);
-        TASK + labels + definition + details.input.memory() + steps.sum::<usize>()
+        let steps = self.steps.memory() + self.undos.memory();
+        let items = self.expansion.as_ref().map_or(0, |items| items.memory());
+        TASK + labels + definition + details.input.memory() + steps + items
     }
 }
 
@@ -42,7 +43,7 @@ fn policies(details: &Details) -> usize {
 }
 
 impl Step {
-    fn memory(&self) -> usize {
+    pub(super) fn memory(&self) -> usize {
         let fault = self.last_fault.as_ref().map_or(0, Fault::memory);
         let payloads = [self.output(), self.body.as_ref()];
         let payloads = payloads.into_iter().flatten().map(Payload::memory);
@@ -92,7 +93,7 @@ impl Fault {
 }
 
 impl Payload {
-    fn memory(&self) -> usize {
+    pub(super) fn memory(&self) -> usize {
         self.document().memory()
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     definition::StepWork,
     ids::{AgentName, ReceiverName, StepIndex},
-    step::StepState,
+    step::{StepState, StepStatus},
     task::{Task, TaskState},
     time::{Span, Timestamp},
     turn::Turn,
@@ -257,11 +257,13 @@ pub fn predict<'o>(
         let before = definition.after.iter().copied();
         let follows = before.max_by_key(|before| reached[before.at()].key());
         let ready = follows.map_or(Some(now_millis), |before| reached[before.at()].at);
-        let agent = definition.agent().and_then(&outlook).unwrap_or(&unknown);
+        let agent = definition.run().agent().and_then(&outlook).unwrap_or(&unknown);
         let step = task.step(*index);
         let ready = match &step.state {
             StepState::Waiting => ready,
             StepState::Pending { ready_at } => Some(ready_at.as_millis().max(now_millis)),
+            // Its items go on.
+            StepState::Processing { .. } if task.has_items(*index) => Some(now_millis),
             // The end of a wait is known. A signal may come at any moment.
             StepState::Processing { complete_by, .. } if task.waits_for_event(*index) => {
                 let at = match definition.work {
@@ -306,7 +308,9 @@ pub fn predict<'o>(
             };
             continue;
         }
-        let at = match (&definition.when, ready) {
+        let condition = definition.when.as_ref();
+        let condition = condition.filter(|_| !task.has_items(*index));
+        let at = match (condition, ready) {
             (_, ready) if definition.has_child() => ready,
             // It may be skipped.
             (Some(_), _) => ready,
@@ -321,7 +325,8 @@ pub fn predict<'o>(
                 };
                 called_from.map(|called_from| {
                     let begins = called_from.max(queue).as_millis().max(ready);
-                    begins.saturating_add(Span::from(agent.step_time).as_millis())
+                    let takes = agent.step_time.saturating_mul(rounds_left(task, *index));
+                    begins.saturating_add(Span::from(takes).as_millis())
                 })
             }
         };
@@ -342,8 +347,18 @@ pub fn predict<'o>(
     }
     Some(Prediction {
         end: end.map(Timestamp::from_millis),
-        agent: task.definition(longest).agent()?.clone(),
+        agent: task.definition(longest).run().agent()?.clone(),
     })
+}
+
+/// How often a step runs one after the other: of a group with many items more than once.
+fn rounds_left(task: &Task, index: StepIndex) -> u32 {
+    let (Some(group), Some(rule)) = (task.group(index), task.definition(index).for_each()) else {
+        return 1;
+    };
+    let counts = task.steps.counts_of(&group.items);
+    let left = counts.live() + counts.count(StepStatus::Waiting);
+    left.div_ceil(rule.max_parallel.into()).max(1)
 }
 
 impl Prediction {

@@ -8,13 +8,15 @@ use uuid::Uuid;
 use crate::{
     child::ParentStep,
     definition::{Definition, StepDefinition},
+    expansion::{Expansion, Group},
     fault::Fault,
     history::Actor,
-    ids::{Priority, StepIndex, TaskId, WorkflowName},
+    ids::{Priority, StepIndex, StepName, TaskId, WorkflowName},
     open_reply::StepHolder,
     payload::Payload,
     reply_to::ReplyTo,
     step::{Step, StepState},
+    step_list::StepList,
     template::{Budget, Scope},
     time::{Span, Timestamp},
     trace::Trace,
@@ -41,9 +43,12 @@ pub struct Task {
     pub start_at: Option<Timestamp>,
     /// `complete_within` counted from its begin, or from the retry of an overdue task.
     pub complete_by: Option<Timestamp>,
-    pub steps: Vec<Step>,
-    /// What undoes the steps, in the order of the definition's. None before the task is to be undone.
-    pub undos: Vec<Step>,
+    /// Those of the definition, followed by the items of its groups.
+    pub steps: StepList,
+    /// What undoes the steps, in the order of the definition's, and then of the items. None before the task is to be undone.
+    pub undos: StepList,
+    /// The items, once the list of a group is known.
+    pub expansion: Option<Arc<Expansion>>,
     /// That the task is to be undone, and why. From then on nothing else of it is run.
     pub undo: Option<Undo>,
 }
@@ -214,7 +219,7 @@ impl Task {
     /// Ended, or in need of an operator: nothing more comes by waiting.
     pub fn is_settled(&self) -> bool {
         match self.state {
-            TaskState::Error(_) => !self.records().any(Step::is_live),
+            TaskState::Error(_) => !self.steps.any_live() && !self.undos.any_live(),
             _ => self.is_ended(),
         }
     }
@@ -262,7 +267,49 @@ impl Task {
     }
 
     pub fn definition(&self, index: StepIndex) -> &StepDefinition {
-        self.details.definition.step(index)
+        match &self.expansion {
+            None => self.details.definition.step(index),
+            Some(expansion) => expansion.step(index),
+        }
+    }
+
+    /// The steps that are the task itself, without those that undo them.
+    pub fn forward(&self) -> impl DoubleEndedIterator<Item = StepIndex> + use<> {
+        // There are at most as many steps as an index can count.
+        (0..self.steps.len() as u16).map(StepIndex)
+    }
+
+    /// The steps in an order in which each comes after those that it follows.
+    pub fn order(&self) -> &[StepIndex] {
+        match &self.expansion {
+            None => &self.details.definition.order,
+            Some(expansion) => expansion.order(),
+        }
+    }
+
+    /// The items of a step with `for_each`, once its list is known.
+    pub fn group(&self, step: StepIndex) -> Option<&Group> {
+        self.expansion.as_ref()?.group(step)
+    }
+
+    /// All groups whose lists are known.
+    pub fn groups(&self) -> &[Group] {
+        self.expansion.as_ref().map_or(&[], |all| all.groups())
+    }
+
+    /// The step of the definition: of an item, and of what undoes it, the group.
+    pub fn group_of(&self, index: StepIndex) -> StepIndex {
+        let item = self.definition(index).item;
+        item.map_or(index, |item| item.group)
+    }
+
+    /// The name that steps of other tasks with the same definition have as well: of an item that of its group.
+    pub fn common_name(&self, index: StepIndex) -> &StepName {
+        let definition = self.definition(index);
+        match definition.item {
+            Some(item) => &self.definition(item.group).name,
+            None => &definition.name,
+        }
     }
 
     /// The steps, followed by their undos once the task is to be undone.
@@ -275,16 +322,14 @@ impl Task {
         self.details.definition.is_removed(index)
     }
 
-    /// The steps in the order of the definition, followed by their undos once the task is to be undone.
-    pub fn listed(&self) -> impl Iterator<Item = StepIndex> {
-        let first = self.steps.len() as u16;
-        let undos = (first..first + self.undos.len() as u16).map(StepIndex);
-        self.details.definition.listed().chain(undos)
-    }
-
-    /// What [`Task::indexes`] counts.
-    fn records(&self) -> impl Iterator<Item = &Step> {
-        self.steps.iter().chain(&self.undos)
+    /// The steps in the order of the definition, followed by their undos once the task is to be undone: [`Task::indexes`]
+    /// without those of items.
+    pub fn own_indexes(&self) -> impl Iterator<Item = StepIndex> {
+        let definition = &self.details.definition;
+        let undos = definition.undos.len().min(self.undos.len());
+        let first_undo = self.steps.len() as u16;
+        let undos = first_undo..first_undo + undos as u16;
+        definition.listed().chain(undos.map(StepIndex))
     }
 
     /// Whether the step belongs to what is run now: the steps themselves, or what undoes them.
@@ -293,9 +338,16 @@ impl Task {
     }
 
     pub fn find(&self, name: &str) -> Option<StepIndex> {
-        self.indexes()
-            .filter(|index| !self.is_removed(*index))
-            .find(|index| self.definition(*index).name.as_str() == name)
+        if name.contains('[') {
+            let found = self.expansion.as_ref()?.find(name)?;
+            return self.has(found).then_some(found);
+        }
+        let is_named = |index: &StepIndex| self.definition(*index).name.as_str() == name;
+        let is_there = |index: &StepIndex| !self.is_removed(*index);
+        match &self.expansion {
+            None => self.indexes().filter(is_there).find(is_named),
+            Some(_) => self.own_indexes().find(is_named),
+        }
     }
 
     /// From when a step may be claimed, or a promised reply be polled. No step of a task that is paused, waits or has ended may be
@@ -332,7 +384,7 @@ impl Task {
             return self.start_at.filter(|_| !self.is_ended());
         }
         self.limit()
-            .filter(|_| self.indexes().any(|index| self.ends_at_limit(index)))
+            .filter(|_| self.steps.any_live() || self.indexes().any(|index| self.ends_at_limit(index)))
     }
 
     /// The step that this one is about: for an undo the step that it undoes, else itself.
@@ -342,7 +394,7 @@ impl Task {
 
     /// The steps that took effect, or may have, and that nothing undoes: an undo passes them over.
     pub fn passed_over(&self) -> impl Iterator<Item = StepIndex> {
-        self.details.definition.forward().filter(|index| {
+        self.forward().filter(|index| {
             let definition = self.definition(*index);
             definition.undo.is_none()
                 && (definition.is_call() || definition.has_child())
@@ -352,9 +404,11 @@ impl Task {
 
     /// The step that prevents an undo: a pivot that is done, is being called, or may have taken effect.
     pub fn passed_pivot(&self) -> Option<StepIndex> {
-        self.details.definition.forward().find(|index| {
+        self.forward().find(|index| {
             let step = self.step(*index);
-            self.definition(*index).pivot
+            let definition = self.definition(*index);
+            // A group does nothing itself.
+            (definition.pivot && definition.for_each().is_none())
                 && (step.may_have_taken_effect()
                     || matches!(step.state, StepState::Processing { .. }))
         })
@@ -387,7 +441,15 @@ impl Task {
             request: None,
             response: None,
             signal: None,
+            item: self.item_value(index),
             budget,
         }
+    }
+
+    /// Of an item, and of what undoes it: its value, and its place in the list.
+    pub(super) fn item_value(&self, index: StepIndex) -> Option<(&Payload, u16)> {
+        let item = self.definition(index).item?;
+        let value = self.group(item.group)?.values.get(usize::from(item.number))?;
+        Some((value, item.number))
     }
 }

@@ -37,6 +37,22 @@ pub struct UndoPlan {
     /// The calls of the undo, in a possible order.
     pub calls: Vec<PlannedUndo>,
     pub passed_over: Vec<PassedOver>,
+    /// Of steps that are run for each item of a list: what the plan says of too many items to name each of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub more_items: Vec<MoreItems>,
+}
+
+/// Items of a list that the plan does not name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct MoreItems {
+    /// The step with `for_each`.
+    pub step: StepName,
+    /// How many more of its items have a call in flight.
+    pub running: usize,
+    /// How many more of them are undone by a call.
+    pub calls: usize,
+    /// How many more of them are passed over.
+    pub passed_over: usize,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -208,6 +224,9 @@ const LONGEST_BODY: usize = 64 * 1024;
 /// The budget for rendering all calls of a plan: one evaluation for each undo and each probe.
 const WHOLE_PLAN: u64 = 4 * Budget::EVALUATION;
 
+/// So many items of a group are named, and the others are counted.
+const MOST_NAMED: usize = 50;
+
 /// The longest total of all calls that a plan shows, in bytes.
 const LONGEST_PLAN: usize = 8 << 20;
 
@@ -221,6 +240,7 @@ pub fn undo_plan(task: &Task, now: Timestamp) -> UndoPlan {
         running: Vec::new(),
         calls: Vec::new(),
         passed_over: Vec::new(),
+        more_items: Vec::new(),
     };
     let mut draft = Draft::on(task.clone());
     // Who asks makes no difference to what follows.
@@ -268,7 +288,7 @@ fn settled(task: &Task) -> Task {
 /// The task with every step's outcome unknown: the probes that run first.
 fn doubted(task: &Task) -> Task {
     let mut doubted = task.clone();
-    for index in doubted.details.definition.forward() {
+    for index in doubted.forward() {
         doubted.step_mut(index).set_effect(Effect::Unknown);
     }
     doubted
@@ -290,28 +310,48 @@ struct Planner<'t> {
 
 impl Planner<'_> {
     fn fill(&self, plan: &mut UndoPlan) {
-        let definition = &self.task.details.definition;
         // How many stages must be over before what undoes a step, by its position.
-        let mut stages = vec![0; definition.steps.len()];
-        for index in definition.order.iter().rev().copied() {
-            let followers = &definition.step(index).followers;
+        let mut stages = vec![0; self.task.steps.len()];
+        let mut named = NamedItems::default();
+        for index in self.task.order().iter().rev().copied() {
+            if self.task.definition(index).for_each().is_some() {
+                // Its items say all of it.
+                let items = self.task.group(index).map(|group| group.items.clone());
+                let items = items.unwrap_or_default();
+                let last = items.filter_map(|at| stages.get(at)).max();
+                let followers = self.task.definition(index).followers.iter();
+                let before = followers.map(|follower| stages[follower.at()]).max();
+                stages[index.at()] = last.copied().max(before).unwrap_or_default();
+                continue;
+            }
+            let followers = &self.task.definition(index).followers;
             let before = followers.iter().map(|follower| stages[follower.at()]).max();
             let stage = before.unwrap_or_default();
             stages[index.at()] = stage;
-            let undo = definition.step(index).undo;
+            let undo = self.task.definition(index).undo;
             match undo.filter(|undo| self.will_run(*undo, index)) {
                 Some(undo) => {
                     stages[index.at()] += 1;
-                    plan.calls.push(self.planned(undo, index, stage + 1));
+                    if named.takes(self.task, index, |more| &mut more.calls) {
+                        plan.calls.push(self.planned(undo, index, stage + 1));
+                    }
                 }
-                None => plan.passed_over.push(self.passed_over(index)),
+                None => {
+                    if named.takes(self.task, index, |more| &mut more.passed_over) {
+                        plan.passed_over.push(self.passed_over(index));
+                    }
+                }
             }
         }
         plan.calls.sort_by_key(|planned| planned.stage);
-        plan.running = definition
-            .forward()
-            .filter_map(|index| self.running(index))
-            .collect();
+        for running in self.task.forward() {
+            if let Some(call) = self.running(running)
+                && named.takes(self.task, running, |more| &mut more.running)
+            {
+                plan.running.push(call);
+            }
+        }
+        plan.more_items = named.more(self.task);
     }
 
     fn name(&self, index: StepIndex) -> StepName {
@@ -353,7 +393,8 @@ impl Planner<'_> {
         } else {
             UndoReason::Unknown
         };
-        let after = self.task.undone_before(undone);
+        let mut after = self.task.undone_before(undone);
+        after.truncate(MOST_NAMED);
         let has_probe = self.task.definition(undone).probe.is_some();
         let until = match (because, has_probe) {
             (UndoReason::Running, _) => AvailableAfter::CallEnded,
@@ -433,6 +474,46 @@ impl Planner<'_> {
             why,
             message: message.to_owned(),
         }
+    }
+}
+
+/// How many items of each group are named, for each kind of entry.
+#[derive(Default)]
+struct NamedItems(BTreeMap<StepIndex, MoreCounts>);
+
+#[derive(Default)]
+struct MoreCounts {
+    running: usize,
+    calls: usize,
+    passed_over: usize,
+}
+
+impl NamedItems {
+    /// Whether there is room for another entry of this kind. A step that is no item always has room.
+    fn takes(
+        &mut self,
+        task: &Task,
+        index: StepIndex,
+        of: impl FnOnce(&mut MoreCounts) -> &mut usize,
+    ) -> bool {
+        let Some(item) = task.definition(index).item else {
+            return true;
+        };
+        let count = of(self.0.entry(item.group).or_default());
+        *count += 1;
+        *count <= MOST_NAMED
+    }
+
+    fn more(self, task: &Task) -> Vec<MoreItems> {
+        let more = |count: usize| count.saturating_sub(MOST_NAMED);
+        let groups = self.0.into_iter().map(|(group, counts)| MoreItems {
+            step: task.definition(group).name.clone(),
+            running: more(counts.running),
+            calls: more(counts.calls),
+            passed_over: more(counts.passed_over),
+        });
+        let groups = groups.filter(|more| more.running + more.calls + more.passed_over > 0);
+        groups.collect()
     }
 }
 

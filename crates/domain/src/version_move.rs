@@ -126,6 +126,12 @@ pub fn may_move(task: &Task, to: &VersionMove) -> Result<(), Refusal> {
             needed: "it is being undone by the version that it has",
         });
     }
+    if task.expansion.is_some() {
+        return Err(Refusal::TaskState {
+            status: task.status(),
+            needed: "the list of one of its steps with `for_each` is known, and its items belong to the version that it has",
+        });
+    }
     let had = task.details.definition.names();
     if workflow.name != to.workflow.name || !had.zip(to.definition.names()).all(|(a, b)| a == b) {
         return Err(Refusal::MovedMeanwhile);

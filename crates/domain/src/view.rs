@@ -17,7 +17,8 @@ use crate::{
     payload::Payload,
     prediction::AtRisk,
     reply_to::ReplyTo,
-    step::{Step, StepState},
+    step::{Step, StepState, StepStatus},
+    step_list::StepCounts,
     task::Task,
     task_output::task_output,
     time::Timestamp,
@@ -162,7 +163,14 @@ pub struct StepView<'a> {
     /// The task of its last attempt. Left out where the step has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     child: Option<ChildView>,
-    /// The output from the remote service; during a rerun, the previous output.
+    /// Of an item of a list: its value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    item: Option<&'a RawValue>,
+    /// If it is run for each item of a list: what became of the items.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    items: Option<ItemsView<'a>>,
+    /// The output from the remote service; during a rerun, the previous output. If it is run for each item of a list, the
+    /// list of their outputs; null if that takes more than 1 MiB.
     output: Option<&'a RawValue>,
     /// In state error: what went wrong.
     error: Option<&'a Fault>,
@@ -206,6 +214,107 @@ impl<'a> AskView<'a> {
         }
     }
 }
+
+/// What became of the items of a list.
+#[derive(Serialize)]
+struct ItemsView<'a> {
+    /// How many there are; null until the list is known.
+    total: Option<usize>,
+    /// How many are in each state; states without items are left out.
+    states: BTreeMap<&'static str, u32>,
+    /// How many of what undoes them are in each state, once the task is to be undone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    undo_states: Option<BTreeMap<&'static str, u32>>,
+    /// The most items that run at once.
+    max_parallel: u16,
+    /// The first items in error, or the first whose undo is.
+    errors: Vec<ItemErrorView<'a>>,
+}
+
+#[derive(Serialize)]
+struct ItemErrorView<'a> {
+    step: &'a str,
+    message: &'a str,
+}
+
+/// So many items in error are shown with their group.
+const MOST_ERRORS: usize = 10;
+
+/// A longer list of outputs is not shown with the task, in bytes.
+const LONGEST_LIST: usize = 1 << 20;
+
+impl<'a> ItemsView<'a> {
+    fn new(task: &'a Task, index: StepIndex) -> Self {
+        let rule = task.definition(index).for_each();
+        let max_parallel = rule.map_or(0, |rule| rule.max_parallel);
+        let Some(group) = task.group(index) else {
+            return Self {
+                total: None,
+                states: BTreeMap::new(),
+                undo_states: None,
+                max_parallel,
+                errors: Vec::new(),
+            };
+        };
+        let undone = task.undo.is_some() && !group.undos.is_empty();
+        let items = task.steps.find_in(&group.items, StepStatus::Error);
+        let undos = task.undos.find_in(&group.undos, StepStatus::Error);
+        let undos = undos.map(|at| task.steps.len() + at);
+        let failed: Vec<_> = match undone {
+            false => items.take(MOST_ERRORS).collect(),
+            true => undos.take(MOST_ERRORS).collect(),
+        };
+        let errors = failed.into_iter().filter_map(|at| {
+            // There are at most as many steps as an index can count.
+            let index = StepIndex(at as u16);
+            match &task.step(index).state {
+                StepState::Error(fault) => Some(ItemErrorView {
+                    step: task.definition(index).name.as_str(),
+                    message: &fault.message,
+                }),
+                _ => None,
+            }
+        });
+        Self {
+            total: Some(group.items.len()),
+            states: states(&task.steps.counts_of(&group.items)),
+            undo_states: undone.then(|| states(&task.undos.counts_of(&group.undos))),
+            max_parallel,
+            errors: errors.collect(),
+        }
+    }
+}
+
+fn states(counts: &StepCounts) -> BTreeMap<&'static str, u32> {
+    let states = StepStatus::ALL.iter();
+    let states = states.map(|status| (status.as_str(), counts.count(*status)));
+    states.filter(|(_, count)| *count > 0).collect()
+}
+
+/// The names of the steps that one follows; of many items, those of the first and their number would say no more than
+/// their group.
+fn after(task: &Task, index: StepIndex) -> Vec<&str> {
+    let steps = match task.definition(index).item {
+        Some(item) if task.definition(index).undoes.is_none() => task.after(item.group),
+        _ => task.after(index),
+    };
+    let steps = steps.into_iter();
+    let mut names: Vec<_> = steps
+        .map(|step| {
+            let definition = task.definition(step);
+            let name = match definition.undoes {
+                Some(_) => &definition.name,
+                None => task.common_name(step),
+            };
+            name.as_str()
+        })
+        .collect();
+    names.truncate(MOST_NAMES);
+    names
+}
+
+/// So many names of steps are listed.
+const MOST_NAMES: usize = 1000;
 
 /// A reply that the service has promised for later.
 #[derive(Serialize)]
@@ -320,13 +429,10 @@ impl<'a> TaskView<'a> {
                 by: &undo.by,
                 reason: undo.reason.as_deref(),
                 error: undo.error.as_ref(),
-                passed_over: task
-                    .passed_over()
-                    .map(|step| task.definition(step).name.as_str())
-                    .collect(),
+                passed_over: passed_over(task),
             }),
             steps: task
-                .listed()
+                .own_indexes()
                 .map(|index| StepView::new(task, index, now))
                 .collect(),
         }
@@ -356,10 +462,19 @@ impl<'a> TaskHead<'a> {
     }
 }
 
+/// Items under the name of their group.
+fn passed_over(task: &Task) -> Vec<&str> {
+    let steps = task.passed_over().map(|step| task.common_name(step));
+    let mut names: Vec<_> = steps.map(|name| name.as_str()).collect();
+    names.dedup();
+    names
+}
+
 impl<'a> StepView<'a> {
-    fn new(task: &'a Task, index: StepIndex, now: Option<Timestamp>) -> Self {
+    pub fn new(task: &'a Task, index: StepIndex, now: Option<Timestamp>) -> Self {
         let definition = task.definition(index);
         let step: &'a Step = task.step(index);
+        let is_group = definition.for_each().is_some();
         let (held_by, complete_by) = match &step.state {
             StepState::Processing {
                 held_by,
@@ -375,24 +490,21 @@ impl<'a> StepView<'a> {
         Self {
             name: definition.name.as_str(),
             kind: definition.work.kind().as_str(),
-            agent: definition.agent().map(AgentName::as_str),
+            agent: definition.run().agent().map(AgentName::as_str),
             state: step.status().as_str(),
             undoes: definition
                 .undoes
                 .map(|step| task.definition(step).name.as_str()),
-            after: task
-                .after(index)
-                .into_iter()
-                .map(|step| task.definition(step).name.as_str())
-                .collect(),
+            after: after(task, index),
             attempt: step.attempt.0,
             failure_count: step.failure_count,
-            max_failures: definition.max_failures,
+            max_failures: definition.run().max_failures,
             outcome: (step.effect == Effect::Unknown && definition.undoes.is_none())
                 .then_some("unknown"),
             idempotency_key: definition.is_call().then(|| task.idempotency_key(index)),
             locked_by: locked_by.map(InstanceId::as_str),
-            complete_by,
+            // A group is held as long as its items take.
+            complete_by: complete_by.filter(|_| definition.for_each().is_none()),
             awaited_reply: held_by
                 .and_then(StepHolder::open_reply)
                 .map(AwaitedReplyView::new),
@@ -411,7 +523,12 @@ impl<'a> StepView<'a> {
                 id: child.id.0,
                 state: child.is_reported().then(|| child.state.as_str()),
             }),
-            output: step.output().map(Payload::raw),
+            item: task.item_value(index).map(|(value, _)| value.raw()),
+            items: definition.for_each().map(|_| ItemsView::new(task, index)),
+            output: step
+                .output()
+                .filter(|output| output.as_json().len() <= LONGEST_LIST || !is_group)
+                .map(Payload::raw),
             error: match &step.state {
                 StepState::Error(fault) => Some(fault),
                 _ => None,

@@ -2,6 +2,8 @@
 //! holds each schema against the value that it describes.
 #![allow(dead_code, reason = "only shapes, for the OpenAPI document")]
 
+use std::collections::BTreeMap;
+
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -179,7 +181,13 @@ pub struct StepSchema {
     ask: Option<StepAskSchema>,
     /// The task of its last attempt. Left out where the step has none.
     child: Option<ChildTaskSchema>,
-    /// The output from the remote service, or of the step's task; during a rerun, the previous output.
+    /// Of an item of a list: its value.
+    #[schema(value_type = JsonSchema, required = false, example = json!({"sku": "A-1"}))]
+    item: Option<String>,
+    /// If it is run for each item of a list: what became of the items. `GET /v1/tasks/{id}/steps?of=` lists them.
+    items: Option<ItemsSchema>,
+    /// The output from the remote service, or of the step's task; during a rerun, the previous output. If it is run for each item of a list, the
+    /// list of their outputs; null if that takes more than 1 MiB.
     #[schema(required, example = json!({"id": "ch_1"}))]
     output: JsonSchema,
     /// In state error: what went wrong.
@@ -212,6 +220,36 @@ pub struct ChildTaskSchema {
     /// How it ended, or `error` while it needs an operator; null while it runs.
     #[schema(required, example = "processed")]
     state: Option<TaskStateSchema>,
+}
+
+/// What became of the items of a list.
+#[derive(ToSchema)]
+#[schema(as = Items)]
+pub struct ItemsSchema {
+    /// How many there are; null until the list is known.
+    #[schema(required, example = 50)]
+    total: Option<u32>,
+    /// How many are in each state; states without items are left out.
+    #[schema(example = json!({"processed": 47, "error": 3}))]
+    states: BTreeMap<String, u32>,
+    /// How many of what undoes them are in each state, once the task is to be undone.
+    #[schema(example = json!({"processed": 47}))]
+    undo_states: Option<BTreeMap<String, u32>>,
+    /// The most items that run at once.
+    #[schema(example = 10)]
+    max_parallel: u32,
+    /// The first ten items in error or, once the task is to be undone, whose undo is.
+    errors: Vec<ItemErrorSchema>,
+}
+
+/// An item in error.
+#[derive(ToSchema)]
+#[schema(as = ItemError)]
+pub struct ItemErrorSchema {
+    #[schema(example = "import[17]")]
+    step: String,
+    #[schema(example = "the service responded 422 Unprocessable Entity")]
+    message: String,
 }
 
 /// A reply that the service has promised for later.
@@ -377,6 +415,25 @@ pub enum BlockedSchema {
         /// `error`: the task needs an operator. Null otherwise.
         #[schema(required, example = "error")]
         state: Option<TaskStateSchema>,
+    },
+    /// It is run for each item of a list, and they have not all ended.
+    #[schema(title = "BlockedByItems")]
+    Items {
+        /// How many have not begun.
+        #[schema(example = 30)]
+        waiting: u32,
+        /// How many run, or will as soon as there is a free slot.
+        #[schema(example = 10)]
+        running: u32,
+        /// How many need an operator.
+        #[schema(example = 1)]
+        error: u32,
+    },
+    /// It is an item of a list, and so many others run as may at once.
+    #[schema(title = "BlockedByMaxParallel")]
+    MaxParallel {
+        #[schema(example = 10)]
+        max_parallel: u32,
     },
     /// Its agent has no free slot: the step is in the agent's queue.
     #[schema(title = "BlockedByCapacity")]
@@ -944,6 +1001,12 @@ mod tests {
             },
             Blocked::Start { until: NOW },
             Blocked::Time { until: NOW },
+            Blocked::Items {
+                waiting: 30,
+                running: 10,
+                error: 1,
+            },
+            Blocked::MaxParallel { max_parallel: 10 },
             Blocked::Capacity {
                 agent: agent.clone(),
                 ahead: None,
@@ -1022,6 +1085,8 @@ mod tests {
                 | Blocked::Time { .. }
                 | Blocked::Wait { .. }
                 | Blocked::Signal { .. }
+                | Blocked::Items { .. }
+                | Blocked::MaxParallel { .. }
                 | Blocked::Capacity { .. }
                 | Blocked::Worker { .. }
                 | Blocked::OpenReplies { .. }

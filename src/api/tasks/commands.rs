@@ -125,7 +125,7 @@ pub(super) async fn find(
     match task.find(name) {
         Some(step) => Ok((task, step)),
         None => {
-            let steps = task.listed().map(|step| task.definition(step));
+            let steps = task.own_indexes().map(|step| task.definition(step));
             let names: Vec<_> = steps.map(|step| step.name.as_str()).collect();
             Err(Problem::new(
                 ProblemKind::NoSuchStep,

@@ -10,6 +10,7 @@ mod migrate;
 mod queue_position;
 mod read;
 mod signals;
+mod steps;
 mod submit;
 mod summary;
 mod undo_plan;
@@ -28,7 +29,7 @@ pub use self::message::{refusal_address, submit_message};
 use self::queue_position::{count_ahead, explain_key_limits, explain_other_reasons};
 use super::{App, Problem, extract::LONGEST_WAIT};
 use crate::{
-    domain::{AgentName, LaneRule, Task, TaskId, TaskView},
+    domain::{AgentName, LaneRule, StepView, Task, TaskId, TaskView},
     store::{Interest, Submitted, Watch},
 };
 
@@ -44,6 +45,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(bulk::skip_tasks))
         .routes(routes!(bulk::migrate_tasks))
         .routes(routes!(read::get))
+        .routes(routes!(steps::list))
         .routes(routes!(events::history))
         .routes(routes!(graph::graph))
         .routes(routes!(events::events))
@@ -148,8 +150,8 @@ async fn render_with_places(app: &App, task: &Task) -> Response {
         if task.overdue_at().is_some() && task.start_at.is_none() {
             view.set_at_risk(reader.at_risk_of(task.id()).await?);
         }
-        explain_key_limits(&mut view, task, rule, reader).await?;
-        count_ahead(&mut view, task, lane, reader).await
+        explain_key_limits(&mut view.steps, task, rule, reader).await?;
+        count_ahead(&mut view.steps, task, lane, reader).await
     };
     if let Err(error) = explained.await {
         debug!(%error, "could not count positions in agent queues");
@@ -161,12 +163,17 @@ async fn view<'a>(app: &App, task: &'a Task) -> TaskView<'a> {
     // What was committed is returned even if the store has become unreachable.
     let now = app.store.reader.now().await.unwrap_or(task.created_at);
     let mut view = TaskView::new(task, now);
+    explain(app, &mut view.steps);
+    view
+}
+
+/// Says why steps do not run that seem to wait for a slot only.
+fn explain(app: &App, steps: &mut [StepView<'_>]) {
     let mode = |agent: &AgentName| app.agents.get(agent).map(|agent| agent.spec().mode);
     let limit = |agent: &AgentName| app.agents.get(agent)?.blocking_limit();
     let adapted = |agent: &AgentName| app.agents.get(agent)?.adapted_limit();
     let stopped = |agent: &AgentName| app.agents.get(agent)?.stopped();
-    explain_other_reasons(&mut view, mode, limit, adapted, stopped, app.hold.is_held());
-    view
+    explain_other_reasons(steps, mode, limit, adapted, stopped, app.hold.is_held());
 }
 
 fn with_etag(mut response: Response, task: &Task) -> Response {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::{
     agent::Stopped,
     domain::{
-        AdaptedLimit, AgentMode, AgentName, Blocked, KeyLimit, LaneRule, StepIndex, Task, TaskView,
+        AdaptedLimit, AgentMode, AgentName, Blocked, KeyLimit, LaneRule, StepIndex, Task, StepView,
         WorkflowName,
     },
     store::{Reader, StoreError, may_begin},
@@ -22,14 +22,14 @@ const MOST_QUEUES: usize = 4;
 /// release of this instance, the end of a pause or a breaker to close (`stopped`), or replies of the agent where they
 /// are limited (`limit`). Of one that waits for a free slot it says if their number adapts (`adapted`).
 pub fn explain_other_reasons(
-    view: &mut TaskView<'_>,
+    steps: &mut [StepView<'_>],
     mode: impl Fn(&AgentName) -> Option<AgentMode>,
     limit: impl Fn(&AgentName) -> Option<u32>,
     adapted: impl Fn(&AgentName) -> Option<AdaptedLimit>,
     stopped: impl Fn(&AgentName) -> Option<Stopped>,
     is_held: bool,
 ) {
-    for step in &mut view.steps {
+    for step in &mut *steps {
         if let Some(Blocked::Capacity {
             agent,
             ahead,
@@ -77,14 +77,14 @@ struct QueuePosition {
 /// Explains which limit of a key a step waits for, if its workflow or its agent has some. `rule`: how the queue of an agent is
 /// divided.
 pub async fn explain_key_limits(
-    view: &mut TaskView<'_>,
+    steps: &mut [StepView<'_>],
     task: &Task,
     rule: impl Fn(&AgentName) -> Option<Arc<LaneRule>>,
     reader: &Reader,
 ) -> Result<(), StoreError> {
-    let of_workflow = blocking_limit_of_workflow(view, task, reader).await?;
+    let of_workflow = blocking_limit_of_workflow(steps, task, reader).await?;
     let mut known: Vec<(AgentName, Option<Blocked>)> = Vec::new();
-    for step in &mut view.steps {
+    for step in &mut *steps {
         let Some(Blocked::Capacity { agent, .. } | Blocked::Worker { agent, .. }) =
             &step.blocked_by
         else {
@@ -140,11 +140,11 @@ pub async fn explain_key_limits(
 
 /// The limit of the task's workflow that lets none of its steps begin now, with the text of its key.
 async fn blocking_limit_of_workflow<'t>(
-    view: &TaskView<'_>,
+    steps: &[StepView<'_>],
     task: &'t Task,
     reader: &Reader,
 ) -> Result<Option<(WorkflowName, String, &'t KeyLimit)>, StoreError> {
-    let waits = view.steps.iter().any(|step| {
+    let waits = steps.iter().any(|step| {
         let blocked = step.blocked_by.as_ref();
         matches!(
             blocked,
@@ -172,13 +172,13 @@ async fn blocking_limit_of_workflow<'t>(
 
 /// Counts how many steps come before those of this task. `lane`: that of a step in the queue of an agent.
 pub async fn count_ahead(
-    view: &mut TaskView<'_>,
+    steps: &mut [StepView<'_>],
     task: &Task,
     lane: impl Fn(&AgentName, StepIndex) -> String,
     reader: &Reader,
 ) -> Result<(), StoreError> {
     let mut agents: Vec<(AgentName, String)> = Vec::new();
-    for step in &view.steps {
+    for step in &*steps {
         if let Some(Blocked::Capacity { agent, .. } | Blocked::Worker { agent, .. }) =
             &step.blocked_by
             && agents.len() < MOST_QUEUES
@@ -200,7 +200,7 @@ pub async fn count_ahead(
             of_this: 0,
         })
         .collect();
-    for step in &mut view.steps {
+    for step in &mut *steps {
         if let Some(
             Blocked::Capacity {
                 agent,

@@ -52,6 +52,26 @@ pub struct UndoPlanBody {
     /// The calls of the undo, in a possible order.
     calls: Vec<PlannedUndoBody>,
     passed_over: Vec<PassedOverBody>,
+    /// Of steps with `for_each`: how many items there are beside the fifty of each kind that the plan names.
+    more_items: Option<Vec<MoreItemsBody>>,
+}
+
+/// Items of a list that the plan does not name.
+#[derive(ToSchema)]
+#[schema(as = MoreItems)]
+pub struct MoreItemsBody {
+    /// The step with `for_each`.
+    #[schema(example = "import")]
+    step: String,
+    /// How many more of its items have a call in flight.
+    #[schema(example = 0)]
+    running: u32,
+    /// How many more of them are undone by a call.
+    #[schema(example = 950)]
+    calls: u32,
+    /// How many more of them are passed over.
+    #[schema(example = 0)]
+    passed_over: u32,
 }
 
 /// A call in flight, and what happens to it.

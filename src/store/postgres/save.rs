@@ -184,7 +184,7 @@ saved_rows!(bind_rows);
 struct ChangedSteps<'c> {
     known: Vec<StepRow<'c>>,
     new: (Vec<StepRow<'c>>, Vec<NewStepRow<'c>>),
-    /// Their rows come when what they undo is to be undone, or with another version of the workflow.
+    /// Their rows come later than the task's: those of items, of what undoes a step, and of another version of the workflow.
     undos: (Vec<StepRow<'c>>, Vec<NewStepRow<'c>>),
 }
 
@@ -194,8 +194,8 @@ impl<'c> ChangedSteps<'c> {
         for change in changes {
             for index in &change.steps {
                 let row = StepRow::of(&change.task, *index, change.lane(*index), now);
-                let is_undo = index.at() >= change.known_steps();
-                let rows = match (change.base, is_undo) {
+                let is_added = index.at() >= change.known_rows;
+                let rows = match (change.base, is_added) {
                     (None, _) => &mut changed.new,
                     (Some(_), true) => &mut changed.undos,
                     (Some(_), false) => {

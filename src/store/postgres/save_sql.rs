@@ -18,7 +18,7 @@ pub(super) struct SaveShape {
     pub wait: bool,
     /// New tasks and their steps.
     pub new: bool,
-    /// Steps of known tasks whose rows may not be there yet: those that undo others.
+    /// Steps of known tasks whose rows are not there yet: those that undo others, and the items of groups.
     pub undos: bool,
     /// Of new tasks.
     pub labels: bool,

@@ -175,12 +175,10 @@ pub(super) fn save(
     for change in changes() {
         for at in &change.steps {
             let row = StepRow::of(&change.task, *at, change.lane(*at), now);
-            if change.base.is_some() {
+            if change.base.is_some() && at.at() < change.known_rows {
                 row.bind_to(&mut update, 1)?;
-                // A step that undoes another, or that a new version has brought, has no row yet.
-                if update.run()? > 0 {
-                    continue;
-                }
+                update.run()?;
+                continue;
             }
             row.bind_to(&mut insert, 1)?;
             NewStepRow::of(&change.task, *at).bind_to(&mut insert, 1 + StepRow::COLUMNS.len())?;

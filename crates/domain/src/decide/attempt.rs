@@ -226,10 +226,29 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) {
+        if let Some(fault) = self.overlong(index, &output, now) {
+            self.refuse_output(index, fault, by, now);
+            return;
+        }
         self.task.step_mut(index).set_effect(Effect::Known);
         let processed = StepState::Processed { output, at: now };
         self.change(index, "step.processed", processed, by, reason);
         self.after_success(index, by, now);
+        self.settle(by, None, now);
+    }
+
+    /// The step took effect, and what it gave cannot be kept.
+    fn refuse_output(&mut self, index: StepIndex, fault: Fault, by: &Actor, now: Timestamp) {
+        self.effect_is_unknown(index);
+        let effect = self.task.step(index).effect;
+        let fault = Fault { effect, ..fault };
+        if self.is_left_behind(index) {
+            self.change(index, "step.error", StepState::Error(fault), by, None);
+            self.open_undos(by, now);
+        } else {
+            let policy = self.task.definition(index).on_permanent;
+            self.give_up(index, policy, fault, by, now);
+        }
         self.settle(by, None, now);
     }
 
@@ -291,8 +310,23 @@ impl Draft {
                 || self.task.step(undone).effect == Effect::Unknown)
     }
 
-    /// Trying is over: the policy decides what follows.
+    /// Trying is over: the policy decides what follows. After an item that is in error, others go on.
     pub(super) fn give_up(
+        &mut self,
+        index: StepIndex,
+        policy: Policy,
+        fault: Fault,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        self.give_up_alone(index, policy, fault, by, now);
+        if policy != Policy::Skip {
+            self.item_ended(index, by, now);
+        }
+    }
+
+    /// [`Draft::give_up`] where what follows is looked at by the caller.
+    pub(super) fn give_up_alone(
         &mut self,
         index: StepIndex,
         policy: Policy,

@@ -4,8 +4,8 @@ use super::{CommandOutput, Draft, fault};
 use crate::{
     command::Refusal,
     definition::{Policy, StepWork},
-    fault::{Effect, FaultKind},
-    history::{Actor, Event},
+    fault::FaultKind,
+    history::Actor,
     ids::StepIndex,
     open_reply::{ReplyDigest, Signal, StepHolder},
     payload::Payload,
@@ -24,6 +24,7 @@ impl Draft {
     pub(super) fn await_event(&mut self, index: StepIndex, by: &Actor, now: Timestamp) -> bool {
         let (end, awaited) = match &self.task.definition(index).work {
             StepWork::Call { .. } => return false,
+            StepWork::ForEach(_) => return self.begin_group(index, by, now),
             StepWork::Wait(rule) => {
                 let end = rule.end(&self.task.scope(index, &self.budget), now);
                 (end, "waits until")
@@ -54,20 +55,29 @@ impl Draft {
                 }
                 self.has_happened(index, complete_by, by, now)
             }
-            Err(message) => {
-                let fault = fault(FaultKind::Permanent, message, now);
-                match self.task.definition(index).on_permanent {
-                    Policy::Skip => {
-                        let reason = format!("its policy is skip: {}", fault.message);
-                        self.task.step_mut(index).last_fault = Some(fault);
-                        self.pass_over(index, reason, by, now);
-                        true
-                    }
-                    policy @ (Policy::Error | Policy::Undo) => {
-                        self.give_up(index, policy, fault, by, now);
-                        false
-                    }
-                }
+            Err(message) => self.cannot_begin(index, message, by, now),
+        }
+    }
+
+    /// The definition or the data do not let it begin: its policy decides. True if it is passed over.
+    pub(super) fn cannot_begin(
+        &mut self,
+        index: StepIndex,
+        message: String,
+        by: &Actor,
+        now: Timestamp,
+    ) -> bool {
+        let fault = fault(FaultKind::Permanent, message, now);
+        match self.task.definition(index).on_permanent {
+            Policy::Skip => {
+                let reason = format!("its policy is skip: {}", fault.message);
+                self.task.step_mut(index).last_fault = Some(fault);
+                self.pass_over(index, reason, by, now);
+                true
+            }
+            policy @ (Policy::Error | Policy::Undo) => {
+                self.give_up_alone(index, policy, fault, by, now);
+                false
             }
         }
     }
@@ -129,6 +139,8 @@ impl Draft {
                 self.give_up(index, policy, fault, by, now);
             }
             StepWork::Task(_) => self.renew_wait_for_child(index, now),
+            // The items of a group end it, not a time.
+            StepWork::ForEach(_) => {}
             StepWork::Call { .. } | StepWork::Wait(_) => {
                 self.event_came(index, Payload::null(), by, now);
                 self.after_success(index, by, now);
@@ -160,7 +172,13 @@ impl Draft {
     ) -> Result<CommandOutput, Refusal> {
         let step = self.task.step(index);
         if !matches!(self.task.definition(index).work, StepWork::Signal(_)) {
-            return Err(self.refuse_step(index, "it awaits no signal"));
+            return Err(self.refuse_step(
+                index,
+                match self.task.has_items(index) {
+                    true => "its items await signals: name one of them, such as approve[0]",
+                    false => "it awaits no signal",
+                },
+            ));
         }
         if self.task.definition(index).work.ask().is_some() {
             return Err(self.refuse_step(
@@ -180,6 +198,7 @@ impl Draft {
         if self.task.is_ended() {
             return Err(Refusal::Ended(self.task.status().as_str()));
         }
+        self.check_room(index, Some(&payload))?;
         match step.status() {
             StepStatus::Processing => {
                 self.refuse_mismatch(index, &payload)?;
@@ -267,21 +286,7 @@ impl Draft {
         reason: String,
         by: &Actor,
     ) {
-        let status = self.task.step(index).status().as_str();
-        self.events.push(Event {
-            kind: kind.into(),
-            step: Some(self.task.definition(index).name.clone()),
-            attempt: None,
-            from: Some(status.into()),
-            to: status.into(),
-            by: by.clone(),
-            reason: Some(reason),
-            ready_at: None,
-            failure_count: None,
-            effect: Effect::Known,
-            error: None,
-            versions: None,
-        });
+        self.say(index, kind, reason, by);
         self.touch(index);
     }
 }

@@ -1,5 +1,7 @@
 //! The order of steps: which become ready when another is done.
 
+use std::sync::Arc;
+
 use super::{Draft, fault};
 use crate::{
     definition::Policy, fault::FaultKind, history::Actor, ids::StepIndex, step::StepState,
@@ -19,9 +21,19 @@ impl Draft {
 
     /// Opens the steps that waited for this one alone.
     pub(super) fn open_followers(&mut self, done: StepIndex, by: &Actor, now: Timestamp) {
-        for follower in self.task.definition(done).followers.clone() {
-            self.open(follower, by, now);
+        if self.task.definition(done).item.is_some() {
+            self.item_ended(done, by, now);
+            return;
         }
+        for follower in &*self.next_of(done) {
+            self.open(*follower, by, now);
+        }
+    }
+
+    /// The steps of the definition that follow one of them.
+    fn next_of(&self, done: StepIndex) -> Arc<[StepIndex]> {
+        let definition = &self.task.details.definition;
+        definition.step(done).followers.clone()
     }
 
     /// Moves a step on from waiting if all it follows is done: to pending, or to skipped where its
@@ -29,6 +41,12 @@ impl Draft {
     pub(super) fn open(&mut self, first: StepIndex, by: &Actor, now: Timestamp) {
         let mut candidates = vec![first];
         while let Some(index) = candidates.pop() {
+            if let Some(item) = self.task.definition(index).item {
+                if self.run_items(item.group, by, now) {
+                    candidates.extend(self.next_of(item.group).iter());
+                }
+                continue;
+            }
             let definition = self.task.definition(index);
             let after = &definition.after;
             if self.task.step(index).state != StepState::Waiting
@@ -52,7 +70,7 @@ impl Draft {
                     if self.task.definition(index).is_call() {
                         self.offer(index);
                     } else if self.may_begin() && self.await_event(index, by, now) {
-                        candidates.extend(&self.task.definition(index).followers);
+                        candidates.extend(self.next_of(index).iter());
                     }
                 }
                 Ok(false) => {
@@ -62,7 +80,8 @@ impl Draft {
                     };
                     let reason = Some("its condition is false".to_owned());
                     self.change(index, "step.skipped", skipped, by, reason);
-                    candidates.extend(&self.task.definition(index).followers);
+                    self.skip_items(index, by, now);
+                    candidates.extend(self.next_of(index).iter());
                 }
                 Err(error) => {
                     let message = format!("its condition could not be evaluated: {error}");
@@ -80,8 +99,8 @@ impl Draft {
 
     /// Names a pending step as one that may be claimed at once, in the same transaction.
     pub(super) fn offer(&mut self, index: StepIndex) {
-        if self.task.due_at(index).is_some() && !self.ready.contains(&index) {
-            self.ready.push(index);
+        if self.task.due_at(index).is_some() {
+            self.ready_marks.add(&mut self.ready, index);
         }
     }
 }

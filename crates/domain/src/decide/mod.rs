@@ -9,7 +9,9 @@ mod attempt;
 mod children;
 mod events;
 mod graph;
+mod items;
 mod later;
+mod marks;
 mod operator;
 mod poll;
 mod probe;
@@ -23,6 +25,7 @@ mod version_move;
 use std::sync::Arc;
 
 pub(crate) use attempt::{Secrets, call};
+use marks::Marks;
 pub(crate) use probe::response;
 
 use crate::{
@@ -35,6 +38,7 @@ use crate::{
     history::{Actor, Event},
     ids::{Attempt, InstanceId, StepIndex},
     step::{Step, StepState, StepStatus},
+    step_list::StepList,
     task::{Details, Task, TaskState, TaskStatus},
     task_output::output_cost,
     template::Budget,
@@ -45,6 +49,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Draft {
     pub task: Task,
+    /// How many steps the task had before: those after them are new.
+    pub known_steps: usize,
     /// The steps whose records changed, without repeats.
     pub changed: Vec<StepIndex>,
     pub events: Vec<Event>,
@@ -56,6 +62,8 @@ pub struct Draft {
     pub dropped: Vec<Dropped>,
     /// How many steps the task had before it moved to another version of its workflow, if it did.
     pub had_steps: Option<usize>,
+    changed_marks: Marks,
+    ready_marks: Marks,
     /// What the expressions of one command may cost.
     budget: Budget,
     /// What those of the commands before have cost.
@@ -98,7 +106,7 @@ impl Draft {
 
     fn submit_as(details: Arc<Details>, waits: bool, now: Timestamp) -> Self {
         let start_at = details.start_at.filter(|start| *start > now);
-        let steps = vec![Step::new(); details.definition.steps.len()];
+        let steps = vec![Step::new(); details.definition.steps.len()].into();
         let mut draft = Self::on(Task {
             created_at: now,
             version: 0,
@@ -110,7 +118,8 @@ impl Draft {
                 .complete_within
                 .map(|span| start_at.unwrap_or(now) + span),
             steps,
-            undos: Vec::new(),
+            undos: StepList::default(),
+            expansion: None,
             undo: None,
             details,
         });
@@ -149,6 +158,7 @@ impl Draft {
 
     pub fn on(task: Task) -> Self {
         Self {
+            known_steps: task.steps.len() + task.undos.len(),
             task,
             changed: Vec::new(),
             events: Vec::new(),
@@ -157,6 +167,8 @@ impl Draft {
             ready: Vec::new(),
             dropped: Vec::new(),
             had_steps: None,
+            changed_marks: Marks::default(),
+            ready_marks: Marks::default(),
             budget: Budget::evaluation(),
             spent: 0,
         }
@@ -381,21 +393,38 @@ impl Draft {
         }
     }
 
+    /// Records what became of a step, while it stays as it is.
+    fn say(&mut self, index: StepIndex, kind: &'static str, reason: String, by: &Actor) {
+        let status = self.task.step(index).status().as_str();
+        self.events.push(Event {
+            kind: kind.into(),
+            step: Some(self.task.definition(index).name.clone()),
+            attempt: None,
+            from: Some(status.into()),
+            to: status.into(),
+            by: by.clone(),
+            reason: Some(reason),
+            ready_at: None,
+            failure_count: None,
+            effect: Effect::Known,
+            error: None,
+            versions: None,
+        });
+    }
+
     fn touch(&mut self, index: StepIndex) {
-        if !self.changed.contains(&index) {
-            self.changed.push(index);
-        }
+        self.changed_marks.add(&mut self.changed, index);
     }
 
     /// `None` for a step that calls no service: what it waited for is a matter of its task.
     fn cause_of(&self, index: StepIndex, fault: &Fault) -> Option<AlertCause> {
         let definition = self.task.definition(index);
         Some(match definition.agent() {
-            Some(agent) => AlertCause::of(agent, &definition.name, fault),
+            Some(agent) => AlertCause::of(agent, self.task.common_name(index), fault),
             None => {
                 let workflow = self.task.details.workflow.as_ref();
                 let workflow = workflow.map(|workflow| &workflow.name);
-                AlertCause::of_uncalled(workflow, &definition.name, fault)
+                AlertCause::of_uncalled(workflow, self.task.common_name(index), fault)
             }
         })
     }
@@ -426,7 +455,7 @@ impl Draft {
             self.undoing_state(now)
         } else if let Some(fault) = first_fault(task) {
             TaskState::Error(fault)
-        } else if task.steps.iter().all(Step::is_done) {
+        } else if task.steps.all_done() {
             TaskState::Processed { at: now }
         } else if task.paused {
             TaskState::Paused
@@ -536,16 +565,23 @@ impl Command {
     }
 }
 
-/// The first fault of the steps that are run now, with the name of its step.
+/// The first fault of the steps that are run now, with the name of its step. Of a group that is in error because of its
+/// items, the fault of an item.
 fn first_fault(task: &Task) -> Option<Fault> {
-    let failed = task
-        .indexes()
-        .filter(|index| task.is_current(*index))
-        .filter_map(|index| match &task.step(index).state {
+    let (steps, first) = match task.undo {
+        None => (&task.steps, 0),
+        Some(_) => (&task.undos, task.steps.len()),
+    };
+    let failed = steps.first_faults().filter_map(|at| {
+        // There are at most as many steps as an index can count.
+        let index = StepIndex((first + at) as u16);
+        match &task.step(index).state {
             StepState::Error(fault) => Some((index, fault)),
             _ => None,
-        });
-    let (index, fault) = failed.min_by_key(|(_, fault)| fault.at)?;
+        }
+    });
+    let (index, fault) =
+        failed.min_by_key(|(index, fault)| (fault.at, task.has_items(*index), *index))?;
     Some(Fault {
         step: Some(task.definition(index).name.clone()),
         ..fault.clone()

@@ -27,6 +27,9 @@ impl Draft {
         let chosen: Vec<StepIndex> = match step {
             Some(index) => {
                 self.check_current(index)?;
+                if self.task.has_items(index) {
+                    return self.retry_items(index, body.is_some(), reason, by, now);
+                }
                 let waits = matches!(self.task.step(index).state,
                     StepState::Pending { ready_at } if ready_at > now);
                 if !waits && self.task.step(index).status() != StepStatus::Error {
@@ -70,6 +73,10 @@ impl Draft {
         }
         self.renew_limit(now);
         for index in chosen {
+            if self.task.has_items(index) {
+                // It goes on when its items do.
+                continue;
+            }
             let step = self.task.step_mut(index);
             step.failure_count = 0;
             step.extensions_used = 0;
@@ -90,7 +97,8 @@ impl Draft {
                 }
                 None => true,
             };
-            if judged {
+            let waits_its_turn = self.waits_its_turn(index);
+            if judged && !waits_its_turn {
                 let pending = StepState::Pending { ready_at: now };
                 self.change(index, "step.retried", pending, by, reason);
                 self.offer(index);
@@ -101,6 +109,57 @@ impl Draft {
         }
         self.settle(by, None, now);
         Ok(())
+    }
+
+    /// Whether it is an item in error, which may run again only if few enough others do.
+    fn waits_its_turn(&self, index: StepIndex) -> bool {
+        let definition = self.task.definition(index);
+        let is_item = definition.item.is_some() && definition.undoes.is_none();
+        is_item && self.task.step(index).status() == StepStatus::Error
+    }
+
+    /// The items of a group that are in error are retried.
+    fn retry_items(
+        &mut self,
+        group: StepIndex,
+        has_body: bool,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        if has_body {
+            return Err(self.refuse_step(
+                group,
+                "it is a group: only one of its items can be retried with another body",
+            ));
+        }
+        let failed = self.failed_items(group);
+        if failed.is_empty() {
+            return Err(self.refuse_step(group, "it is a group, and no item of it is in error"));
+        }
+        for item in failed {
+            // An item that fails again at once may have the task undone.
+            if self.task.undo.is_none() && self.task.step(item).status() == StepStatus::Error {
+                self.retry(Some(item), None, reason.clone(), by, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The output of an item must find room among those of its group.
+    pub(super) fn check_room(
+        &self,
+        index: StepIndex,
+        output: Option<&Payload>,
+    ) -> Result<(), Refusal> {
+        let length = output.map_or(0, |output| output.as_json().len());
+        match self.task.room_for_output(index) {
+            Some(room) if length > room => Err(self.refuse_step(
+                index,
+                "the outputs of all items of a group have room for 8 MiB together: give a shorter one",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// A task whose time is over gets the whole time again when an operator continues it.
@@ -122,6 +181,7 @@ impl Draft {
             index,
             "only a step in error, a pending one or one that waits can be skipped",
         )?;
+        self.check_room(index, output.as_ref())?;
         let skipped = StepState::Skipped { output, at: now };
         self.replace(index, "step.skipped", skipped, reason, by, now);
         Ok(())
@@ -139,9 +199,18 @@ impl Draft {
     ) -> Result<(), Refusal> {
         let mut skipped = false;
         for index in self.task.indexes() {
-            let named = name.is_none_or(|name| self.task.definition(index).name == *name);
             let failed = self.task.step(index).status() == StepStatus::Error;
-            if named && failed && self.task.is_current(index) {
+            if !failed || !self.task.is_current(index) || self.task.has_items(index) {
+                continue;
+            }
+            // By the name of a group, all of its items are meant.
+            let named = name.is_none_or(|name| {
+                self.task.definition(index).name == *name
+                    || self.task.definition(index).undoes.is_none()
+                        && self.task.common_name(index) == name
+            });
+            if named {
+                self.check_room(index, output.as_ref())?;
                 let state = StepState::Skipped {
                     output: output.clone(),
                     at: now,
@@ -174,6 +243,7 @@ impl Draft {
             index,
             "only a step in error, a pending one or one that waits can be resolved",
         )?;
+        self.check_room(index, Some(&output))?;
         self.task.step_mut(index).set_effect(Effect::Known);
         let processed = StepState::Processed { output, at: now };
         self.replace(index, "step.resolved", processed, reason, by, now);
@@ -183,6 +253,12 @@ impl Draft {
     /// A step whose turn has come, and that no agent holds.
     fn check_replaceable(&self, index: StepIndex, needed: &'static str) -> Result<(), Refusal> {
         self.check_current(index)?;
+        if self.task.has_items(index) {
+            return Err(self.refuse_step(
+                index,
+                "it is the group of its items: skip or resolve those of them that are in error",
+            ));
+        }
         match self.task.step(index).status() {
             StepStatus::Error | StepStatus::Pending => Ok(()),
             StepStatus::Processing if self.task.waits_for_event(index) => Ok(()),
@@ -226,6 +302,7 @@ impl Draft {
 
     /// Ends the task where it is. Running calls are dropped; it is unknown whether they took effect.
     pub(super) fn cancel(&mut self, reason: Option<String>, by: &Actor, now: Timestamp) {
+        self.end_unbegun_items("the task is cancelled", by, now);
         for index in self.task.indexes() {
             match self.task.step(index).status() {
                 StepStatus::Waiting | StepStatus::Pending | StepStatus::Processing => {

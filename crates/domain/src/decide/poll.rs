@@ -201,8 +201,8 @@ impl Draft {
             body,
             retry_after,
         } = response;
-        let definition = self.task.details.definition.clone();
-        let ReplyRule::Poll(rule) = &definition.step(index).reply else {
+        let definition = self.task.definition(index).clone();
+        let ReplyRule::Poll(rule) = &definition.reply else {
             return self.succeed(index, body, None, by, now);
         };
         let response = super::probe::response(status, &body);

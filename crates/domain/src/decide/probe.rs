@@ -147,6 +147,7 @@ impl Draft {
             self.open_undos(by, now);
         } else {
             self.fail(index, "step.error", fault, by);
+            self.item_ended(index, by, now);
         }
         self.settle(by, None, now);
     }

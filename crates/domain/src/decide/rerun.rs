@@ -26,6 +26,12 @@ impl Draft {
                 needed: "it is being undone: only its undo steps run",
             });
         }
+        if self.task.definition(from).item.is_some() {
+            return Err(self.refuse_step(
+                from,
+                "it is an item of a group: retry it alone, or rerun from its group",
+            ));
+        }
         let chosen = self.reruns(from);
         self.check_rerun(from, &chosen)?;
         let name = self.task.definition(from).name.clone();
@@ -34,7 +40,11 @@ impl Draft {
             None => format!("rerun from {name}"),
         };
         self.renew_limit(now);
-        self.ready.retain(|ready| !chosen.contains(ready));
+        let mut is_chosen = vec![false; self.task.steps.len()];
+        for index in &chosen {
+            is_chosen[index.at()] = true;
+        }
+        self.ready.retain(|ready| !is_chosen[ready.at()]);
         for index in chosen {
             self.reset(index, &again, by);
         }
@@ -45,14 +55,13 @@ impl Draft {
 
     /// The step and all that follow it, in an order in which they could run.
     fn reruns(&self, from: StepIndex) -> Vec<StepIndex> {
-        let definition = &self.task.details.definition;
-        let mut chosen = vec![false; definition.steps.len()];
+        let mut chosen = vec![false; self.task.steps.len()];
         chosen[from.at()] = true;
-        for index in &definition.order {
-            let after = &definition.step(*index).after;
+        for index in self.task.order() {
+            let after = &self.task.definition(*index).after;
             chosen[index.at()] |= after.iter().any(|before| chosen[before.at()]);
         }
-        let order = definition.order.iter().copied();
+        let order = self.task.order().iter().copied();
         order.filter(|index| chosen[index.at()]).collect()
     }
 

@@ -98,8 +98,7 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) {
-        let definition = self.task.details.definition.clone();
-        let definition = definition.step(index);
+        let definition = self.task.definition(index).clone();
         let most = definition.max_failures;
         let step = self.task.step_mut(index);
         step.failure_count += 1;

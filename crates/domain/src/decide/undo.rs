@@ -10,7 +10,8 @@ use crate::{
     ids::{StepIndex, WorkerName},
     open_reply::StepHolder,
     payload::Payload,
-    step::{Step, StepState},
+    step::{Step, StepState, StepStatus},
+    step_list::StepList,
     task::{Task, TaskState, Undo},
     time::Timestamp,
 };
@@ -67,12 +68,9 @@ impl Draft {
         self.task.state = TaskState::Undoing;
         self.task.start_at = None;
         self.record_task(before, by, reason);
-        let definition = self.task.details.definition.clone();
-        self.task.undos = vec![Step::new(); definition.undos.len()];
-        for index in definition.undos() {
-            self.touch(index);
-        }
-        for index in definition.forward() {
+        self.make_undos();
+        self.end_unbegun_items("the task is undone", by, now);
+        for index in self.task.forward() {
             match self.task.step(index).state {
                 StepState::Waiting | StepState::Pending { .. } => {
                     self.abandon(index, "the task is undone", by, now);
@@ -101,6 +99,22 @@ impl Draft {
             }
         }
         self.open_undos(by, now);
+    }
+
+    /// What undoes the steps, and the items of groups.
+    fn make_undos(&mut self) {
+        let definition = &self.task.details.definition;
+        let mut undos = StepList::from(vec![Step::new(); definition.undos.len()]);
+        let groups = self.task.groups().iter();
+        for group in groups.filter(|group| !group.undos.is_empty()) {
+            undos.push_group(vec![Step::new(); group.undos.len()]);
+        }
+        let first = self.task.steps.len();
+        for at in first..first + undos.len() {
+            // There are at most as many steps as an index can count.
+            self.touch(StepIndex(at as u16));
+        }
+        self.task.undos = undos;
     }
 
     fn say_dropping(&mut self, index: StepIndex, by: &Actor) {
@@ -148,28 +162,80 @@ impl Draft {
         let definition = self.task.details.definition.clone();
         // Backward, so that one that is passed over lets those before it be looked at next.
         for undone in definition.order.iter().rev().copied() {
-            let Some(undo) = definition.step(undone).undo else {
-                continue;
-            };
-            let step = self.task.step(undone);
-            if self.task.step(undo).state != StepState::Waiting
-                || matches!(step.state, StepState::Processing { .. })
-                || !self.task.undone_before(undone).is_empty()
-            {
+            if self.task.has_items(undone) {
+                self.open_undos_of_items(undone, by, now);
+            }
+            if definition.step(undone).undo.is_some() && self.may_be_undone(undone) {
+                self.open_undo(undone, by, now);
+            }
+        }
+    }
+
+    /// Opens what undoes the items of a group. The same steps follow all of them.
+    fn open_undos_of_items(&mut self, group: StepIndex, by: &Actor, now: Timestamp) {
+        let Some(group) = self.task.group(group).cloned() else {
+            return;
+        };
+        let waiting = self.task.undos.find_in(&group.undos, StepStatus::Waiting);
+        let waiting: Vec<_> = waiting.map(|at| at - group.undos.start).collect();
+        let items = waiting.into_iter();
+        // There are at most as many steps as an index can count.
+        let mut items = items.map(|at| StepIndex((group.items.start + at) as u16));
+        let Some(first) = items.next() else {
+            return;
+        };
+        if !self.task.undone_before(first).is_empty() {
+            return;
+        }
+        for item in std::iter::once(first).chain(items) {
+            if self.task.step(item).status() == StepStatus::Processing {
                 continue;
             }
-            if step.may_have_taken_effect() {
-                let pending = StepState::Pending { ready_at: now };
-                self.change(undo, "step.ready", pending, by, None);
-                if definition.step(undo).is_call() {
-                    self.offer(undo);
-                } else if self.may_begin() {
-                    self.await_event(undo, by, now);
-                }
+            let step = self.task.step(item);
+            if step.attempt.0 == 0 && !step.may_have_taken_effect() {
+                self.leave_out(item, now);
             } else {
-                let reason = format!("{} never took effect", definition.step(undone).name);
-                self.pass_over(undo, reason, by, now);
+                self.open_undo(item, by, now);
             }
+        }
+    }
+
+    /// An item that never began: the history says that of all such items together.
+    fn leave_out(&mut self, item: StepIndex, now: Timestamp) {
+        if let Some(undo) = self.task.definition(item).undo {
+            self.task.step_mut(undo).state = StepState::Skipped {
+                output: None,
+                at: now,
+            };
+            self.touch(undo);
+        }
+    }
+
+    fn may_be_undone(&self, undone: StepIndex) -> bool {
+        let Some(undo) = self.task.definition(undone).undo else {
+            return false;
+        };
+        self.task.step(undo).state == StepState::Waiting
+            && self.task.step(undone).status() != StepStatus::Processing
+            && self.task.undone_before(undone).is_empty()
+    }
+
+    fn open_undo(&mut self, undone: StepIndex, by: &Actor, now: Timestamp) {
+        let Some(undo) = self.task.definition(undone).undo else {
+            return;
+        };
+        if self.task.step(undone).may_have_taken_effect() {
+            let pending = StepState::Pending { ready_at: now };
+            self.change(undo, "step.ready", pending, by, None);
+            if self.task.definition(undo).is_call() {
+                self.offer(undo);
+            } else if self.may_begin() {
+                self.await_event(undo, by, now);
+            }
+        } else {
+            let name = &self.task.definition(undone).name;
+            let reason = format!("{name} never took effect");
+            self.pass_over(undo, reason, by, now);
         }
     }
 
@@ -206,13 +272,12 @@ impl Draft {
     /// The state of a task that is undone: the steps themselves no longer count.
     pub(super) fn undoing_state(&self, now: Timestamp) -> TaskState {
         let task = &self.task;
-        let under_way = |step: &Step| matches!(step.state, StepState::Processing { .. });
         if let Some(fault) = first_fault(task) {
             TaskState::Error(Fault {
                 kind: FaultKind::UndoFailed,
                 ..fault
             })
-        } else if task.undos.iter().all(Step::is_done) && !task.steps.iter().any(under_way) {
+        } else if task.undos.all_done() && !task.steps.any_processing() {
             TaskState::Undone { at: now }
         } else if task.paused {
             TaskState::Paused
@@ -275,7 +340,7 @@ impl Task {
     pub fn after(&self, index: StepIndex) -> Vec<StepIndex> {
         let definition = self.definition(index);
         match definition.undoes {
-            None => definition.after.clone(),
+            None => definition.after.to_vec(),
             Some(undone) => self.followers(undone, |step| self.definition(step).undo),
         }
     }
@@ -302,7 +367,7 @@ impl Task {
         let mut seen = vec![false; self.steps.len()];
         let mut path = vec![step];
         while let Some(index) = path.pop() {
-            for follower in &self.definition(index).followers {
+            for follower in &*self.definition(index).followers {
                 if !std::mem::replace(&mut seen[follower.at()], true) {
                     match found(*follower) {
                         Some(step) => all.push(step),

@@ -55,7 +55,7 @@ impl Draft {
         let returned: Vec<_> = to.definition.listed().filter(is_returned).collect();
         self.task.details = Arc::new(moved(&self.task.details, to));
         let count = self.task.details.definition.steps.len();
-        self.task.steps.resize_with(count, Step::new);
+        self.task.steps.grow_own(count);
         for index in returned {
             let reason = format!("version {} has it again", change.to);
             self.change(index, "step.reset", StepState::Waiting, by, Some(reason));

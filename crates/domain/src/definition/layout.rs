@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Accepted, CancelRule, Definition, Limits, OnUndo, OutputTemplate, Policy, ReplyRule,
-    StepDefinition, StepWork, WaitRule, parse_steps,
+    StepDefinition, StepRule, StepWork, WaitRule, parse_steps,
 };
 use crate::{
     ids::{StepIndex, StepName},
@@ -53,7 +53,7 @@ impl StepLayout {
 }
 
 /// How a definition is laid out for a task.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LaidOut {
     pub layout: StepLayout,
     /// In the order of the version itself.
@@ -118,7 +118,7 @@ impl Definition {
         };
         let mut steps: Vec<Option<StepDefinition>> = (0..count).map(|_| None).collect();
         for (step, index) in self.steps.into_iter().zip(&listed) {
-            steps[index.at()] = Some(step.moved(moved));
+            steps[index.at()] = Some(step.moved(moved)?);
         }
         let is_removed = steps.iter().map(Option::is_none).collect();
         let names = layout.0.iter();
@@ -130,7 +130,7 @@ impl Definition {
                 .undos
                 .into_iter()
                 .map(|undo| undo.moved(moved))
-                .collect(),
+                .collect::<Option<_>>()?,
             order: self.order.into_iter().map(moved).collect(),
             output: self.output.map(|output| OutputTemplate {
                 reads: output.reads.into_iter().map(moved).collect(),
@@ -149,16 +149,17 @@ impl Definition {
 }
 
 impl StepDefinition {
-    fn moved(self, moved: impl Fn(StepIndex) -> StepIndex) -> Self {
-        let all = |indexes: Vec<StepIndex>| indexes.into_iter().map(&moved).collect();
-        Self {
-            after: all(self.after),
-            followers: all(self.followers),
-            reads: all(self.reads),
+    /// `None`: another definition shares its rule.
+    fn moved(mut self, moved: impl Fn(StepIndex) -> StepIndex) -> Option<Self> {
+        let all = |indexes: &[StepIndex]| indexes.iter().copied().map(&moved).collect();
+        StepRule::move_reads(&mut self.rule, &moved)?;
+        Some(Self {
+            after: all(&self.after),
+            followers: all(&self.followers),
             undo: self.undo.map(&moved),
             undoes: self.undoes.map(&moved),
             ..self
-        }
+        })
     }
 
     /// What stands at an empty position: it calls nothing, follows nothing and has no effect.
@@ -166,24 +167,43 @@ impl StepDefinition {
         let at_once = Template::parse("0s", Origin::Stored).ok()?;
         Some(Self {
             name: name.clone(),
-            work: StepWork::Wait(WaitRule::For(at_once)),
-            after: Vec::new(),
-            followers: Vec::new(),
+            after: Arc::default(),
+            followers: Arc::default(),
             when: None,
-            reads: Vec::new(),
-            complete_within: Span::default(),
-            max_failures: 0,
-            on_exhausted: Policy::Error.into(),
-            on_permanent: Policy::Error,
-            on_undo: OnUndo::Wait,
-            pivot: false,
-            probe: None,
             undo: None,
             undoes: None,
-            reply: ReplyRule::Response,
-            cancel: None::<CancelRule>,
-            heartbeat_within: None,
-            reads_request: false,
+            item: None,
+            rule: Arc::new(StepRule {
+                work: StepWork::Wait(WaitRule::For(at_once)),
+                reads: Vec::new(),
+                complete_within: Span::default(),
+                max_failures: 0,
+                on_exhausted: Policy::Error.into(),
+                on_permanent: Policy::Error,
+                on_undo: OnUndo::Wait,
+                pivot: false,
+                probe: None,
+                reply: ReplyRule::Response,
+                cancel: None::<CancelRule>,
+                heartbeat_within: None,
+                reads_request: false,
+            }),
         })
+    }
+}
+
+impl StepRule {
+    fn move_reads(rule: &mut Arc<Self>, moved: &impl Fn(StepIndex) -> StepIndex) -> Option<()> {
+        let rule = Arc::get_mut(rule)?;
+        for read in &mut rule.reads {
+            *read = moved(*read);
+        }
+        if let StepWork::ForEach(group) = &mut rule.work {
+            Self::move_reads(&mut group.item, moved)?;
+            if let Some(undo) = &mut group.undo {
+                Self::move_reads(undo, moved)?;
+            }
+        }
+        Some(())
     }
 }

@@ -46,7 +46,7 @@ impl Default for Limits {
 }
 
 /// No limit can be set higher: steps are counted in 16 bits, each with what undoes it.
-const MOST_STEPS: usize = (u16::MAX / 2) as usize;
+pub(crate) const MOST_STEPS: usize = (u16::MAX / 2) as usize;
 
 /// What reading all expressions of a definition may cost, and evaluating those that read nothing: each of them has
 /// what one evaluation may cost.
@@ -169,14 +169,15 @@ pub fn parse_steps_within(
     let followers = graph::followers(&after);
     let (count, order) = (drafts.len(), indices(graph.order().to_vec()));
     let (mut steps, mut undos) = (Vec::with_capacity(count), Vec::new());
-    for (((draft, after), followers), (reads, undo_reads)) in
+    for (((draft, after), followers), reads) in
         drafts.into_iter().zip(after).zip(followers).zip(reads)
     {
         let edges = Edges {
             after: indices(after),
             followers: indices(followers),
-            reads: indices(reads),
-            undo_reads: indices(undo_reads),
+            reads: indices(reads.own),
+            undo_reads: indices(reads.undo),
+            group_reads: indices(reads.group),
         };
         // At most MOST_STEPS of each.
         let index = StepIndex(steps.len() as u16);
@@ -299,15 +300,27 @@ const SEEN_BY_PROBE: [&str; 4] = ["input", "task", "steps", "response"];
 /// What the condition of a signal sees.
 const SEEN_BY_SIGNAL: [&str; 4] = ["input", "task", "steps", "signal"];
 
-/// The steps that a step and its probe read, all of which must have ended before it starts; and those
-/// that its undo reads, which may also look at the step itself.
+/// What is there as well where a step is run for each item of a list.
+const SEEN_BY_ITEM: [&str; 2] = ["item", "index"];
+
+/// The steps that the expressions of a step read.
+#[derive(Default)]
+struct StepReads {
+    /// The step and its probe: all of them must have ended before it starts.
+    own: Vec<usize>,
+    /// Its undo, which may also look at the step itself.
+    undo: Vec<usize>,
+    /// The list and the condition of a group.
+    group: Vec<usize>,
+}
+
 fn check_reads(
     index: usize,
     drafts: &[ParsedStep],
     names: &Names<'_>,
     graph: &Graph,
     faults: &mut Vec<FieldFault>,
-) -> (Vec<usize>, Vec<usize>) {
+) -> StepReads {
     let draft = &drafts[index];
     let mut check = |given: &[(String, Reads)],
                      seen: &[&str],
@@ -337,15 +350,36 @@ fn check_reads(
         indices.sort_unstable();
         indices.dedup();
     };
-    let (mut reads, mut undo_reads) = (Vec::new(), Vec::new());
-    check(&draft.reads, &SEEN, false, &mut reads);
-    check(&draft.probe_reads, &SEEN_BY_PROBE, false, &mut reads);
-    check(&draft.signal_reads, &SEEN_BY_SIGNAL, false, &mut reads);
+    let mut reads = StepReads::default();
+    let seen = |seen: &[&'static str]| match draft.is_group() {
+        true => [seen, &SEEN_BY_ITEM].concat(),
+        false => seen.to_vec(),
+    };
+    check(&draft.group_reads, &SEEN, false, &mut reads.group);
+    check(&draft.reads, &seen(&SEEN), false, &mut reads.own);
+    check(
+        &draft.probe_reads,
+        &seen(&SEEN_BY_PROBE),
+        false,
+        &mut reads.own,
+    );
+    check(
+        &draft.signal_reads,
+        &seen(&SEEN_BY_SIGNAL),
+        false,
+        &mut reads.own,
+    );
     if let Some(undo) = &draft.undo {
-        check(&undo.reads, &SEEN_BY_UNDO, true, &mut undo_reads);
-        check(&undo.reply_reads, &SEEN_BY_UNDO_POLL, true, &mut undo_reads);
+        let undo_reads = &mut reads.undo;
+        check(&undo.reads, &seen(&SEEN_BY_UNDO), true, undo_reads);
+        check(
+            &undo.reply_reads,
+            &seen(&SEEN_BY_UNDO_POLL),
+            true,
+            undo_reads,
+        );
     }
-    (reads, undo_reads)
+    reads
 }
 
 /// Whether an expression reads only what is there. Otherwise the names that it reads may not be what was meant.
@@ -374,6 +408,11 @@ pub(super) fn check_names(
 }
 
 fn not_seen(name: &str, seen: &[&str]) -> String {
+    if SEEN_BY_ITEM.contains(&name) {
+        return format!(
+            "`{name}` is defined only in what a step with `for_each` does for each item: not here"
+        );
+    }
     let seen: Vec<_> = seen
         .iter()
         .map(|seen| match *seen {

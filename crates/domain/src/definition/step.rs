@@ -6,7 +6,8 @@ use serde_json::value::RawValue;
 
 use super::{
     CancelRule, ChildRule, Method, OnExhausted, OnUndo, Policies, Policy, Probe, ReplyRule,
-    StepDefinition, StepWork, Target, cancel_rule,
+    StepDefinition, StepRule, StepWork, Target, cancel_rule,
+    for_each::{self, ForEachDraft},
     parse::KnownAgents,
     policies::{on_exhausted, on_permanent},
     probe, reply_rule,
@@ -39,6 +40,9 @@ pub(super) struct ParsedStep {
     pub probe_reads: Vec<(String, Reads)>,
     /// The same of the condition of its signal.
     pub signal_reads: Vec<(String, Reads)>,
+    /// Of a step with `for_each`: what its list and its condition look at.
+    pub group_reads: Vec<(String, Reads)>,
+    for_each: Option<ForEachDraft>,
     /// Whether the step itself says `on_exhausted` and `on_permanent`.
     has_own_policy: [bool; 2],
     target: Option<Target>,
@@ -81,6 +85,8 @@ impl ParsedStep {
             reads: Vec::new(),
             probe_reads: Vec::new(),
             signal_reads: Vec::new(),
+            group_reads: Vec::new(),
+            for_each: None,
             has_own_policy: [false; 2],
             target: None,
             uncalled: None,
@@ -125,13 +131,20 @@ impl ParsedStep {
         self.when = self.condition(&mut fields, origin);
         let has_task = fields.peek("task").is_some();
         let may_ask = || known.reaches_people();
-        if let Some(work) = work::read_uncalled(
+        self.for_each = for_each::read(&mut fields, origin, &mut self.group_reads);
+        if self.is_group() {
+            self.group_reads.append(&mut self.reads);
+        }
+        let on_item_error = self.for_each.as_ref().and_then(|group| group.on_item_error);
+        let work = work::read_uncalled(
             &mut fields,
             origin,
             &mut self.reads,
             &mut self.signal_reads,
             may_ask,
-        ) {
+            on_item_error.unwrap_or(Policy::Error),
+        );
+        if let Some(work) = work {
             self.has_own_policy[1] = fields.peek("on_permanent").is_some();
             if let Some(policy) = on_permanent(&mut fields, Policy::ALL) {
                 self.on_permanent = policy;
@@ -209,6 +222,11 @@ impl ParsedStep {
         }
     }
 
+    /// Whether it is run for each item of a list.
+    pub fn is_group(&self) -> bool {
+        self.for_each.is_some()
+    }
+
     /// How faults speak of this step.
     pub fn label(&self) -> &str {
         self.name.as_ref().map_or("?", StepName::as_str)
@@ -229,18 +247,12 @@ impl ParsedStep {
                 request: self.request?.finish(),
             },
         };
-        let undo = self
-            .undo
-            .zip(work.target())
-            .map(|(undo, target)| StepDefinition {
-                name: StepName::new(format!("{name}{UNDO}")),
+        let undo = self.undo.zip(work.target()).map(|(undo, target)| {
+            Arc::new(StepRule {
                 work: StepWork::Call {
                     target: target.clone(),
                     request: undo.request.finish(),
                 },
-                after: Vec::new(),
-                followers: Vec::new(),
-                when: None,
                 reads: edges.undo_reads,
                 reads_request: undo
                     .reads
@@ -253,36 +265,76 @@ impl ParsedStep {
                 on_undo: OnUndo::Wait,
                 pivot: false,
                 probe: None,
-                undo: None,
-                undoes: Some(index),
                 reply: undo.reply,
                 heartbeat_within: undo.heartbeat_within,
                 cancel: None,
-            });
+            })
+        });
         let undo = match &work {
-            StepWork::Task(rule) if !self.pivot => Some(undo_of_child(&name, index, rule)),
+            StepWork::Task(rule) if !self.pivot => Some(Arc::new(undo_of_child(rule))),
             _ => undo,
         };
-        let step = StepDefinition {
-            name,
+        let on_item_error = self.for_each.as_ref().and_then(|group| group.on_item_error);
+        let mut on_exhausted = self.on_exhausted;
+        if let Some(policy) = on_item_error {
+            on_exhausted.then = policy;
+        }
+        let mut rule = Arc::new(StepRule {
             work,
-            after: edges.after,
-            followers: edges.followers,
-            when: self.when,
             reads: edges.reads,
             complete_within: self.complete_within,
             max_failures: self.max_failures,
-            on_exhausted: self.on_exhausted,
-            on_permanent: self.on_permanent,
+            on_exhausted,
+            on_permanent: on_item_error.unwrap_or(self.on_permanent),
             on_undo: self.on_undo,
             pivot: self.pivot,
             probe: self.probe,
-            undo: undo.is_some().then_some(undo_index),
-            undoes: None,
             reply: self.reply,
             heartbeat_within: self.heartbeat_within,
             cancel: self.cancel,
             reads_request: false,
+        });
+        let mut own_undo = None;
+        match self.for_each {
+            Some(group) => {
+                let group = group.finish(rule, undo)?;
+                rule = Arc::new(StepRule {
+                    work: StepWork::ForEach(Box::new(group)),
+                    reads: edges.group_reads,
+                    complete_within: Span::default(),
+                    max_failures: 0,
+                    on_exhausted: Policy::Error.into(),
+                    on_permanent: self.on_permanent,
+                    on_undo: OnUndo::Wait,
+                    pivot: self.pivot,
+                    probe: None,
+                    reply: ReplyRule::Response,
+                    heartbeat_within: None,
+                    cancel: None,
+                    reads_request: false,
+                });
+            }
+            None => own_undo = undo,
+        }
+        let undo = own_undo.map(|rule| StepDefinition {
+            name: StepName::new(format!("{name}{UNDO}")),
+            after: Arc::default(),
+            followers: Arc::default(),
+            when: None,
+            undo: None,
+            undoes: Some(index),
+            item: None,
+            rule,
+        });
+        let step = StepDefinition {
+            name,
+            after: edges.after.into(),
+            followers: edges.followers.into(),
+            when: self.when.map(Arc::new),
+            undo: undo.is_some().then_some(undo_index),
+            undoes: None,
+            item: None,
+            rule,
         };
         Some((step, undo))
     }
@@ -316,6 +368,16 @@ impl ParsedStep {
                 ),
             ));
         }
+        if let Some(group) = &mut self.for_each
+            && group.on_item_error == Some(Policy::Undo)
+        {
+            faults.push(FieldFault::new(
+                format!("{}/on_item_error", self.pointer),
+                format!(
+                    "the step comes after the pivot `{pivot}`, and nothing after a pivot is undone: use \"error\" or \"skip\""
+                ),
+            ));
+        }
         if exhausted {
             self.on_exhausted.then = Policy::Error;
         }
@@ -326,13 +388,9 @@ impl ParsedStep {
 }
 
 /// A task that is done can be undone, without the definition of its step saying how.
-fn undo_of_child(name: &StepName, index: StepIndex, rule: &Arc<ChildRule>) -> StepDefinition {
-    StepDefinition {
-        name: StepName::new(format!("{name}{UNDO}")),
+fn undo_of_child(rule: &Arc<ChildRule>) -> StepRule {
+    StepRule {
         work: StepWork::Task(rule.clone()),
-        after: Vec::new(),
-        followers: Vec::new(),
-        when: None,
         reads: Vec::new(),
         reads_request: false,
         complete_within: Span::default(),
@@ -342,8 +400,6 @@ fn undo_of_child(name: &StepName, index: StepIndex, rule: &Arc<ChildRule>) -> St
         on_undo: OnUndo::Wait,
         pivot: false,
         probe: None,
-        undo: None,
-        undoes: Some(index),
         reply: ReplyRule::Response,
         heartbeat_within: None,
         cancel: None,
@@ -357,10 +413,12 @@ pub(super) struct Edges {
     /// The steps that its expressions look at.
     pub reads: Vec<StepIndex>,
     pub undo_reads: Vec<StepIndex>,
+    /// Of a group: those that its list and its condition look at.
+    pub group_reads: Vec<StepIndex>,
 }
 
 /// The suffix of an undo's name, after the step's name. No step can have such a name.
-const UNDO: &str = ".undo";
+pub(crate) const UNDO: &str = ".undo";
 
 fn name(fields: &mut Fields<'_>) -> Option<StepName> {
     const REMEDY: &str = "give 1 to 64 letters, digits, `_` or `-`, starting with a letter";

@@ -3,7 +3,8 @@
 use std::{ops::RangeInclusive, sync::Arc};
 
 use super::{
-    AskRule, Policy, RequestTemplate, Target, ask_rule, child_rule, child_rule::ChildRule,
+    AskRule, ForEachRule, Policy, RequestTemplate, Target, ask_rule, child_rule,
+    child_rule::ChildRule,
 };
 use crate::{
     fields::Fields,
@@ -25,6 +26,8 @@ pub enum StepWork {
     Signal(SignalRule),
     /// A task of its own is done, the child; or, for an undo, undone.
     Task(Arc<ChildRule>),
+    /// Each item of a list is run. Of the step of the definition, which is the group of the items.
+    ForEach(Box<ForEachRule>),
 }
 
 /// A signal that a step awaits.
@@ -46,7 +49,9 @@ impl StepWork {
     pub fn target(&self) -> Option<&Target> {
         match self {
             StepWork::Call { target, .. } => Some(target),
-            StepWork::Wait(_) | StepWork::Signal(_) | StepWork::Task(_) => None,
+            StepWork::Wait(_) | StepWork::Signal(_) | StepWork::Task(_) | StepWork::ForEach(_) => {
+                None
+            }
         }
     }
 
@@ -54,12 +59,17 @@ impl StepWork {
     pub fn ask(&self) -> Option<&Arc<AskRule>> {
         match self {
             StepWork::Signal(rule) => rule.ask.as_ref(),
-            StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Task(_) => None,
+            StepWork::Call { .. }
+            | StepWork::Wait(_)
+            | StepWork::Task(_)
+            | StepWork::ForEach(_) => None,
         }
     }
 
-    pub const fn kind(&self) -> StepKind {
+    /// Of a group, what its items do.
+    pub fn kind(&self) -> StepKind {
         match self {
+            StepWork::ForEach(group) => group.item.work.kind(),
             StepWork::Call { .. } => StepKind::Call,
             StepWork::Wait(_) => StepKind::Wait,
             StepWork::Signal(_) => StepKind::Signal,
@@ -197,13 +207,14 @@ const ALSO_OF_TASKS: [&str; 2] = ["complete_within", "pivot"];
 const AWAITED: RangeInclusive<Span> = Span::from_secs(1)..=Span::LONGEST;
 
 /// Whether the step says that it calls no service: it has one of the fields for that. Reads that one, and notes what its
-/// expressions look at.
+/// expressions look at. `on_timeout`: of a signal that does not say.
 pub(super) fn read_uncalled(
     step: &mut Fields<'_>,
     origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
     signal_reads: &mut Vec<(String, Reads)>,
     may_ask: impl FnOnce() -> Result<(), String>,
+    on_timeout: Policy,
 ) -> Option<Option<StepWork>> {
     let [wait, signal, task] = ["wait", "signal", "task"].map(|field| step.peek(field).is_some());
     if !wait && !signal && !task {
@@ -237,7 +248,8 @@ pub(super) fn read_uncalled(
         step.fault("task", format!("give either `{other}` or `task`, not both"));
     }
     let waits = read_wait(step, origin, reads).map(StepWork::Wait);
-    let signals = read_signal(step, origin, reads, signal_reads, may_ask).map(StepWork::Signal);
+    let signals = read_signal(step, origin, reads, signal_reads, may_ask, on_timeout);
+    let signals = signals.map(StepWork::Signal);
     let task = child_rule::read(step, origin, reads).map(Arc::new);
     Some(waits.or(signals).or(task.map(StepWork::Task)))
 }
@@ -248,6 +260,7 @@ fn read_signal(
     reads: &mut Vec<(String, Reads)>,
     signal_reads: &mut Vec<(String, Reads)>,
     may_ask: impl FnOnce() -> Result<(), String>,
+    default_policy: Policy,
 ) -> Option<SignalRule> {
     let mut fields = step.object("signal")?;
     let ask = ask_rule::read(&mut fields, origin, reads, may_ask);
@@ -278,7 +291,7 @@ fn read_signal(
     }
     Some(SignalRule {
         within: within?,
-        on_timeout: on_timeout.unwrap_or(Policy::Error),
+        on_timeout: on_timeout.unwrap_or(default_policy),
         schema: schema.map(Arc::new),
         matches: matches.map(Arc::new),
         ask: ask.map(Arc::new),

@@ -13,10 +13,10 @@ use crate::{
 pub(super) fn check(
     definition: &Definition,
     fields: &TaskFields<'_>,
+    mut needed: BTreeSet<String>,
     budget: &Budget,
     warnings: &mut Vec<Warning>,
 ) {
-    let mut needed = BTreeSet::new();
     let named = definition.forward();
     let named = named.map(|index| (definition.step(index).name.as_str(), index));
     let named: BTreeMap<_, _> = named.collect();

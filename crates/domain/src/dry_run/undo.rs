@@ -78,7 +78,10 @@ pub(super) fn check(definition: &Definition, warnings: &mut Vec<Warning>) -> Vec
 fn asks_for_undo(step: &StepDefinition) -> bool {
     let on_timeout = match &step.work {
         StepWork::Signal(rule) => rule.on_timeout,
-        StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Task(_) => Policy::Error,
+        StepWork::Call { .. }
+        | StepWork::Wait(_)
+        | StepWork::Task(_)
+        | StepWork::ForEach(_) => Policy::Error,
     };
     [step.on_permanent, step.on_exhausted.then, on_timeout].contains(&Policy::Undo)
 }
@@ -97,7 +100,7 @@ fn reached(definition: &Definition, from: StepIndex) -> Vec<bool> {
     let mut reached = vec![false; definition.steps.len()];
     let mut path = vec![from];
     while let Some(index) = path.pop() {
-        for follower in &definition.step(index).followers {
+        for follower in &*definition.step(index).followers {
             if !std::mem::replace(&mut reached[follower.at()], true) {
                 path.push(*follower);
             }

@@ -32,6 +32,7 @@ fn render(request: Value, input: Value) -> Result<Rendered, String> {
         request: None,
         response: None,
         signal: None,
+        item: None,
         budget: &Budget::evaluation(),
     };
     render_request(definition.steps[0].request().unwrap(), &scope, None)

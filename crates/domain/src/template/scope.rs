@@ -1,11 +1,13 @@
 //! What templates see: `input`, `task` (id, key, labels), `steps.<name>.output`; in an undo also the
-//! step's own `output` and `request`, in a probe the `response`, in the condition of a signal its payload. Nothing is read or copied before an expression asks for it.
+//! step's own `output` and `request`, in a probe the `response`, in the condition of a signal its payload; in an item of a
+//! group its `item` and `index`. Nothing is read or copied before an expression asks for it.
 
 use std::collections::BTreeMap;
 
 use super::{
     Budget, RenderError,
     eval_error::EvalResult,
+    number::Number,
     value::{Member, Value},
     write::Out,
 };
@@ -30,6 +32,8 @@ pub struct Scope<'a> {
     pub response: Option<&'a Payload>,
     /// In the condition of a signal: its payload.
     pub signal: Option<&'a Payload>,
+    /// Of an item of a group: its value, and its place in the list, from 0.
+    pub item: Option<(&'a Payload, u16)>,
     /// What all evaluations together may cost that are made with this scope, or share it.
     pub budget: &'a Budget,
 }
@@ -48,6 +52,7 @@ impl<'a> Scope<'a> {
             request: None,
             response: None,
             signal: None,
+            item: None,
             budget,
         }
     }
@@ -80,6 +85,7 @@ impl<'a> Scope<'a> {
             "request" => self.request,
             "response" => self.response,
             "signal" => self.signal,
+            "item" => self.item.map(|(value, _)| value),
             _ => None,
         }
     }
@@ -87,6 +93,9 @@ impl<'a> Scope<'a> {
     pub(super) fn named(&self, name: &'a str, budget: &Budget) -> EvalResult<Value<'a>> {
         if let Some(document) = self.document(name) {
             return value_of(document, budget);
+        }
+        if let ("index", Some((_, number))) = (name, self.item) {
+            return Ok(Value::Number(Number::int(number.into())));
         }
         if name != "task" {
             return Ok(Value::Missing(name));

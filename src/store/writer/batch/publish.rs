@@ -86,6 +86,7 @@ impl BatchDraft {
             task: Arc::new(draft.task),
             base,
             is_row_kept,
+            known_rows: draft.known_steps,
             steps: draft.changed,
             had_steps: draft.had_steps,
             lanes,

@@ -53,7 +53,7 @@ fn a_task_that_has_not_begun_gets_the_steps_of_the_new_version() {
     let task = &bench.draft.task;
     assert_eq!(task.details.workflow.as_ref().unwrap().version, 2);
     let names: Vec<_> = task
-        .listed()
+        .own_indexes()
         .map(|index| task.definition(index).name.as_str())
         .collect();
     assert_eq!(names, ["check", "charge"]);

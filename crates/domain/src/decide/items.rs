@@ -1,0 +1,304 @@
+//! The items of a group: how they come to be, which of them run, and what the group becomes once they have ended.
+
+use std::{iter::once, sync::Arc};
+
+use serde_json::value::RawValue;
+
+use super::{Draft, fault};
+use crate::{
+    alert::AlertChange,
+    expansion::{Expansion, MOST_ITEMS, saved_list, values},
+    fault::{Fault, FaultKind},
+    history::Actor,
+    ids::{Attempt, StepIndex},
+    open_reply::StepHolder,
+    payload::Payload,
+    step::{Step, StepState, StepStatus},
+    step_list::StepCounts,
+    task::Task,
+    time::Timestamp,
+};
+
+/// The outputs of the items of a group take no more bytes than this together.
+const MOST_OUTPUT: usize = 8 << 20;
+
+/// A group is held until its items have ended, and no longer: no time is set for that. The end of the year 9999.
+const NO_END: Timestamp = Timestamp::from_millis(253_402_300_799_000);
+
+impl Draft {
+    /// A pending group begins: its list becomes known, and the first of its items run. True if it is done already.
+    pub(super) fn begin_group(&mut self, group: StepIndex, by: &Actor, now: Timestamp) -> bool {
+        let step = self.task.step_mut(group);
+        step.attempt = step.attempt.next();
+        step.started_at.get_or_insert(now);
+        // If it runs again, so do its items.
+        if self.task.group(group).is_none() {
+            match self.make_items(group) {
+                Ok(0) => {
+                    self.hold_group(group, "its list is empty", by);
+                    self.event_came(group, Payload::new(no_items()), by, now);
+                    return true;
+                }
+                Ok(_) => {}
+                Err(message) => return self.cannot_begin(group, message, by, now),
+            }
+        }
+        let reason = self.task.definition(group).for_each().map(|rule| {
+            let items = self.task.group(group).map_or(0, |group| group.items.len());
+            format!("it has {items} items, {} at once", rule.max_parallel)
+        });
+        self.hold_group(group, &reason.unwrap_or_default(), by);
+        self.run_items(group, by, now)
+    }
+
+    fn hold_group(&mut self, group: StepIndex, reason: &str, by: &Actor) {
+        let begun = StepState::Processing {
+            held_by: StepHolder::Event,
+            complete_by: NO_END,
+        };
+        self.change(group, "step.began", begun, by, Some(reason.to_owned()));
+    }
+
+    /// Adds the items of a group to the task. Returns how many there are.
+    fn make_items(&mut self, group: StepIndex) -> Result<usize, String> {
+        let definition = self.task.details.definition.clone();
+        let Some(rule) = definition.step(group).for_each() else {
+            return Err("it has no `for_each`".to_owned());
+        };
+        let json = rule.list(&self.task.scope(group, &self.budget))?;
+        // What was rendered as JSON is JSON.
+        let list = RawValue::from_string(json).unwrap_or_else(|_| RawValue::NULL.to_owned());
+        let Some(values) = values(&list) else {
+            let kind = kind_of(&list);
+            return Err(format!("`for_each` must give an array, but gives {kind}"));
+        };
+        let others = self.task.steps.len() - definition.steps.len();
+        if others + values.len() > MOST_ITEMS {
+            let count = values.len();
+            let before = match others {
+                0 => String::new(),
+                others => format!(" and {others} are there already"),
+            };
+            return Err(format!(
+                "`for_each` gives {count} items{before}: a task has at most {MOST_ITEMS}; split the list over several tasks"
+            ));
+        }
+        let count = values.len();
+        if count == 0 {
+            return Ok(0);
+        }
+        let first = self.task.steps.len();
+        let known = self.task.groups().iter();
+        let known = known.map(|group| (group.step, group.values.clone()));
+        let lists = known.chain(once((group, values)));
+        let Some(expansion) = Expansion::of(&definition, lists) else {
+            return Err(format!(
+                "`for_each` gives {count} items: with the other steps of the task these are too many"
+            ));
+        };
+        self.task.expansion = Some(Arc::new(expansion));
+        self.task.steps.push_group(vec![Step::new(); count]);
+        self.task.step_mut(group).body = Some(saved_list(first, &list));
+        for at in first..first + count {
+            // Counted by `Expansion::of`.
+            self.touch(StepIndex(at as u16));
+        }
+        Ok(count)
+    }
+
+    /// Has items of a group run as long as there are some that wait, and fewer run than may. Once all have ended, the group
+    /// is done or in error. True if it has become done.
+    pub(super) fn run_items(&mut self, group: StepIndex, by: &Actor, now: Timestamp) -> bool {
+        let Some(items) = self.task.group(group).map(|group| group.items.clone()) else {
+            return false;
+        };
+        let most = self.task.definition(group).for_each();
+        let most = most.map_or(1, |rule| rule.max_parallel.into());
+        match self.task.step(group).status() {
+            StepStatus::Processing => {}
+            StepStatus::Error if self.goes_on(&self.task.steps.counts_of(&items)) => {
+                self.hold_group_again(group, by, now);
+            }
+            _ => return false,
+        }
+        loop {
+            if self.task.undo.is_some() {
+                return false;
+            }
+            let live = self.task.steps.counts_of(&items).live();
+            let mut waiting = self.task.steps.find_in(&items, StepStatus::Waiting);
+            let (true, Some(next)) = (live < most, waiting.next()) else {
+                break;
+            };
+            drop(waiting);
+            // There are at most as many steps as an index can count.
+            let next = StepIndex(next as u16);
+            let pending = StepState::Pending { ready_at: now };
+            self.change(next, "step.ready", pending, by, None);
+            if self.task.definition(next).is_call() {
+                self.offer(next);
+            } else if self.may_begin() {
+                self.await_event(next, by, now);
+            }
+        }
+        let counts = self.task.steps.counts_of(&items);
+        if counts.live() > 0 || counts.count(StepStatus::Waiting) > 0 {
+            return false;
+        }
+        match counts.count(StepStatus::Error) {
+            0 => {
+                let output = self.outputs_of(group);
+                self.event_came(group, output, by, now);
+                true
+            }
+            failed => {
+                let message = match counts.total() {
+                    1 => "its only item is in error".to_owned(),
+                    total => format!("{failed} of its {total} items are in error"),
+                };
+                let fault = fault(FaultKind::Permanent, message, now);
+                self.change(group, "step.error", StepState::Error(fault), by, None);
+                false
+            }
+        }
+    }
+
+    /// Whether a group in error has items again that run or wait, or none in error any more.
+    fn goes_on(&self, counts: &StepCounts) -> bool {
+        let waiting = counts.count(StepStatus::Waiting);
+        counts.live() + waiting > 0 || counts.count(StepStatus::Error) == 0
+    }
+
+    fn hold_group_again(&mut self, group: StepIndex, by: &Actor, now: Timestamp) {
+        let reason = Some("its items go on".to_owned());
+        self.alerts.push(AlertChange::Close { step: group });
+        self.change(group, "step.retried", StepState::Waiting, by, reason);
+        let pending = StepState::Pending { ready_at: now };
+        self.change(group, "step.ready", pending, by, None);
+        self.hold_group(group, "its items go on", by);
+    }
+
+    /// An item has ended: others may run, and the steps after the group may if it was the last. Nothing for other steps.
+    pub(super) fn item_ended(&mut self, index: StepIndex, by: &Actor, now: Timestamp) {
+        let definition = self.task.definition(index);
+        if let (Some(item), None) = (definition.item, definition.undoes)
+            && self.run_items(item.group, by, now)
+        {
+            self.open_followers(item.group, by, now);
+        }
+    }
+
+    fn outputs_of(&self, group: StepIndex) -> Payload {
+        let items = self.task.group(group).map(|group| group.items.clone());
+        let items = items.unwrap_or_default();
+        let counts = self.task.steps.counts_of(&items);
+        let mut list = String::with_capacity(counts.output_bytes + 8 * items.len());
+        list.push('[');
+        for at in items.clone() {
+            if at > items.start {
+                list.push(',');
+            }
+            let output = self.task.steps[at].output();
+            list.push_str(output.map_or("null", Payload::as_json));
+        }
+        list.push(']');
+        // A list of JSON documents is one.
+        Payload::parse(list).unwrap_or_else(Payload::null)
+    }
+
+    /// The fault of an item whose output finds no room among those of its group.
+    pub(super) fn overlong(
+        &self,
+        index: StepIndex,
+        output: &Payload,
+        now: Timestamp,
+    ) -> Option<Fault> {
+        let room = self.task.room_for_output(index)?;
+        let length = output.as_json().len();
+        (length > room).then(|| {
+            let message = format!(
+                "its output of {length} bytes is not kept: the outputs of all items of a group have room for {MOST_OUTPUT} bytes together"
+            );
+            fault(FaultKind::Permanent, message, now)
+        })
+    }
+
+    /// A group is left out: so are those of its items that were to run again.
+    pub(super) fn skip_items(&mut self, group: StepIndex, by: &Actor, now: Timestamp) {
+        let Some(items) = self.task.group(group).map(|group| group.items.clone()) else {
+            return;
+        };
+        let waiting: Vec<_> = self
+            .task
+            .steps
+            .find_in(&items, StepStatus::Waiting)
+            .collect();
+        for at in waiting {
+            let skipped = StepState::Skipped {
+                output: None,
+                at: now,
+            };
+            let reason = Some("its group is skipped".to_owned());
+            self.change(StepIndex(at as u16), "step.skipped", skipped, by, reason);
+        }
+    }
+
+    /// Items that were never claimed end with what they belong to: one entry in the history says so for all of them.
+    pub(super) fn end_unbegun_items(&mut self, reason: &str, by: &Actor, now: Timestamp) {
+        for group in self.task.groups().to_vec() {
+            let waiting = self.task.steps.find_in(&group.items, StepStatus::Waiting);
+            let unbegun = waiting.filter(|at| self.task.steps[*at].attempt == Attempt::default());
+            let waiting: Vec<_> = unbegun.collect();
+            for at in &waiting {
+                self.task.steps[*at].state = StepState::Cancelled { at: now };
+                self.touch(StepIndex(*at as u16));
+            }
+            if !waiting.is_empty() {
+                let reason = format!("{reason}: {} of its items never began", waiting.len());
+                self.say(group.step, "step.items_cancelled", reason, by);
+            }
+        }
+    }
+
+    /// Items in error, of one group or of all. The groups themselves are in error because of them.
+    pub(super) fn failed_items(&self, group: StepIndex) -> Vec<StepIndex> {
+        let Some(group) = self.task.group(group) else {
+            return Vec::new();
+        };
+        let failed = self.task.steps.find_in(&group.items, StepStatus::Error);
+        failed.map(|at| StepIndex(at as u16)).collect()
+    }
+}
+
+impl Task {
+    /// Whether the step is a group with items: these run, and not it.
+    pub fn has_items(&self, index: StepIndex) -> bool {
+        self.group(index).is_some()
+    }
+
+    /// How many more bytes an item may give; `None` for a step that is none.
+    pub(super) fn room_for_output(&self, index: StepIndex) -> Option<usize> {
+        let definition = self.definition(index);
+        let (Some(item), None) = (definition.item, definition.undoes) else {
+            return None;
+        };
+        let counts = self.steps.counts_of(&self.group(item.group)?.items);
+        let own = self.step(index).output();
+        let own = own.map_or(0, |output| output.as_json().len());
+        Some(MOST_OUTPUT.saturating_sub(counts.output_bytes.saturating_sub(own)))
+    }
+}
+
+fn no_items() -> Box<RawValue> {
+    RawValue::from_string("[]".to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
+fn kind_of(value: &RawValue) -> &'static str {
+    match value.get().bytes().next() {
+        Some(b'n') => "null",
+        Some(b'{') => "an object",
+        Some(b'"') => "a text",
+        Some(b't' | b'f') => "a boolean",
+        _ => "a number",
+    }
+}

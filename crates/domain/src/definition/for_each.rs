@@ -1,0 +1,114 @@
+//! `for_each`: a step that is run once for each item of a list. The step of the definition is the group of its items: it
+//! calls nothing, and holds what every item does.
+
+use std::{ops::RangeInclusive, sync::Arc};
+
+use super::{Policy, StepRule};
+use crate::{
+    fields::{FieldFault, Fields},
+    payload::Payload,
+    template::{JsonTemplate, Origin, Reads, Scope},
+};
+
+/// How many items run at once, unless the step says.
+const AT_ONCE: u16 = 10;
+/// The most that a step can ask for.
+pub(crate) const MOST_AT_ONCE: u16 = 1000;
+
+#[derive(Debug)]
+pub struct ForEachRule {
+    list: JsonTemplate,
+    /// The most items that run at once.
+    pub max_parallel: u16,
+    /// What each item does.
+    pub item: Arc<StepRule>,
+    /// What undoes an item.
+    pub undo: Option<Arc<StepRule>>,
+}
+
+/// What was read of the fields.
+pub(super) struct ForEachDraft {
+    list: Option<JsonTemplate>,
+    max_parallel: u16,
+    pub on_item_error: Option<Policy>,
+}
+
+/// Reads `for_each` and the fields that belong to it, and notes what its expressions look at.
+pub(super) fn read(
+    step: &mut Fields<'_>,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+) -> Option<ForEachDraft> {
+    const AT_ONCE_RANGE: RangeInclusive<i64> = 1..=MOST_AT_ONCE as i64;
+    let value = step.value("for_each").filter(|value| value.get() != "null");
+    let [has_most, has_policy] =
+        ["max_parallel", "on_item_error"].map(|field| step.peek(field).is_some());
+    let max_parallel = step.integer("max_parallel", AT_ONCE_RANGE);
+    let on_item_error = step.choice("on_item_error", Policy::ALL);
+    let Some(value) = value else {
+        for (field, is_given) in [("max_parallel", has_most), ("on_item_error", has_policy)] {
+            if is_given {
+                step.fault(
+                    field,
+                    "belongs to steps with `for_each`: add that, or remove it",
+                );
+            }
+        }
+        return None;
+    };
+    let pointer = step.pointer("for_each");
+    let first = value.get().trim_start().chars().next();
+    let list = match first {
+        Some('"' | '[') => {
+            let document = Payload::new(value.to_owned());
+            JsonTemplate::parse(&document, origin).map_err(|faults| {
+                step.extend(faults.into_iter().map(|fault| {
+                    FieldFault::new(format!("{pointer}{}", fault.pointer), fault.message)
+                }));
+            })
+        }
+        _ => {
+            step.fault("for_each", EXPECTED);
+            Err(())
+        }
+    };
+    if first == Some('"') && list.as_ref().is_ok_and(|list| list.reads().next().is_none()) {
+        step.fault("for_each", EXPECTED);
+    }
+    if let Ok(list) = &list {
+        let found = list.reads();
+        reads.extend(found.map(|(inside, looks)| (format!("{pointer}{inside}"), looks)));
+    }
+    Some(ForEachDraft {
+        list: list.ok(),
+        // Within 1 to MOST_AT_ONCE.
+        max_parallel: max_parallel.map_or(AT_ONCE, |most| most as u16),
+        on_item_error,
+    })
+}
+
+const EXPECTED: &str = "must be an array, or an expression that gives one, such as \"{{ steps.list.output.items }}\"";
+
+impl ForEachDraft {
+    pub fn finish(self, item: Arc<StepRule>, undo: Option<Arc<StepRule>>) -> Option<ForEachRule> {
+        Some(ForEachRule {
+            list: self.list?,
+            max_parallel: self.max_parallel,
+            item,
+            undo,
+        })
+    }
+}
+
+impl ForEachRule {
+    /// What the list is made of, with JSON pointers relative to it.
+    pub fn reads(&self) -> impl Iterator<Item = (&str, Reads)> {
+        self.list.reads()
+    }
+
+    /// The list as JSON text. The error is the definition's or the data's fault, in words for an operator.
+    pub fn list(&self, scope: &Scope<'_>) -> Result<String, String> {
+        let list = self.list.render(scope);
+        list.map_err(|error| format!("`for_each` could not be evaluated: {error}"))
+    }
+}

@@ -1,0 +1,122 @@
+//! The steps of a task in pages: the items of a list are not shown with their task.
+
+use std::{ops::Range, sync::Arc};
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{explain, json, load, with_etag};
+use crate::api::openapi::{schemas::StepSchema, words::StepStateSchema};
+use crate::{
+    api::{
+        App, Problem,
+        extract::{PageQuery, Query, TaskParams, TaskPath},
+        problem::{ProblemBody, ProblemKind},
+    },
+    domain::{StepIndex, StepStatus, StepView, Task},
+};
+
+/// A page of the steps of a task, or of the items of one of them.
+#[derive(Serialize, ToSchema)]
+#[schema(as = StepPage)]
+pub(super) struct StepPage<'a> {
+    #[schema(value_type = Vec<StepSchema>)]
+    items: Vec<StepView<'a>>,
+    /// Pass it as `cursor` to get the next page; null on the last page.
+    #[schema(required, pattern = "^[A-Za-z0-9_-]+$")]
+    next_cursor: Option<String>,
+}
+
+/// List the steps of a task
+///
+/// In order: the steps of the definition, the items of those with `for_each`, and the undo steps once the task is undone.
+/// With `of`, only the items of one step: `of=import` lists `import[0]`, `import[1]` and so on, `of=import.undo` what undoes
+/// them. The list of items never changes; their states may, between two pages.
+#[utoipa::path(
+    get, path = "/v1/tasks/{id}/steps", tag = "tasks", operation_id = "list_steps",
+    params(
+        TaskParams,
+        ("of" = Option<String>, Query, description = "A step with `for_each`, or with `.undo` after its name what undoes its items", example = "import"),
+        ("state" = Option<StepStateSchema>, Query, description = "The state of the steps", example = "error"),
+        PageQuery,
+    ),
+    responses(
+        (status = 200, description = "A page of steps; the ETag is the version of the task", body = StepPage),
+        (status = 400, description = "A query parameter is invalid", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 404, description = "The task does not exist, or has no such step", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    TaskPath(id): TaskPath,
+    mut query: Query,
+) -> Result<Response, Problem> {
+    let of = query.string("of");
+    let state = query.one_of("state", StepStatus::ALL.iter().copied(), StepStatus::as_str)?;
+    let limit = query.limit()? as usize;
+    let (after, cursors) = query.cursor(|text| text.parse::<usize>().ok())?;
+    query.finish()?;
+    let task = load(&app, id).await?;
+    let all = match &of {
+        None => 0..task.steps.len() + task.undos.len(),
+        Some(of) => items(&task, of)?,
+    };
+    let begin = after.map_or(all.start, |after| after.saturating_add(1).max(all.start));
+    let found = (begin..all.end)
+        // There are at most as many steps as an index can count.
+        .map(|at| StepIndex(at as u16))
+        .filter(|index| state.is_none_or(|state| task.step(*index).status() == state));
+    let mut found: Vec<_> = found.take(limit + 1).collect();
+    let has_more = found.len() > limit;
+    found.truncate(limit);
+    let now = app.store.reader.now().await?;
+    let views = found.iter();
+    let mut items: Vec<_> = views
+        .map(|index| StepView::new(&task, *index, Some(now)))
+        .collect();
+    explain(&app, &mut items);
+    let page = StepPage {
+        items,
+        next_cursor: found
+            .last()
+            .filter(|_| has_more)
+            .map(|last| cursors.after(last.0)),
+    };
+    Ok(with_etag(json(StatusCode::OK, &page), &task))
+}
+
+/// The positions of the items of a step, or of what undoes them. None of a step whose list is not known yet.
+fn items(task: &Task, of: &str) -> Result<Range<usize>, Problem> {
+    let (name, is_undo) = match of.strip_suffix(".undo") {
+        Some(name) => (name, true),
+        None => (of, false),
+    };
+    let step = task.find(name).filter(|step| {
+        let definition = task.definition(*step);
+        definition.for_each().is_some()
+    });
+    let Some(step) = step else {
+        let groups = task.own_indexes();
+        let groups = groups.map(|index| task.definition(index));
+        let groups = groups.filter(|step| step.for_each().is_some());
+        let names: Vec<_> = groups.map(|step| step.name.as_str()).collect();
+        let known = match names.is_empty() {
+            true => "it has none".to_owned(),
+            false => format!("these are {}", names.join(", ")),
+        };
+        return Err(Problem::new(
+            ProblemKind::NoSuchStep,
+            format!("the task has no step {of:?} with items: {known}"),
+        ));
+    };
+    Ok(match (task.group(step), is_undo) {
+        (None, _) => 0..0,
+        (Some(group), false) => group.items.clone(),
+        (Some(_), true) if task.undo.is_none() => 0..0,
+        (Some(group), true) => {
+            let first = task.steps.len();
+            first + group.undos.start..first + group.undos.end
+        }
+    })
+}
