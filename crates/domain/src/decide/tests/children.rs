@@ -125,7 +125,10 @@ impl Family {
                             // An operator undoes it.
                             _ => return,
                         };
-                        let child = Some(Child { id: child.id, state });
+                        let child = Some(Child {
+                            id: child.id,
+                            state,
+                        });
                         ChildReport::Ended { child, end }
                     }
                 };
@@ -155,7 +158,10 @@ impl Family {
             if !acted {
                 return;
             }
-            let waits = self.children.iter().any(|(.., draft)| !draft.task.is_settled());
+            let waits = self
+                .children
+                .iter()
+                .any(|(.., draft)| !draft.task.is_settled());
             let is_told = |step: &StepIndex| self.actions(*step).is_empty();
             if waits && self.steps().iter().all(is_told) {
                 return;
@@ -165,7 +171,10 @@ impl Family {
 
     /// Every call succeeds, and every operator gives up.
     fn finish(&mut self) {
-        let (by, now) = (self.parent.by.clone(), self.parent.now + Span::from_secs(7200));
+        let (by, now) = (
+            self.parent.by.clone(),
+            self.parent.now + Span::from_secs(7200),
+        );
         self.parent.now = now;
         for _ in 0..60 {
             let children = self.children.iter_mut().map(|(.., draft)| draft);
@@ -222,9 +231,15 @@ fn a_step_begins_without_a_call_and_is_done_when_its_child_is() {
     let details = family.children[0].2.task.details.clone();
     assert_eq!(details.key.as_deref(), Some("p-30"));
     assert_eq!(details.input.as_json(), r#"{"total":30}"#);
-    assert_eq!(details.trace.as_ref().unwrap().id, family.parent.draft.task.trace_id());
+    assert_eq!(
+        details.trace.as_ref().unwrap().id,
+        family.parent.draft.task.trace_id()
+    );
     let parent = details.parent.as_ref().unwrap();
-    assert_eq!((parent.task.0.as_u128(), parent.step.as_str(), parent.depth), (7, "ship", 1));
+    assert_eq!(
+        (parent.task.0.as_u128(), parent.step.as_str(), parent.depth),
+        (7, "ship", 1)
+    );
     // A second one is never made.
     family.act(ship, &ChildAction::Make(Attempt(1)));
     assert_eq!(family.children.len(), 1);
@@ -244,14 +259,29 @@ fn a_late_or_repeated_report_changes_nothing() {
         assert!(matches!(late, Err(Refusal::Late { .. })), "{late:?}");
     }
     for command in [
-        Command::Skip { step: ship, output: None, reason: None },
-        Command::RetryFrom { step: ship, reason: None },
+        Command::Skip {
+            step: ship,
+            output: None,
+            reason: None,
+        },
+        Command::RetryFrom {
+            step: ship,
+            reason: None,
+        },
     ] {
         let refused = family.parent.apply(command);
-        assert!(matches!(refused, Err(Refusal::StepState { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(Refusal::StepState { .. })),
+            "{refused:?}"
+        );
     }
     assert!(family.parent.claim("ship").is_err());
-    assert!(family.parent.reply("ship", Attempt(1), success(json!(1))).is_err());
+    assert!(
+        family
+            .parent
+            .reply("ship", Attempt(1), success(json!(1)))
+            .is_err()
+    );
     // Its time is that of its child.
     family.parent.later(Span::LONGEST);
     family.parent.expire("ship").unwrap();

@@ -18,6 +18,7 @@ fn request(call: &PlannedCall) -> &PlannedRequest {
     match call {
         PlannedCall::Request(request) => request,
         PlannedCall::CannotRender(why) => panic!("{why:?}"),
+        PlannedCall::Task(task) => panic!("{task:?}"),
     }
 }
 
