@@ -89,7 +89,8 @@ impl Reader {
         let mut statement = Statement::new(LISTED);
         match &query.person {
             Some(person) => statement.push("person = ?", person.as_str()),
-            None => statement.push("place = ?", 0_i64),
+            // As the indexes say it.
+            None => statement.sql.push_str("place = 0"),
         }
         if let Some(workflow) = &query.workflow {
             statement.push(" AND workflow = ?", workflow.as_str());

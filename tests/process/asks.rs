@@ -152,7 +152,10 @@ async fn a_person_decides_by_a_link_and_the_task_goes_on_after_a_crash() {
             (&json!("approve"), &json!("cfo@x"))
         );
         assert_eq!(output["comment"], "<b>ok");
-        assert_eq!(remote.paths("/pay", 1).await[0].body, *output);
+        let ledger = remote.ledger();
+        let paid: Vec<_> = ledger.iter().filter(|seen| seen.path == "/pay").collect();
+        // The crash may have come while it was called.
+        assert!(!paid.is_empty() && paid.iter().all(|paid| paid.body == *output));
         let history = provost.history(&id).await;
         let decided = history
             .iter()
@@ -522,7 +525,9 @@ async fn webhooks_are_told_and_messages_that_wait_hide_the_links() {
         "{text}"
     );
     let list = provost.get("/v1/messages").await.expect(200);
-    let message = list["items"][0]["id"].as_str().unwrap();
+    let mut items = list["items"].as_array().unwrap().iter();
+    let message = items.find(|message| message["receiver"] == "alerts:ops");
+    let message = message.unwrap()["id"].as_str().unwrap();
     let shown = provost
         .get(&format!("/v1/messages/{message}"))
         .await
@@ -536,7 +541,11 @@ async fn webhooks_are_told_and_messages_that_wait_hide_the_links() {
 
 #[tokio::test]
 async fn without_an_address_for_people_a_definition_that_asks_is_refused() {
-    let provost = Provost::setup().listen("0.0.0.0:0").start().await;
+    let provost = Provost::setup()
+        .listen("0.0.0.0:0")
+        .config("insecure = true\n")
+        .start()
+        .await;
     let refused = provost
         .post("/v1/tasks", &order("http://127.0.0.1:9", &ask(&["a"], 1)))
         .await;
