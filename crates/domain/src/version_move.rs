@@ -143,7 +143,7 @@ pub fn may_move(task: &Task, to: &VersionMove) -> Result<(), Refusal> {
 pub fn check_move(task: &Task, to: &VersionMove) -> MoveReport {
     let before = StepFields::of(&task.details.definition);
     let after = StepFields::of(&to.definition);
-    let comparison = Comparison {
+    let comparison = VersionComparison {
         task,
         to,
         before: &before,
@@ -171,14 +171,14 @@ pub fn check_move(task: &Task, to: &VersionMove) -> MoveReport {
     MoveReport { steps }
 }
 
-struct Comparison<'t> {
+struct VersionComparison<'t> {
     task: &'t Task,
     to: &'t VersionMove,
     before: &'t StepFields,
     after: &'t StepFields,
 }
 
-impl Comparison<'_> {
+impl VersionComparison<'_> {
     fn kept(&self, index: StepIndex) -> MovedStep {
         let (step, name) = (self.task.step(index), &self.to.definition.step(index).name);
         let differs = self.differs(index, name);
