@@ -17,10 +17,10 @@ use super::{
 };
 use crate::domain::{
     AgentName, AgentSpec, AtRisk, Attempt, Circuit, Definition, Destination, Details, Effect,
-    Expansion, Expiry, Fault, Incarnation, InstanceId, OpenReply, Payload, Priority, QueuedStep, ReceiverName,
-    SavedReplies, Span, Step, StepHolder, StepIndex, StepList, StepName, StepRef, StepState, StepStatus,
-    Task, TaskId, TaskState, TaskStatus, Term, Timestamp, Trace, Turn, WorkerName, WorkflowName,
-    WorkflowRef, memory_of, read_list,
+    Expansion, Expiry, Fault, Incarnation, InstanceId, OpenReply, Payload, Priority, QueuedStep,
+    ReceiverName, SavedReplies, Span, Step, StepHolder, StepIndex, StepList, StepName, StepRef,
+    StepState, StepStatus, Task, TaskId, TaskState, TaskStatus, Term, Timestamp, Trace, Turn,
+    WorkerName, WorkflowName, WorkflowRef, memory_of, read_list,
 };
 
 /// One row, read by the names of its columns.
@@ -281,7 +281,7 @@ pub fn assemble<R: Columns>(
     let own = steps.get(..definition.steps.len()).ok_or_else(missing)?;
     let expansion = expansion(definition, own)?;
     let (forward, undos) = match &expansion {
-        Some(expansion) => (expansion.len(), expansion.undos()),
+        Some(expansion) => (expansion.steps(), expansion.undos()),
         None => (definition.steps.len(), definition.undos.len()),
     };
     let undos = match task.undo {
@@ -294,7 +294,11 @@ pub fn assemble<R: Columns>(
     }
     let groups = || expansion.iter().flat_map(|all| all.groups());
     let mut rows = steps.into_iter();
-    task.steps = StepList::from(rows.by_ref().take(definition.steps.len()).collect::<Vec<_>>());
+    task.steps = StepList::from(
+        rows.by_ref()
+            .take(definition.steps.len())
+            .collect::<Vec<_>>(),
+    );
     for group in groups() {
         task.steps
             .push_group(rows.by_ref().take(group.items.len()).collect());

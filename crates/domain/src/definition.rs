@@ -28,12 +28,12 @@ use crate::{
 };
 pub use cancel_rule::CancelRule;
 pub use for_each::ForEachRule;
-pub(crate) use step::UNDO;
 pub use output::OutputTemplate;
 pub use parse::*;
 pub use policies::*;
 pub use poll_rule::{PollFinding, PollRule};
 pub use probe::*;
+pub(crate) use step::UNDO;
 pub use work::{SignalRule, StepKind, StepWork, WaitRule};
 
 /// A checked, compiled definition. It can only be made by [`parse_steps`], so every index in it is
@@ -253,7 +253,6 @@ impl StepDefinition {
 }
 
 impl StepRule {
-
     /// Whether a service is called.
     pub fn is_call(&self) -> bool {
         matches!(self.work, StepWork::Call { .. })

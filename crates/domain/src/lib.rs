@@ -114,10 +114,10 @@ pub use claim_order::{ClaimAttempt, ClaimPlan, ClaimSteps, QueueRank};
 pub use command::{Claimant, Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{
-    Accepted, Body, CancelRule, Definition, Extend, ForEachRule, ItemRef, KnownAgents, Limits, Method, OnExhausted,
-    OnUndo, Policies, Policy, PollRule, Probe, ReplyMode, ReplyRule, RequestTemplate, SignalRule,
-    StepDefinition, StepKind, StepRule, StepWork, Target, WHOLE_DEFINITION, WaitRule, parse_steps,
-    parse_steps_within,
+    Accepted, Body, CancelRule, Definition, Extend, ForEachRule, ItemRef, KnownAgents, Limits,
+    Method, OnExhausted, OnUndo, Policies, Policy, PollRule, Probe, ReplyMode, ReplyRule,
+    RequestTemplate, SignalRule, StepDefinition, StepKind, StepRule, StepWork, Target,
+    WHOLE_DEFINITION, WaitRule, parse_steps, parse_steps_within,
 };
 pub use delivery::{
     DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationResponse, LONGEST_ASKED,

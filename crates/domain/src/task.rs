@@ -364,8 +364,7 @@ impl Task {
 
     /// When the supervisor must look at the task as a whole: its limit, while anything is live.
     pub fn overdue_at(&self) -> Option<Timestamp> {
-        self.limit()
-            .filter(|_| self.steps.any_live())
+        self.limit().filter(|_| self.steps.any_live())
     }
 
     /// The step that this one is about: for an undo the step that it undoes, else itself.
@@ -430,7 +429,10 @@ impl Task {
     /// Of an item, and of what undoes it: its value, and its place in the list.
     pub(super) fn item_value(&self, index: StepIndex) -> Option<(&Payload, u16)> {
         let item = self.definition(index).item?;
-        let value = self.group(item.group)?.values.get(usize::from(item.number))?;
+        let value = self
+            .group(item.group)?
+            .values
+            .get(usize::from(item.number))?;
         Some((value, item.number))
     }
 }

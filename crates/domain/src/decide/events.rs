@@ -133,7 +133,13 @@ impl Draft {
         self.settle(by, None, now);
     }
 
-    pub(super) fn event_came(&mut self, index: StepIndex, output: Payload, by: &Actor, now: Timestamp) {
+    pub(super) fn event_came(
+        &mut self,
+        index: StepIndex,
+        output: Payload,
+        by: &Actor,
+        now: Timestamp,
+    ) {
         let processed = StepState::Processed { output, at: now };
         self.change(index, "step.processed", processed, by, None);
     }

@@ -2,6 +2,7 @@
 
 mod fetched;
 mod invariants;
+mod items;
 mod later;
 mod prediction;
 mod rerun;
