@@ -23,7 +23,7 @@ pub fn print(
     as_json: bool,
 ) {
     let found = explore(workflow, file, case);
-    let definition = &workflow.definition;
+    let definition = &workflow.names;
     match as_json {
         true => say!("{:#}", in_json(definition, &found, case, path)),
         false => print_table(definition, &found, case, path),

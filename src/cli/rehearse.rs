@@ -196,7 +196,7 @@ fn run_file(
         });
     }
     if options.only.is_none() {
-        let notes = unused(&workflow.definition, &cases.services, &used);
+        let notes = unused(&workflow.names, &cases.services, &used);
         warnings.extend(notes.iter().map(|note| file.note(note)));
         if let Some(snapshots) = &mut snapshots {
             let is_known = |name: &str| cases.cases.iter().any(|case| case.name == name);

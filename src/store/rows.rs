@@ -294,7 +294,7 @@ pub fn assemble<R: Columns>(
     let own = steps.get(..definition.steps.len()).ok_or_else(missing)?;
     let expansion = expansion(definition, own)?;
     let (forward, undos) = match &expansion {
-        Some(expansion) => (expansion.len(), expansion.undos()),
+        Some(expansion) => (expansion.steps(), expansion.undos()),
         None => (definition.steps.len(), definition.undos.len()),
     };
     let undos = match task.undo {
@@ -307,7 +307,11 @@ pub fn assemble<R: Columns>(
     }
     let groups = || expansion.iter().flat_map(|all| all.groups());
     let mut rows = steps.into_iter();
-    task.steps = StepList::from(rows.by_ref().take(definition.steps.len()).collect::<Vec<_>>());
+    task.steps = StepList::from(
+        rows.by_ref()
+            .take(definition.steps.len())
+            .collect::<Vec<_>>(),
+    );
     for group in groups() {
         task.steps
             .push_group(rows.by_ref().take(group.items.len()).collect());

@@ -34,12 +34,12 @@ pub use cancel_rule::CancelRule;
 pub use child_rule::{ChildFields, ChildRule, OnChildError};
 pub use for_each::ForEachRule;
 pub use layout::{LaidOut, StepLayout};
-pub(crate) use step::UNDO;
 pub use output::OutputTemplate;
 pub use parse::*;
 pub use policies::*;
 pub use poll_rule::{PollFinding, PollRule};
 pub use probe::*;
+pub(crate) use step::UNDO;
 pub use work::{SignalRule, StepKind, StepWork, WaitRule};
 
 /// A checked, compiled definition. It can only be made by [`parse_steps`], so every index in it is

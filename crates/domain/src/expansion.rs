@@ -180,7 +180,8 @@ impl Expansion {
         self.groups.iter().find(|group| group.step == step)
     }
 
-    pub fn len(&self) -> usize {
+    /// How many steps there are, without what undoes them.
+    pub fn steps(&self) -> usize {
         self.steps.len()
     }
 

@@ -130,8 +130,7 @@ pub use definition::{
     Definition, Extend, ForEachRule, ItemRef, KnownAgents, Limits, Method, OnChildError,
     OnExhausted, OnUndo, Policies, Policy, PollRule, Probe, ReplyMode, ReplyRule, RequestTemplate,
     SignalRule, StepDefinition, StepKind, StepLayout, StepRule, StepWork, Target, WHOLE_DEFINITION,
-    WaitRule, parse_steps,
-    parse_steps_within,
+    WaitRule, parse_steps, parse_steps_within,
 };
 pub use delivery::{
     DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationResponse, LONGEST_ASKED,

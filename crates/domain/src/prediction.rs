@@ -257,7 +257,11 @@ pub fn predict<'o>(
         let before = definition.after.iter().copied();
         let follows = before.max_by_key(|before| reached[before.at()].key());
         let ready = follows.map_or(Some(now_millis), |before| reached[before.at()].at);
-        let agent = definition.run().agent().and_then(&outlook).unwrap_or(&unknown);
+        let agent = definition
+            .run()
+            .agent()
+            .and_then(&outlook)
+            .unwrap_or(&unknown);
         let step = task.step(*index);
         let ready = match &step.state {
             StepState::Waiting => ready,

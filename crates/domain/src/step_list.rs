@@ -193,11 +193,7 @@ impl StepList {
     }
 
     /// The positions of the steps of a group that are in this state.
-    pub fn find_in(
-        &self,
-        group: &Range<usize>,
-        status: StepStatus,
-    ) -> impl Iterator<Item = usize> {
+    pub fn find_in(&self, group: &Range<usize>, status: StepStatus) -> impl Iterator<Item = usize> {
         let chunks = self.chunks_of(group);
         let chunks = chunks.filter(move |(_, chunk)| chunk.summary().counts.count(status) > 0);
         chunks.flat_map(move |(first, chunk)| {
@@ -218,9 +214,7 @@ impl StepList {
 
     pub fn any_live(&self) -> bool {
         self.own.iter().any(Step::is_live)
-            || self
-                .chunks()
-                .any(|chunk| chunk.summary().counts.live() > 0)
+            || self.chunks().any(|chunk| chunk.summary().counts.live() > 0)
     }
 
     /// Whether any of them is held.

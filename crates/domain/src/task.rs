@@ -449,7 +449,10 @@ impl Task {
     /// Of an item, and of what undoes it: its value, and its place in the list.
     pub(super) fn item_value(&self, index: StepIndex) -> Option<(&Payload, u16)> {
         let item = self.definition(index).item?;
-        let value = self.group(item.group)?.values.get(usize::from(item.number))?;
+        let value = self
+            .group(item.group)?
+            .values
+            .get(usize::from(item.number))?;
         Some((value, item.number))
     }
 }

@@ -1,6 +1,6 @@
 //! What happened in a rehearsal, for people and for later runs.
 
-use provost_domain::{Event, FaultKind, StepState, task_output};
+use provost_domain::{Event, FaultKind, StepState, StepStatus, task_output};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -32,7 +32,7 @@ pub fn timeline(seen: &Rehearsal) -> Vec<String> {
 }
 
 fn request_line(seen: &Rehearsal, request: &SentRequest) -> String {
-    let name = request.name.in_words(&seen.task.details.definition);
+    let name = request.name.in_words(&seen.names);
     let SentRequest {
         at,
         to,
@@ -68,7 +68,7 @@ fn event_line(event: &Event) -> Option<String> {
 /// better in another version.
 pub fn snapshot(seen: &Rehearsal) -> Value {
     let task = &seen.task;
-    let definition = &task.details.definition;
+    let definition = &*seen.names;
     let names = |steps: Vec<_>| -> Vec<String> {
         steps
             .into_iter()
@@ -76,13 +76,24 @@ pub fn snapshot(seen: &Rehearsal) -> Value {
             .collect()
     };
     let steps: Map<_, _> = task
-        .indexes()
+        .own_indexes()
         .map(|index| {
             let step = task.step(index);
             let mut shown = Map::new();
             shown.insert("state".to_owned(), step.status().as_str().into());
-            if definition.step(index).is_call() {
-                shown.insert("attempts".to_owned(), seen.attempts(index).into());
+            let named = seen.named(index);
+            if definition.step(named).is_call() {
+                shown.insert("attempts".to_owned(), seen.attempts(named).into());
+            }
+            if let Some(group) = task.group(index) {
+                let counts = task.steps.counts_of(&group.items);
+                let states = StepStatus::ALL.iter();
+                let states = states.map(|status| (status.as_str(), counts.count(*status)));
+                let states = states.filter(|(_, count)| *count > 0);
+                let states: Map<_, _> = states
+                    .map(|(status, count)| (status.to_owned(), count.into()))
+                    .collect();
+                shown.insert("items".to_owned(), Value::Object(states));
             }
             if let Some(output) = step.output() {
                 let output = serde_json::from_str(output.as_json()).unwrap_or(Value::Null);
@@ -91,7 +102,7 @@ pub fn snapshot(seen: &Rehearsal) -> Value {
             if let StepState::Error(fault) = &step.state {
                 shown.insert("error".to_owned(), fault_words(fault.kind, fault.status));
             }
-            (step_name(definition, index), Value::Object(shown))
+            (step_name(definition, named), Value::Object(shown))
         })
         .collect();
     let standing = seen
@@ -132,7 +143,7 @@ fn fault_words(kind: FaultKind, status: Option<u16>) -> Value {
 
 fn request_value(seen: &Rehearsal, request: &SentRequest) -> Value {
     let mut shown = Map::new();
-    let definition = &seen.task.details.definition;
+    let definition = &*seen.names;
     shown.insert(
         "step".to_owned(),
         request.name.in_words(definition).to_string().into(),

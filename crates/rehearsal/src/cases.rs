@@ -12,6 +12,7 @@ use crate::{
     call_name::CallName,
     expectation::Expectation,
     mock::Mock,
+    names::split_item,
     rehearsal::{OutsideCommand, OutsideEvent, USUAL_START},
     workflow::WorkflowFile,
 };
@@ -59,7 +60,7 @@ impl CasesFile {
         let mut fields = Fields::of(body, "")?;
         let input = fields.raw("input").map(Payload::new);
         let starts_at = starts_at(&mut fields);
-        let services = services(&mut fields, &workflow.definition);
+        let services = services(&mut fields, &workflow.names);
         let shared = Shared {
             workflow,
             input,
@@ -111,7 +112,7 @@ impl TestCase {
         shared: &Shared<'_>,
     ) -> Result<Self, Vec<FieldFault>> {
         let workflow = shared.workflow;
-        let definition = &workflow.definition;
+        let definition = &workflow.names;
         let mut fields = Fields::of(value, &pointer)?;
         if fields.peek("name").is_none() {
             fields.missing("name", "say in a few words what happens in this case");
@@ -224,7 +225,7 @@ fn signals(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEvent
         if signal.peek("step").is_none() {
             signal.missing("step", "name the step that awaits the signal");
         }
-        let step = step(signal, definition);
+        let (step, item) = step(signal, definition);
         if let Some(step) = step
             && !matches!(definition.step(step).work, StepWork::Signal(_))
         {
@@ -243,6 +244,7 @@ fn signals(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEvent
         Some(OutsideEvent {
             pointer,
             at,
+            item,
             what: OutsideCommand::Signal { step: step?, body },
             refused,
         })
@@ -261,7 +263,7 @@ fn decisions(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEve
                 decision.missing(name, remedy);
             }
         }
-        let step = step(decision, definition);
+        let (step, item) = step(decision, definition);
         let rule = step.and_then(|step| definition.step(step).work.ask());
         if let (Some(step), None) = (step, rule) {
             let name = &definition.step(step).name;
@@ -293,6 +295,7 @@ fn decisions(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEve
         Some(OutsideEvent {
             pointer,
             at,
+            item,
             what: OutsideCommand::Decide {
                 step: step?,
                 by: by?,
@@ -303,14 +306,17 @@ fn decisions(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEve
     })
 }
 
-/// The name of a forward step.
-fn step(fields: &mut Fields<'_>, definition: &Definition) -> Option<StepIndex> {
-    let name = fields.string("step", LONGEST_NAME)?;
-    match CallName::parse_step(&name, definition) {
-        Ok(step) => Some(step),
+/// The name of a forward step, or of an item, such as `import[17]`.
+fn step(fields: &mut Fields<'_>, definition: &Definition) -> (Option<StepIndex>, Option<u16>) {
+    let Some(name) = fields.string("step", LONGEST_NAME) else {
+        return (None, None);
+    };
+    let (name, item) = split_item(&name);
+    match CallName::parse_step(name, definition) {
+        Ok(step) => (Some(step), item),
         Err(message) => {
             fields.fault("step", message);
-            None
+            (None, None)
         }
     }
 }
@@ -362,7 +368,7 @@ fn commands(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEven
         let word = command.choice("command", &COMMANDS);
         let at = at(command);
         let has_step = command.peek("step").is_some();
-        let step = step(command, definition);
+        let (step, item) = step(command, definition);
         let output = command.raw("output").map(Payload::new);
         let refused = command.boolean("refused").unwrap_or_default();
         let word = word?;
@@ -397,6 +403,7 @@ fn commands(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEven
         Some(OutsideEvent {
             pointer,
             at: Some(at?),
+            item,
             what,
             refused,
         })

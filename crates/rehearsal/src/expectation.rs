@@ -9,6 +9,7 @@ use serde_json::{Value, value::RawValue};
 use crate::{
     call_name::{CallName, step_name},
     matching::difference,
+    names::is_of,
     rehearsal::{Rehearsal, SentRequest},
 };
 
@@ -142,7 +143,7 @@ impl Expectation {
     pub fn differences(&self, seen: &Rehearsal) -> Vec<CaseNote> {
         let mut notes = Vec::new();
         let task = &seen.task;
-        let definition = &task.details.definition;
+        let definition = &*seen.names;
         let mut differs = |field: &str, message: String| {
             notes.push(CaseNote::new(format!("{}/{field}", self.pointer), message));
         };
@@ -259,7 +260,7 @@ impl Expectation {
                 from += at + 1;
                 continue;
             }
-            let definition = &seen.task.details.definition;
+            let definition = &*seen.names;
             let name = expected.name.in_words(definition);
             let nearest = rest.iter().find(|request| is_meant(request));
             let message = match nearest.and_then(|request| expected.difference(request)) {
@@ -284,20 +285,20 @@ impl Expectation {
 
     /// The expected events happened in this order; others may have happened between them.
     fn history_difference(&self, seen: &Rehearsal) -> Option<CaseNote> {
-        let task = &seen.task;
         let mut events = seen.events.iter();
         let missing = self.history.iter().find(|expected| {
-            let name = expected
-                .step
-                .map(|step| &task.details.definition.step(step).name);
+            let name = expected.step.map(|step| &seen.names.step(step).name);
             let found = events.find(|(_, event)| {
-                event.kind == expected.kind && (name.is_none() || event.step.as_ref() == name)
+                event.kind == expected.kind
+                    && name.is_none_or(|name| {
+                        event.step.as_ref().is_some_and(|step| is_of(step, name))
+                    })
             });
             found.is_none()
         })?;
         let step = missing
             .step
-            .map(|step| format!(" of `{}`", step_name(&task.details.definition, step)));
+            .map(|step| format!(" of `{}`", step_name(&seen.names, step)));
         let step = step.unwrap_or_default();
         let kind = &missing.kind;
         let message = match seen.events.iter().any(|(_, event)| event.kind == *kind) {
@@ -376,8 +377,8 @@ impl ExpectedStep {
             notes.push(CaseNote::new(format!("{}/{field}", self.pointer), message));
         };
         // An undo exists once the task is to be undone.
-        let step = task.has(self.step).then(|| task.step(self.step));
-        let status = step.map_or(StepStatus::Waiting, |step| step.status());
+        let step = seen.in_task(self.step).map(|index| task.step(index));
+        let status = seen.status(self.step);
         let fault = step.and_then(|step| match &step.state {
             StepState::Error(fault) => Some(fault),
             _ => step.last_fault.as_ref(),

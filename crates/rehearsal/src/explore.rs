@@ -138,7 +138,7 @@ pub fn explore(workflow: &WorkflowFile, file: &CasesFile, case: &TestCase) -> Ex
     let forward: Vec<_> = path
         .iter()
         .copied()
-        .filter(|step| workflow.definition.step(*step).undoes.is_none())
+        .filter(|step| workflow.names.step(*step).undoes.is_none())
         .collect();
     let mut never_undone = Vec::new();
     let mut planned = Vec::new();
@@ -150,7 +150,7 @@ pub fn explore(workflow: &WorkflowFile, file: &CasesFile, case: &TestCase) -> Ex
         );
     }
     for (at, step) in forward.iter().enumerate() {
-        let Some(undo) = workflow.definition.step(*step).undo else {
+        let Some(undo) = workflow.names.step(*step).undo else {
             continue;
         };
         match explorer.undo_cause(&forward[at + 1..], &seen) {
@@ -201,7 +201,7 @@ impl Explorer<'_> {
     }
 
     fn forward_faults(&self, step: StepIndex) -> impl Iterator<Item = PlannedFault> + use<> {
-        let definition = self.workflow.definition.step(step);
+        let definition = self.workflow.names.step(step);
         let faults: &[PlannedFault] = match &definition.work {
             // Without a probe Provost cannot find out whether it took effect.
             StepWork::Call { .. } if definition.probe.is_none() => &[
@@ -224,7 +224,7 @@ impl Explorer<'_> {
 
     /// What starts an undo after a step: the last one that does, so that as much as possible was done before.
     fn undo_cause(&self, later: &[StepIndex], seen: &Rehearsal) -> Option<UndoCause> {
-        let definition = &self.workflow.definition;
+        let definition = &self.workflow.names;
         let refusal = later.iter().rev().find(|step| {
             let step = definition.step(**step);
             (step.is_call() || step.has_child()) && step.on_permanent == Policy::Undo
@@ -258,7 +258,7 @@ impl Explorer<'_> {
         step: StepIndex,
         fault: PlannedFault,
     ) -> ExploredFault {
-        let definition = &self.workflow.definition;
+        let definition = &self.workflow.names;
         let mut overrides = BTreeMap::new();
         let mut outside = self.case.outside.clone();
         let work = CallName::work(step);
@@ -300,6 +300,7 @@ impl Explorer<'_> {
                 outside.push(OutsideEvent {
                     pointer: String::new(),
                     at: Some(at),
+                    item: None,
                     what: OutsideCommand::Undo,
                     refused: false,
                 });
@@ -341,10 +342,9 @@ fn ended(
         ended_after: seen.ended_after,
         incomplete: match &seen.end {
             RehearsalEnd::Settled | RehearsalEnd::Idle => None,
-            RehearsalEnd::NoResponse(name) => Some(format!(
-                "`{}` has no response",
-                name.in_words(&task.details.definition)
-            )),
+            RehearsalEnd::NoResponse(name) => {
+                Some(format!("`{}` has no response", name.in_words(&seen.names)))
+            }
             RehearsalEnd::NotSimulated(message) | RehearsalEnd::TooLong(message) => {
                 Some(message.clone())
             }

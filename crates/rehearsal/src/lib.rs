@@ -10,6 +10,7 @@ mod expectation;
 mod explore;
 mod matching;
 mod mock;
+mod names;
 mod pointer;
 mod rehearsal;
 mod run;

@@ -1,12 +1,18 @@
 //! What a rehearsal begins with, and what happened in it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use provost_domain::{
-    AskAnswer, Effect, Event, Method, Payload, Span, StepIndex, StepState, Task, Timestamp,
+    AskAnswer, Definition, Effect, Event, Method, Payload, Span, StepIndex, StepState, StepStatus,
+    Task, Timestamp,
 };
 
-use crate::{call_name::CallName, mock::Mock, workflow::WorkflowFile};
+use crate::{
+    call_name::CallName,
+    mock::Mock,
+    names::{in_task, named, status},
+    workflow::WorkflowFile,
+};
 
 /// When a rehearsal begins, unless it says so.
 pub const USUAL_START: Timestamp = Timestamp::from_millis(1_767_225_600_000);
@@ -24,6 +30,8 @@ pub struct OutsideEvent {
     pub pointer: String,
     /// From the start. `None`: a signal as soon as it is awaited.
     pub at: Option<Span>,
+    /// The item of the step that is meant, if it has items.
+    pub item: Option<u16>,
     pub what: OutsideCommand,
     /// It must be refused.
     pub refused: bool,
@@ -118,6 +126,8 @@ pub enum RehearsalEnd {
 #[derive(Debug)]
 pub struct Rehearsal {
     pub task: Task,
+    /// By which files name its steps: all indices below are of this definition.
+    pub names: Arc<Definition>,
     pub end: RehearsalEnd,
     /// After the start.
     pub ended_after: Span,
@@ -138,23 +148,43 @@ pub struct StandingEffect {
 impl Rehearsal {
     /// The effects of calls that are neither undone nor known not to be there. A GET has none.
     pub fn standing(&self) -> Vec<StandingEffect> {
-        let definition = &self.task.details.definition;
-        let standing = definition.forward().filter(|index| {
-            let step = self.task.step(*index);
-            let changes = definition.step(*index).method() != Some(Method::Get);
+        let task = &self.task;
+        let standing = task.forward().filter(|index| {
+            let step = task.step(*index);
+            let definition = task.definition(*index);
+            let changes = definition.method() != Some(Method::Get);
             let is_undone = matches!(step.state, StepState::Undone { .. });
-            let definition = definition.step(*index);
             (definition.is_call() || definition.has_child())
                 && changes
                 && !is_undone
                 && step.may_have_taken_effect()
         });
-        standing
-            .map(|step| StandingEffect {
-                step,
-                effect: self.task.step(step).effect,
-            })
-            .collect()
+        let mut effects: Vec<StandingEffect> = Vec::new();
+        for index in standing {
+            let (step, effect) = (self.named(index), task.step(index).effect);
+            match effects.iter_mut().find(|known| known.step == step) {
+                // Of the items of one step: unknown if it is of one of them.
+                Some(known) if effect == Effect::Unknown => known.effect = effect,
+                Some(_) => {}
+                None => effects.push(StandingEffect { step, effect }),
+            }
+        }
+        effects.sort_by_key(|effect| effect.step);
+        effects
+    }
+
+    /// The step that a step of the task goes by.
+    pub fn named(&self, index: StepIndex) -> StepIndex {
+        named(&self.names, &self.task, index)
+    }
+
+    /// The step of the task with this name. `None`: there is none, or it is what undoes many items.
+    pub fn in_task(&self, step: StepIndex) -> Option<StepIndex> {
+        in_task(&self.names, &self.task, step)
+    }
+
+    pub fn status(&self, step: StepIndex) -> StepStatus {
+        status(&self.names, &self.task, step)
     }
 
     /// The steps and undos that began, in the order in which they did.
@@ -167,12 +197,13 @@ impl Rehearsal {
                 .as_ref()
                 .and_then(|name| self.task.find(name.as_str()));
             let Some(index) = index else { continue };
-            let calls = |request: &&SentRequest| request.name == CallName::work(index);
+            let step = self.named(index);
+            let calls = |request: &&SentRequest| request.name == CallName::work(step);
             // One that only its probe was asked about has done nothing.
             let works = !self.task.definition(index).is_call()
                 || self.requests.iter().any(|request| calls(&request));
-            if works && !path.contains(&index) {
-                path.push(index);
+            if works && !path.contains(&step) {
+                path.push(step);
             }
         }
         path
@@ -185,9 +216,14 @@ impl Rehearsal {
             .iter()
             .filter(|(_, event)| event.kind == "step.undone");
         let names = undone.filter_map(|(_, event)| event.step.as_ref());
-        names
-            .filter_map(|name| self.task.find(name.as_str()))
-            .collect()
+        let mut steps = Vec::new();
+        for step in names.filter_map(|name| self.task.find(name.as_str())) {
+            let step = self.named(step);
+            if !steps.contains(&step) {
+                steps.push(step);
+            }
+        }
+        steps
     }
 
     /// How often a step, or an undo, did its own work.

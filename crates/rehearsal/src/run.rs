@@ -93,7 +93,7 @@ pub fn run_case(
     let mut services = CaseServices::new(case, &file.services, used_shared);
     let seen = rehearse(&beginning, &mut services);
     let used_own = services.used_own;
-    let definition = &workflow.definition;
+    let definition = &workflow.names;
     let mut failures: Vec<_> = end_failure(case, &seen).into_iter().collect();
     let mut warnings = unused(definition, &case.services, &used_own);
     for (event, result) in case.outside.iter().zip(&seen.outside) {
@@ -163,7 +163,7 @@ fn refused_input(case: &TestCase, workflow: &WorkflowFile) -> Option<CaseResult>
 
 /// Why the rehearsal did not get to an end.
 fn end_failure(case: &TestCase, seen: &Rehearsal) -> Option<CaseNote> {
-    let definition = &seen.task.details.definition;
+    let definition = &*seen.names;
     let message = match &seen.end {
         RehearsalEnd::Settled | RehearsalEnd::Idle => return None,
         RehearsalEnd::NoResponse(name) => {

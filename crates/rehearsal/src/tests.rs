@@ -834,3 +834,106 @@ fn the_undo_of_the_last_step_is_explored_after_the_end() {
     assert_eq!(undo.state, TaskStatus::Error);
     assert_eq!(undo.stands.len(), 2, "also the shipment");
 }
+
+const IMPORT: &str = r#"{
+  "input": { "items": ["a", "b", "c"] },
+  "steps": [
+    { "name": "list", "agent": "shop", "request": { "method": "GET", "path": "/items" } },
+    { "name": "import", "agent": "shop", "for_each": "{{ steps.list.output.items }}", "max_parallel": 1,
+      "on_permanent": "undo", "request": { "path": "/import/{{ item }}/{{ index }}" },
+      "undo": { "request": { "method": "DELETE", "path": "/import/{{ item }}/{{ output.id }}" } } },
+    { "name": "approve", "for_each": "{{ steps.import.output }}",
+      "signal": { "within": "1h", "match": "signal.id == item.id" } },
+    { "name": "mail", "agent": "shop", "on_permanent": "undo",
+      "request": { "path": "/mail", "body": "{{ steps.approve.output }}" } }
+  ]
+}"#;
+
+const IMPORTED: &str = r#"
+    services:
+      list: { body: { items: [a, b] } }
+      import: [{ body: { id: i0 } }, { body: { id: i1 } }]
+      undo import: { status: 204 }
+      mail: { status: 200 }
+    signals:
+      - { step: "approve[0]", body: { id: i0 } }
+      - { step: "approve[1]", body: { id: i1 } }
+"#;
+
+#[test]
+fn the_items_of_a_list_go_by_the_name_of_their_step() {
+    let case = format!(
+        r#"
+cases:
+  - name: all
+    key: k
+{IMPORTED}
+    expect:
+      state: processed
+      path: [list, import, approve, mail]
+      stands: [import, mail]
+      steps:
+        import: {{ state: processed, attempts: 2, output: [{{ id: i0 }}, {{ id: i1 }}] }}
+      requests:
+        - {{ step: import, path: /import/a/0 }}
+        - {{ step: import, path: /import/b/1 }}
+        - {{ step: mail, body: [{{ id: i0 }}, {{ id: i1 }}] }}
+      history:
+        - {{ type: step.processed, step: import }}
+"#
+    );
+    let result = passes(IMPORT, &case);
+    assert_eq!(
+        result.snapshot["steps"]["import"]["items"],
+        serde_json::json!({ "processed": 2 })
+    );
+    let undone = format!(
+        r#"
+cases:
+  - name: mail is down
+    key: k
+{}
+    expect:
+      state: undone
+      undone: [import]
+      stands: []
+      steps:
+        undo import: {{ state: processed, attempts: 2 }}
+"#,
+        IMPORTED.replace("mail: { status: 200 }", "mail: { status: 422 }")
+    );
+    passes(IMPORT, &undone);
+}
+
+#[test]
+fn an_exploration_has_a_fault_at_all_items_of_a_step_in_turn() {
+    let workflow = workflow(IMPORT);
+    let file = file(
+        &workflow,
+        &format!(
+            "cases:\n  - name: all\n    key: k\n{IMPORTED}\n    expect: {{ state: processed }}\n"
+        ),
+    );
+    let explored = explore(&workflow, &file, &file.cases[0]);
+    assert_eq!(explored.baseline.state, TaskStatus::Processed);
+    let of = |name: &str| {
+        let faults = explored.faults.iter();
+        let faults = faults.filter(|found| {
+            let (step, _) = found.fault.unwrap();
+            step_name(&workflow.names, step) == name
+        });
+        let shown: Vec<_> = faults
+            .map(|found| {
+                assert_eq!(found.incomplete, None);
+                let stands: Vec<_> = found.stands.iter().map(|effect| effect.step).collect();
+                let stands = step_names(&workflow.names, &stands);
+                let (_, fault) = found.fault.unwrap();
+                format!("{} -> {} {stands}", fault.in_words(), found.state.as_str())
+            })
+            .collect();
+        shown
+    };
+    assert_eq!(of("import")[0], "refused -> undone []");
+    assert_eq!(of("undo import")[0], "refused -> error [import]");
+    assert_eq!(of("approve"), ["no signal comes -> error [import]"]);
+}

@@ -8,6 +8,8 @@ use provost_domain::{
 };
 use serde_json::value::RawValue;
 
+use crate::names::names_of;
+
 const LONGEST_DESCRIPTION: usize = 4096;
 
 /// Fields that only a submission has.
@@ -25,6 +27,8 @@ const OF_SUBMISSIONS: [&str; 7] = [
 #[derive(Debug)]
 pub struct WorkflowFile {
     pub definition: Arc<Definition>,
+    /// By which files name its steps.
+    pub names: Arc<Definition>,
     pub complete_within: Option<Span>,
     pub key: Option<String>,
     pub input: Option<Payload>,
@@ -73,9 +77,11 @@ impl WorkflowFile {
             None => fields.missing("steps", "give an array of at least one step"),
         }
         fields.finish()?;
+        // Without a definition there was a fault.
+        let definition = definition.ok_or_else(Vec::new)?;
         Ok(Self {
-            // Without a definition there was a fault.
-            definition: definition.ok_or_else(Vec::new)?,
+            names: names_of(&definition),
+            definition,
             complete_within,
             key,
             input,

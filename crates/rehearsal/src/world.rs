@@ -7,18 +7,19 @@ use std::{
 };
 
 use provost_domain::{
-    Actor, AskAnswer, Attempt, Call, CallOutcome, Claimant, Command, CommandOutput, Details, Draft,
-    Effect, Event, Expiry, Fault, FaultKind, InstanceId, Payload, Priority, Progress, Purpose,
-    Release, ReplyDigest, RetrySpec, RetryWait, SchemaOwner, Span, StepIndex, StepState, StepWork,
-    Target, Task, TaskId, TaskStatus, Term, Timestamp, template::Budget,
+    Actor, AskAnswer, Attempt, Call, CallOutcome, Claimant, Command, CommandOutput, Definition,
+    Details, Draft, Effect, Event, Expiry, Fault, FaultKind, InstanceId, Payload, Priority,
+    Progress, Purpose, Release, ReplyDigest, RetrySpec, RetryWait, SchemaOwner, Span, StepIndex,
+    StepState, StepWork, Target, Task, TaskId, TaskStatus, Term, Timestamp, template::Budget,
 };
 use uuid::Uuid;
 
 use crate::{
     agent::MockedAgent,
-    call_name::{CallKind, CallName, step_name},
+    call_name::{CallKind, CallName},
     children::ChildStep,
     mock::{Behaviour, LaterMock, Mock},
+    names::{in_task, named},
     rehearsal::{
         Beginning, OutsideCommand, OutsideEvent, OutsideResult, Rehearsal, RehearsalEnd,
         SentRequest, Services,
@@ -48,6 +49,7 @@ enum Scheduled {
 
 struct World<'a> {
     draft: Draft,
+    names: Arc<Definition>,
     start: Timestamp,
     now: Timestamp,
     instance: InstanceId,
@@ -94,6 +96,7 @@ impl<'a> World<'a> {
         let start = beginning.starts_at;
         let mut world = Self {
             draft: Draft::submit(Arc::new(details), start),
+            names: workflow.names.clone(),
             start,
             now: start,
             instance: InstanceId::new("test"),
@@ -144,6 +147,7 @@ impl<'a> World<'a> {
         let ended_after = self.passed();
         Rehearsal {
             task: self.draft.task,
+            names: self.names,
             end: self.end.unwrap_or(RehearsalEnd::Settled),
             ended_after,
             events: self.events,
@@ -322,9 +326,10 @@ impl<'a> World<'a> {
         let mut events = self.outside_events.iter().zip(&self.outside).enumerate();
         let found = events.find(|(_, (event, result))| match &event.what {
             OutsideCommand::Signal { step, .. } | OutsideCommand::Decide { step, .. } => {
+                let waits = |step| self.draft.task.waits_for_event(step);
                 event.at.is_none()
                     && **result == OutsideResult::NotSent
-                    && self.draft.task.waits_for_event(*step)
+                    && self.target(*step, event.item).is_some_and(waits)
             }
             _ => false,
         });
@@ -389,7 +394,7 @@ impl<'a> World<'a> {
             self.outside[index] = OutsideResult::Refused(self.passed(), why);
             return;
         }
-        let command = match self.outside_events[index].what.clone() {
+        let mut command = match self.outside_events[index].what.clone() {
             OutsideCommand::Signal { step, body } => Command::Signal {
                 step,
                 digest: ReplyDigest(body.as_json().to_owned()),
@@ -417,6 +422,20 @@ impl<'a> World<'a> {
                 reason,
             },
         };
+        if let Command::Signal { step, .. }
+        | Command::Retry {
+            step: Some(step), ..
+        }
+        | Command::Skip { step, .. }
+        | Command::Resolve { step, .. } = &mut command
+        {
+            let Some(target) = self.target(*step, self.outside_events[index].item) else {
+                let why = "the task has no such step, or no such item yet".to_owned();
+                self.outside[index] = OutsideResult::Refused(self.passed(), why);
+                return;
+            };
+            *step = target;
+        }
         let refused = self.apply(command, &Actor::operator("test"));
         self.outside[index] = match refused {
             None => OutsideResult::Accepted(self.passed()),
@@ -443,12 +462,23 @@ impl<'a> World<'a> {
         })
     }
 
+    /// The step of the task that is meant, or the item of it.
+    fn target(&self, step: StepIndex, item: Option<u16>) -> Option<StepIndex> {
+        match item {
+            None => in_task(&self.names, &self.draft.task, step),
+            Some(number) => {
+                let name = &self.names.step(step).name;
+                self.draft.task.find(&format!("{name}[{number}]"))
+            }
+        }
+    }
+
     /// The faults of a signal's body, which is checked before the task gets it.
     fn schema_fault(&self, command: &OutsideCommand) -> Option<String> {
         let OutsideCommand::Signal { step, body } = command else {
             return None;
         };
-        let StepWork::Signal(rule) = &self.draft.task.definition(*step).work else {
+        let StepWork::Signal(rule) = &self.names.step(*step).work else {
             return None;
         };
         let checked = rule.schema.as_ref()?.check(body, "", SchemaOwner::Workflow);
@@ -531,7 +561,7 @@ impl<'a> World<'a> {
         let scheduler = self.scheduler();
         if let Some(refused) = self.apply(Command::Claim { step, by }, &scheduler) {
             // What was due a moment ago is refused: the same would happen for ever.
-            let name = step_name(&self.draft.task.details.definition, step);
+            let name = &self.draft.task.definition(step).name;
             self.end = Some(RehearsalEnd::NotSimulated(format!(
                 "step {name} was due, but not claimed: {refused}"
             )));
@@ -540,14 +570,13 @@ impl<'a> World<'a> {
 
     /// A call is made: what its service does is known at once, and happens in its time.
     fn call(&mut self, call: Call) {
+        let step = match call.purpose {
+            Purpose::Probe(_) => self.draft.task.subject(call.step.step),
+            Purpose::Work | Purpose::Undo(_) | Purpose::Poll | Purpose::Cancel(_) => call.step.step,
+        };
         let name = CallName {
             kind: CallKind::of(&call.purpose),
-            step: match call.purpose {
-                Purpose::Probe(_) => self.draft.task.subject(call.step.step),
-                Purpose::Work | Purpose::Undo(_) | Purpose::Poll | Purpose::Cancel(_) => {
-                    call.step.step
-                }
-            },
+            step: named(&self.names, &self.draft.task, step),
         };
         let count = self.counts.entry(name).or_default();
         let before = *count;

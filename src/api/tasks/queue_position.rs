@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::{
     agent::Stopped,
     domain::{
-        AdaptedLimit, AgentMode, AgentName, Blocked, KeyLimit, LaneRule, StepIndex, Task, StepView,
+        AdaptedLimit, AgentMode, AgentName, Blocked, KeyLimit, LaneRule, StepIndex, StepView, Task,
         WorkflowName,
     },
     store::{Reader, StoreError, may_begin},

@@ -4,6 +4,7 @@ mod children;
 mod ask;
 mod fetched;
 mod invariants;
+mod items;
 mod later;
 mod prediction;
 mod rerun;

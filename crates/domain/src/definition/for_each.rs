@@ -72,7 +72,11 @@ pub(super) fn read(
             Err(())
         }
     };
-    if first == Some('"') && list.as_ref().is_ok_and(|list| list.reads().next().is_none()) {
+    if first == Some('"')
+        && list
+            .as_ref()
+            .is_ok_and(|list| list.reads().next().is_none())
+    {
         step.fault("for_each", EXPECTED);
     }
     if let Ok(list) = &list {
@@ -87,7 +91,8 @@ pub(super) fn read(
     })
 }
 
-const EXPECTED: &str = "must be an array, or an expression that gives one, such as \"{{ steps.list.output.items }}\"";
+const EXPECTED: &str =
+    "must be an array, or an expression that gives one, such as \"{{ steps.list.output.items }}\"";
 
 impl ForEachDraft {
     pub fn finish(self, item: Arc<StepRule>, undo: Option<Arc<StepRule>>) -> Option<ForEachRule> {

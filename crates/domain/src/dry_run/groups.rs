@@ -45,7 +45,10 @@ impl Groups {
             let inputs = reads.into_iter();
             let inputs = inputs.flat_map(|reads| reads.unguarded.inputs);
             Some(PlannedGroup {
-                items: count.as_ref().and_then(|count| count.as_ref().ok()).copied(),
+                items: count
+                    .as_ref()
+                    .and_then(|count| count.as_ref().ok())
+                    .copied(),
                 fault: count.and_then(Result::err),
                 max_parallel: rule.max_parallel,
                 reads: step.reads.clone(),
@@ -79,7 +82,8 @@ impl Groups {
 
     /// The steps that the lists and the conditions of groups read.
     pub fn reads(&self) -> impl Iterator<Item = StepIndex> {
-        self.all().flat_map(|(_, group)| group.reads.iter().copied())
+        self.all()
+            .flat_map(|(_, group)| group.reads.iter().copied())
     }
 
     /// The members of the input that the lists need.

@@ -41,7 +41,7 @@ impl Data {
             request: None,
             response: None,
             signal: None,
-        item: None,
+            item: None,
             budget: &self.budget,
         }
     }

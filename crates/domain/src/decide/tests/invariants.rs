@@ -9,10 +9,10 @@ use crate::RetryWait;
 use crate::bulk::BulkAction;
 use crate::command::Release;
 use crate::expansion::{Group, read_list};
-use crate::step_list::StepCounts;
 use crate::fault::Effect;
 use crate::ids::WorkerName;
 use crate::open_reply::{Progress, ReplyDigest};
+use crate::step_list::StepCounts;
 
 /// A random step: which of the earlier ones it follows, and its policies.
 #[derive(Clone, Debug)]

@@ -1,0 +1,238 @@
+//! Steps that are run for each item of a list.
+
+use super::*;
+use crate::{
+    definition::Policies,
+    expansion::MOST_ITEMS,
+    prediction::{AgentOutlook, predict},
+    view::TaskView,
+};
+
+fn group(fields: Value) -> Value {
+    let mut step = json!({ "name": "all", "agent": "x", "for_each": [10, 20, 30], "max_parallel": 2,
+        "request": { "path": "/{{ item }}/{{ index }}" },
+        "undo": { "request": { "path": "/undo/{{ item }}/{{ index }}" } } });
+    let fields = fields.as_object().unwrap().clone();
+    step.as_object_mut().unwrap().extend(fields);
+    step
+}
+
+fn bench(fields: Value) -> Bench {
+    Bench::new(json!([group(fields), { "name": "last", "agent": "x" }]))
+}
+
+fn claimed_path(bench: &mut Bench, name: &str) -> String {
+    let step = bench.step(name);
+    let by = Claimant::Instance(InstanceId::new("node-1"));
+    match bench.apply(Command::Claim { step, by }).unwrap() {
+        CommandOutput::Call(call) => call.path,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refuse(bench: &mut Bench, name: &str) {
+    let attempt = bench.claim(name).unwrap();
+    bench.reply(name, attempt, refusal(422)).unwrap();
+}
+
+fn retry(bench: &mut Bench, name: &str) -> Result<CommandOutput, Refusal> {
+    let step = Some(bench.step(name));
+    bench.apply(Command::Retry {
+        step,
+        body: None,
+        reason: None,
+    })
+}
+
+#[test]
+fn so_many_items_run_at_once_as_the_step_says_and_the_next_begins_when_one_ends() {
+    let mut bench = bench(json!({}));
+    assert_eq!(bench.status("all"), StepStatus::Processing);
+    assert_eq!(bench.status("all[1]"), StepStatus::Pending);
+    assert_eq!(bench.status("all[2]"), StepStatus::Waiting);
+    assert!(bench.claim("all[2]").is_err());
+    assert!(bench.claim("all").is_err());
+    assert_eq!(claimed_path(&mut bench, "all[1]"), "/20/1");
+    bench
+        .reply("all[1]", Attempt(1), success(json!(1)))
+        .unwrap();
+    bench.process("all[2]");
+    assert_eq!(bench.status("last"), StepStatus::Waiting);
+    bench.process("all[0]");
+    let output = bench.record("all").output().unwrap().as_json();
+    assert_eq!(output, r#"[{"id":"all[0]"},1,{"id":"all[2]"}]"#);
+    assert_eq!(bench.status("last"), StepStatus::Pending);
+}
+
+#[test]
+fn a_group_with_items_in_error_waits_for_the_others_and_goes_on_with_a_retry() {
+    let mut bench = bench(json!({}));
+    refuse(&mut bench, "all[0]");
+    assert_eq!(bench.task(), TaskStatus::Error);
+    assert_eq!(bench.status("all"), StepStatus::Processing);
+    bench.process("all[1]");
+    assert!(!bench.draft.task.is_settled());
+    refuse(&mut bench, "all[2]");
+    assert_eq!(bench.status("all"), StepStatus::Error);
+    assert!(bench.draft.task.is_settled());
+    let fault = bench.draft.task.error().unwrap();
+    assert_eq!(fault.step.as_ref().unwrap().as_str(), "all[0]");
+    let alerts = bench.draft.alerts.iter();
+    let raised = alerts.filter(|alert| matches!(alert, AlertChange::Raise { .. }));
+    assert_eq!(
+        raised.count(),
+        2,
+        "the items have alerts, and the group has none"
+    );
+    retry(&mut bench, "all").unwrap();
+    assert_eq!(bench.status("all"), StepStatus::Processing);
+    assert_eq!(bench.task(), TaskStatus::Processing);
+    bench.process("all[0]");
+    bench.process("all[2]");
+    assert_eq!(bench.status("all"), StepStatus::Processed);
+    assert!(matches!(
+        retry(&mut bench, "all"),
+        Err(Refusal::StepState { .. })
+    ));
+}
+
+#[test]
+fn the_policy_of_items_is_their_own() {
+    let mut skips = bench(json!({ "on_item_error": "skip", "on_permanent": "undo" }));
+    refuse(&mut skips, "all[0]");
+    assert_eq!(skips.status("all[0]"), StepStatus::Skipped);
+    let mut undoes = bench(json!({ "on_item_error": "undo" }));
+    undoes.process("all[1]");
+    refuse(&mut undoes, "all[0]");
+    assert_eq!(undoes.task(), TaskStatus::Undoing);
+    assert_eq!(undoes.status("all[2]"), StepStatus::Cancelled);
+    assert_eq!(claimed_path(&mut undoes, "all[1].undo"), "/undo/20/1");
+    let mut own = bench(json!({ "on_permanent": "skip" }));
+    refuse(&mut own, "all[1]");
+    assert_eq!(own.status("all[1]"), StepStatus::Skipped);
+}
+
+#[test]
+fn a_rerun_runs_the_items_again_with_the_list_that_they_had() {
+    let mut bench = bench(json!({ "max_parallel": 3 }));
+    for name in ["all[0]", "all[1]", "all[2]"] {
+        bench.process(name);
+    }
+    let item = bench.step("all[1]");
+    let again = |step| Command::RetryFrom { step, reason: None };
+    assert!(matches!(
+        bench.apply(again(item)),
+        Err(Refusal::StepState { .. })
+    ));
+    let all = bench.step("all");
+    bench.apply(again(all)).unwrap();
+    assert_eq!(bench.status("all"), StepStatus::Processing);
+    assert_eq!(bench.status("all[2]"), StepStatus::Pending);
+    assert_eq!(claimed_path(&mut bench, "all[2]"), "/30/2");
+}
+
+#[test]
+fn outputs_that_find_no_room_put_their_items_in_error_and_may_have_taken_effect() {
+    let mut bench = bench(json!({ "max_parallel": 3 }));
+    let long = success(json!("x".repeat(5 << 20)));
+    let first = bench.claim("all[0]").unwrap();
+    bench.reply("all[0]", first, long.clone()).unwrap();
+    let second = bench.claim("all[1]").unwrap();
+    bench.reply("all[1]", second, long).unwrap();
+    assert_eq!(bench.status("all[1]"), StepStatus::Error);
+    assert_eq!(bench.record("all[1]").effect, Effect::Unknown);
+    bench.process("all[2]");
+    let step = bench.step("all[1]");
+    let resolve = |output: Value| Command::Resolve {
+        step,
+        output: Payload::from_value(&output),
+        reason: None,
+    };
+    assert!(bench.apply(resolve(json!("x".repeat(5 << 20)))).is_err());
+    bench.apply(resolve(json!("short"))).unwrap();
+    assert_eq!(bench.status("all"), StepStatus::Processed);
+}
+
+#[test]
+fn a_task_shows_the_counts_of_ten_thousand_items_and_the_first_errors_only() {
+    let list: Vec<_> = (0..MOST_ITEMS).collect();
+    let mut bench = bench(json!({ "for_each": list, "max_parallel": 1000 }));
+    for at in 0..300 {
+        refuse(&mut bench, &format!("all[{at}]"));
+    }
+    let view = TaskView::new(&bench.draft.task, bench.now);
+    let view = serde_json::to_value(&view).unwrap();
+    assert!(view.to_string().len() < 10_000);
+    let items = &view["steps"][0]["items"];
+    assert_eq!(items["total"], MOST_ITEMS);
+    assert_eq!(items["states"]["error"], 300);
+    assert_eq!(items["errors"].as_array().unwrap().len(), 10);
+    let causes: std::collections::HashSet<_> = bench
+        .draft
+        .alerts
+        .iter()
+        .filter_map(|alert| match alert {
+            AlertChange::Raise { cause, .. } => cause.as_ref().map(|cause| cause.text.clone()),
+            AlertChange::Close { .. } => None,
+        })
+        .collect();
+    assert_eq!(causes.len(), 1, "{causes:?}");
+    let plan = crate::undo_plan::undo_plan(&bench.draft.task, bench.now);
+    let plan = serde_json::to_value(&plan).unwrap();
+    assert!(
+        plan.to_string().len() < 200_000,
+        "{}",
+        plan.to_string().len()
+    );
+    assert_eq!(plan["more_items"][0]["passed_over"], MOST_ITEMS - 50);
+}
+
+#[test]
+fn a_prediction_counts_the_rounds_of_items_that_are_left() {
+    let list: Vec<_> = (0..100).collect();
+    let bench = bench(json!({ "for_each": list, "max_parallel": 10 }));
+    let outlook = AgentOutlook {
+        step_time: Duration::from_secs(2),
+        ..AgentOutlook::default()
+    };
+    let predicted = predict(&bench.draft.task, bench.now, |_| Some(&outlook)).unwrap();
+    // Ten rounds, and the step after them.
+    assert_eq!(predicted.end, Some(bench.now + Span::from_secs(22)));
+}
+
+#[test]
+fn names_of_items_are_seen_only_where_there_is_one() {
+    let steps = json!([
+        { "name": "a", "agent": "x", "request": { "path": "/{{ index }}" } },
+        { "name": "b", "agent": "x", "for_each": "{{ item }}", "when": "index > 1",
+          "probe": { "request": { "path": "/{{ item }}" } },
+          "request": { "path": "/{{ itm }}" } },
+        { "name": "c", "agent": "x", "for_each": {}, "on_item_error": "retry" },
+        { "name": "d", "agent": "x", "max_parallel": 2 },
+    ]);
+    let source = Payload::from_value(&steps);
+    let limits = Limits::default();
+    let faults = parse_steps(&source, "", &Policies::default(), &limits, &Accepted).unwrap_err();
+    let mut found: Vec<_> = faults.iter().map(|fault| fault.pointer.as_str()).collect();
+    found.sort_unstable();
+    assert_eq!(
+        found,
+        [
+            "/0/request/path",
+            "/1/for_each",
+            "/1/request/path",
+            "/1/when",
+            "/2/for_each",
+            "/2/on_item_error",
+            "/3/max_parallel",
+        ],
+        "{faults:?}"
+    );
+    let unknown = faults
+        .iter()
+        .find(|fault| fault.pointer == "/1/request/path");
+    assert!(
+        unknown.unwrap().message.contains("`item` and `index`"),
+        "{unknown:?}"
+    );
+}
