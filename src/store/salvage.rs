@@ -100,6 +100,11 @@ fn stand_in(steps: &[impl Columns]) -> Result<Definition, StoreError> {
             true => "url",
             false => "agent",
         };
+        // A step that calls no service has none, and cannot be told from one that calls some.
+        let agent = match agent.is_empty() {
+            true => "none",
+            false => agent.as_str(),
+        };
         let mut step = json!({ "name": name, target: agent });
         if named.iter().any(|(other, _)| *other == undo_of(name)) {
             step["undo"] = json!({ "request": {} });
