@@ -4,11 +4,11 @@
 use axum::{http::StatusCode, response::Response};
 use utoipa::ToSchema;
 
-use super::{App, bulkhead::EvaluationPermit, response::json};
+use super::{App, Problem, bulkhead::EvaluationPermit, response::json, workflows};
 use crate::api::openapi::words::{
     DurationSchema, MethodSchema, StepKindSchema, StepRunsSchema, WarningCodeSchema,
 };
-use crate::domain::{Definition, PlannedAgent, TaskFields, Timestamp, dry_run};
+use crate::domain::{Definition, PlannedAgent, TaskFields, Timestamp, WorkflowName, dry_run};
 
 /// What a definition would do. This is a forecast: nothing was stored.
 #[derive(ToSchema)]
@@ -122,27 +122,50 @@ pub struct WarningBody {
     message: String,
 }
 
-pub fn respond(
+/// So many workflows that a definition names are looked up.
+const MOST_LOOKED_UP: usize = 50;
+
+/// The workflows that the steps of a definition have tasks of, and that do not exist.
+async fn unknown_workflows(
+    app: &App,
+    definition: &Definition,
+) -> Result<Vec<WorkflowName>, Problem> {
+    let named = definition.steps.iter().filter_map(|step| step.child_rule());
+    let mut named: Vec<_> = named.map(|rule| rule.workflow.clone()).collect();
+    named.sort_unstable();
+    named.dedup();
+    let mut unknown = Vec::new();
+    for name in named.into_iter().take(MOST_LOOKED_UP) {
+        if workflows::resolve(app, &name, None).await?.is_none() {
+            unknown.push(name);
+        }
+    }
+    Ok(unknown)
+}
+
+pub async fn respond(
     app: &App,
     definition: &Definition,
     fields: &TaskFields<'_>,
     permit: &EvaluationPermit<'_>,
-) -> Response {
+) -> Result<Response, Problem> {
+    let unknown = unknown_workflows(app, definition).await?;
     // A forecast: the clock of this machine is good enough.
     let now = Timestamp::from_millis(jiff::Timestamp::now().as_millisecond());
     let fields = TaskFields {
         now: Some(now),
         ..*fields
     };
-    permit.run(|| {
-        let report = dry_run(definition, &fields, &|agent| {
+    Ok(permit.run(|| {
+        let mut report = dry_run(definition, &fields, &|agent| {
             let known: PlannedAgent = app.agents.get(agent)?.spec().into();
             let check = app.agents.last_check(agent);
             let check = check.and_then(|(check, is_current)| is_current.then_some(check));
             Some(PlannedAgent { check, ..known })
         });
+        report.warn_of_workflows(definition, &unknown);
         json(StatusCode::OK, &report)
-    })
+    }))
 }
 
 #[cfg(test)]

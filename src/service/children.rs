@@ -2,7 +2,7 @@
 //! and informs parents of what has become of them. The record says what is to be done, and a mark in it where to look; it
 //! does not matter how often, or by which instances, that is done.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use tracing::{debug, warn};
@@ -31,6 +31,11 @@ pub(super) struct ChildrenLoop {
     workflows: Arc<WorkflowCache>,
     hold: Arc<Hold>,
     actor: Actor,
+}
+
+struct Parents {
+    tasks: HashMap<TaskId, Task>,
+    unreadable: Vec<TaskId>,
 }
 
 /// What came of a look at a step.
@@ -82,17 +87,40 @@ impl ChildrenLoop {
         Ok(marks)
     }
 
-    /// Compares the record of a step with those of its children.
-    async fn look(&self, mark: &ChildMark) -> Result<Looked, StoreError> {
-        let reader = &self.store.housekeeping;
-        // The parent first: what it is told of a child cannot be older than what it knows.
-        let Some(parent) = reader.task(mark.parent).await? else {
+    /// The tasks of the steps, each read once, however many of its steps are marked.
+    async fn parents(&self, marks: &[ChildMark]) -> Result<Parents, StoreError> {
+        let mut ids: Vec<_> = marks.iter().map(|mark| mark.parent).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let loaded = self.store.housekeeping.tasks_of(&ids).await?;
+        for unreadable in &loaded.unreadable {
+            warn!(task = %unreadable.task, reason = unreadable.reason, "a task cannot be compared with its children");
+        }
+        let unreadable = loaded.unreadable.iter().map(|task| task.task);
+        Ok(Parents {
+            unreadable: unreadable.collect(),
+            tasks: { loaded.tasks.into_iter() }
+                .map(|task| (task.id(), task))
+                .collect(),
+        })
+    }
+
+    /// Compares the record of a step with those of its children, which are read after it.
+    async fn look(&self, mark: &ChildMark, parents: &Parents) -> Result<Looked, StoreError> {
+        if parents.unreadable.contains(&mark.parent) {
+            return Ok(Looked::Later);
+        }
+        let Some(parent) = parents.tasks.get(&mark.parent) else {
             return Ok(Looked::Agrees);
         };
-        let children = reader.children_of_step(mark.parent, mark.step).await?;
+        let children = self
+            .store
+            .housekeeping
+            .children_of_step(mark.parent, mark.step);
+        let children = children.await?;
         let mut looked = Looked::Agrees;
-        for action in child_actions(&parent, mark.step, &children) {
-            if let Looked::Later = self.act(&parent, mark.step, action).await? {
+        for action in child_actions(parent, mark.step, &children) {
+            if let Looked::Later = self.act(parent, mark.step, action).await? {
                 looked = Looked::Later;
             }
         }
@@ -349,7 +377,8 @@ impl PeriodicLoop for ChildrenLoop {
         }
         let (mut done, mut later) = (Vec::new(), Vec::new());
         let mut failed = None;
-        let looks = marks.iter().map(|mark| self.look(mark));
+        let parents = self.parents(&marks).await?;
+        let looks = marks.iter().map(|mark| self.look(mark, &parents));
         for (mark, looked) in marks.iter().zip(join_all(looks).await) {
             match looked {
                 Ok(Looked::Agrees) => done.push(*mark),

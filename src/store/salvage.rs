@@ -101,6 +101,8 @@ fn stand_in(steps: &[impl Columns]) -> Result<Definition, StoreError> {
         let item = name.contains('[').then(|| format!("item-at-{at}"));
         let mut step = json!({ "name": item.as_ref().unwrap_or(name) });
         match (agent.is_empty(), agent.contains("://")) {
+            // It has a task of its own, which is undone.
+            (true, _) if all.contains(undo_of(name).as_str()) => step["agent"] = json!("none"),
             (true, _) => {
                 step["wait"] = json!({ "for": "1h" });
                 return step;

@@ -121,7 +121,6 @@ async fn the_end_of_its_task_is_the_result_of_a_step() {
         let listed = api.get(&format!("/v1/tasks?parent={id}")).await.expect(200);
         assert_eq!(listed["items"].as_array().unwrap().len(), 1, "{listed:#}");
         assert_eq!(listed["items"][0]["id"], child["id"]);
-        assert_eq!(api.metric("provost_tasks").await, 0.0);
     }
 }
 
@@ -194,6 +193,7 @@ async fn a_child_that_is_undone_fails_its_step_by_policy() {
         // A retry makes another one.
         let mut submission = order(&remote.url());
         submission["steps"][1]["on_permanent"] = json!("error");
+        submission["steps"][2]["request"]["body"] = json!({});
         let task = api.run(&submission).await;
         assert_eq!(task["state"], "error", "{task:#}");
         let id = task["id"].as_str().unwrap();
@@ -366,6 +366,13 @@ async fn what_cannot_be_made_fails_its_step_with_the_reason() {
 
 /// Each of these has one child that is processed, or undone; what they did is what their services saw.
 async fn agree(api: &Api, remote: &Remote, ids: &[String]) {
+    for id in ids {
+        api.settled(id).await;
+        let children = api.get(&format!("/v1/tasks?parent={id}")).await.expect(200);
+        for child in children["items"].as_array().unwrap() {
+            api.settled(child["id"].as_str().unwrap()).await;
+        }
+    }
     let mut kept: BTreeMap<String, i32> = BTreeMap::new();
     for seen in remote.ledger() {
         let task = seen.header("provost-task").to_owned();
@@ -395,7 +402,8 @@ async fn agree(api: &Api, remote: &Remote, ids: &[String]) {
                     let did = kept.get(child_id).copied().unwrap_or_default();
                     assert_ne!(did, 1, "{child:#}");
                 }
-                ("cancelled", "cancelled" | "processed") => {}
+                // What was asked for first, or was done before.
+                ("cancelled", "cancelled" | "processed" | "undone") => {}
                 (_, other) => panic!("{end} has a child that is {other}: {task:#}\n{child:#}"),
             }
         }
@@ -419,15 +427,7 @@ fn seed() -> u64 {
 async fn kill_at_random(mut instances: Vec<Provost>) {
     let mut random = StdRng::seed_from_u64(seed());
     let remote = Remote::with(|seen| match seen.path.as_str() {
-        "/mail"
-            if seen
-                .key()
-                .as_bytes()
-                .first()
-                .is_some_and(|_| seen.body["fails"] == true) =>
-        {
-            Act::status(400)
-        }
+        "/mail" if seen.body["fails"] == true => Act::status(400),
         _ => Act::Ok(json!({ "id": "p1" })),
     })
     .await;

@@ -144,6 +144,8 @@ pub enum WarningCode {
     InputNeeded,
     /// Text that looks like an expression of another language is sent literally.
     LooksLikeExpression,
+    /// The step has a task of a workflow that is not registered.
+    UnknownWorkflow,
 }
 
 impl WarningCode {
@@ -151,6 +153,29 @@ impl WarningCode {
 
     pub const fn as_str(self) -> &'static str {
         self.into_str()
+    }
+}
+
+impl DryRunReport {
+    /// Warns of the workflows of tasks of steps that do not exist.
+    pub fn warn_of_workflows(&mut self, definition: &Definition, unknown: &[WorkflowName]) {
+        for index in definition.forward() {
+            let step = definition.step(index);
+            let Some(rule) = step.child_rule() else {
+                continue;
+            };
+            if unknown.contains(&rule.workflow) && self.warnings.len() < MOST_WARNINGS {
+                self.warnings.push(Warning {
+                    code: WarningCode::UnknownWorkflow,
+                    step: Some(step.name.clone()),
+                    pointer: format!("/steps/{}/task/workflow", index.at()),
+                    message: format!(
+                        "workflow `{}` is not registered: register it with PUT /v1/workflows/{} before the step begins, or the step fails",
+                        rule.workflow, rule.workflow
+                    ),
+                });
+            }
+        }
     }
 }
 

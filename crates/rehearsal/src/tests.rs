@@ -937,3 +937,57 @@ fn an_exploration_has_a_fault_at_all_items_of_a_step_in_turn() {
     assert_eq!(of("undo import")[0], "refused -> error [import]");
     assert_eq!(of("approve"), ["no signal comes -> error [import]"]);
 }
+
+const NESTED: &str = r#"{
+  "on_permanent": "undo",
+  "input": { "order": 7 },
+  "steps": [
+    { "name": "reserve", "agent": "inventory", "undo": { "request": { "method": "DELETE" } } },
+    { "name": "ship", "task": { "workflow": "shipping", "input": { "order": "{{ input.order }}" } } },
+    { "name": "mail", "agent": "mailer", "request": { "body": { "parcel": "{{ steps.ship.output.parcel }}" } } }
+  ]
+}"#;
+
+#[test]
+fn the_task_of_a_step_ends_as_it_is_mocked() {
+    let yaml = "
+services:
+  reserve: {}
+  undo reserve: {}
+  ship: { body: { parcel: p1 }, delay: 1h }
+  mail: {}
+cases:
+  - name: all is well
+    expect:
+      state: processed
+      path: [reserve, ship, mail]
+      requests:
+        - { step: ship, body: { order: 7 } }
+        - { step: mail, body: { parcel: p1 } }
+  - name: the task is undone
+    services: { ship: { status: 400 } }
+    expect: { state: undone, undone: [reserve], stands: [] }
+  - name: it is undone with its parent
+    services: { mail: { status: 400 } }
+    expect: { state: undone, undone: [ship, reserve], stands: [] }
+  - name: it cannot be undone
+    services: { mail: { status: 400 }, undo ship: { status: 409 } }
+    expect: { state: error, stands: [reserve, ship] }
+  - name: an operator undoes it while it runs
+    commands: [{ command: undo, at: 30m }]
+    expect: { state: undone, undone: [reserve] }
+";
+    for result in run(NESTED, yaml) {
+        assert!(result.has_passed(), "{:#?}", result);
+    }
+    let workflow = workflow(NESTED);
+    let file = file(&workflow, yaml);
+    let explored = explore(&workflow, &file, &file.cases[0]);
+    assert_eq!(explored.baseline.state, TaskStatus::Processed);
+    assert!(
+        explored
+            .faults
+            .iter()
+            .all(|fault| fault.incomplete.is_none())
+    );
+}

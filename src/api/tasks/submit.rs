@@ -142,12 +142,7 @@ pub(super) async fn submit(
             labels: Some(&submission.labels),
             now: None,
         };
-        return Ok(dry_run_report::respond(
-            &app,
-            &submission.definition,
-            &fields,
-            &permit,
-        ));
+        return dry_run_report::respond(&app, &submission.definition, &fields, &permit).await;
     }
     let submission = read(&app, &body, None, None).await?;
     let idempotency = idempotency(

@@ -478,12 +478,7 @@ async fn validate(
         complete_within: checked.stored.complete_within,
         ..TaskFields::default()
     };
-    Ok(dry_run_report::respond(
-        &app,
-        &checked.definition,
-        &fields,
-        &permit,
-    ))
+    dry_run_report::respond(&app, &checked.definition, &fields, &permit).await
 }
 
 #[cfg(test)]

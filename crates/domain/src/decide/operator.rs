@@ -58,7 +58,7 @@ impl Draft {
             ));
         }
         if let (Some(index), Some(_)) = (step, &body)
-            && !self.task.definition(index).is_call()
+            && !self.takes_input(index)
         {
             return Err(self.refuse_step(
                 index,
@@ -160,6 +160,12 @@ impl Draft {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// Whether an operator can replace what a step sends: to a service, or to its task.
+    fn takes_input(&self, index: StepIndex) -> bool {
+        let definition = self.task.definition(index);
+        definition.is_call() || definition.has_child() && definition.undoes.is_none()
     }
 
     /// A task whose time is over gets the whole time again when an operator continues it.
