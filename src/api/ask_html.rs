@@ -29,7 +29,7 @@ footer { margin-top: 2rem; font-size: .8rem; opacity: .75; }
 ";
 
 /// What a person sees.
-pub(super) enum Page<'a> {
+pub(super) enum AskPage<'a> {
     Form {
         asked: &'a Asked<'a>,
         person: &'a str,
@@ -54,7 +54,7 @@ pub(super) enum Page<'a> {
     Failed(&'a str),
 }
 
-pub(super) fn respond(status: StatusCode, page: &Page<'_>) -> Response {
+pub(super) fn respond(status: StatusCode, page: &AskPage<'_>) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
         (header::CACHE_CONTROL, "no-store"),
@@ -91,7 +91,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-impl Page<'_> {
+impl AskPage<'_> {
     fn html(&self) -> String {
         let mut html = String::with_capacity(4096);
         // Writing to a String cannot fail.
@@ -101,12 +101,12 @@ impl Page<'_> {
 
     fn title(&self) -> &str {
         match self {
-            Page::Form { asked, .. } => &asked.ask.text.title,
-            Page::Decided { .. } => "Your decision is recorded",
-            Page::Closed { .. } | Page::TooLate { .. } => "This question is closed",
-            Page::AskedAgain => "This link is no longer valid",
-            Page::Unknown => "This link is not known",
-            Page::Failed(_) => "This did not work",
+            AskPage::Form { asked, .. } => &asked.ask.text.title,
+            AskPage::Decided { .. } => "Your decision is recorded",
+            AskPage::Closed { .. } | AskPage::TooLate { .. } => "This question is closed",
+            AskPage::AskedAgain => "This link is no longer valid",
+            AskPage::Unknown => "This link is not known",
+            AskPage::Failed(_) => "This did not work",
         }
     }
 
@@ -120,18 +120,18 @@ impl Page<'_> {
              </head>\n<body>\n<h1>{title}</h1>\n"
         )?;
         match self {
-            Page::Form {
+            AskPage::Form {
                 asked,
                 person,
                 given,
                 faults,
             } => form(html, asked, person, given, faults)?,
-            Page::Decided {
+            AskPage::Decided {
                 asked,
                 decision,
                 is_refused,
             } => decided(html, asked, decision, *is_refused)?,
-            Page::Closed { asked } => {
+            AskPage::Closed { asked } => {
                 writeln!(
                     html,
                     "<p>\u{201c}{}\u{201d} needs no decision any more: others have decided, or the task has ended or \
@@ -140,20 +140,20 @@ impl Page<'_> {
                 )?;
                 decisions(html, asked)?;
             }
-            Page::TooLate { asked } => writeln!(
+            AskPage::TooLate { asked } => writeln!(
                 html,
                 "<p>The time to decide on \u{201c}{}\u{201d} is over.</p>",
                 Escaped(&asked.ask.text.title)
             )?,
-            Page::AskedAgain => html.push_str(
+            AskPage::AskedAgain => html.push_str(
                 "<p>The question was closed or asked again since. If it was asked again, use the newest link that you \
                  got.</p>\n",
             ),
-            Page::Unknown => html.push_str(
+            AskPage::Unknown => html.push_str(
                 "<p>Use the link as you got it, whole and unchanged. Links of tasks that have been deleted are not known \
                  any more.</p>\n",
             ),
-            Page::Failed(detail) => writeln!(
+            AskPage::Failed(detail) => writeln!(
                 html,
                 "<p class=\"fault\">{}</p>\n<p>Nothing was decided. Go back and try again.</p>",
                 Escaped(detail)

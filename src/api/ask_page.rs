@@ -13,7 +13,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     App, Problem,
-    ask_html::{Page, respond},
+    ask_html::{AskPage, respond},
     extract::{FormBody, Query},
     problem::ProblemKind,
 };
@@ -51,7 +51,7 @@ impl FromRequestParts<Arc<App>> for AskPath {
 }
 
 fn unknown() -> Response {
-    respond(StatusCode::NOT_FOUND, &Page::Unknown)
+    respond(StatusCode::NOT_FOUND, &AskPage::Unknown)
 }
 
 /// For the OpenAPI document of both operations.
@@ -131,7 +131,7 @@ async fn decide(
         Err(error) => return failed(&error.into()),
     };
     let Some(asked) = Asked::of(&task, &path) else {
-        return respond(StatusCode::GONE, &Page::AskedAgain);
+        return respond(StatusCode::GONE, &AskPage::AskedAgain);
     };
     let answer_read = match asked.rule.read_answer(&form) {
         Ok(read) => read,
@@ -179,14 +179,14 @@ async fn now(app: &App, path: &AskPath, decided: StatusCode) -> Response {
         Err(error) => return failed(&error.into()),
     };
     let Some(asked) = Asked::of(&task, path) else {
-        return respond(StatusCode::GONE, &Page::AskedAgain);
+        return respond(StatusCode::GONE, &AskPage::AskedAgain);
     };
     let now = match app.store.reader.now().await {
         Ok(now) => now,
         Err(error) => return failed(&error.into()),
     };
     if let Some(decision) = asked.ask.decision_of(path.person) {
-        let page = Page::Decided {
+        let page = AskPage::Decided {
             asked: &asked,
             decision,
             is_refused: decided == StatusCode::CONFLICT,
@@ -195,8 +195,8 @@ async fn now(app: &App, path: &AskPath, decided: StatusCode) -> Response {
     }
     match asked.until {
         Some(until) if until > now => respond(StatusCode::OK, &asked.form(path, &[], &[])),
-        Some(_) => respond(StatusCode::GONE, &Page::TooLate { asked: &asked }),
-        None => respond(StatusCode::GONE, &Page::Closed { asked: &asked }),
+        Some(_) => respond(StatusCode::GONE, &AskPage::TooLate { asked: &asked }),
+        None => respond(StatusCode::GONE, &AskPage::Closed { asked: &asked }),
     }
 }
 
@@ -207,7 +207,7 @@ fn failed(problem: &Problem) -> Response {
         ProblemKind::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         kind => kind.status(),
     };
-    respond(status, &Page::Failed(problem.detail()))
+    respond(status, &AskPage::Failed(problem.detail()))
 }
 
 /// What the link of a person is about, if it is not of an earlier attempt.
@@ -252,8 +252,8 @@ impl<'t> Asked<'t> {
         path: &AskPath,
         given: &'a [(String, String)],
         faults: &'a [crate::domain::AnswerFault],
-    ) -> Page<'a> {
-        Page::Form {
+    ) -> AskPage<'a> {
+        AskPage::Form {
             asked: self,
             person: self.ask.person(path.person).unwrap_or_default(),
             given,

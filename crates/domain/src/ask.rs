@@ -189,7 +189,7 @@ impl OpenAsk {
             at: Timestamp,
         }
         #[derive(Serialize)]
-        struct Output<'a> {
+        struct AskOutput<'a> {
             #[serde(flatten)]
             last: One<'a>,
             decisions: Vec<One<'a>>,
@@ -202,7 +202,7 @@ impl OpenAsk {
             at: decision.at,
         });
         let decisions: Vec<_> = all.clone().collect();
-        let output = all.last().map(|last| Output { last, decisions });
+        let output = all.last().map(|last| AskOutput { last, decisions });
         // Strings, numbers and JSON always serialise.
         let json = serde_json::to_string(&output).unwrap_or_default();
         Payload::parse(json).unwrap_or_else(Payload::null)

@@ -1,5 +1,5 @@
 //! The messages about what people are asked: to the submitter, and to alert webhooks. They carry a link for each person,
-//! with which that person decides; whoever receives them passes the links on.
+//! with which that person decides; the receiver passes the links on.
 
 use serde::Serialize;
 use uuid::Uuid;

@@ -67,7 +67,7 @@ fn word<S: Serializer>(kind: &AskFieldKind, serializer: S) -> Result<S::Ok, S::E
 
 /// As the template is rendered.
 #[derive(Deserialize)]
-struct Rendered {
+struct RenderedAsk {
     title: serde_json::Value,
     #[serde(default)]
     text: serde_json::Value,
@@ -85,7 +85,7 @@ impl AskRule {
         let rendered = self.template.render(scope);
         let rendered =
             rendered.map_err(|error| format!("`ask` could not be evaluated: {error}"))?;
-        let rendered: Rendered = serde_json::from_str(&rendered)
+        let rendered: RenderedAsk = serde_json::from_str(&rendered)
             .map_err(|error| format!("`ask` could not be evaluated: {error}"))?;
         let asked = AskText::new(&rendered.title, &rendered.text, &rendered.of)?;
         if asked.of.len() < self.approvals as usize {
@@ -115,7 +115,7 @@ pub(super) fn read(
             "schema",
             "the answer of a person is checked by `ask.fields`: remove it",
         ),
-        ("match", "whoever has a link may decide: remove it"),
+        ("match", "the link of a person is what decides: remove it"),
     ] {
         if signal.peek(name).is_some() {
             signal.fault(name, instead);
