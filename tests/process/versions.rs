@@ -44,7 +44,7 @@ async fn a_version_is_rolled_back_and_promoted_with_who_and_why() {
         let back = activate(&provost, 1).await;
         assert_eq!(
             (&back["version"], &back["active_version"]),
-            (&json!(1), &json!(1))
+            (&json!(2), &json!(1))
         );
         assert_eq!(used(&provost).await, 1);
         // Nobody asked for the next one: the roll-back stands, also for the one after it.

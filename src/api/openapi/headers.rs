@@ -21,7 +21,10 @@ struct ResponseTraits<'a> {
 
 impl ResponseTraits<'_> {
     fn is_task(&self) -> bool {
-        matches!(self.schema, Some("Task" | "TaskOrReport"))
+        matches!(
+            self.schema,
+            Some("Task" | "TaskOrReport" | "TaskOrMigrationReport")
+        )
     }
 
     /// Whether the request may wait for the task.

@@ -83,7 +83,7 @@ impl From<Activation> for ActivationView {
     params(("name" = PlainName, Path, description = "The workflow's name", example = "order"), RegistrationHeaders),
     request_body = ActivationBody,
     responses(
-        (status = 200, description = "The version is active; the body is that version", body = super::WorkflowView),
+        (status = 200, description = "The version is active: `active_version` says so. The body is that of `GET /v1/workflows/{name}`", body = super::WorkflowView),
         (status = 412, description = "A precondition (If-Match, If-None-Match) failed: a version was registered or activated since; `etag` is that of the latest version", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
@@ -119,7 +119,7 @@ pub(super) async fn activate(
     let activated = app.store.activate_workflow(request).await;
     app.workflows.forget();
     match activated {
-        Ok(()) => one(&app, &name, Some(version), StatusCode::OK, &caller).await,
+        Ok(()) => one(&app, &name, None, StatusCode::OK, &caller).await,
         Err(ActivationError::NoWorkflow) => Err(no_such_workflow(&name, None)),
         Err(ActivationError::NoVersion { latest }) => {
             let message = format!(

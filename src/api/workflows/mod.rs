@@ -428,12 +428,15 @@ async fn one(
     };
     let stored = StoredWorkflow::of(&record)?;
     let reader = &app.store.reader;
-    let (active, activations) = (
-        reader.active_workflow(name).await?,
-        reader.activations(name).await?,
-    );
-    let active = active.map_or(record.version, |active| active.record.version);
+    let activations = reader.activations(name).await?;
     let number = activations.first().map_or(0, |last| last.number);
+    let active = match activations.first() {
+        Some(last) => last.version,
+        None => {
+            let active = reader.active_workflow(name).await?;
+            active.map_or(record.version, |active| active.record.version)
+        }
+    };
     // A role that may register a workflow needs it unmasked, to register it again with changes.
     let hidden = match caller.role {
         Role::Admin => None,
