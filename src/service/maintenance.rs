@@ -36,6 +36,9 @@ impl Supervision {
         if due.is_message_due {
             self.store.outbox.notify_one();
         }
+        if due.is_schedule_due {
+            self.store.schedules.notify_one();
+        }
         if due.is_recovery_due {
             self.supervisor.look().await?;
         }
@@ -56,6 +59,7 @@ impl PeriodicLoop for Supervision {
             Err(error) if error.is_damage() => {
                 self.local.look_everywhere();
                 self.store.outbox.notify_one();
+                self.store.schedules.notify_one();
                 self.supervisor.look().await?;
             }
             looked => looked?,

@@ -44,6 +44,7 @@ const SQLITE: Scripts = scripts! {
     "0018_predictions",
     "0019_waits",
     "0020_step_limits",
+    "0021_schedules",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -68,6 +69,7 @@ const POSTGRES: Scripts = scripts! {
     "0018_predictions",
     "0019_waits",
     "0020_step_limits",
+    "0021_schedules",
 };
 
 pub fn sqlite() -> Vec<Migration> {

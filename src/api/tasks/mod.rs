@@ -8,6 +8,7 @@ mod graph;
 mod message;
 mod queue_position;
 mod read;
+mod scheduled;
 mod signals;
 mod submit;
 mod summary;
@@ -25,6 +26,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub use self::message::{refusal_address, submit_message};
 use self::queue_position::{count_ahead, explain_key_limits, explain_other_reasons};
+pub use self::scheduled::{check_scheduled, submit_run};
 use super::{App, Problem, extract::LONGEST_WAIT};
 use crate::{
     domain::{AgentName, LaneRule, Task, TaskId, TaskView},

@@ -77,6 +77,17 @@ pub async fn resolve(
     Ok(Some(known))
 }
 
+/// Reads the latest version from the record, so that [`resolve`] returns no older one.
+pub async fn learn_latest(app: &App, name: &WorkflowName) -> Result<(), Problem> {
+    if let Some(record) = app.store.reader.workflow(name, None).await? {
+        let latest = app.workflows.latest(name);
+        if latest.is_none_or(|latest| latest.workflow.version < record.version) {
+            app.workflows.learn(&compile(app, &record)?);
+        }
+    }
+    Ok(())
+}
+
 /// A stored workflow was validated when it was registered: it is compiled without checking whether its agents exist
 /// now.
 fn compile(app: &App, record: &WorkflowRecord) -> Result<CompiledWorkflow, Problem> {

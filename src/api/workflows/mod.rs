@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub use self::cache::{CompiledWorkflow, WorkflowCache, resolve};
+pub use self::cache::{CompiledWorkflow, WorkflowCache, learn_latest, resolve};
 use super::{
     App, Problem,
     bulkhead::EvaluationPermit,
@@ -225,7 +225,7 @@ async fn check(
 }
 
 /// The same JSON without insignificant white space. Numbers and strings are unchanged.
-fn compact(json: &str) -> Option<Payload> {
+pub fn compact(json: &str) -> Option<Payload> {
     let mut compact = String::with_capacity(json.len());
     let mut in_string = false;
     let mut escaped = false;
