@@ -19,7 +19,9 @@ const AT_ONCE: usize = 16;
 /// How many pages of them in one round: those that are left are due at the next look of the supervisor.
 const MOST_PAGES: usize = 64;
 /// How often it is looked for schedules that a clock which was set back has left in the future.
-const CHECK: Duration = Duration::from_secs(300);
+const CHECK: Duration = Duration::from_secs(120);
+/// How soon an instance finds out that it supervises.
+const IDLE: Duration = Duration::from_secs(5);
 
 pub(super) struct ScheduleLoop {
     app: Arc<App>,
@@ -52,7 +54,9 @@ impl ScheduleLoop {
         let fired = AssertUnwindSafe(fire_schedule(&self.app, name)).catch_unwind();
         let reason = match fired.await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) if error.is_damage() => error.damage(),
+            Ok(Err(error)) if error.is_damage() => {
+                format!("its record cannot be read: {}", error.damage())
+            }
             Ok(Err(error)) if !error.is_of_one_task() => return Err(error),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the service panicked; its log has the details".to_owned(),
@@ -99,6 +103,7 @@ impl ScheduleLoop {
 
 impl PeriodicLoop for ScheduleLoop {
     const NAME: &'static str = "schedules";
+    const AT_ONCE: bool = true;
     const LONGEST_REST: Duration = Duration::from_secs(5);
 
     fn interval(&self) -> Duration {
@@ -106,10 +111,12 @@ impl PeriodicLoop for ScheduleLoop {
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
-        if self.supervises() {
-            self.fire_due().await?;
-            self.check_clock().await?;
+        if !self.supervises() {
+            self.checked = None;
+            return Ok(NextRound::After(IDLE));
         }
+        self.fire_due().await?;
+        self.check_clock().await?;
         Ok(NextRound::AfterInterval)
     }
 

@@ -13,8 +13,8 @@ use super::{
     statement::Statement,
 };
 use crate::domain::{
-    AlertKind, ETag, KEPT_RUNS, Precondition, Run, RunRefusal, ScheduleRule, ScheduleSpec,
-    ScheduleState, Sender, TaskId, Timestamp, Timing, TriggerRequest, Unmet,
+    AlertKind, ETag, KEPT_RUNS, MISSED_AFTER, Precondition, RunRefusal, ScheduleRule, ScheduleRun,
+    ScheduleSpec, ScheduleState, Sender, TaskId, Timestamp, Timing, TriggerRequest, Unmet,
     schedule_alert_subject, schedule_failing,
 };
 
@@ -85,6 +85,7 @@ impl ScheduleRecord {
             name: self.name.clone(),
             timing: Timing::of(&self.spec).map_err(faults)?,
             spec: self.spec.clone(),
+            missed_after: MISSED_AFTER,
         })
     }
 
@@ -111,7 +112,7 @@ impl ScheduleRecord {
 pub struct ScheduleSave {
     /// As it was read, with the new state and time of the next look.
     pub record: ScheduleRecord,
-    pub runs: Vec<Run>,
+    pub runs: Vec<ScheduleRun>,
     /// Why its last run failed, before.
     pub was_failing: bool,
 }
@@ -128,7 +129,7 @@ pub enum ScheduleCommand {
         by: String,
     },
     /// A run now; or one for each of these times.
-    Run {
+    MakeRuns {
         trigger: TriggerRequest,
         times: Option<Vec<Timestamp>>,
     },
@@ -138,7 +139,7 @@ impl ScheduleCommand {
     fn by(&self) -> &str {
         match self {
             ScheduleCommand::Pause { by, .. } | ScheduleCommand::Resume { by } => by,
-            ScheduleCommand::Run { trigger, .. } => &trigger.by,
+            ScheduleCommand::MakeRuns { trigger, .. } => &trigger.by,
         }
     }
 }
@@ -147,7 +148,7 @@ impl ScheduleCommand {
 #[derive(Clone, Debug)]
 pub struct CommandedSchedule {
     pub record: ScheduleRecord,
-    pub runs: Vec<Run>,
+    pub runs: Vec<ScheduleRun>,
     /// The runs were made by an earlier request with the same Idempotency-Key.
     pub is_replayed: bool,
 }
@@ -194,16 +195,17 @@ impl Reader {
         self.first(one(name), ScheduleRecord::read).await
     }
 
-    /// Up to so many after this name, by name.
+    /// Up to so many after this name, by name. One that cannot be read does not keep the others from being listed.
     pub async fn schedules(
         &self,
         after: &str,
         most: usize,
-    ) -> Result<Vec<ScheduleRecord>, StoreError> {
+    ) -> Result<Vec<(String, Result<ScheduleRecord, StoreError>)>, StoreError> {
         let page =
             format!("SELECT {SCHEDULE} FROM schedules WHERE name > $1 ORDER BY name LIMIT $2");
         let page = Statement::new(page).bind(after).bind(most);
-        self.all(page, ScheduleRecord::read).await
+        let entry = |row: &Row| Ok((row.get("name")?, ScheduleRecord::read(row)));
+        self.all(page, entry).await
     }
 
     /// Up to so many runs before this number, the latest first.
@@ -212,7 +214,7 @@ impl Reader {
         name: &str,
         before: Option<u64>,
         most: usize,
-    ) -> Result<Vec<Run>, StoreError> {
+    ) -> Result<Vec<ScheduleRun>, StoreError> {
         let page = "SELECT run FROM schedule_runs WHERE schedule = $1 AND number < $2 ORDER BY number DESC LIMIT $3";
         let page = Statement::new(page)
             .bind(name)
@@ -234,7 +236,7 @@ fn one(name: &str) -> Statement {
     Statement::new(format!("SELECT {SCHEDULE} FROM schedules WHERE name = $1")).bind(name)
 }
 
-fn run(row: &Row) -> Result<Run, StoreError> {
+fn run(row: &Row) -> Result<ScheduleRun, StoreError> {
     let json: String = row.get("run")?;
     serde_json::from_str(&json).map_err(corrupt)
 }
@@ -392,7 +394,7 @@ async fn change(tx: &mut Transaction<'_>, record: &ScheduleRecord) -> Result<boo
 async fn save_runs(
     tx: &mut Transaction<'_>,
     record: &ScheduleRecord,
-    runs: &[Run],
+    runs: &[ScheduleRun],
 ) -> Result<(), StoreError> {
     for run in runs {
         let request = run.request.as_ref().map(|request| request.key.as_str());
@@ -533,7 +535,7 @@ async fn command_schedule(
     let Some(mut record) = read(tx, name).await? else {
         return Ok(None);
     };
-    if let ScheduleCommand::Run { trigger, .. } = command
+    if let ScheduleCommand::MakeRuns { trigger, .. } = command
         && let Some(request) = &trigger.request
     {
         let asked = Statement::new(ASKED_FOR)
@@ -564,7 +566,7 @@ async fn command_schedule(
             record.state.resume(by, now);
             Vec::new()
         }
-        ScheduleCommand::Run { trigger, times } => {
+        ScheduleCommand::MakeRuns { trigger, times } => {
             if let Some(statement) = unended(&record.state.running) {
                 let rows = tx.fetch(statement).await?;
                 let known = rows.iter().map(|row| row.get("id"));

@@ -27,13 +27,24 @@ async fn schedule(api: &Api, name: &str) -> Value {
 }
 
 async fn runs(api: &Api, name: &str) -> Vec<Value> {
-    let page = api.get(&format!("/v1/schedules/{name}/runs?limit=500")).await;
+    let page = api
+        .get(&format!("/v1/schedules/{name}/runs?limit=500"))
+        .await;
     page.expect(200)["items"].as_array().unwrap().clone()
+}
+
+/// The open alerts of schedules.
+async fn failing(provost: &Provost) -> Vec<Value> {
+    let open = alerts(provost, "open").await.into_iter();
+    open.filter(|alert| alert["kind"] == "schedule.failing")
+        .collect()
 }
 
 /// Its tasks, the latest first.
 async fn tasks(api: &Api, name: &str) -> Vec<Value> {
-    let page = api.get(&format!("/v1/tasks?label=schedule:{name}&limit=500")).await;
+    let page = api
+        .get(&format!("/v1/tasks?label=schedule:{name}&limit=500"))
+        .await;
     page.expect(200)["items"].as_array().unwrap().clone()
 }
 
@@ -90,8 +101,14 @@ async fn each_second_once(api: &Api, name: &str) -> usize {
     assert!(twice.is_empty(), "{twice:?}");
     let second = |time: &str| {
         let (date, time) = time.split_once('T').unwrap();
-        let mut parts = time[..8].split(':').map(|part| part.parse::<u32>().unwrap());
-        let (h, m, s) = (parts.next().unwrap(), parts.next().unwrap(), parts.next().unwrap());
+        let mut parts = time[..8]
+            .split(':')
+            .map(|part| part.parse::<u32>().unwrap());
+        let (h, m, s) = (
+            parts.next().unwrap(),
+            parts.next().unwrap(),
+            parts.next().unwrap(),
+        );
         (date.to_owned(), h * 3600 + m * 60 + s)
     };
     let times: Vec<_> = counts.keys().map(|time| second(time)).collect();
@@ -116,14 +133,19 @@ async fn a_schedule_submits_a_task_at_each_of_its_fire_times() {
         assert_eq!(view["next"].as_array().unwrap().len(), 10, "{view:#}");
         assert_eq!(view["state"], "active");
         until_tasks(&provost, "tick", 3).await;
-        let task = provost.settled(&id_of(&tasks(&provost, "tick").await[1])).await;
+        let task = provost
+            .settled(&id_of(&tasks(&provost, "tick").await[1]))
+            .await;
         assert_eq!(task["state"], "processed");
         assert_eq!(task["labels"]["team"], "blue");
         assert_eq!(task["priority"], 3);
         let fire_time = task["labels"]["fire_time"].as_str().unwrap();
         assert_eq!(task["key"], format!("tick@{fire_time}"));
         let seen = remote.ledger();
-        assert!(seen.iter().any(|seen| seen.body["fire_time"] == fire_time), "{seen:?}");
+        assert!(
+            seen.iter().any(|seen| seen.body["fire_time"] == fire_time),
+            "{seen:?}"
+        );
         let history = json!(provost.history(&id_of(&task)).await).to_string();
         assert!(history.contains("schedule tick"), "{history}");
         let of_task = runs(&provost, "tick").await.into_iter();
@@ -144,7 +166,10 @@ async fn a_schedule_submits_a_task_at_each_of_its_fire_times() {
         assert_eq!(list["items"][0]["name"], "tick");
         assert_eq!(list["next_cursor"], json!(null));
         provost.delete("/v1/schedules/tick").await.expect(204);
-        provost.get("/v1/schedules/tick").await.expect_problem(404, "no-such-schedule");
+        provost
+            .get("/v1/schedules/tick")
+            .await
+            .expect_problem(404, "no-such-schedule");
         let alone = provost.get("/v1/schedules/tick/runs").await;
         alone.expect_problem(404, "no-such-schedule");
     }
@@ -154,7 +179,11 @@ async fn a_schedule_submits_a_task_at_each_of_its_fire_times() {
 async fn a_supervisor_that_is_killed_neither_loses_nor_doubles_a_run() {
     let remote = Remote::quick().await;
     let url = new_database().await;
-    let on = || Provost::setup().database_url(&url).set("INSTANCE__LEASE", "1s");
+    let on = || {
+        Provost::setup()
+            .database_url(&url)
+            .set("INSTANCE__LEASE", "1s")
+    };
     let mut instances = vec![on().start().await, on().start().await, on().start().await];
     register(&instances[0], "report", &remote.url()).await;
     put(&instances[0], "tick", &tick("report")).await;
@@ -207,20 +236,41 @@ async fn what_was_missed_while_nothing_ran_is_caught_up_once() {
         let hourly = json!({ "cron": "0 * * * *", "workflow": "report", "input": { "n": 1 } });
         put(&provost, "hourly", &hourly).await;
         provost.kill().await;
-        handle_until(&provost, url.as_deref(), "2026-01-01T00:30:00.000Z", 1_767_227_400_000);
+        handle_until(
+            &provost,
+            url.as_deref(),
+            "2026-01-01T00:30:00.000Z",
+            1_767_227_400_000,
+        );
         provost.restart().await;
-        until_tasks(&provost, "hourly", 1).await;
+        until(true, || async {
+            let runs = runs(&provost, "hourly").await;
+            runs.iter().any(|run| run["state"] == "started")
+        })
+        .await;
         let runs = runs(&provost, "hourly").await;
-        let started: Vec<_> = runs.iter().filter(|run| run["state"] == "started").collect();
+        let started: Vec<_> = runs
+            .iter()
+            .filter(|run| run["state"] == "started")
+            .collect();
         assert_eq!(started.len(), 1, "{runs:#?}");
         // Within a minute of an hour the last one is on time.
         assert_ne!(started[0]["source"], "triggered");
         let skipped = runs.iter().filter(|run| run["skipped"] == "missed");
         let skipped: Vec<_> = skipped.collect();
-        assert_eq!(skipped.len(), 1, "one run on record stands for all of them: {runs:#?}");
+        assert_eq!(
+            skipped.len(),
+            1,
+            "one run on record stands for all of them: {runs:#?}"
+        );
         assert_eq!(skipped[0]["fire_time"], "2026-01-01T01:00:00.000Z");
         assert!(skipped[0]["count"].as_u64().unwrap() >= 99);
-        assert!(skipped[0]["reason"].as_str().unwrap().contains("no instance ran"));
+        assert!(
+            skipped[0]["reason"]
+                .as_str()
+                .unwrap()
+                .contains("no instance ran")
+        );
     }
 }
 
@@ -233,7 +283,12 @@ async fn a_clock_that_was_ahead_silences_no_schedule() {
         put(&provost, "tick", &tick("report")).await;
         until_tasks(&provost, "tick", 1).await;
         provost.kill().await;
-        handle_until(&provost, url.as_deref(), "2099-01-01T00:00:00.000Z", 4_070_908_800_000);
+        handle_until(
+            &provost,
+            url.as_deref(),
+            "2099-01-01T00:00:00.000Z",
+            4_070_908_800_000,
+        );
         let later = "UPDATE schedules SET next_at = 4070908801000";
         change(&provost, url.as_deref(), later, later);
         let before = 1;
@@ -266,10 +321,19 @@ async fn runs_overlap_as_the_schedule_says() {
         assert_eq!(tasks(&provost, "queue").await.len(), 1);
         let skipped = schedule(&provost, "skip").await["runs"][0].clone();
         assert_eq!(skipped["skipped"], "overlap", "{skipped:#}");
-        assert!(skipped["reason"].as_str().unwrap().contains("has not ended"));
+        assert!(
+            skipped["reason"]
+                .as_str()
+                .unwrap()
+                .contains("has not ended")
+        );
         until(true, || async {
             let replaced = tasks(&provost, "replace").await;
-            replaced.iter().filter(|task| task["state"] == "cancelled").count() >= 2
+            replaced
+                .iter()
+                .filter(|task| task["state"] == "cancelled")
+                .count()
+                >= 2
         })
         .await;
         let live = tasks(&provost, "replace").await.into_iter();
@@ -279,7 +343,10 @@ async fn runs_overlap_as_the_schedule_says() {
         until(true, || async { tasks(&provost, "queue").await.len() >= 3 }).await;
         until(true, || async { tasks(&provost, "skip").await.len() >= 2 }).await;
         for name in ["skip", "queue", "replace"] {
-            provost.delete(&format!("/v1/schedules/{name}")).await.expect(204);
+            provost
+                .delete(&format!("/v1/schedules/{name}"))
+                .await
+                .expect(204);
         }
     }
 }
@@ -294,18 +361,27 @@ async fn operators_trigger_backfill_pause_and_resume_and_it_says_who() {
         put(&provost, "rare", &yearly("report")).await;
         let trigger = |key: &str, body: Value| {
             let call = provost.post("/v1/schedules/rare/trigger", &body);
-            call.header("provost-actor", "ann").header("idempotency-key", key)
+            call.header("provost-actor", "ann")
+                .header("idempotency-key", key)
         };
-        let first = trigger("a", json!({ "reason": "asked for" })).await.expect(202);
+        let first = trigger("a", json!({ "reason": "asked for" }))
+            .await
+            .expect(202);
         assert_eq!(first["state"], "started", "{first:#}");
         assert_eq!(first["by"], "ann");
         assert_eq!(first["source"], "triggered");
         let again = trigger("a", json!({ "reason": "asked for" })).await;
         assert_eq!(again.header("idempotency-replayed"), Some("true"));
         assert_eq!(again.expect(202)["task"], first["task"]);
-        trigger("a", json!({})).await.expect_problem(422, "idempotency-key-reused");
-        trigger("b", json!({})).await.expect_problem(409, "schedule-busy");
-        let beside = trigger("b", json!({ "overlap": "allow" })).await.expect(202);
+        trigger("a", json!({}))
+            .await
+            .expect_problem(422, "idempotency-key-reused");
+        trigger("b", json!({}))
+            .await
+            .expect_problem(409, "schedule-busy");
+        let beside = trigger("b", json!({ "overlap": "allow" }))
+            .await
+            .expect(202);
         assert_ne!(beside["task"], first["task"]);
         let task = beside["task"].as_str().unwrap();
         let history = json!(provost.history(task).await).to_string();
@@ -317,25 +393,45 @@ async fn operators_trigger_backfill_pause_and_resume_and_it_says_who() {
         assert_eq!(paused["pause"]["by"], "bob");
         assert_eq!(paused["next"], json!([]));
         let range = json!({ "from": "2000-01-01T00:00:00Z", "to": "2021-01-01T00:00:00Z" });
-        let dry = provost.post("/v1/schedules/rare/backfill?dry_run=true", &range).await;
+        let dry = provost
+            .post("/v1/schedules/rare/backfill?dry_run=true", &range)
+            .await;
         let times = dry.expect(200)["fire_times"].as_array().unwrap().len();
         assert_eq!(times, 6, "2000 to 2020");
-        let filled = provost.post("/v1/schedules/rare/backfill", &range).await.expect(202);
+        let filled = provost
+            .post("/v1/schedules/rare/backfill", &range)
+            .await
+            .expect(202);
         assert_eq!(filled["runs"].as_array().unwrap().len(), 6);
         assert_eq!(filled["runs"][0]["state"], "queued");
         // An operator who has filled the wrong range takes it back.
         let discard = json!({ "discard_queued": true });
-        let discarded = provost.post("/v1/schedules/rare/pause", &discard).await.expect(200);
+        let discarded = provost
+            .post("/v1/schedules/rare/pause", &discard)
+            .await
+            .expect(200);
         assert_eq!(discarded["queued"], 0);
-        assert_eq!(discarded["runs"][0]["skipped"], "discarded", "{discarded:#}");
-        let resumed = provost.command("/v1/schedules/rare/resume").await.expect(200);
+        assert_eq!(
+            discarded["runs"][0]["skipped"], "discarded",
+            "{discarded:#}"
+        );
+        let resumed = provost
+            .command("/v1/schedules/rare/resume")
+            .await
+            .expect(200);
         assert_eq!(resumed["state"], "active");
         gate.open();
         let range = json!({ "from": "2016-02-29T00:00:00Z", "to": "2020-02-29T00:00:00Z" });
         for _ in 0..2 {
-            provost.post("/v1/schedules/rare/backfill", &range).await.expect(202);
+            provost
+                .post("/v1/schedules/rare/backfill", &range)
+                .await
+                .expect(202);
         }
-        until(0, || async { schedule(&provost, "rare").await["queued"].as_u64().unwrap() }).await;
+        until(0, || async {
+            schedule(&provost, "rare").await["queued"].as_u64().unwrap()
+        })
+        .await;
         let of_years = tasks(&provost, "rare").await;
         let backfilled = of_years.iter().filter(|task| {
             let fire_time = task["labels"]["fire_time"].as_str().unwrap();
@@ -343,18 +439,48 @@ async fn operators_trigger_backfill_pause_and_resume_and_it_says_who() {
         });
         assert_eq!(backfilled.count(), 2, "no fire time has two tasks");
         let runs = runs(&provost, "rare").await;
-        let repeated = runs.iter().filter(|run| run["skipped"] == "repeated").count();
+        let repeated = runs
+            .iter()
+            .filter(|run| run["skipped"] == "repeated")
+            .count();
         assert_eq!(repeated, 2, "{runs:#?}");
         let view = schedule(&provost, "rare").await;
-        let actions: Vec<_> = view["changes"].as_array().unwrap().iter().map(|change| change["action"].clone()).collect();
-        let expected = ["backfilled", "backfilled", "resumed", "paused", "backfilled", "paused", "triggered", "triggered", "put"];
+        let actions: Vec<_> = view["changes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|change| change["action"].clone())
+            .collect();
+        let expected = [
+            "backfilled",
+            "backfilled",
+            "resumed",
+            "paused",
+            "backfilled",
+            "paused",
+            "triggered",
+            "triggered",
+            "put",
+        ];
         assert_eq!(actions, expected);
         for (body, pointer) in [
             (json!({ "from": "2016-01-01T00:00:00Z" }), "/to"),
-            (json!({ "from": "2016-01-01T00:00:00Z", "to": "2999-01-01T00:00:00Z" }), "/to"),
-            (json!({ "from": "2017-01-01T00:00:00Z", "to": "2016-01-01T00:00:00Z" }), "/to"),
-            (json!({ "from": "2017-01-01T00:00:00Z", "to": "2018-01-01T00:00:00Z" }), "/from"),
-            (json!({ "from": "2016-01-01T00:00:00Z", "to": "2018-01-01T00:00:00Z", "overlap": "skip" }), "/overlap"),
+            (
+                json!({ "from": "2016-01-01T00:00:00Z", "to": "2999-01-01T00:00:00Z" }),
+                "/to",
+            ),
+            (
+                json!({ "from": "2017-01-01T00:00:00Z", "to": "2016-01-01T00:00:00Z" }),
+                "/to",
+            ),
+            (
+                json!({ "from": "2017-01-01T00:00:00Z", "to": "2018-01-01T00:00:00Z" }),
+                "/from",
+            ),
+            (
+                json!({ "from": "2016-01-01T00:00:00Z", "to": "2018-01-01T00:00:00Z", "overlap": "skip" }),
+                "/overlap",
+            ),
         ] {
             let refused = provost.post("/v1/schedules/rare/backfill", &body).await;
             assert_eq!(refused.expect_faults(), [pointer], "{body}");
@@ -369,7 +495,11 @@ async fn a_run_that_cannot_be_submitted_raises_one_alert_and_delays_no_other() {
         let mut provost = setup.start().await;
         register(&provost, "report", &remote.url()).await;
         register(&provost, "gone", &remote.url()).await;
-        for (name, workflow) in [("good", "report"), ("broken", "gone"), ("damaged", "report")] {
+        for (name, workflow) in [
+            ("good", "report"),
+            ("broken", "gone"),
+            ("damaged", "report"),
+        ] {
             put(&provost, name, &tick(workflow)).await;
         }
         until_tasks(&provost, "broken", 1).await;
@@ -381,21 +511,42 @@ async fn a_run_that_cannot_be_submitted_raises_one_alert_and_delays_no_other() {
         let before = tasks(&provost, "good").await.len();
         until_tasks(&provost, "good", before + 4).await;
         let failed = schedule(&provost, "broken").await;
-        assert!(failed["failing"].as_str().unwrap().contains("does not exist"), "{failed:#}");
-        assert_eq!(failed["runs"][0]["state"], "failed", "{failed:#}");
-        let open = alerts(&provost, "open").await;
+        assert!(
+            failed["failing"]
+                .as_str()
+                .unwrap()
+                .contains("does not exist"),
+            "{failed:#}"
+        );
+        let of_broken = failed["runs"].as_array().unwrap();
+        assert!(of_broken.iter().any(|run| run["state"] == "failed"), "{failed:#}");
+        let open = failing(&provost).await;
         let subjects: Vec<_> = open.iter().map(|alert| alert["receiver"].clone()).collect();
         assert_eq!(open.len(), 2, "one for each of the two: {open:#?}");
         assert!(subjects.contains(&json!("schedule:broken")), "{subjects:?}");
-        assert!(subjects.contains(&json!("schedule:damaged")), "{subjects:?}");
+        assert!(
+            subjects.contains(&json!("schedule:damaged")),
+            "{subjects:?}"
+        );
         assert_eq!(open[0]["kind"], "schedule.failing");
-        provost.get("/v1/schedules/damaged").await.expect_problem(500, "unreadable-record");
+        let listed = provost.get("/v1/schedules").await.expect(200);
+        let states: Vec<_> = listed["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| item["state"].clone())
+            .collect();
+        assert_eq!(states, ["active", "unreadable", "active"]);
+        provost
+            .get("/v1/schedules/damaged")
+            .await
+            .expect_problem(500, "unreadable-record");
         // It is there again.
         register(&provost, "gone", &remote.url()).await;
-        until(1, || async { alerts(&provost, "open").await.len() }).await;
+        until(1, || async { failing(&provost).await.len() }).await;
         // An operator gets rid of one that cannot be read.
         provost.delete("/v1/schedules/damaged").await.expect(204);
-        until(0, || async { alerts(&provost, "open").await.len() }).await;
+        until(0, || async { failing(&provost).await.len() }).await;
     }
 }
 
@@ -403,20 +554,30 @@ async fn a_run_that_cannot_be_submitted_raises_one_alert_and_delays_no_other() {
 async fn a_run_has_the_latest_version_whatever_an_instance_remembers() {
     let remote = Remote::quick().await;
     let url = new_database().await;
-    let on = || Provost::setup().database_url(&url).set("POSTGRES__LISTEN", "false");
+    let on = || {
+        Provost::setup()
+            .database_url(&url)
+            .set("POSTGRES__LISTEN", "false")
+    };
     let (one, other) = (on().start().await, on().start().await);
     register(&one, "report", &remote.url()).await;
     put(&one, "rare", &yearly("report")).await;
-    let pinned = json!({ "cron": "0 0 29 2 *", "workflow": "report", "workflow_version": 1, "input": {} });
+    let pinned =
+        json!({ "cron": "0 0 29 2 *", "workflow": "report", "workflow_version": 1, "input": {} });
     put(&one, "pinned", &pinned).await;
     for instance in [&one, &other] {
-        let task = instance.run(&json!({ "workflow": "report", "input": { "n": 1 } })).await;
+        let task = instance
+            .run(&json!({ "workflow": "report", "input": { "n": 1 } }))
+            .await;
         assert_eq!(task["workflow_version"], 1);
     }
     let second = json!({ "steps": [{ "name": "only", "url": remote.url(), "request": { "path": "/second" } }] });
     one.put("/v1/workflows/report", &second).await.expect(201);
     for (name, version) in [("rare", 2), ("pinned", 1)] {
-        let run = other.command(&format!("/v1/schedules/{name}/trigger")).await.expect(202);
+        let run = other
+            .command(&format!("/v1/schedules/{name}/trigger"))
+            .await
+            .expect(202);
         let task = other.settled(run["task"].as_str().unwrap()).await;
         assert_eq!(task["workflow_version"], version);
     }
@@ -448,21 +609,39 @@ async fn every_fault_of_a_schedule_is_named_when_it_is_put_and_when_it_fires() {
         json!({ "input_schema": { "type": "object", "required": [needs] },
                 "steps": [{ "name": "only", "url": remote.url() }] })
     };
-    provost.put("/v1/workflows/strict", &with_schema("n")).await.expect(201);
+    provost
+        .put("/v1/workflows/strict", &with_schema("n"))
+        .await
+        .expect(201);
     let body = json!({ "cron": "0 2 * * *", "workflow": "strict", "input": {}, "labels": { "schedule": "mine" },
                        "jitters": "1m", "overlap": "drop" });
     let refused = provost.put("/v1/schedules/x", &body).await.expect_faults();
     assert_eq!(refused.len(), 3, "{refused:?}");
     assert!(refused.contains(&"/jitters".to_owned()) && refused.contains(&"/overlap".to_owned()));
     let labels = json!({ "cron": "0 2 * * *", "workflow": "strict", "input": { "n": 1 }, "labels": { "schedule": "mine" } });
-    let refused = provost.put("/v1/schedules/x", &labels).await.expect_faults();
+    let refused = provost
+        .put("/v1/schedules/x", &labels)
+        .await
+        .expect_faults();
     assert_eq!(refused, ["/labels/schedule"]);
     for (body, pointer) in [
         (json!({ "cron": "0 2 * * *" }), "/workflow"),
-        (json!({ "cron": "0 2 * * *", "workflow": "strikt" }), "/workflow"),
-        (json!({ "cron": "0 2 * * *", "workflow": "strict", "input": { "n": 1 }, "steps": [] }), "/steps"),
-        (json!({ "cron": "0 2 * * *", "workflow": "strict", "input": { "n": 1 }, "reply_to": { "url": "nowhere" } }), "/reply_to/url"),
-        (json!({ "cron": "0 2 * * *", "workflow": "strict", "workflow_version": 9, "input": { "n": 1 } }), "/workflow"),
+        (
+            json!({ "cron": "0 2 * * *", "workflow": "strikt" }),
+            "/workflow",
+        ),
+        (
+            json!({ "cron": "0 2 * * *", "workflow": "strict", "input": { "n": 1 }, "steps": [] }),
+            "/steps",
+        ),
+        (
+            json!({ "cron": "0 2 * * *", "workflow": "strict", "input": { "n": 1 }, "reply_to": { "url": "nowhere" } }),
+            "/reply_to/url",
+        ),
+        (
+            json!({ "cron": "0 2 * * *", "workflow": "strict", "workflow_version": 9, "input": { "n": 1 } }),
+            "/workflow",
+        ),
     ] {
         let refused = provost.put("/v1/schedules/x", &body).await.expect_faults();
         assert_eq!(refused, [pointer], "{body}");
@@ -470,10 +649,16 @@ async fn every_fault_of_a_schedule_is_named_when_it_is_put_and_when_it_fires() {
     let named = provost.put("/v1/schedules/a%20b", &yearly("strict")).await;
     named.expect_problem(422, "invalid");
     put(&provost, "x", &yearly("strict")).await;
-    provost.put("/v1/workflows/strict", &with_schema("m")).await.expect(201);
+    provost
+        .put("/v1/workflows/strict", &with_schema("m"))
+        .await
+        .expect(201);
     let run = provost.command("/v1/schedules/x/trigger").await.expect(202);
     assert_eq!(run["state"], "failed", "{run:#}");
-    assert!(run["reason"].as_str().unwrap().contains("\"m\""), "{run:#}");
+    assert!(
+        run["reason"].as_str().unwrap().contains("/input/m"),
+        "{run:#}"
+    );
     until(1, || async { alerts(&provost, "open").await.len() }).await;
     // Another specification ends the alert.
     let mut fixed = yearly("strict");
@@ -489,13 +674,20 @@ async fn a_schedule_is_changed_only_as_it_was_read() {
         let provost = setup.start().await;
         register(&provost, "report", &remote.url()).await;
         let path = "/v1/schedules/rare";
-        let only_new = || provost.put(path, &yearly("report")).header("if-none-match", "*");
+        let only_new = || {
+            provost
+                .put(path, &yearly("report"))
+                .header("if-none-match", "*")
+        };
         let created = only_new().await;
         let tag = created.header("etag").unwrap().to_owned();
         created.expect(201);
         only_new().await.expect_problem(412, "precondition-failed");
         // Runs do not change it, and neither does the same again.
-        provost.command(&format!("{path}/trigger")).await.expect(202);
+        provost
+            .command(&format!("{path}/trigger"))
+            .await
+            .expect(202);
         let same = provost.put(path, &yearly("report")).await;
         assert_eq!(same.header("etag"), Some(&*tag));
         let mut other = yearly("report");
@@ -503,20 +695,36 @@ async fn a_schedule_is_changed_only_as_it_was_read() {
         let changed = provost.put(path, &other).header("if-match", &tag).await;
         assert_ne!(changed.header("etag"), Some(&*tag));
         changed.expect(200);
-        let stale = provost.put(path, &yearly("report")).header("if-match", &tag).await;
+        let stale = provost
+            .put(path, &yearly("report"))
+            .header("if-match", &tag)
+            .await;
         stale.expect_problem(412, "precondition-failed");
         let stale = provost.delete(path).header("if-match", &tag).await;
         stale.expect_problem(412, "precondition-failed");
         // A deployment that says nothing of a pause leaves it.
         provost.command(&format!("{path}/pause")).await.expect(200);
-        assert_eq!(put(&provost, "rare", &yearly("report")).await["state"], "paused");
+        assert_eq!(
+            put(&provost, "rare", &yearly("report")).await["state"],
+            "paused"
+        );
         other["paused"] = json!(false);
         assert_eq!(put(&provost, "rare", &other).await["state"], "active");
-        let preview = provost.put(&format!("{path}?dry_run=true"), &json!({
-            "cron": "30 2 * * *", "timezone": "Europe/Berlin", "workflow": "report" })).await;
+        let preview = provost
+            .put(
+                &format!("{path}?dry_run=true"),
+                &json!({
+            "cron": "30 2 * * *", "timezone": "Europe/Berlin", "workflow": "report" }),
+            )
+            .await;
         let preview = preview.expect(200);
         assert_eq!(preview["next"].as_array().unwrap().len(), 10);
-        assert!(preview["next"][0]["local_time"].as_str().unwrap().contains("T02:30:00+0"));
+        assert!(
+            preview["next"][0]["local_time"]
+                .as_str()
+                .unwrap()
+                .contains("T02:30:00+0")
+        );
         assert_eq!(schedule(&provost, "rare").await["jitter"], "5m");
     }
 }

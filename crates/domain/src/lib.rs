@@ -175,10 +175,10 @@ pub use retention::{Keep, KeepRule, Retention};
 pub use retry_budget::{RetryBudget, RetryWait};
 pub use retry_wait::{retry_after, retry_wait};
 pub use schedule::{
-    Begun, CatchUp, Dst, FIRE_TIME_LABEL, FireTime, KEPT_RUNS, Look as ScheduleLook, MISSED_AFTER,
-    MOST_BACKFILLED, MOST_CAUGHT_UP, MOST_QUEUED, Overlap, Run, RunRefusal, RunRequest, RunSource,
-    RunState, SCHEDULE_LABEL, STEPPED_BACK, ScheduleAction, ScheduleChange, SchedulePause,
-    ScheduleRule, ScheduleSpec, ScheduleState, SkipReason, Timing, TriggerRequest,
+    Begun, CatchUp, Dst, FIRE_TIME_LABEL, FireTime, KEPT_RUNS, MISSED_AFTER, MOST_BACKFILLED,
+    MOST_CAUGHT_UP, MOST_QUEUED, Overlap, RunRefusal, RunRequest, RunSource, RunState,
+    SCHEDULE_LABEL, STEPPED_BACK, ScheduleAction, ScheduleChange, ScheduleLook, SchedulePause,
+    ScheduleRule, ScheduleRun, ScheduleSpec, ScheduleState, SkipReason, Timing, TriggerRequest,
     schedule_alert_subject, schedule_failing,
 };
 pub use signature::{SECRET_FORM, Secret, signatures};

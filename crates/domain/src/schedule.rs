@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub use commands::{RunRefusal, TriggerRequest};
-pub use look::{Begun, Look, ScheduleRule};
-pub use run::{Run, RunRequest, RunSource, RunState, SkipReason};
+pub use look::{Begun, ScheduleLook, ScheduleRule};
+pub use run::{RunRequest, RunSource, RunState, ScheduleRun, SkipReason};
 pub use spec::{CatchUp, Dst, Overlap, ScheduleSpec};
 pub use timing::{FireTime, Timing};
 
@@ -61,13 +61,13 @@ pub struct ScheduleState {
     pub next_number: u64,
     /// Runs that are decided and have no task yet, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub open: Vec<Run>,
+    pub open: Vec<ScheduleRun>,
     /// Tasks that were not known to have ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub running: Vec<TaskId>,
     /// The last run, if it was left out: others that are left out for the same reason join it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_skip: Option<Run>,
+    pub last_skip: Option<ScheduleRun>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<SchedulePause>,
     /// Fire times up to it came while it was paused.
@@ -134,7 +134,7 @@ impl ScheduleState {
     }
 
     /// Under which a run submits its task. The same fire time has the same key.
-    pub fn idempotency_key(&self, name: &str, run: &Run) -> String {
+    pub fn idempotency_key(&self, name: &str, run: &ScheduleRun) -> String {
         let id = self.id;
         match run.source {
             // An operator wants another run than that of the fire time.

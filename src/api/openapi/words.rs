@@ -115,6 +115,8 @@ pub struct HttpVersionSchema;
 pub struct OnConflictSchema;
 /// Of a schedule.
 pub struct ScheduleStatusSchema;
+/// Of the runs of a backfill.
+pub struct BackfillOverlapSchema;
 
 fn policies(allowed: &'static [Policy]) -> impl Iterator<Item = &'static str> {
     allowed.iter().map(|policy| policy.as_str())
@@ -127,7 +129,8 @@ words! {
     HttpVersionSchema = "HttpVersion", "The version of HTTP", HttpVersion::ALL.iter().map(|version| (*version).into());
     TlsVersionSchema = "TlsVersion", "The least version of TLS. Default: 1.2", TlsVersion::ALL.iter().map(|version| (*version).into());
     OnConflictSchema = "OnConflict", "`wait`, the default: it waits, and the oldest goes first; `reject`: it is refused with 409; `replace`: those that are there are cancelled, and it waits for their end", OnConflict::ALL.iter().map(|choice| choice.as_str());
-    ScheduleStatusSchema = "ScheduleState", "`active`: it fires; `paused`: an operator has paused it; `ended`: it fires no more", ["active", "paused", "ended"];
+    BackfillOverlapSchema = "BackfillOverlap", "`queue`, the default: one after the other; `allow`: all at once", ["queue", "allow"];
+    ScheduleStatusSchema = "ScheduleState", "`active`: it fires; `paused`: an operator has paused it; `ended`: it fires no more; `unreadable`: its record is damaged", ["active", "paused", "ended", "unreadable"];
     ReplyModeSchema = "ReplyMode", "`callback`: a 202 means that the service replies later, to the address in the header `Provost-Reply-To`; `response`: only a 202 with `Provost-Async: true` means that", ReplyMode::WORDS.iter().map(|mode| mode.as_str());
     ReplyEventSchema = "ReplyEvent", "An event about a task", REPLIES;
     UndoPolicySchema = "UndoPolicy", "`error` stops the task until an operator acts, `skip` leaves the effect of the step", policies(&[Policy::Error, Policy::Skip]);

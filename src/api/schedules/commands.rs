@@ -22,13 +22,13 @@ use crate::{
         extract::{
             Caller, Conditions, JsonBody, NamePath, OptionalJsonBody, PlainName, Query, idempotency,
         },
-        openapi::words::OverlapSchema,
+        openapi::words::{BackfillOverlapSchema, OverlapSchema},
         problem::{ProblemBody, ProblemKind},
         response::json,
     },
     domain::{
-        FieldFault, Fields, MOST_BACKFILLED, Overlap, Run, RunRequest, ScheduleRule, Timestamp,
-        TriggerRequest,
+        FieldFault, Fields, MOST_BACKFILLED, Overlap, RunRequest, ScheduleRule, ScheduleRun,
+        Timestamp, TriggerRequest,
     },
     store::{CommandedSchedule, ScheduleCommand, ScheduleError},
 };
@@ -76,7 +76,7 @@ pub struct BackfillBody {
     to: String,
     /// `queue`, the default: one after the other; `allow`: all at once.
     #[schema(example = "queue")]
-    overlap: Option<OverlapSchema>,
+    overlap: Option<BackfillOverlapSchema>,
     #[schema(max_length = 1000)]
     reason: Option<String>,
 }
@@ -85,7 +85,7 @@ pub struct BackfillBody {
 #[derive(ToSchema)]
 #[schema(as = PauseSchedule)]
 #[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
-pub struct PauseBody {
+pub struct PauseScheduleBody {
     #[schema(max_length = 1000)]
     reason: Option<String>,
     /// Runs that wait are discarded.
@@ -127,18 +127,18 @@ pub async fn trigger(
     OptionalJsonBody(body): OptionalJsonBody,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    let record = known(&app, &name).await?;
     let (overlap, reason) = match body.as_deref() {
         Some(body) => read_trigger(body).map_err(Problem::invalid)?,
         None => (None, None),
     };
+    let record = known(&app, &name).await?;
     let trigger = TriggerRequest {
         by: caller.name.to_string(),
         overlap: overlap.unwrap_or(record.spec.overlap),
         request: request(&conditions, &caller, &name, "trigger", body.as_deref()),
         reason,
     };
-    let command = ScheduleCommand::Run {
+    let command = ScheduleCommand::MakeRuns {
         trigger,
         times: None,
     };
@@ -188,11 +188,13 @@ pub async fn backfill(
 ) -> Result<Response, Problem> {
     let dry_run = query.boolean("dry_run")?.unwrap_or(false);
     query.finish()?;
-    let record = known(&app, &name).await?;
-    let rule = record.rule()?;
     let now = app.store.reader.now().await?;
-    let read = read_backfill(&body, &rule, now).map_err(Problem::invalid)?;
-    let fire_times = FireTimeView::all(&rule, &read.times);
+    let read = read_backfill(&body, now).map_err(Problem::invalid)?;
+    let rule = known(&app, &name).await?.rule()?;
+    let times = read
+        .times(&rule)
+        .map_err(|message| Problem::invalid(vec![FieldFault::new("/from", message)]))?;
+    let fire_times = FireTimeView::all(&rule, &times);
     if dry_run {
         let runs = Vec::new();
         return Ok(json(StatusCode::OK, &BackfillView { fire_times, runs }));
@@ -203,9 +205,9 @@ pub async fn backfill(
         request: request(&conditions, &caller, &name, "backfill", Some(&body)),
         reason: read.reason,
     };
-    let command = ScheduleCommand::Run {
+    let command = ScheduleCommand::MakeRuns {
         trigger,
-        times: Some(read.times),
+        times: Some(times),
     };
     let commanded = send(&app, &name, command).await?;
     let count = commanded.runs.len();
@@ -225,7 +227,7 @@ pub async fn backfill(
 #[utoipa::path(
     post, path = "/v1/schedules/{name}/pause", tag = "schedules", operation_id = "pause_schedule",
     params(("name" = PlainName, Path, description = "The schedule's name", example = "nightly-report")),
-    request_body(content = Option<PauseBody>, description = "Optional"),
+    request_body(content = Option<PauseScheduleBody>, description = "Optional"),
     responses((status = 200, description = "The schedule, paused", body = ScheduleView)),
 )]
 pub async fn pause(
@@ -296,13 +298,21 @@ async fn send(
 
 /// Begins the runs here and now; whatever fails is done by the instance that supervises.
 async fn begin(app: &App, name: &str) {
+    // A look would fire what is due, too.
+    if app.hold.is_held() {
+        return;
+    }
     if let Err(error) = fire(app, name).await {
         warn!(schedule = name, %error, "the runs of a schedule are left to the instance that supervises");
     }
 }
 
 /// Runs that were begun meanwhile have a task.
-async fn as_they_are(app: &App, name: &str, runs: Vec<Run>) -> Result<Vec<Run>, Problem> {
+async fn as_they_are(
+    app: &App,
+    name: &str,
+    runs: Vec<ScheduleRun>,
+) -> Result<Vec<ScheduleRun>, Problem> {
     let Some(last) = runs.iter().map(|run| run.number).max() else {
         return Ok(runs);
     };
@@ -311,7 +321,7 @@ async fn as_they_are(app: &App, name: &str, runs: Vec<Run>) -> Result<Vec<Run>, 
         .reader
         .schedule_runs(name, Some(last + 1), runs.len());
     let found = found.await?;
-    let as_it_is = |run: Run| {
+    let as_it_is = |run: ScheduleRun| {
         let known = found.iter().find(|known| known.number == run.number);
         known.cloned().unwrap_or(run)
     };
@@ -360,22 +370,33 @@ fn read_pause(body: &RawValue) -> Result<(Option<String>, bool), Vec<FieldFault>
 }
 
 struct BackfillRequest {
-    times: Vec<Timestamp>,
+    from: Timestamp,
+    to: Timestamp,
     overlap: Overlap,
     reason: Option<String>,
 }
 
-fn read_backfill(
-    body: &RawValue,
-    rule: &ScheduleRule,
-    now: Timestamp,
-) -> Result<BackfillRequest, Vec<FieldFault>> {
+impl BackfillRequest {
+    /// The fire times of the range, or what is wrong with it.
+    fn times(&self, rule: &ScheduleRule) -> Result<Vec<Timestamp>, String> {
+        match rule.between(self.from, self.to, MOST_BACKFILLED) {
+            None => Err(format!(
+                "the range has more than {MOST_BACKFILLED} fire times: give a shorter one, and the rest later"
+            )),
+            Some(found) if found.is_empty() => {
+                Err("the range has no fire time of this schedule".to_owned())
+            }
+            Some(found) => Ok(found),
+        }
+    }
+}
+
+fn read_backfill(body: &RawValue, now: Timestamp) -> Result<BackfillRequest, Vec<FieldFault>> {
     let mut fields = Fields::of(body, "")?;
     let from = time(&mut fields, "from");
     let to = time(&mut fields, "to");
     let overlap = fields.choice("overlap", &BACKFILL_OVERLAPS);
     let reason = fields.string("reason", LONGEST_REASON);
-    let mut times = Vec::new();
     if let (Some(from), Some(to)) = (from, to) {
         if to < from {
             fields.fault("to", "must not be before `from`");
@@ -386,22 +407,13 @@ fn read_backfill(
                     "must not be later than now, which is {now}: the schedule fires by itself then"
                 ),
             );
-        } else {
-            match rule.between(from, to, MOST_BACKFILLED) {
-                None => fields.fault(
-                    "from",
-                    format!("the range has more than {MOST_BACKFILLED} fire times: give a shorter one, and the rest later"),
-                ),
-                Some(found) if found.is_empty() => {
-                    fields.fault("from", "the range has no fire time of this schedule");
-                }
-                Some(found) => times = found,
-            }
         }
     }
     fields.finish()?;
+    // Without them there was a fault.
     Ok(BackfillRequest {
-        times,
+        from: from.unwrap_or(now),
+        to: to.unwrap_or(now),
         overlap: overlap.unwrap_or(Overlap::Queue),
         reason,
     })

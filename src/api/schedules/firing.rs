@@ -1,4 +1,4 @@
-//! A look at a schedule, and what follows from it. What is decided is saved before anything is submitted, so that whoever
+//! A look at a schedule, and what follows from it. What is decided is saved before anything is submitted, so that the instance that
 //! looks next goes on where this one was killed.
 
 use std::{sync::LazyLock, time::Duration};
@@ -8,7 +8,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     api::{App, tasks::submit_run},
-    domain::{Actor, Begun, Command, Run, RunState, ScheduleLook, TaskId, Timestamp},
+    domain::{Actor, Begun, Command, RunState, ScheduleLook, ScheduleRun, TaskId, Timestamp},
     store::{Apply, CommandError, ScheduleRecord, ScheduleSave, StoreError},
 };
 
@@ -62,7 +62,9 @@ async fn look(
     app: &App,
     mut record: ScheduleRecord,
 ) -> Result<Option<(ScheduleRecord, ScheduleLook)>, StoreError> {
-    let rule = record.rule()?;
+    let mut rule = record.rule()?;
+    let between_looks = app.config.supervisor.interval.saturating_mul(2);
+    rule.missed_after = rule.missed_after.max(between_looks);
     let reader = &app.store.housekeeping;
     let running = reader.unended(&record.state.running).await?;
     let now = reader.now().await?;
@@ -130,7 +132,11 @@ async fn cancel(
 }
 
 /// Submits the tasks of runs, and records what came of it.
-async fn begin(app: &App, mut record: ScheduleRecord, runs: Vec<Run>) -> Result<(), StoreError> {
+async fn begin(
+    app: &App,
+    mut record: ScheduleRecord,
+    runs: Vec<ScheduleRun>,
+) -> Result<(), StoreError> {
     let name = record.name.clone();
     let mut begun = Vec::with_capacity(runs.len());
     let mut has_failed = false;
@@ -153,7 +159,7 @@ async fn begin(app: &App, mut record: ScheduleRecord, runs: Vec<Run>) -> Result<
         let begun = begun.iter().cloned();
         let done = begun
             .filter_map(|(number, begun): (u64, Begun)| record.state.begun(number, begun, now));
-        let done: Vec<Run> = done.collect();
+        let done: Vec<ScheduleRun> = done.collect();
         record.next_at = record.state.next_look(&rule, now, has_failed);
         let save = ScheduleSave {
             record: record.clone(),
@@ -173,7 +179,7 @@ async fn begin(app: &App, mut record: ScheduleRecord, runs: Vec<Run>) -> Result<
     Ok(())
 }
 
-fn note_run(name: &str, run: &Run) {
+fn note_run(name: &str, run: &ScheduleRun) {
     let (state, source) = (run.state.as_str(), run.source.as_str());
     counter!("provost_schedule_runs_total", "state" => state, "source" => source).increment(1);
     let fire_time = run.fire_time;

@@ -39,7 +39,7 @@ use crate::{
         },
     },
     config::Role,
-    domain::{Fields, ScheduleRule, ScheduleSpec, Timestamp, Timing},
+    domain::{FieldFault, Fields, MISSED_AFTER, ScheduleRule, ScheduleSpec, Timestamp, Timing},
     store::{SchedulePut, ScheduleRecord, StoreError},
 };
 
@@ -73,10 +73,10 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 #[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct ScheduleInput {
     /// When it fires: minute, hour, day of the month, month, day of the week. Instead of `every`.
-    #[schema(example = "0 2 * * *", max_length = 200)]
+    #[schema(example = "0 2 * * *")]
     cron: Option<String>,
     /// The time zone of `cron`, by its name of IANA. Default: `UTC`.
-    #[schema(example = "Europe/Berlin", max_length = 64)]
+    #[schema(example = "Europe/Berlin")]
     timezone: Option<String>,
     dst: Option<DstSchema>,
     /// It fires at every multiple of it since 1970, in UTC: 1s to 366d. Instead of `cron`.
@@ -147,17 +147,19 @@ async fn check(app: &App, body: &RawValue, now: Timestamp) -> Result<CheckedSche
         }
     }
     let submission = format!("{{{}}}", members.join(","));
-    if has_workflow {
-        let raw: Box<RawValue> = serde_json::from_str(&submission)
-            .map_err(|error| Problem::new(ProblemKind::Internal, error.to_string()))?;
-        match check_scheduled(app, &raw).await {
-            Ok(()) => {}
-            Err(problem) if problem.kind() == ProblemKind::Invalid => {
-                fields.extend(problem.faults());
-            }
-            Err(problem) => return Err(problem),
+    let raw: Box<RawValue> = serde_json::from_str(&submission)
+        .map_err(|error| Problem::new(ProblemKind::Internal, error.to_string()))?;
+    match check_scheduled(app, &raw).await {
+        Ok(()) => {}
+        Err(problem) if problem.kind() == ProblemKind::Invalid => {
+            // A submission may have steps instead of a workflow, a schedule may not.
+            let is_of_workflow = |fault: &FieldFault| fault.pointer == "/workflow";
+            let faults = problem.faults().into_iter();
+            fields.extend(faults.filter(|fault| has_workflow || !is_of_workflow(fault)));
         }
-    } else {
+        Err(problem) => return Err(problem),
+    }
+    if !has_workflow {
         fields.missing("workflow", "give the name of a registered workflow");
     }
     fields.finish().map_err(Problem::invalid)?;
@@ -214,6 +216,7 @@ async fn put(
             name,
             spec: checked.spec,
             timing,
+            missed_after: MISSED_AFTER,
         };
         let next = FireTimeView::next(&rule, now);
         return Ok(json(StatusCode::OK, &PreviewView { next }));
@@ -272,18 +275,22 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
     let after = after.unwrap_or_default();
     let records = app.store.reader.schedules(&after, limit + 1).await?;
     let now = app.store.reader.now().await?;
-    let heads = records
-        .iter()
-        .map(|record| {
-            Ok((
-                &record.name,
-                ScheduleHead::new(record, &record.rule()?, now),
-            ))
-        })
-        .collect::<Result<Vec<_>, StoreError>>()?;
-    let page = Page::new(heads, limit, cursors, |(name, _)| (*name).clone());
+    let heads = records.iter().map(|(name, record)| {
+        let readable = record.as_ref().map_err(Clone::clone);
+        let readable = readable.and_then(|record| Ok((record, record.rule()?)));
+        let head = match readable {
+            Ok((record, rule)) => ScheduleHead::new(record, &rule, now),
+            Err(error) => ScheduleHead::unreadable(name, error.damage()),
+        };
+        (name, head)
+    });
+    let page = Page::new(heads.collect(), limit, cursors, |(name, _)| (*name).clone());
     let page = Page {
-        items: page.items.into_iter().map(|(_, head)| head).collect(),
+        items: page
+            .items
+            .into_iter()
+            .map(|(_, head)| head)
+            .collect::<Vec<_>>(),
         next_cursor: page.next_cursor,
     };
     Ok(json(StatusCode::OK, &page))

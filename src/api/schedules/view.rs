@@ -15,7 +15,9 @@ use crate::{
             SkipReasonSchema,
         },
     },
-    domain::{Run, ScheduleChange, SchedulePause, ScheduleRule, Span, Timestamp, without_query},
+    domain::{
+        ScheduleChange, SchedulePause, ScheduleRule, ScheduleRun, Span, Timestamp, without_query,
+    },
     store::ScheduleRecord,
 };
 
@@ -71,7 +73,7 @@ pub struct ScheduleView<'a> {
     submission: SubmissionView,
     /// Who has paused it; null if it is not paused.
     #[schema(required)]
-    pause: Option<PauseView<'a>>,
+    pause: Option<SchedulePauseView<'a>>,
     /// The next ten fire times; none while it is paused.
     #[schema(max_items = 10)]
     next: Vec<FireTimeView>,
@@ -115,7 +117,7 @@ pub struct ScheduleHead<'a> {
     queued: usize,
     /// Why the last run that was to begin has no task; null if it has one.
     #[schema(required)]
-    failing: Option<&'a str>,
+    failing: Option<Cow<'a, str>>,
 }
 
 /// A fire time.
@@ -135,7 +137,7 @@ pub struct FireTimeView {
 /// Who has paused a schedule.
 #[derive(Serialize, ToSchema)]
 #[schema(as = SchedulePause)]
-pub struct PauseView<'a> {
+pub struct SchedulePauseView<'a> {
     #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
     #[schema(example = "ann")]
@@ -200,7 +202,7 @@ pub struct RunView<'a> {
 }
 
 impl<'a> RunView<'a> {
-    pub fn new(run: &'a Run) -> Self {
+    pub fn new(run: &'a ScheduleRun) -> Self {
         Self {
             number: run.number,
             fire_time: run.fire_time,
@@ -236,7 +238,23 @@ impl<'a> ScheduleHead<'a> {
             state,
             next_fire_time,
             queued: record.state.open.len(),
-            failing: record.state.failing.as_deref(),
+            failing: record.state.failing.as_deref().map(Cow::Borrowed),
+        }
+    }
+}
+
+impl<'a> ScheduleHead<'a> {
+    /// Of one whose record cannot be read.
+    pub fn unreadable(name: &'a str, reason: String) -> Self {
+        Self {
+            name,
+            cron: None,
+            timezone: None,
+            every: None,
+            state: "unreadable",
+            next_fire_time: None,
+            queued: 0,
+            failing: Some(Cow::Owned(reason)),
         }
     }
 }
@@ -275,7 +293,7 @@ impl<'a> ScheduleView<'a> {
     pub fn new(
         record: &'a ScheduleRecord,
         rule: &ScheduleRule,
-        runs: &'a [Run],
+        runs: &'a [ScheduleRun],
         now: Timestamp,
         sees_all: bool,
     ) -> Result<Self, serde_json::Error> {
@@ -302,7 +320,7 @@ impl<'a> ScheduleView<'a> {
             jitter: spec.jitter,
             until: spec.until,
             submission,
-            pause: record.state.pause.as_ref().map(PauseView::new),
+            pause: record.state.pause.as_ref().map(SchedulePauseView::new),
             next: FireTimeView::all(rule, &next(record, rule, now, NEXT)),
             runs: runs.iter().map(RunView::new).collect(),
             changes: record.state.changes.iter().map(ChangeView::new).collect(),
@@ -314,7 +332,7 @@ impl<'a> ScheduleView<'a> {
     }
 }
 
-impl<'a> PauseView<'a> {
+impl<'a> SchedulePauseView<'a> {
     fn new(pause: &'a SchedulePause) -> Self {
         Self {
             at: pause.at,

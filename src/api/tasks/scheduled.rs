@@ -7,8 +7,8 @@ use super::submit::{self, Submission, new_details};
 use crate::{
     api::{App, Problem, extract::Conditions, problem::ProblemKind, workflows},
     domain::{
-        Begun, FIRE_TIME_LABEL, FieldFault, MOST_LABELS, Run, RunSource, SCHEDULE_LABEL, Trace,
-        WorkflowName,
+        Begun, FIRE_TIME_LABEL, FieldFault, MOST_LABELS, RunSource, SCHEDULE_LABEL, ScheduleRun,
+        Trace, WorkflowName,
     },
     store::{CommandError, Idempotency, ScheduleRecord, StoreError, Submitted},
 };
@@ -19,7 +19,11 @@ pub async fn check_scheduled(app: &App, body: &RawValue) -> Result<(), Problem> 
 }
 
 /// Submits the task of a run under the key of its fire time. An error is worth another attempt: it may succeed then.
-pub async fn submit_run(app: &App, record: &ScheduleRecord, run: &Run) -> Result<Begun, Problem> {
+pub async fn submit_run(
+    app: &App,
+    record: &ScheduleRecord,
+    run: &ScheduleRun,
+) -> Result<Begun, Problem> {
     if app.stop.is_cancelled() {
         let detail = "the service is stopping and accepts no more tasks";
         return Err(Problem::new(ProblemKind::Stopping, detail));

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::{
     MOST_QUEUED, ScheduleAction, SchedulePause, ScheduleState,
-    run::{Run, RunRequest, RunSource, SkipReason},
+    run::{RunRequest, RunSource, ScheduleRun, SkipReason},
     spec::{Overlap, ScheduleSpec},
 };
 use crate::{ids::TaskId, time::Timestamp};
@@ -61,7 +61,7 @@ impl ScheduleState {
         reason: Option<String>,
         discards: bool,
         now: Timestamp,
-    ) -> Vec<Run> {
+    ) -> Vec<ScheduleRun> {
         self.note(now, by, ScheduleAction::Paused, reason.clone());
         self.set_pause(by, reason, now);
         if !discards {
@@ -93,7 +93,11 @@ impl ScheduleState {
     }
 
     /// A run now. The caller has just found out which of [`ScheduleState::running`] run.
-    pub fn trigger(&mut self, trigger: &TriggerRequest, now: Timestamp) -> Result<Run, RunRefusal> {
+    pub fn trigger(
+        &mut self,
+        trigger: &TriggerRequest,
+        now: Timestamp,
+    ) -> Result<ScheduleRun, RunRefusal> {
         if trigger.overlap == Overlap::Skip {
             if let Some(task) = self.running.first() {
                 return Err(RunRefusal::Overlap(*task));
@@ -121,7 +125,7 @@ impl ScheduleState {
         times: &[Timestamp],
         trigger: &TriggerRequest,
         now: Timestamp,
-    ) -> Result<Vec<Run>, RunRefusal> {
+    ) -> Result<Vec<ScheduleRun>, RunRefusal> {
         if self.open.len() + times.len() > MOST_QUEUED {
             return Err(RunRefusal::QueueFull(self.open.len()));
         }
@@ -144,8 +148,8 @@ impl ScheduleState {
         source: RunSource,
         trigger: &TriggerRequest,
         now: Timestamp,
-    ) -> Run {
-        let run = Run {
+    ) -> ScheduleRun {
+        let run = ScheduleRun {
             by: Some(trigger.by.clone()),
             request: trigger.request.clone(),
             ..self.numbered(at, source, trigger.overlap, now, now)

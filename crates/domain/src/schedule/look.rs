@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    MISSED_AFTER, MOST_CAUGHT_UP, MOST_QUEUED, MOST_RUNNING, STEPPED_BACK, ScheduleState,
-    run::{Run, RunSource, RunState, SkipReason},
+    MOST_CAUGHT_UP, MOST_QUEUED, MOST_RUNNING, STEPPED_BACK, ScheduleState,
+    run::{RunSource, RunState, ScheduleRun, SkipReason},
     spec::{CatchUp, Overlap, ScheduleSpec},
     timing::{FireTime, Timing, jitter},
 };
@@ -15,6 +15,8 @@ use crate::{
 
 /// How often it is looked whether runs may begin that wait for others: the longer they wait, the more seldom.
 const POLL: (Span, Span) = (Span::from_secs(1), Span::from_secs(30));
+/// Of why a run failed, in characters: the record of the schedule has it.
+const LONGEST_REASON: usize = 1000;
 /// When a task is submitted again that could not be submitted now.
 const AGAIN: Span = Span::from_secs(2);
 
@@ -24,15 +26,17 @@ pub struct ScheduleRule {
     pub name: String,
     pub spec: ScheduleSpec,
     pub timing: Timing,
+    /// A fire time that is past for longer is missed: [`super::MISSED_AFTER`], or more where looks are seldom.
+    pub missed_after: Span,
 }
 
 /// What a look came to.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Look {
+pub struct ScheduleLook {
     /// Runs that are new or have changed, to be saved; by number.
-    pub records: BTreeMap<u64, Run>,
+    pub records: BTreeMap<u64, ScheduleRun>,
     /// Runs whose tasks are to be submitted once this is saved.
-    pub begin: Vec<Run>,
+    pub begin: Vec<ScheduleRun>,
     /// Tasks that are to be cancelled for the run of this fire time.
     pub cancel: Vec<(TaskId, Timestamp)>,
     pub next_at: Option<Timestamp>,
@@ -86,8 +90,8 @@ impl ScheduleState {
         rule: &ScheduleRule,
         now: Timestamp,
         runs: impl Fn(TaskId) -> bool,
-    ) -> Look {
-        let mut look = Look::default();
+    ) -> ScheduleLook {
+        let mut look = ScheduleLook::default();
         self.running.retain(|task| runs(*task));
         if self.handled_at > now + STEPPED_BACK {
             // The key of a fire time that was handled too early keeps it from having a second task.
@@ -111,7 +115,7 @@ impl ScheduleState {
     }
 
     /// What came of the run's task. `None` where that was recorded before.
-    pub fn begun(&mut self, number: u64, begun: Begun, now: Timestamp) -> Option<Run> {
+    pub fn begun(&mut self, number: u64, begun: Begun, now: Timestamp) -> Option<ScheduleRun> {
         let at = self.open.iter().position(|run| run.number == number)?;
         let run = self.open.remove(at);
         Some(match begun {
@@ -122,7 +126,7 @@ impl ScheduleState {
                 let surplus = self.running.len().saturating_sub(MOST_RUNNING);
                 self.running.drain(..surplus);
                 self.failing = None;
-                Run {
+                ScheduleRun {
                     state: RunState::Started,
                     task: Some(task),
                     started_at: Some(now),
@@ -134,8 +138,9 @@ impl ScheduleState {
                 run.left_out(SkipReason::Repeated, reason)
             }
             Begun::Failed(reason) => {
+                let reason: String = reason.chars().take(LONGEST_REASON).collect();
                 self.failing = Some(reason.clone());
-                Run {
+                ScheduleRun {
                     state: RunState::Failed,
                     reason: Some(reason),
                     ..run
@@ -175,13 +180,13 @@ impl ScheduleState {
     }
 
     /// The first of the runs that wait for others, if it may begin but for them.
-    fn head(&self) -> Option<&Run> {
+    fn head(&self) -> Option<&ScheduleRun> {
         let mut open = self.open.iter();
         let head = open.find(|run| run.overlap != Overlap::Allow && !self.is_paused_for(run))?;
         (!self.running.is_empty()).then_some(head)
     }
 
-    fn is_paused_for(&self, run: &Run) -> bool {
+    fn is_paused_for(&self, run: &ScheduleRun) -> bool {
         self.pause.is_some() && run.source != RunSource::Triggered
     }
 
@@ -205,7 +210,7 @@ impl ScheduleState {
         ready
     }
 
-    fn fire_due(&mut self, rule: &ScheduleRule, now: Timestamp, look: &mut Look) {
+    fn fire_due(&mut self, rule: &ScheduleRule, now: Timestamp, look: &mut ScheduleLook) {
         let until = rule.spec.until.map_or(now, |until| until.min(now));
         let from = self.handled_at;
         let (found, is_more) = rule.timing.last(from, until, MOST_CAUGHT_UP);
@@ -216,7 +221,7 @@ impl ScheduleState {
             .collect();
         let Some(last) = due.last() else { return };
         self.handled_at = last.at;
-        let is_missed = |fire: &FireTime| rule.starts_at(fire.at) + MISSED_AFTER < now;
+        let is_missed = |fire: &FireTime| rule.starts_at(fire.at) + rule.missed_after < now;
         let missed = due.iter().filter(|fire| is_missed(fire)).count();
         let last_missed = due[..missed].iter().rposition(|fire| !fire.is_left_out);
         if is_more {
@@ -270,7 +275,7 @@ impl ScheduleState {
         at: Timestamp,
         source: RunSource,
         now: Timestamp,
-        look: &mut Look,
+        look: &mut ScheduleLook,
     ) {
         match rule.spec.overlap {
             Overlap::Skip if self.is_busy() => {
@@ -282,7 +287,7 @@ impl ScheduleState {
                 return;
             }
             Overlap::Replace => {
-                let is_replaced = |run: &mut Run| !run.is_asked_for();
+                let is_replaced = |run: &mut ScheduleRun| !run.is_asked_for();
                 for run in self.open.extract_if(.., is_replaced) {
                     *look.skipped.entry(SkipReason::Replaced).or_default() += 1;
                     let reason = format!("the run of {at} has taken its turn");
@@ -303,7 +308,7 @@ impl ScheduleState {
     }
 
     /// One that replaces others goes before those that wait.
-    pub(super) fn queue(&mut self, run: Run) {
+    pub(super) fn queue(&mut self, run: ScheduleRun) {
         match run.overlap {
             Overlap::Replace => self.open.insert(0, run),
             _ => self.open.push(run),
@@ -316,7 +321,7 @@ impl ScheduleState {
         at: Timestamp,
         source: RunSource,
         now: Timestamp,
-    ) -> Run {
+    ) -> ScheduleRun {
         let starts_at = match source {
             RunSource::Scheduled | RunSource::CaughtUp => rule.starts_at(at),
             RunSource::Backfilled | RunSource::Triggered => now,
@@ -331,10 +336,10 @@ impl ScheduleState {
         overlap: Overlap,
         starts_at: Timestamp,
         now: Timestamp,
-    ) -> Run {
+    ) -> ScheduleRun {
         let number = self.next_number;
         self.next_number += 1;
-        Run {
+        ScheduleRun {
             number,
             fire_time,
             last_fire_time: None,
@@ -361,13 +366,14 @@ impl ScheduleState {
         skipped: SkipReason,
         reason: String,
         now: Timestamp,
-        look: &mut Look,
+        look: &mut ScheduleLook,
     ) {
         *look.skipped.entry(skipped).or_default() += 1;
-        let joins =
-            |last: &Run| last.skipped == Some(skipped) && last.number + 1 == self.next_number;
+        let joins = |last: &ScheduleRun| {
+            last.skipped == Some(skipped) && last.number + 1 == self.next_number
+        };
         let run = match self.last_skip.take().filter(joins) {
-            Some(last) => Run {
+            Some(last) => ScheduleRun {
                 last_fire_time: Some(at),
                 count: last.count.saturating_add(1),
                 reason: Some(reason),

@@ -67,7 +67,7 @@ pub struct RunRequest {
 
 /// A run; or several that were left out one after the other for one reason.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Run {
+pub struct ScheduleRun {
     /// Counted from 1 in the order of the decisions.
     pub number: u64,
     pub fire_time: Timestamp,
@@ -100,7 +100,7 @@ pub struct Run {
     pub request: Option<RunRequest>,
 }
 
-impl Run {
+impl ScheduleRun {
     /// Whether an operator asked for it.
     pub fn is_asked_for(&self) -> bool {
         matches!(self.source, RunSource::Triggered | RunSource::Backfilled)

@@ -110,7 +110,7 @@ impl ScheduleSpec {
         match (has_cron, has_every) {
             (false, false) => fields.missing(
                 "cron",
-                "give when it fires, such as \"cron\": \"0 2 * * *\" or \"every\": \"10m\"",
+                "give when it fires, such as \"cron\": \"0 2 * * *\", or \"every\": \"10m\"",
             ),
             (true, true) => fields.fault("every", "give either `cron` or `every`, not both"),
             (false, true) => {

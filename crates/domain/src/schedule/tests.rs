@@ -25,6 +25,7 @@ fn rule(json: &str, now: &str) -> ScheduleRule {
     ScheduleRule {
         name: "nightly".to_owned(),
         timing: Timing::of(&spec).unwrap(),
+        missed_after: MISSED_AFTER,
         spec,
     }
 }
@@ -41,7 +42,7 @@ struct World {
     keys: Vec<String>,
     /// The fire times of the runs that began, with the time of the simulated clock.
     begun: Vec<(Timestamp, Timestamp, RunSource)>,
-    records: BTreeMap<u64, Run>,
+    records: BTreeMap<u64, ScheduleRun>,
     /// How long a task takes.
     is_instant: bool,
 }
@@ -65,7 +66,7 @@ impl World {
         }
     }
 
-    fn look(&mut self) -> Look {
+    fn look(&mut self) -> ScheduleLook {
         // What is saved is all that a process has of it.
         let saved = serde_json::to_string(&self.state).unwrap();
         self.state = serde_json::from_str(&saved).unwrap();
