@@ -36,6 +36,7 @@ mod queue_gauges;
 mod replies;
 pub mod request_id;
 pub mod response;
+mod schedules;
 mod starting;
 mod state;
 mod tasks;
@@ -55,6 +56,7 @@ pub use agent_check::RunningChecks;
 pub use bulkhead::EvaluationBulkhead;
 pub use problem::{Problem, refuse};
 pub use replies::reply_by_message;
+pub use schedules::fire as fire_schedule;
 pub use starting::starting;
 pub use state::{App, EndedTasks, Gauges, WorkflowCache};
 pub use tasks::{refusal_address, submit_message};
@@ -71,6 +73,7 @@ fn resources() -> OpenApiRouter<Arc<App>> {
         .merge(alerts::routes())
         .merge(messages::routes())
         .merge(workflows::routes())
+        .merge(schedules::routes())
         .merge(agents::routes())
         .merge(agent_controls::routes())
         .merge(agent_check::routes())

@@ -56,6 +56,7 @@ kinds! {
     NoSuchStep = "no-such-step", NOT_FOUND, "Step not found";
     AmbiguousKey = "ambiguous-key", CONFLICT, "Several tasks have this key";
     NoSuchWorkflow = "no-such-workflow", NOT_FOUND, "Workflow not found";
+    NoSuchSchedule = "no-such-schedule", NOT_FOUND, "Schedule not found";
     NoSuchAgent = "no-such-agent", NOT_FOUND, "Agent not found";
     NoSuchAlert = "no-such-alert", NOT_FOUND, "Alert not found";
     NoSuchMessage = "no-such-message", NOT_FOUND, "Message not found";
@@ -69,6 +70,7 @@ kinds! {
     CannotMigrate = "cannot-migrate", CONFLICT, "Task cannot move to this version";
     UndoExpired = "undo-expired", CONFLICT, "Too late to undo the task";
     TaskLimit = "task-limit", CONFLICT, "Too many tasks with this key";
+    ScheduleBusy = "schedule-busy", CONFLICT, "Another run of the schedule is not over";
     MessagePending = "message-pending", CONFLICT, "Message is still being delivered";
     AgentConfigured = "agent-configured", CONFLICT, "Agent is defined in the configuration file";
     AgentIsCalled = "agent-is-called", CONFLICT, "Agent is called";
@@ -258,6 +260,27 @@ impl Problem {
     #[cfg(test)]
     pub fn member(&self, name: &str) -> Option<&Value> {
         self.members.get(name)
+    }
+
+    /// What [`Problem::invalid`] was made of.
+    pub fn faults(&self) -> Vec<FieldFault> {
+        let errors = self.members.get("errors").and_then(Value::as_array);
+        let text = |error: &Value, name: &str| error[name].as_str().unwrap_or_default().to_owned();
+        let fault = |error| FieldFault::new(text(error, "pointer"), text(error, "message"));
+        errors.into_iter().flatten().map(fault).collect()
+    }
+
+    /// The detail; of several faults the first ones.
+    pub fn explained(&self) -> String {
+        const SHOWN: usize = 3;
+        let faults = self.faults();
+        if faults.len() < 2 {
+            return self.detail.clone();
+        }
+        let shown = faults.iter().take(SHOWN).map(ToString::to_string);
+        let shown: Vec<_> = shown.collect();
+        let more = if faults.len() > SHOWN { "; …" } else { "" };
+        format!("{}{more}", shown.join("; "))
     }
 
     /// All faults of a request at once.

@@ -39,6 +39,9 @@ impl Supervision {
         if due.is_message_due {
             self.store.outbox.notify_one();
         }
+        if due.is_schedule_due {
+            self.store.schedules.notify_one();
+        }
         if due.is_recovery_due {
             self.supervisor.look().await?;
         }
@@ -60,6 +63,7 @@ impl PeriodicLoop for Supervision {
                 self.local.look_everywhere();
                 self.store.marked.expect_due();
                 self.store.outbox.notify_one();
+                self.store.schedules.notify_one();
                 self.supervisor.look().await?;
             }
             looked => looked?,

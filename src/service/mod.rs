@@ -16,6 +16,7 @@ mod peer_watcher;
 mod predictions;
 mod rate_upkeep;
 mod reload;
+mod schedule_loop;
 mod secret_alerts;
 mod secret_upkeep;
 mod slot_upkeep;
@@ -39,6 +40,7 @@ use self::{
     admission::AdmissionLoop, breaker_upkeep::BreakerUpkeep, children::ChildrenLoop,
     component::Components, endpoint_checks::EndpointChecks, open_replies::OpenReplyCount,
     peer_watcher::PeerWatcher, predictions::Predictions, rate_upkeep::RateUpkeep, reload::Live,
+    schedule_loop::ScheduleLoop,
     secret_alerts::SecretAlerts, secret_upkeep::SecretUpkeep, slot_upkeep::SlotUpkeep,
 };
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
@@ -339,6 +341,7 @@ impl Service {
             waits: Arc::new(Semaphore::new(server.most_waiting())),
             checks: api::RunningChecks::default(),
         });
+        background.push(components.spawn_loop(ScheduleLoop::new(app.clone(), local_lease.clone())));
         background.extend(background::brokers(&app, &brokers, &components));
         server.switch(api::router(app));
         let server = components.spawn("server", server.run(goodbye.clone(), GOODBYE));

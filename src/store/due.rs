@@ -9,8 +9,8 @@ use super::{
 };
 use crate::domain::{AgentName, InstanceId, Timestamp};
 
-/// Relies on steps_line, steps_delayed, tasks_overdue, steps_awaited, steps_waits, child_marks_due, queues_due, destinations_failing and
-/// destinations_behind, each read to its first entry; and on steps_processing, which covers the search for lost instances: that reads all of it.
+/// Relies on steps_line, steps_delayed, tasks_overdue, steps_awaited, steps_waits, child_marks_due, queues_due, destinations_failing,
+/// destinations_behind and schedules_due, each read to its first entry; and on steps_processing, which covers the search for lost instances: that reads all of it.
 /// With ORDER BY in place of EXISTS or `min`, because no statistics of another day make PostgreSQL read a table for it.
 const DUE_SUMMARY: &str = r#"
 SELECT 'queued' AS kind, agent, CAST(NULL AS bigint) AS due_at FROM line WHERE agent IS NOT NULL
@@ -42,7 +42,9 @@ SELECT 'message', NULL, (SELECT next_at FROM destinations WHERE failures > 0 AND
                          ORDER BY next_at LIMIT 1)
 UNION ALL
 SELECT 'message', NULL, (SELECT next_at FROM destinations WHERE failures = 0 AND next_at IS NOT NULL
-                         ORDER BY next_at LIMIT 1)"#;
+                         ORDER BY next_at LIMIT 1)
+UNION ALL
+SELECT 'schedule', NULL, (SELECT next_at FROM schedules WHERE next_at IS NOT NULL ORDER BY next_at LIMIT 1)"#;
 
 /// What is due, at one moment.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -57,6 +59,8 @@ pub struct DueSummary {
     pub are_children_due: bool,
     /// Whether a message or the backlog of a destination is due.
     pub is_message_due: bool,
+    /// Whether a schedule is to be looked at.
+    pub is_schedule_due: bool,
 }
 
 impl Reader {
@@ -89,6 +93,7 @@ fn summary(found: &[Row], now: Timestamp) -> Result<DueSummary, StoreError> {
             "delayed" => summary.is_delayed_due = true,
             "recovery" => summary.is_recovery_due = true,
             "children" => summary.are_children_due = true,
+            "schedule" => summary.is_schedule_due = true,
             _ => summary.is_message_due = true,
         }
     }

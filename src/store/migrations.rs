@@ -48,6 +48,7 @@ const SQLITE: Scripts = scripts! {
     "0022_start_at",
     "0023_asks",
     "0024_child_tasks",
+    "0025_schedules",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -76,6 +77,7 @@ const POSTGRES: Scripts = scripts! {
     "0022_start_at",
     "0023_asks",
     "0024_child_tasks",
+    "0025_schedules",
 };
 
 pub fn sqlite() -> Vec<Migration> {

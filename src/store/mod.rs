@@ -43,6 +43,7 @@ mod rate_buckets;
 mod record;
 mod rows;
 mod salvage;
+mod schedules;
 mod signalled;
 mod slot_shares;
 mod source;
@@ -88,6 +89,9 @@ pub use predictions::{CountedSteps, LimitedEnd, MOST_AT_RISK, PredictionChanges}
 pub use queries::Reader;
 pub use query::*;
 pub use rows::Loaded;
+pub use schedules::{
+    CommandedSchedule, ScheduleCommand, ScheduleError, SchedulePut, ScheduleRecord, ScheduleSave,
+};
 pub use stored_workflow::StoredWorkflow;
 pub use transaction::{CommitError, Transaction};
 pub use watch::{Interest, Watch, Watchers};

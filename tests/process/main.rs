@@ -105,6 +105,7 @@ mod replies;
 mod retention;
 mod retry_budget;
 mod scale;
+mod schedules;
 mod schemas;
 mod secret_alerts;
 mod secrets;

@@ -36,6 +36,9 @@ pub enum AlertKind {
     /// Tasks will be late for an agent.
     #[strum(serialize = "tasks.at_risk")]
     TasksAtRisk,
+    /// A schedule cannot submit its task.
+    #[strum(serialize = "schedule.failing")]
+    ScheduleFailing,
 }
 
 impl AlertKind {

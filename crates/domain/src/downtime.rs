@@ -1,24 +1,15 @@
 //! Planned downtime that repeats: windows by cron in the time of a place, in which an agent is paused.
 
-use std::sync::LazyLock;
-
-use cronexpr::{Crontab, FallbackTimezoneOption, MakeTimestamp, ParseOptions};
-use jiff::{
-    civil::DateTime,
-    tz::{TimeZone, TimeZoneDatabase},
-};
 use serde::{Deserialize, Serialize};
 
-use crate::time::{Span, Timestamp};
-
-/// The rules of time zones that are built in, so that all instances of one version have the same.
-static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
+use crate::{
+    cron::{Cron, LONGEST_SHIFT, WallTime},
+    time::{Span, Timestamp},
+};
 
 pub const MOST_DOWNTIMES: usize = 16;
 const LENGTHS: std::ops::RangeInclusive<Span> =
     Span::from_secs(60)..=Span::from_secs(7 * 24 * 3600);
-/// A change of the clock moves no start by more.
-const LONGEST_SHIFT: Span = Span::from_secs(3 * 3600);
 /// Windows that follow each other without a gap are shown as one, up to so many.
 const MOST_JOINED: usize = 32;
 /// When the windows of a specification are tried for overlaps.
@@ -41,7 +32,7 @@ pub struct DowntimeSpec {
 }
 
 impl DowntimeSpec {
-    pub const LONGEST_CRON: usize = 200;
+    pub const LONGEST_CRON: usize = Cron::LONGEST;
     pub const LONGEST_REASON: usize = 1000;
 
     pub fn default_timezone() -> String {
@@ -63,43 +54,23 @@ impl DowntimeSpec {
             let message = format!("must have at most {} bytes", Self::LONGEST_REASON);
             faults.push(("reason", message));
         }
-        let crontab = self.crontab();
-        let timezone = self.zone();
-        if let Err(why) = &crontab {
-            faults.push(("cron", why.clone()));
-        }
-        if timezone.is_err() {
-            let message = "must be the name of a time zone, such as \"Europe/Berlin\" or \"UTC\"";
-            faults.push(("timezone", message.to_owned()));
-        }
-        if let (Ok(crontab), Ok(timezone), true) = (crontab, timezone, faults.is_empty()) {
-            let downtime = Downtime::new(self, crontab, timezone);
-            let starts: Vec<_> = downtime.starts(TRIED_FROM).take(MOST_TRIED).collect();
-            if starts.is_empty() {
-                faults.push(("cron", "never comes: no year has such a day".to_owned()));
+        match Cron::read(&self.cron, &self.timezone) {
+            Err(unreadable) => faults.extend(unreadable),
+            Ok(cron) if faults.is_empty() => {
+                let downtime = Downtime::new(self, cron);
+                let starts: Vec<_> = downtime.starts(TRIED_FROM).take(MOST_TRIED).collect();
+                if starts.is_empty() {
+                    faults.push(("cron", "never comes: no year has such a day".to_owned()));
+                }
+                let overlaps = |pair: &[Timestamp]| pair[0] + self.length >= pair[1];
+                if starts.windows(2).any(overlaps) {
+                    let message = "is as long as it takes until the next window begins: the agent would not be called any more";
+                    faults.push(("for", message.to_owned()));
+                }
             }
-            let overlaps = |pair: &[Timestamp]| pair[0] + self.length >= pair[1];
-            if starts.windows(2).any(overlaps) {
-                let message = "is as long as it takes until the next window begins: the agent would not be called any more";
-                faults.push(("for", message.to_owned()));
-            }
+            Ok(_) => {}
         }
         faults
-    }
-
-    fn crontab(&self) -> Result<Crontab, String> {
-        let form = "must be five fields such as \"0 2 * * SUN\": minute, hour, day of the month, month, day of the week";
-        if self.cron.len() > Self::LONGEST_CRON || self.cron.split_whitespace().count() != 5 {
-            return Err(form.to_owned());
-        }
-        let mut options = ParseOptions::default();
-        // What is found are the times on a clock on the wall; where that hangs is decided here.
-        options.fallback_timezone_option = FallbackTimezoneOption::UTC;
-        cronexpr::parse_crontab_with(&self.cron, options).map_err(|_| form.to_owned())
-    }
-
-    fn zone(&self) -> Result<TimeZone, jiff::Error> {
-        ZONES.get(&self.timezone)
     }
 }
 
@@ -118,16 +89,15 @@ pub struct Downtimes(Vec<Downtime>);
 #[derive(Clone, Debug)]
 struct Downtime {
     spec: DowntimeSpec,
-    crontab: Crontab,
-    timezone: TimeZone,
+    cron: Cron,
 }
 
 impl Downtimes {
     /// Those that are at fault are left out.
     pub fn new(specs: &[DowntimeSpec]) -> Self {
         let ready = specs.iter().filter_map(|spec| {
-            let timezone = spec.zone().ok()?;
-            Some(Downtime::new(spec, spec.crontab().ok()?, timezone))
+            let cron = Cron::read(&spec.cron, &spec.timezone).ok()?;
+            Some(Downtime::new(spec, cron))
         });
         Self(ready.collect())
     }
@@ -170,11 +140,10 @@ impl Downtimes {
 }
 
 impl Downtime {
-    fn new(spec: &DowntimeSpec, crontab: Crontab, timezone: TimeZone) -> Self {
+    fn new(spec: &DowntimeSpec, cron: Cron) -> Self {
         Self {
             spec: spec.clone(),
-            crontab,
-            timezone,
+            cron,
         }
     }
 
@@ -197,18 +166,9 @@ impl Downtime {
     /// From this time on, and perhaps some shortly before it, in order. A time that the clock jumps over comes as much
     /// later as it jumps; of one that comes twice the first counts.
     fn starts(&self, from: Timestamp) -> impl Iterator<Item = Timestamp> {
-        let first = from.as_millis() - LONGEST_SHIFT.as_millis();
-        let on_the_wall = jiff::Timestamp::from_millisecond(first)
-            .ok()
-            .map(|first| self.timezone.to_datetime(first))
-            .and_then(|first| first.to_zoned(TimeZone::UTC).ok());
-        let times = on_the_wall.and_then(|first| {
-            self.crontab
-                .iter_after(MakeTimestamp(first.timestamp()))
-                .ok()
-        });
-        let times = times.into_iter().flatten().map_while(Result::ok);
-        let starts = times.filter_map(|time| self.start(time.datetime()));
+        let first = from.as_millis().saturating_sub(LONGEST_SHIFT.as_millis());
+        let times = self.cron.wall_times(Timestamp::from_millis(first));
+        let starts = times.map(WallTime::first);
         let mut latest = None;
         // One that was moved by a jump may come after the next.
         starts
@@ -218,13 +178,6 @@ impl Downtime {
                 start
             })
             .filter(move |start| *start >= from)
-    }
-
-    fn start(&self, on_the_wall: DateTime) -> Option<Timestamp> {
-        let time = self.timezone.to_ambiguous_zoned(on_the_wall).compatible();
-        Some(Timestamp::from_millis(
-            time.ok()?.timestamp().as_millisecond(),
-        ))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::{self, Display};
 
 use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
 use crate::{agent_spec::AgentSpec, time::Timestamp};
 
@@ -54,6 +55,11 @@ impl ETag {
             parts.push(&activations);
         }
         Self::of(&parts)
+    }
+
+    /// Of a schedule, by how often callers have changed it.
+    pub fn of_schedule(id: Uuid, put_version: u64) -> Self {
+        Self::of(&[b"schedule", id.as_bytes(), &put_version.to_be_bytes()])
     }
 
     /// Of the same thing where some of it is not shown: that is another representation.

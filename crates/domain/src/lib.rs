@@ -23,6 +23,7 @@ mod child;
 mod circuit;
 mod claim_order;
 mod command;
+mod cron;
 mod decide;
 mod definition;
 mod delivery;
@@ -64,6 +65,7 @@ mod reply_token;
 mod retention;
 mod retry_budget;
 mod retry_wait;
+mod schedule;
 mod signature;
 mod slot_shares;
 mod special_address;
@@ -188,6 +190,13 @@ pub use reply_token::ReplyKey;
 pub use retention::{Keep, KeepRule, Retention};
 pub use retry_budget::{RetryBudget, RetryWait};
 pub use retry_wait::{retry_after, retry_wait};
+pub use schedule::{
+    Begun, CatchUp, Dst, FIRE_TIME_LABEL, FireTime, KEPT_RUNS, MISSED_AFTER, MOST_BACKFILLED,
+    MOST_CAUGHT_UP, MOST_QUEUED, Overlap, RunRefusal, RunRequest, RunSource, RunState,
+    SCHEDULE_LABEL, STEPPED_BACK, ScheduleAction, ScheduleChange, ScheduleLook, SchedulePause,
+    ScheduleRule, ScheduleRun, ScheduleSpec, ScheduleState, SkipReason, Timing, TriggerRequest,
+    schedule_alert_subject, schedule_failing,
+};
 pub use signature::{SECRET_FORM, Secret, signatures};
 pub use slot_shares::{SlotGrant, SlotNeed, SlotShares};
 pub use special_address::special_address;

@@ -29,9 +29,10 @@ pub struct RegistrationHeaders {
 /// The preconditions that an operation evaluates. Its documentation names these and no others.
 pub fn judged(method: &Method, route: &str) -> &'static [HeaderName] {
     match (method.as_str(), route) {
-        ("PUT" | "DELETE", "/v1/agents/{name}" | "/v1/workflows/{name}") => {
-            &[header::IF_MATCH, header::IF_NONE_MATCH]
-        }
+        (
+            "PUT" | "DELETE",
+            "/v1/agents/{name}" | "/v1/workflows/{name}" | "/v1/schedules/{name}",
+        ) => &[header::IF_MATCH, header::IF_NONE_MATCH],
         ("POST", "/v1/workflows/{name}/activate") => &[header::IF_MATCH, header::IF_NONE_MATCH],
         ("POST", route)
             if route.starts_with("/v1/tasks/{id}/") || route.starts_with("/v1/signals/") =>

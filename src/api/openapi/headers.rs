@@ -63,7 +63,7 @@ const HEADERS: [HeaderOf; 9] = [
     },
     HeaderOf {
         name: "ETag",
-        description: "The version of the resource: for a task its `version`, in quotes; for an agent a hash of its specification, which excludes the calls in flight. Use it in If-None-Match, and, for tasks, agents and the latest version of a workflow, in If-Match",
+        description: "The version of the resource: for a task its `version`, in quotes; for an agent a hash of its specification, which excludes the calls in flight. Use it in If-None-Match, and, for tasks, agents, schedules and the latest version of a workflow, in If-Match",
         schema: text,
         applies: |answer| {
             answer.is_task()

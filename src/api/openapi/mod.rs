@@ -46,6 +46,7 @@ const TAGS: [(&str, &str); 9] = [
         "Undelivered messages to submitters and alert webhooks",
     ),
     ("workflows", "Registered definitions, versioned"),
+    ("schedules", "Tasks that are submitted at certain times"),
     ("agents", "The remote services that steps call"),
     ("service", "The service itself"),
 ];

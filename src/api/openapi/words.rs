@@ -12,10 +12,11 @@ use utoipa::{
 };
 
 use crate::domain::{
-    AgentMode, AlertKind, AskFieldKind, AvailableAfter, BreakerAction, CheckPoint, CheckStatus, CheckVerdict,
-    ClientAuthMethod, DURATION, DiagramFormat, Effect, FaultKind, HttpVersion, LONGEST_NAME,
-    MOST_LABELS, Method, NotUndoneReason, OnChildError, OnConflict, OnUndo, Policy, REPLIES,
-    ReplyMode, Runs, StepKind, StepStatus, TaskStatus, TlsVersion, UndoReason, WarningCode,
+    AgentMode, AlertKind, AskFieldKind, AvailableAfter, BreakerAction, CatchUp, CheckPoint,
+    CheckStatus, CheckVerdict, ClientAuthMethod, DURATION, DiagramFormat, Dst, Effect, FaultKind,
+    HttpVersion, LONGEST_NAME, MOST_LABELS, Method, NotUndoneReason, OnChildError, OnConflict,
+    OnUndo, Overlap, Policy, REPLIES, ReplyMode, RunSource, RunState, Runs, ScheduleAction,
+    SkipReason, StepKind, StepStatus, TaskStatus, TlsVersion, UndoReason, WarningCode,
 };
 
 /// Declares the schema of a type whose values are words.
@@ -79,6 +80,13 @@ enumerations! {
     WarningCodeSchema("WarningCode") = WarningCode, "What a warning is about.";
     UndoReasonSchema("UndoBecause") = UndoReason, "Why there is something to undo.";
     AvailableAfterSchema("RenderableAfter") = AvailableAfter, "What must happen before a call can be shown.";
+    OverlapSchema("Overlap") = Overlap, "What happens at a fire time while another run of the schedule is not over. `skip`, the default: nothing; `queue`: the run waits; `replace`: what runs is cancelled, and the run waits for its end; `allow`: it begins at once";
+    CatchUpSchema("CatchUp") = CatchUp, "What happens with fire times at which no instance ran. `last`, the default: the last of them fires, unless another has come; `all`: the last 100 fire; `none`: none of them";
+    DstSchema("Dst") = Dst, "What happens with times of `cron` where the clock changes. `once`, the default: one that the clock jumps over fires after the jump, one that comes twice fires the first time; `skip`: one that the clock jumps over does not fire; `both`: one that comes twice fires twice";
+    RunSourceSchema("ScheduleRunSource") = RunSource, "Why there is a run";
+    RunStateSchema("ScheduleRunState") = RunState, "`queued`: it has no task yet; `started`: its task was submitted; `skipped`: it was left out; `failed`: its task could not be submitted";
+    SkipReasonSchema("SkipReason") = SkipReason, "Why a run was left out";
+    ScheduleActionSchema("ScheduleAction") = ScheduleAction, "What a caller did";
     NotUndoneReasonSchema("PassedOverBecause") = NotUndoneReason, "Why the undo makes no call for a step.";
 }
 
@@ -109,6 +117,10 @@ pub struct TlsVersionSchema;
 pub struct HttpVersionSchema;
 /// What happens with a task that has no room.
 pub struct OnConflictSchema;
+/// Of a schedule.
+pub struct ScheduleStatusSchema;
+/// Of the runs of a backfill.
+pub struct BackfillOverlapSchema;
 
 fn policies(allowed: &'static [Policy]) -> impl Iterator<Item = &'static str> {
     allowed.iter().map(|policy| policy.as_str())
@@ -121,6 +133,8 @@ words! {
     HttpVersionSchema = "HttpVersion", "The version of HTTP", HttpVersion::ALL.iter().map(|version| (*version).into());
     TlsVersionSchema = "TlsVersion", "The least version of TLS. Default: 1.2", TlsVersion::ALL.iter().map(|version| (*version).into());
     OnConflictSchema = "OnConflict", "`wait`, the default: it waits, and the oldest goes first; `reject`: it is refused with 409; `replace`: those that are there are cancelled, and it waits for their end", OnConflict::ALL.iter().map(|choice| choice.as_str());
+    BackfillOverlapSchema = "BackfillOverlap", "`queue`, the default: one after the other; `allow`: all at once", ["queue", "allow"];
+    ScheduleStatusSchema = "ScheduleState", "`active`: it fires; `paused`: an operator has paused it; `ended`: it fires no more; `unreadable`: its record is damaged", ["active", "paused", "ended", "unreadable"];
     ReplyModeSchema = "ReplyMode", "`callback`: a 202 means that the service replies later, to the address in the header `Provost-Reply-To`; `response`: only a 202 with `Provost-Async: true` means that", ReplyMode::WORDS.iter().map(|mode| mode.as_str());
     ReplyEventSchema = "ReplyEvent", "An event about a task", REPLIES;
     AskFieldTypeSchema = "AskFieldType", "What a person fills in", AskFieldKind::ALL.iter().map(|kind| kind.as_str());

@@ -9,6 +9,7 @@ mod message;
 mod migrate;
 mod queue_position;
 mod read;
+mod scheduled;
 mod signals;
 mod steps;
 mod submit;
@@ -27,6 +28,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub use self::message::{refusal_address, submit_message};
 use self::queue_position::{count_ahead, explain_key_limits, explain_other_reasons};
+pub use self::scheduled::{check_scheduled, submit_run};
 use super::{App, Problem, extract::LONGEST_WAIT};
 use crate::{
     domain::{AgentName, LaneRule, StepView, Task, TaskId, TaskView},

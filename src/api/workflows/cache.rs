@@ -93,20 +93,27 @@ impl WorkflowCache {
             return Ok(Some(active));
         }
         let record = match version {
-            VersionChoice::Active => {
-                let forgotten = self.forgotten();
-                let Some(active) = reader.active_workflow(name).await? else {
-                    return Ok(None);
-                };
-                let ActiveWorkflow { record, number } = active;
-                let known = compile(store, &record)?;
-                self.learn(&known, number, forgotten);
-                return Ok(Some(known));
-            }
+            VersionChoice::Active => return self.read_active(store, reader, name).await,
             VersionChoice::Latest => reader.workflow(name, None).await?,
             VersionChoice::Number(version) => reader.workflow(name, Some(version)).await?,
         };
         record.map(|record| compile(store, &record)).transpose()
+    }
+
+    async fn read_active(
+        &self,
+        store: &Store,
+        reader: &Reader,
+        name: &WorkflowName,
+    ) -> Result<Option<CompiledWorkflow>, StoreError> {
+        let forgotten = self.forgotten();
+        let Some(active) = reader.active_workflow(name).await? else {
+            return Ok(None);
+        };
+        let ActiveWorkflow { record, number } = active;
+        let known = compile(store, &record)?;
+        self.learn(&known, number, forgotten);
+        Ok(Some(known))
     }
 
     /// How often something was forgotten until now: to be asked before the record is read.
@@ -148,6 +155,13 @@ pub async fn resolve(
 ) -> Result<Option<CompiledWorkflow>, Problem> {
     let (store, reader) = (&app.store, &app.store.reader);
     Ok(app.workflows.resolve(store, reader, name, version).await?)
+}
+
+/// Reads the active version from the record, so that [`resolve`] returns no older one.
+pub async fn learn_active(app: &App, name: &WorkflowName) -> Result<(), Problem> {
+    let reader = &app.store.reader;
+    app.workflows.read_active(&app.store, reader, name).await?;
+    Ok(())
 }
 
 /// A stored workflow was validated when it was registered: it is compiled without checking whether its agents exist

@@ -18,7 +18,9 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::activation::ActivationView;
-pub use self::cache::{CompiledWorkflow, VersionChoice, WorkflowCache, resolve};
+pub use self::cache::{
+    CompiledWorkflow, VersionChoice, WorkflowCache, learn_active, resolve,
+};
 use super::{
     App, Problem,
     bulkhead::EvaluationPermit,
@@ -235,7 +237,7 @@ async fn check(
 }
 
 /// The same JSON without insignificant white space. Numbers and strings are unchanged.
-fn compact(json: &str) -> Option<Payload> {
+pub fn compact(json: &str) -> Option<Payload> {
     let mut compact = String::with_capacity(json.len());
     let mut in_string = false;
     let mut escaped = false;

@@ -16,6 +16,7 @@ mod outbox;
 mod predictions;
 mod reads;
 mod recovery;
+mod schedules;
 mod shared;
 mod shared_alerts;
 mod step_limits;
@@ -45,6 +46,9 @@ macro_rules! suite {
 
 suite!([sqlite postgres] {
     agent_checks::the_last_check_is_kept_as_long_as_its_agent,
+    schedules::of_two_that_look_at_a_schedule_one_decides,
+    schedules::schedules_are_due_until_they_are_looked_at_and_listed_by_name,
+    schedules::so_many_runs_of_a_schedule_are_kept_and_a_repeated_request_makes_none,
     predictions::tasks_at_risk_are_listed_until_they_end,
     predictions::a_queue_is_outlined_by_its_turns,
     predictions::what_instances_count_is_known_to_all,

@@ -60,6 +60,8 @@ pub struct Store {
     pub definitions: Arc<Definitions>,
     /// Woken when there is something to be delivered.
     pub outbox: Arc<Notify>,
+    /// Woken when a schedule is to be looked at.
+    pub schedules: Arc<Notify>,
     pub(in crate::store) sender: Arc<ArcSwap<Sender>>,
     /// Tasks that the loops leave alone for a while.
     faults: Arc<Faults>,
@@ -132,6 +134,7 @@ impl Store {
             watchers,
             definitions,
             outbox,
+            schedules: Arc::default(),
             sender,
             faults,
             heads,

@@ -1,0 +1,391 @@
+//! A look at a schedule: what fires now, what is left out, which runs begin, and when to look again.
+
+use std::collections::BTreeMap;
+
+use super::{
+    MOST_CAUGHT_UP, MOST_QUEUED, MOST_RUNNING, STEPPED_BACK, ScheduleState,
+    run::{RunSource, RunState, ScheduleRun, SkipReason},
+    spec::{CatchUp, Overlap, ScheduleSpec},
+    timing::{FireTime, Timing, jitter},
+};
+use crate::{
+    ids::TaskId,
+    time::{Span, Timestamp},
+};
+
+/// How often it is looked whether runs may begin that wait for others: the longer they wait, the more seldom.
+const POLL: (Span, Span) = (Span::from_secs(1), Span::from_secs(30));
+/// Of why a run failed, in characters: the record of the schedule has it.
+const LONGEST_REASON: usize = 1000;
+/// When a task is submitted again that could not be submitted now.
+const AGAIN: Span = Span::from_secs(2);
+
+/// What does not change from look to look.
+#[derive(Clone, Debug)]
+pub struct ScheduleRule {
+    pub name: String,
+    pub spec: ScheduleSpec,
+    pub timing: Timing,
+    /// A fire time that is past for longer is missed: [`super::MISSED_AFTER`], or more where looks are seldom.
+    pub missed_after: Span,
+}
+
+/// What a look came to.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct ScheduleLook {
+    /// Runs that are new or have changed, to be saved; by number.
+    pub records: BTreeMap<u64, ScheduleRun>,
+    /// Runs whose tasks are to be submitted once this is saved.
+    pub begin: Vec<ScheduleRun>,
+    /// Tasks that are to be cancelled for the run of this fire time.
+    pub cancel: Vec<(TaskId, Timestamp)>,
+    pub next_at: Option<Timestamp>,
+    /// How many fire times were left out, by the reason.
+    pub skipped: BTreeMap<SkipReason, u64>,
+    /// The clock was set back: what it has handled too early is not handled again.
+    pub is_stepped_back: bool,
+}
+
+/// What came of submitting the task of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Begun {
+    Task(TaskId),
+    /// Its fire time has a task of another run.
+    Repeated,
+    /// It cannot be submitted, and would not be later.
+    Failed(String),
+}
+
+impl ScheduleRule {
+    /// When the run of this fire time begins.
+    pub fn starts_at(&self, at: Timestamp) -> Timestamp {
+        at + jitter(&self.name, at, self.spec.jitter)
+    }
+
+    fn is_before_end(&self, at: Timestamp) -> bool {
+        self.spec.until.is_none_or(|until| at <= until)
+    }
+
+    /// The next fire times after this time.
+    pub fn next(&self, after: Timestamp, most: usize) -> Vec<Timestamp> {
+        let times = self.timing.after(after);
+        let times = times.take_while(|fire| self.is_before_end(fire.at));
+        let fires = times.filter(|fire| !fire.is_left_out).map(|fire| fire.at);
+        fires.take(most).collect()
+    }
+
+    /// The fire times in a range; `None` if there are more than so many.
+    pub fn between(&self, from: Timestamp, to: Timestamp, most: usize) -> Option<Vec<Timestamp>> {
+        let before = Timestamp::from_millis(from.as_millis().saturating_sub(1));
+        let (found, is_more) = self.timing.last(before, to, most);
+        let fires = found.into_iter().filter(|fire| !fire.is_left_out);
+        (!is_more).then(|| fires.map(|fire| fire.at).collect())
+    }
+}
+
+impl ScheduleState {
+    /// `runs`: whether a task has not ended.
+    pub fn look(
+        &mut self,
+        rule: &ScheduleRule,
+        now: Timestamp,
+        runs: impl Fn(TaskId) -> bool,
+    ) -> ScheduleLook {
+        let mut look = ScheduleLook::default();
+        self.running.retain(|task| runs(*task));
+        if self.handled_at > now + STEPPED_BACK {
+            // The key of a fire time that was handled too early keeps it from having a second task.
+            look.is_stepped_back = true;
+            self.handled_at = now;
+            self.paused_until = None;
+        }
+        if self.pause.is_none() {
+            self.fire_due(rule, now, &mut look);
+        }
+        let ready = self.ready();
+        look.begin = ready.iter().map(|&at| self.open[at].clone()).collect();
+        if let Some(head) = self.head()
+            && head.overlap == Overlap::Replace
+        {
+            let fire_time = head.fire_time;
+            look.cancel = self.running.iter().map(|task| (*task, fire_time)).collect();
+        }
+        look.next_at = self.next_look(rule, now, false);
+        look
+    }
+
+    /// What came of the run's task. `None` where that was recorded before.
+    pub fn begun(&mut self, number: u64, begun: Begun, now: Timestamp) -> Option<ScheduleRun> {
+        let at = self.open.iter().position(|run| run.number == number)?;
+        let run = self.open.remove(at);
+        Some(match begun {
+            Begun::Task(task) => {
+                if !self.running.contains(&task) {
+                    self.running.push(task);
+                }
+                let surplus = self.running.len().saturating_sub(MOST_RUNNING);
+                self.running.drain(..surplus);
+                self.failing = None;
+                ScheduleRun {
+                    state: RunState::Started,
+                    task: Some(task),
+                    started_at: Some(now),
+                    ..run
+                }
+            }
+            Begun::Repeated => {
+                let reason = "this fire time has a task already".to_owned();
+                run.left_out(SkipReason::Repeated, reason)
+            }
+            Begun::Failed(reason) => {
+                let reason: String = reason.chars().take(LONGEST_REASON).collect();
+                self.failing = Some(reason.clone());
+                ScheduleRun {
+                    state: RunState::Failed,
+                    reason: Some(reason),
+                    ..run
+                }
+            }
+        })
+    }
+
+    /// When to look again; `has_failed`: a task that is to be submitted cannot be submitted now.
+    pub fn next_look(
+        &self,
+        rule: &ScheduleRule,
+        now: Timestamp,
+        has_failed: bool,
+    ) -> Option<Timestamp> {
+        let ready = match (self.ready().is_empty(), has_failed) {
+            (true, _) => None,
+            (false, true) => Some(now + AGAIN),
+            (false, false) => Some(now),
+        };
+        let waiting = self.head().map(|head| {
+            let waited = Span::from(now.since(head.decided_at)).as_millis() / 10;
+            let waited = Span::from_millis(waited.unsigned_abs());
+            now + waited.clamp(POLL.0, POLL.1)
+        });
+        let fires = match self.pause {
+            Some(_) => None,
+            None => self.next_start(rule),
+        };
+        [ready, waiting, fires].into_iter().flatten().min()
+    }
+
+    /// When the next fire time begins a run.
+    fn next_start(&self, rule: &ScheduleRule) -> Option<Timestamp> {
+        let next = rule.timing.after(self.handled_at).next()?;
+        rule.is_before_end(next.at).then(|| rule.starts_at(next.at))
+    }
+
+    /// The first of the runs that wait for others, if it may begin but for them.
+    fn head(&self) -> Option<&ScheduleRun> {
+        let mut open = self.open.iter();
+        let head = open.find(|run| run.overlap != Overlap::Allow && !self.is_paused_for(run))?;
+        (!self.running.is_empty()).then_some(head)
+    }
+
+    fn is_paused_for(&self, run: &ScheduleRun) -> bool {
+        self.pause.is_some() && run.source != RunSource::Triggered
+    }
+
+    /// The indices of the open runs that begin now.
+    fn ready(&self) -> Vec<usize> {
+        let mut is_free = self.running.is_empty();
+        let mut ready = Vec::new();
+        for (at, run) in self.open.iter().enumerate() {
+            if self.is_paused_for(run) {
+                continue;
+            }
+            match run.overlap {
+                Overlap::Allow => ready.push(at),
+                _ if is_free => {
+                    is_free = false;
+                    ready.push(at);
+                }
+                _ => {}
+            }
+        }
+        ready
+    }
+
+    fn fire_due(&mut self, rule: &ScheduleRule, now: Timestamp, look: &mut ScheduleLook) {
+        let until = rule.spec.until.map_or(now, |until| until.min(now));
+        let from = self.handled_at;
+        let (found, is_more) = rule.timing.last(from, until, MOST_CAUGHT_UP);
+        // A run never begins before that of an earlier fire time, whatever their jitter.
+        let due: Vec<FireTime> = found
+            .into_iter()
+            .take_while(|fire| rule.starts_at(fire.at) <= now)
+            .collect();
+        let Some(last) = due.last() else { return };
+        self.handled_at = last.at;
+        let is_missed = |fire: &FireTime| rule.starts_at(fire.at) + rule.missed_after < now;
+        let missed = due.iter().filter(|fire| is_missed(fire)).count();
+        let last_missed = due[..missed].iter().rposition(|fire| !fire.is_left_out);
+        if is_more {
+            // They are not counted: there may be millions of them.
+            let first = rule.timing.after(from).next();
+            let first = first.map_or(from, |fire| fire.at);
+            let (skipped, why) = match self.paused_until {
+                Some(until) if first <= until => (SkipReason::Paused, "the schedule was paused"),
+                _ => (SkipReason::Missed, "no instance ran"),
+            };
+            let reason = format!(
+                "{why}; this holds for all fire times before {}: only the last {MOST_CAUGHT_UP} are counted",
+                due[0].at
+            );
+            self.skip(rule, first, skipped, reason, now, look);
+        }
+        for (at, fire) in due.iter().enumerate() {
+            if self.paused_until.is_some_and(|until| fire.at <= until) {
+                let reason = "the schedule was paused".to_owned();
+                self.skip(rule, fire.at, SkipReason::Paused, reason, now, look);
+                continue;
+            }
+            if fire.is_left_out {
+                let reason = "the clock jumps over this time (\"dst\": \"skip\")".to_owned();
+                self.skip(rule, fire.at, SkipReason::Dst, reason, now, look);
+                continue;
+            }
+            if at >= missed {
+                self.fire(rule, fire.at, RunSource::Scheduled, now, look);
+                continue;
+            }
+            let is_caught_up = match rule.spec.catch_up {
+                CatchUp::All => true,
+                CatchUp::Last => missed == due.len() && Some(at) == last_missed,
+                CatchUp::None => false,
+            };
+            if is_caught_up {
+                self.fire(rule, fire.at, RunSource::CaughtUp, now, look);
+            } else {
+                let word = rule.spec.catch_up.as_str();
+                let reason = format!("no instance ran (\"catch_up\": \"{word}\")");
+                self.skip(rule, fire.at, SkipReason::Missed, reason, now, look);
+            }
+        }
+        self.paused_until = None;
+    }
+
+    fn fire(
+        &mut self,
+        rule: &ScheduleRule,
+        at: Timestamp,
+        source: RunSource,
+        now: Timestamp,
+        look: &mut ScheduleLook,
+    ) {
+        match rule.spec.overlap {
+            Overlap::Skip if self.is_busy() => {
+                let reason = match self.running.first() {
+                    Some(task) => format!("task {task} of this schedule has not ended"),
+                    None => "a run of this schedule has not begun".to_owned(),
+                };
+                self.skip(rule, at, SkipReason::Overlap, reason, now, look);
+                return;
+            }
+            Overlap::Replace => {
+                let is_replaced = |run: &mut ScheduleRun| !run.is_asked_for();
+                for run in self.open.extract_if(.., is_replaced) {
+                    *look.skipped.entry(SkipReason::Replaced).or_default() += 1;
+                    let reason = format!("the run of {at} has taken its turn");
+                    let run = run.left_out(SkipReason::Replaced, reason);
+                    look.records.insert(run.number, run);
+                }
+            }
+            _ => {}
+        }
+        if self.open.len() >= MOST_QUEUED {
+            let reason = format!("{MOST_QUEUED} runs of this schedule wait");
+            self.skip(rule, at, SkipReason::QueueFull, reason, now, look);
+            return;
+        }
+        let run = self.new_run(rule, at, source, now);
+        look.records.insert(run.number, run.clone());
+        self.queue(run);
+    }
+
+    /// One that replaces others goes before those that wait.
+    pub(super) fn queue(&mut self, run: ScheduleRun) {
+        match run.overlap {
+            Overlap::Replace => self.open.insert(0, run),
+            _ => self.open.push(run),
+        }
+    }
+
+    fn new_run(
+        &mut self,
+        rule: &ScheduleRule,
+        at: Timestamp,
+        source: RunSource,
+        now: Timestamp,
+    ) -> ScheduleRun {
+        let starts_at = match source {
+            RunSource::Scheduled | RunSource::CaughtUp => rule.starts_at(at),
+            RunSource::Backfilled | RunSource::Triggered => now,
+        };
+        self.numbered(at, source, rule.spec.overlap, starts_at, now)
+    }
+
+    pub(super) fn numbered(
+        &mut self,
+        fire_time: Timestamp,
+        source: RunSource,
+        overlap: Overlap,
+        starts_at: Timestamp,
+        now: Timestamp,
+    ) -> ScheduleRun {
+        let number = self.next_number;
+        self.next_number += 1;
+        ScheduleRun {
+            number,
+            fire_time,
+            last_fire_time: None,
+            count: 1,
+            source,
+            state: RunState::Queued,
+            overlap,
+            skipped: None,
+            reason: None,
+            by: None,
+            task: None,
+            starts_at,
+            decided_at: now,
+            started_at: None,
+            request: None,
+        }
+    }
+
+    /// Leaves a fire time out. Those that are left out one after the other for one reason are one run on record.
+    fn skip(
+        &mut self,
+        rule: &ScheduleRule,
+        at: Timestamp,
+        skipped: SkipReason,
+        reason: String,
+        now: Timestamp,
+        look: &mut ScheduleLook,
+    ) {
+        *look.skipped.entry(skipped).or_default() += 1;
+        let joins = |last: &ScheduleRun| {
+            last.skipped == Some(skipped) && last.number + 1 == self.next_number
+        };
+        let run = match self.last_skip.take().filter(joins) {
+            Some(last) => ScheduleRun {
+                last_fire_time: Some(at),
+                count: last.count.saturating_add(1),
+                reason: Some(reason),
+                decided_at: now,
+                ..last
+            },
+            None => {
+                let run = self.new_run(rule, at, RunSource::Scheduled, now);
+                run.left_out(skipped, reason)
+            }
+        };
+        look.records.insert(run.number, run.clone());
+        self.last_skip = Some(run);
+    }
+}

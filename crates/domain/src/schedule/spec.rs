@@ -1,0 +1,203 @@
+//! What a schedule says: when it fires, and what happens then. The task that it submits is read as any submission.
+
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+
+use super::timing::Timing;
+use crate::{
+    cron::Cron,
+    fields::Fields,
+    time::{Span, Timestamp},
+};
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $word:ident),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize,
+            strum::IntoStaticStr, strum::VariantArray,
+        )]
+        #[serde(rename_all = "snake_case")]
+        #[strum(serialize_all = "snake_case", const_into_str)]
+        pub enum $name { $($(#[$of])* $word),* }
+
+        impl $name {
+            pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
+            pub const fn as_str(self) -> &'static str {
+                self.into_str()
+            }
+        }
+    };
+}
+pub(super) use words;
+
+words! {
+    /// What happens at a fire time while a task of the schedule runs. A task runs until it has ended, also while it waits
+    /// for an operator.
+    Overlap {
+        /// Nothing: the run is left out.
+        #[default]
+        Skip,
+        /// The run waits for the end of those before it.
+        Queue,
+        /// What runs is cancelled, and the run waits for its end. Runs that wait are left out.
+        Replace,
+        /// The run begins beside them.
+        Allow,
+    }
+}
+
+words! {
+    /// What happens with fire times that were missed because no instance ran.
+    CatchUp {
+        None,
+        /// The last of them fires, unless another fire time has come meanwhile.
+        #[default]
+        Last,
+        /// All of them fire, up to [`super::MOST_CAUGHT_UP`].
+        All,
+    }
+}
+
+words! {
+    /// What happens with times on the wall where the clock changes.
+    Dst {
+        /// One that the clock jumps over fires as much later as it jumps; of one that comes twice, the first fires.
+        #[default]
+        Once,
+        /// One that the clock jumps over does not fire; of one that comes twice, the first fires.
+        Skip,
+        /// One that the clock jumps over fires as much later as it jumps; one that comes twice fires twice.
+        Both,
+    }
+}
+
+/// When a schedule fires, and what happens then.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ScheduleSpec {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cron: Option<String>,
+    pub timezone: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every: Option<Span>,
+    pub overlap: Overlap,
+    pub catch_up: CatchUp,
+    pub dst: Dst,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<Span>,
+    /// The last time that may be a fire time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+}
+
+impl ScheduleSpec {
+    pub const EVERY: RangeInclusive<Span> = Span::from_secs(1)..=Span::from_secs(366 * 24 * 3600);
+    pub const JITTER: RangeInclusive<Span> = Span::from_secs(0)..=Span::from_secs(24 * 3600);
+    pub const LONGEST_DESCRIPTION: usize = 4096;
+
+    /// Takes its fields; faults are then among those of `fields`.
+    pub fn read(fields: &mut Fields<'_>, now: Timestamp) -> Self {
+        let has_cron = fields.peek("cron").is_some();
+        let has_every = fields.peek("every").is_some();
+        let cron = fields.string("cron", Cron::LONGEST);
+        let every = fields.span("every", Self::EVERY);
+        let timezone = fields.string("timezone", 64);
+        let dst = fields.choice("dst", Dst::ALL);
+        match (has_cron, has_every) {
+            (false, false) => fields.missing(
+                "cron",
+                "give when it fires, such as \"cron\": \"0 2 * * *\", or \"every\": \"10m\"",
+            ),
+            (true, true) => fields.fault("every", "give either `cron` or `every`, not both"),
+            (false, true) => {
+                for (name, is_given) in [("timezone", timezone.is_some()), ("dst", dst.is_some())] {
+                    if is_given {
+                        fields.fault(
+                            name,
+                            "is only for `cron`: a duration is the same everywhere; omit it",
+                        );
+                    }
+                }
+            }
+            (true, false) => {}
+        }
+        let until = fields.string("until", 100);
+        let until = until.and_then(|text| {
+            let until = Timestamp::parse(&text);
+            match until {
+                None => fields.fault(
+                    "until",
+                    "must be a time in RFC 3339, such as \"2026-12-31T23:00:00Z\"",
+                ),
+                Some(until) if until <= now => {
+                    fields.fault("until", format!("must be later than now, which is {now}"));
+                }
+                Some(_) => {}
+            }
+            until
+        });
+        let spec = Self {
+            cron,
+            timezone: timezone.unwrap_or_else(|| "UTC".to_owned()),
+            every,
+            overlap: fields.choice("overlap", Overlap::ALL).unwrap_or_default(),
+            catch_up: fields.choice("catch_up", CatchUp::ALL).unwrap_or_default(),
+            dst: dst.unwrap_or_default(),
+            jitter: fields
+                .span("jitter", Self::JITTER)
+                .filter(|jitter| *jitter > Span::default()),
+            until,
+            description: fields.string("description", Self::LONGEST_DESCRIPTION),
+        };
+        if has_cron == has_every {
+            return spec;
+        }
+        if let (Some(every), Some(jitter)) = (spec.every, spec.jitter)
+            && jitter > every
+        {
+            fields.fault(
+                "jitter",
+                format!("must be at most `every`, which is {every}"),
+            );
+        }
+        let timing = match Timing::of(&spec) {
+            // Nothing can be said of a field that is at fault already.
+            _ if (has_cron && spec.cron.is_none()) || (has_every && spec.every.is_none()) => {
+                return spec;
+            }
+            Ok(timing) => timing,
+            Err(faults) => {
+                for (name, message) in faults {
+                    fields.fault(name, message);
+                }
+                return spec;
+            }
+        };
+        match (timing.after(now).next(), spec.until) {
+            (None, _) => fields.fault("cron", "never comes: no year has such a day"),
+            (Some(next), Some(until)) if next.at > until && until > now => fields.fault(
+                "until",
+                format!("is before the first fire time, which is {}", next.at),
+            ),
+            _ => {}
+        }
+        spec
+    }
+
+    /// Whether both have the same fire times.
+    pub fn fires_with(&self, other: &Self) -> bool {
+        let of = |spec: &Self| {
+            (
+                spec.cron.clone(),
+                spec.timezone.clone(),
+                spec.every,
+                spec.dst,
+            )
+        };
+        of(self) == of(other)
+    }
+}

@@ -1,0 +1,194 @@
+//! The fire times of a schedule: by cron in the time of a place, or at every multiple of a duration.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use sha2::{Digest, Sha256};
+
+use super::spec::{Dst, ScheduleSpec};
+use crate::{
+    cron::{Cron, LONGEST_SHIFT, WallTime},
+    time::{Span, Timestamp},
+};
+
+/// A fire time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FireTime {
+    pub at: Timestamp,
+    /// The clock jumps over it, and the schedule leaves such times out: `at` is where it would be after the jump.
+    pub is_left_out: bool,
+}
+
+/// When a schedule fires.
+#[derive(Clone, Debug)]
+pub enum Timing {
+    Cron(Cron, Dst),
+    /// At every multiple of it since 1970, in UTC: so all instances agree, and a schedule that is put again keeps its times.
+    Every(Span),
+}
+
+impl Timing {
+    /// Or what is wrong: each fault as the name of the field, and a message.
+    pub fn of(spec: &ScheduleSpec) -> Result<Self, Vec<(&'static str, String)>> {
+        match (&spec.cron, spec.every) {
+            (Some(cron), None) => Ok(Self::Cron(Cron::read(cron, &spec.timezone)?, spec.dst)),
+            (None, Some(every)) if every >= Span::from_millis(1) => Ok(Self::Every(every)),
+            _ => Err(vec![("cron", "give `cron` or `every`".to_owned())]),
+        }
+    }
+
+    /// Those after this time, in order, each once.
+    pub fn after(&self, from: Timestamp) -> Box<dyn Iterator<Item = FireTime> + '_> {
+        match self {
+            Timing::Cron(cron, dst) => Box::new(CronTimes::new(cron, *dst, from)),
+            Timing::Every(every) => {
+                let every = every.as_millis();
+                let first = from.as_millis().div_euclid(every).checked_add(1);
+                let mut next = first.and_then(|count| count.checked_mul(every));
+                Box::new(std::iter::from_fn(move || {
+                    let at = next?;
+                    next = at.checked_add(every);
+                    Some(FireTime {
+                        at: Timestamp::from_millis(at),
+                        is_left_out: false,
+                    })
+                }))
+            }
+        }
+    }
+
+    /// The last `most` of those after `from` up to `until`, and whether there are more before them. What that costs does
+    /// not grow with how many there are.
+    pub fn last(&self, from: Timestamp, until: Timestamp, most: usize) -> (Vec<FireTime>, bool) {
+        let first_window = match self {
+            Timing::Cron(..) => Span::from_secs(60),
+            Timing::Every(every) => *every,
+        };
+        let count = u32::try_from(most).unwrap_or(u32::MAX).saturating_add(1);
+        let mut window = first_window.saturating_mul(count).as_millis().max(1);
+        loop {
+            let begin = until.as_millis().saturating_sub(window);
+            let begin = Timestamp::from_millis(begin).max(from);
+            let mut found = VecDeque::new();
+            for fire in self.after(begin).take_while(|fire| fire.at <= until) {
+                found.push_back(fire);
+                if found.len() > most + 1 {
+                    found.pop_front();
+                }
+            }
+            if begin == from || found.len() > most {
+                let is_more = found.len() > most;
+                if is_more {
+                    found.pop_front();
+                }
+                return (found.into(), is_more);
+            }
+            window = window.saturating_mul(8);
+        }
+    }
+
+    /// RFC 3339 with the offset of the place; `None` of `every`.
+    pub fn local(&self, at: Timestamp) -> Option<String> {
+        match self {
+            Timing::Cron(cron, _) => cron.local(at),
+            Timing::Every(_) => None,
+        }
+    }
+}
+
+/// How much later than its fire time a run begins: the same whenever it is asked for.
+pub fn jitter(schedule: &str, at: Timestamp, jitter: Option<Span>) -> Span {
+    let Some(most) = jitter.map(Span::as_millis).filter(|most| *most > 0) else {
+        return Span::default();
+    };
+    let mut hash = Sha256::new();
+    hash.update(schedule.as_bytes());
+    hash.update(at.as_millis().to_be_bytes());
+    let mut number = [0; 8];
+    number.copy_from_slice(&hash.finalize()[..8]);
+    Span::from_millis(u64::from_be_bytes(number) % most.unsigned_abs())
+}
+
+/// Times on the wall are in the order of the wall. Where the clock changes, moments are in another, and some are equal.
+struct CronTimes<'c, I> {
+    cron: &'c Cron,
+    dst: Dst,
+    after: Timestamp,
+    times: I,
+    /// What was read and is not returned yet; whether it is left out.
+    pending: BTreeMap<Timestamp, bool>,
+    /// The moment of the last time on the wall that was read.
+    latest: Option<Timestamp>,
+    is_done: bool,
+}
+
+impl<'c> CronTimes<'c, ()> {
+    fn new(cron: &'c Cron, dst: Dst, after: Timestamp) -> impl Iterator<Item = FireTime> + 'c {
+        let shift = match cron.changes_near(after) {
+            true => LONGEST_SHIFT.as_millis(),
+            false => 0,
+        };
+        let from = Timestamp::from_millis(after.as_millis().saturating_sub(shift));
+        CronTimes {
+            cron,
+            dst,
+            after,
+            times: cron.wall_times(from),
+            pending: BTreeMap::new(),
+            latest: None,
+            is_done: false,
+        }
+    }
+}
+
+impl<I: Iterator<Item = WallTime>> CronTimes<'_, I> {
+    fn read(&mut self) {
+        let Some(time) = self.times.next() else {
+            self.is_done = true;
+            return;
+        };
+        self.latest = Some(time.first());
+        match time {
+            WallTime::Once(at) => self.add(at, false),
+            WallTime::Skipped(at) => self.add(at, self.dst == Dst::Skip),
+            WallTime::Twice(first, second) => {
+                self.add(first, false);
+                if self.dst == Dst::Both {
+                    self.add(second, false);
+                }
+            }
+        }
+    }
+
+    /// Where one that is left out meets one that is not, it fires.
+    fn add(&mut self, at: Timestamp, is_left_out: bool) {
+        let known = self.pending.entry(at).or_insert(is_left_out);
+        *known &= is_left_out;
+    }
+
+    /// Whether nothing that is still to be read comes before it.
+    fn is_certain(&self, at: Timestamp) -> bool {
+        let Some(latest) = self.latest.filter(|_| !self.is_done) else {
+            return true;
+        };
+        latest >= at + LONGEST_SHIFT || (latest >= at && !self.cron.changes_near(at))
+    }
+}
+
+impl<I: Iterator<Item = WallTime>> Iterator for CronTimes<'_, I> {
+    type Item = FireTime;
+
+    fn next(&mut self) -> Option<FireTime> {
+        loop {
+            match self.pending.first_key_value() {
+                Some((&at, &is_left_out)) if self.is_certain(at) => {
+                    self.pending.remove(&at);
+                    if at > self.after {
+                        return Some(FireTime { at, is_left_out });
+                    }
+                }
+                None if self.is_done => return None,
+                _ => self.read(),
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! A look at a schedule, and what follows from it. What is decided is saved before anything is submitted, so that the instance that
+//! looks next goes on where this one was killed.
+
+use std::{sync::LazyLock, time::Duration};
+
+use metrics::{Histogram, Unit, counter, describe_counter, describe_histogram, histogram};
+use tracing::{debug, info, warn};
+
+use crate::{
+    api::{App, tasks::submit_run},
+    domain::{Actor, Begun, Command, RunState, ScheduleLook, ScheduleRun, TaskId, Timestamp},
+    store::{Apply, CommandError, ScheduleRecord, ScheduleSave, StoreError},
+};
+
+/// How often a look is repeated because another instance has changed the schedule meanwhile.
+const TRIES: u32 = 5;
+
+static LATENESS: LazyLock<Histogram> = LazyLock::new(|| {
+    describe_counter!(
+        "provost_schedule_runs_total",
+        "Runs of schedules whose task was submitted or could not be submitted, by state and source"
+    );
+    describe_counter!(
+        "provost_schedule_skipped_total",
+        "Fire times of schedules that were left out, by reason"
+    );
+    describe_histogram!(
+        "provost_schedule_lateness_seconds",
+        Unit::Seconds,
+        "Time from a fire time, with its jitter, to the submission of its task"
+    );
+    histogram!("provost_schedule_lateness_seconds")
+});
+
+/// Looks at a schedule once, and submits the tasks that are to begin. Safe to do at several instances at once.
+pub async fn fire(app: &App, name: &str) -> Result<(), StoreError> {
+    for _ in 0..TRIES {
+        let Some(record) = app.store.housekeeping.schedule(name).await? else {
+            return Ok(());
+        };
+        let Some((record, look)) = look(app, record).await? else {
+            continue;
+        };
+        note(name, &look);
+        for (task, fire_time) in &look.cancel {
+            cancel(app, name, *task, *fire_time).await?;
+        }
+        if !look.begin.is_empty() {
+            begin(app, record, look.begin).await?;
+        }
+        return Ok(());
+    }
+    debug!(
+        schedule = name,
+        "a schedule is changed by others; another look comes"
+    );
+    Ok(())
+}
+
+/// `None` where another instance has changed the schedule meanwhile.
+async fn look(
+    app: &App,
+    mut record: ScheduleRecord,
+) -> Result<Option<(ScheduleRecord, ScheduleLook)>, StoreError> {
+    let mut rule = record.rule()?;
+    let between_looks = app.config.supervisor.interval.saturating_mul(2);
+    rule.missed_after = rule.missed_after.max(between_looks);
+    let reader = &app.store.housekeeping;
+    let running = reader.unended(&record.state.running).await?;
+    let now = reader.now().await?;
+    let was_failing = record.state.failing.is_some();
+    let look = record
+        .state
+        .look(&rule, now, |task| running.contains(&task));
+    record.next_at = look.next_at;
+    let save = ScheduleSave {
+        record: record.clone(),
+        runs: look.records.values().cloned().collect(),
+        was_failing,
+    };
+    if !app.store.save_schedule(save).await? {
+        return Ok(None);
+    }
+    record.version += 1;
+    Ok(Some((record, look)))
+}
+
+fn note(name: &str, look: &ScheduleLook) {
+    LazyLock::force(&LATENESS);
+    if look.is_stepped_back {
+        warn!(
+            schedule = name,
+            "the clock of the store was set back; the schedule goes on from here, and no fire time has a second task"
+        );
+    }
+    for (reason, count) in &look.skipped {
+        info!(
+            schedule = name,
+            reason = reason.as_str(),
+            count,
+            "fire times are left out"
+        );
+        counter!("provost_schedule_skipped_total", "reason" => reason.as_str()).increment(*count);
+    }
+}
+
+async fn cancel(
+    app: &App,
+    name: &str,
+    task: TaskId,
+    fire_time: Timestamp,
+) -> Result<(), StoreError> {
+    let reason = format!("replaced by the run of schedule {name} for {fire_time}");
+    let apply = Apply {
+        task,
+        command: Command::Cancel {
+            reason: Some(reason),
+        },
+        by: Actor::scheduler(app.instance.as_str()),
+        if_version: None,
+        idempotency: None,
+    };
+    match app.store.apply(apply).await {
+        Err(CommandError::Store(error)) if !error.is_of_one_task() => Err(error),
+        // It is being cancelled or undone already, or has ended; the run waits for its end.
+        Err(error) => {
+            debug!(schedule = name, %task, %error, "a task is not cancelled for the next run");
+            Ok(())
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Submits the tasks of runs, and records what came of it.
+async fn begin(
+    app: &App,
+    mut record: ScheduleRecord,
+    runs: Vec<ScheduleRun>,
+) -> Result<(), StoreError> {
+    let name = record.name.clone();
+    let mut begun = Vec::with_capacity(runs.len());
+    let mut has_failed = false;
+    for run in &runs {
+        match submit_run(app, &record, run).await {
+            Ok(result) => begun.push((run.number, result)),
+            Err(problem) => {
+                let (fire_time, reason) = (run.fire_time, problem.detail());
+                warn!(schedule = %name, %fire_time, reason, "a task cannot be submitted now; it is submitted again");
+                has_failed = true;
+                // It would be the same for the others.
+                break;
+            }
+        }
+    }
+    for _ in 0..TRIES {
+        let rule = record.rule()?;
+        let now = app.store.housekeeping.now().await?;
+        let was_failing = record.state.failing.is_some();
+        let begun = begun.iter().cloned();
+        let done = begun
+            .filter_map(|(number, begun): (u64, Begun)| record.state.begun(number, begun, now));
+        let done: Vec<ScheduleRun> = done.collect();
+        record.next_at = record.state.next_look(&rule, now, has_failed);
+        let save = ScheduleSave {
+            record: record.clone(),
+            runs: done.clone(),
+            was_failing,
+        };
+        if app.store.save_schedule(save).await? {
+            done.iter().for_each(|run| note_run(&name, run));
+            return Ok(());
+        }
+        match app.store.housekeeping.schedule(&name).await? {
+            Some(now) => record = now,
+            None => return Ok(()),
+        }
+    }
+    // The next look finds the same runs, and their tasks by their keys.
+    Ok(())
+}
+
+fn note_run(name: &str, run: &ScheduleRun) {
+    let (state, source) = (run.state.as_str(), run.source.as_str());
+    counter!("provost_schedule_runs_total", "state" => state, "source" => source).increment(1);
+    let fire_time = run.fire_time;
+    match run.state {
+        RunState::Started => {
+            let task = run.task.map(|task| task.to_string());
+            info!(schedule = name, %fire_time, source, task, "a schedule has submitted its task");
+            let late = run
+                .started_at
+                .map_or(Duration::ZERO, |at| at.since(run.starts_at));
+            LATENESS.record(late);
+        }
+        _ => {
+            let reason = run.reason.as_deref();
+            warn!(schedule = name, %fire_time, source, state, reason, "a run of a schedule has no task");
+        }
+    }
+}
