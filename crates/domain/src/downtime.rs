@@ -95,7 +95,32 @@ impl DowntimeSpec {
         let mut options = ParseOptions::default();
         // What is found are the times on a clock on the wall; where that hangs is decided here.
         options.fallback_timezone_option = FallbackTimezoneOption::UTC;
-        cronexpr::parse_crontab_with(&self.cron, options).map_err(|_| form.to_owned())
+        cronexpr::parse_crontab_with(&self.cron, options).map_err(|_| {
+            let at_fault = self.fields_at_fault(options);
+            match at_fault.is_empty() {
+                true => form.to_owned(),
+                false => format!("{} cannot be read; it {form}", at_fault.join(", and ")),
+            }
+        })
+    }
+
+    /// Those of the five fields that are wrong wherever they stand: with all others left open.
+    fn fields_at_fault(&self, options: ParseOptions) -> Vec<String> {
+        const NAMES: [&str; 5] = [
+            "minute",
+            "hour",
+            "day of the month",
+            "month",
+            "day of the week",
+        ];
+        let fields = self.cron.split_whitespace().zip(NAMES).enumerate();
+        let wrong = fields.filter_map(|(at, (given, name))| {
+            let mut alone = ["*"; 5];
+            alone[at] = given;
+            let alone = cronexpr::parse_crontab_with(&alone.join(" "), options);
+            alone.is_err().then(|| format!("the {name} {given:?}"))
+        });
+        wrong.collect()
     }
 
     fn zone(&self) -> Result<TimeZone, jiff::Error> {
@@ -265,6 +290,20 @@ mod tests {
         let window = downtimes.holds_at(at("2026-01-11T02:00:00Z")).unwrap();
         assert_eq!(window.start, at("2026-01-11T01:00:00Z"));
         assert_eq!(window.end, at("2026-01-11T03:00:00Z"));
+    }
+
+    #[test]
+    fn the_fields_of_a_cron_that_cannot_be_read_are_named() {
+        let wrong = |cron: &str| spec(cron, "1h", "UTC").faults()[0].1.clone();
+        let message = wrong("61 2 * * SUNDAE");
+        assert!(
+            message.starts_with(
+                "the minute \"61\", and the day of the week \"SUNDAE\" cannot be read; it must be five fields"
+            ),
+            "{message}"
+        );
+        assert!(wrong("0 24 * * *").starts_with("the hour \"24\" cannot"));
+        assert!(wrong("0 2 * *").starts_with("must be five fields"));
     }
 
     #[test]
