@@ -187,6 +187,94 @@ async fn a_few_canaries_close_it_or_open_it_again() {
         assert_eq!(agent(provost.api()).await["in_flight"], 3);
         // The one that is left of the first two says nothing any more.
         gate.let_through(1);
+        until(json!(2), || async {
+            agent(provost.api()).await["in_flight"].clone()
+        })
+        .await;
+        assert_eq!(states(provost.api()).await, ["half_open"]);
+        gate.let_through(2);
+        until_states(provost.api(), &["closed"]).await;
+        gate.open();
+        all_processed(provost.api(), &ids).await;
+        assert!(alerts(&provost, "open").await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn only_the_sick_endpoint_is_left_out() {
+    let provost = Provost::start().await;
+    let (service, healthy) = (Service::sick().await, Remote::quick().await);
+    register(provost.api(), &[&service.remote, &healthy], breaker()).await;
+    let ids = submit(provost.api(), 40).await;
+    all_processed(provost.api(), &ids).await;
+    until_states(provost.api(), &["open", "closed"]).await;
+    let made = service.remote.count();
+    assert!((4..=8).contains(&made), "{made}");
+    let ids = submit(provost.api(), 20).await;
+    all_processed(provost.api(), &ids).await;
+    assert_eq!(service.remote.count(), made);
+    // One alert says which.
+    let raised = alerts(&provost, "open").await;
+    let message = raised[0]["message"].as_str().unwrap();
+    assert!(message.contains(&service.remote.url()), "{message}");
+}
+
+#[tokio::test]
+async fn its_alert_names_the_endpoints_that_are_open() {
+    for setup in setups().await {
+        let (one, two) = (Service::sick().await, Service::sick().await);
+        two.recover();
+        let provost = setup.start().await;
+        register(provost.api(), &[&one.remote, &two.remote], breaker()).await;
+        let said = || async {
+            let open = alerts(&provost, "open").await;
+            let messages = open.iter().filter_map(|alert| alert["message"].as_str());
+            let message = messages.collect::<Vec<_>>().join("; ");
+            let named = [&one, &two].map(|service| message.contains(&service.remote.url()));
+            (open.len(), named)
+        };
+        // Four calls at an endpoint open its breaker.
+        submit(provost.api(), 30).await;
+        until((1, [true, false]), said).await;
+        two.sick.store(true, Ordering::SeqCst);
+        submit(provost.api(), 30).await;
+        until((1, [true, true]), said).await;
+        one.recover();
+        two.recover();
+        operate(provost.api(), "reset").await;
+        until((0, [false, false]), said).await;
+    }
+}
+
+#[tokio::test]
+async fn what_kept_a_step_waiting_is_in_its_history_and_how_a_service_recovers_is_shown() {
+    for setup in setups().await {
+        // Sick, then well for two canaries, and then it takes its time.
+        let (left, gate) = (Arc::new(AtomicUsize::new(0)), Gate::closed());
+        let (well, slow) = (left.clone(), gate.clone());
+        let is_sick = Arc::new(AtomicBool::new(true));
+        let sick = is_sick.clone();
+        let remote = Remote::with(move |_| {
+            if sick.load(Ordering::SeqCst) {
+                return Act::status(503);
+            }
+            let one_less = |left: usize| left.checked_sub(1);
+            match well.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less) {
+                Ok(_) => Act::Ok(json!({})),
+                Err(_) => slow.then(json!({})),
+            }
+        });
+        let remote = remote.await;
+        let provost = setup.start().await;
+        let mut spec = breaker();
+        spec["open_for"] = json!("500ms");
+        register(provost.api(), &[&remote], spec).await;
+        let ids = submit(provost.api(), 12).await;
+        until_states(provost.api(), &["open"]).await;
+        left.store(2, Ordering::SeqCst);
+        is_sick.store(false, Ordering::SeqCst);
+        until_states(provost.api(), &["closed"]).await;
+        let endpoint = || async { agent(provost.api()).await["endpoints"][0].clone() };
         let is_recovering = || async { endpoint().await["slow_start"].is_number() };
         until(true, is_recovering).await;
         let mut waiting = Value::Null;
