@@ -155,19 +155,23 @@ impl Bulkhead {
 
     /// How many calls may be in flight now.
     fn most(&self) -> u32 {
-        let max = self.max.load(Ordering::Relaxed).min(self.slots.most());
+        let slots = self.most_slots();
         match self.max_open.load(Ordering::Relaxed) {
-            UNLIMITED => max,
-            most => max.min(most.saturating_sub(self.open.load(Ordering::Relaxed))),
+            UNLIMITED => slots,
+            most => slots.min(most.saturating_sub(self.open.load(Ordering::Relaxed))),
         }
+    }
+
+    /// The same, however many replies are awaited.
+    fn most_slots(&self) -> u32 {
+        self.max.load(Ordering::Relaxed).min(self.slots.most())
     }
 
     /// The limit on replies that are awaited, where it and no other stops the next call.
     pub fn blocking_limit(&self) -> Option<u32> {
         let in_flight = self.in_flight();
-        let max = self.max.load(Ordering::Relaxed);
-        let limit = self.max_open.load(Ordering::Relaxed);
-        (in_flight < max && in_flight >= self.most()).then_some(limit)
+        let is_blocking = in_flight < self.most_slots() && in_flight >= self.most();
+        is_blocking.then(|| self.max_open.load(Ordering::Relaxed))
     }
 
     /// The rate limit, where it and not the number of slots stops the next call.
@@ -392,6 +396,21 @@ mod tests {
         assert_eq!(bulkhead.free(), 0);
         bulkhead.limit_open(None);
         assert_eq!(bulkhead.free(), 10);
+    }
+
+    #[test]
+    fn only_a_limit_on_replies_counts_as_one() {
+        let (bulkhead, _) = bulkhead(10);
+        bulkhead.slots.configure(Some(2), false);
+        let (_first, second) = (bulkhead.try_take().unwrap(), bulkhead.try_take().unwrap());
+        assert!(bulkhead.try_take().is_none());
+        assert_eq!(bulkhead.blocking_limit(), None, "it has none");
+        bulkhead.limit_open(Some(5));
+        bulkhead.counted_open(0);
+        assert_eq!(bulkhead.blocking_limit(), None, "slots are fewer");
+        second.release();
+        bulkhead.counted_open(4);
+        assert_eq!(bulkhead.blocking_limit(), Some(5));
     }
 
     #[test]

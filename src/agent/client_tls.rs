@@ -9,7 +9,7 @@ use rustls::{
 };
 
 use super::connector::root_cause;
-use crate::domain::TlsVersion;
+use crate::domain::{AgentSpec, AuthSpec, TextOrSecret, TlsVersion};
 
 /// The texts of a specification, with its secrets put in.
 #[derive(Clone, PartialEq, Default)]
@@ -68,6 +68,34 @@ pub(super) fn client_tls(texts: &TlsTexts) -> Result<ClientTls, String> {
         config,
         server_name: server_name.transpose()?,
     })
+}
+
+/// What is wrong with the certificates of an agent that are no secrets, by the pointer of the field: only here can they be
+/// read.
+pub fn certificate_faults(spec: &AgentSpec) -> Vec<(String, String)> {
+    super::install_crypto();
+    let of_token = match &spec.auth {
+        Some(AuthSpec::OAuth2(oauth)) => oauth.tls.as_ref(),
+        _ => None,
+    };
+    let both = [("/tls", spec.tls.as_ref()), ("/auth/oauth2/tls", of_token)];
+    let mut faults = Vec::new();
+    for (pointer, tls) in both {
+        let Some(tls) = tls else {
+            continue;
+        };
+        if let Some(TextOrSecret::Text(pem)) = &tls.ca
+            && let Err(message) = roots(pem)
+        {
+            faults.push((format!("{pointer}/ca"), message));
+        }
+        if let Some(TextOrSecret::Text(pem)) = &tls.certificate
+            && let Err(message) = certificates(pem, "tls.certificate")
+        {
+            faults.push((format!("{pointer}/certificate"), message));
+        }
+    }
+    faults
 }
 
 fn roots(pem: &str) -> Result<RootCertStore, String> {
@@ -129,6 +157,20 @@ mod tests {
             assert!(found.contains(expected), "{found}");
             assert!(!found.contains(hint), "{found}");
         }
+        let spec = |ca: &str| -> AgentSpec {
+            serde_json::from_value(serde_json::json!({ "endpoints": [], "tls": { "ca": ca },
+                "auth": { "oauth2": { "token_url": "https://a", "client_id": "b", "client_secret": { "secret": "c" },
+                    "tls": { "certificate": ca } } } }))
+            .unwrap()
+        };
+        assert_eq!(certificate_faults(&spec(&certificate)), []);
+        let damaged = certificate.replace("MII", "AAA");
+        let faults = certificate_faults(&spec(&damaged));
+        assert_eq!(faults[0].0, "/tls/ca", "{faults:?}");
+        let no_base64 = "-----BEGIN CERTIFICATE-----\n-\n-----END CERTIFICATE-----";
+        let faults = certificate_faults(&spec(no_base64)).into_iter();
+        let pointers: Vec<_> = faults.map(|(pointer, _)| pointer).collect();
+        assert_eq!(pointers, ["/tls/ca", "/auth/oauth2/tls/certificate"]);
         let unnamed = TlsTexts {
             server_name: Some("..".to_owned()),
             ..texts(&certificate, None)

@@ -19,8 +19,8 @@ use crate::{
     domain::{
         AdaptedLimit, AdaptiveLimit, AgentName, AgentSpec, Blocked, BreakerState, CallSample,
         CallWindow, ControlChange, DowntimeWindow, Downtimes, Endpoint, EndpointState, InstanceId,
-        LONGEST_THROTTLE, LoadSample, Observation, Pause, RateLimitSpec, SlowStart, Span, Throttle,
-        Timestamp, may_eject, reason_to_open_all,
+        LONGEST_THROTTLE, LoadSample, Observation, PastStop, Pause, RateLimitSpec, SlowStart,
+        SlowStartLimit, Span, Throttle, Timestamp, may_eject, reason_to_open_all,
     },
     store::ControlRecord,
 };
@@ -126,6 +126,23 @@ impl Stopped {
             },
         }
     }
+
+    /// For the history, once it is over.
+    fn in_words(&self) -> String {
+        match self {
+            Self::Paused(pause) => match &pause.reason {
+                Some(reason) => format!("it was paused by {}: {reason}", pause.by),
+                None => format!("it was paused by {}", pause.by),
+            },
+            Self::Breaker { reason, .. } => format!("its breaker was open: {reason}"),
+            Self::Unhealthy { reason, .. } => format!("its checks failed: {reason}"),
+            Self::Throttled(throttle) => {
+                format!("its service asked for that: {}", throttle.reason)
+            }
+            Self::Rate(limit) => format!("its rate was used up: {}", limit.rate),
+            Self::Secret(message) => message.clone(),
+        }
+    }
 }
 
 pub(super) struct Guard {
@@ -135,6 +152,9 @@ pub(super) struct Guard {
     reports: Arc<Reports>,
     start: Instant,
     is_paused: AtomicBool,
+    /// Whether no calls were made for a while, and are made again: most agents need no look at `last_stop`.
+    has_resumed: AtomicBool,
+    last_stop: Mutex<Option<Arc<PastStop>>>,
     state: Mutex<GuardState>,
 }
 
@@ -153,6 +173,8 @@ struct GuardState {
     is_throttled: bool,
     /// Until then, by what this process learned itself.
     throttled_until: Option<Instant>,
+    /// Why no call is made now.
+    stop: Option<Stopped>,
     endpoints: Vec<GuardedEndpoint>,
 }
 
@@ -331,7 +353,7 @@ impl GuardState {
             breakers: self.spec.breaker.is_some(),
             ejections: self.spec.ejection.is_some(),
             checks: self.spec.health.is_some(),
-            limits: self.spec.adaptive.is_some(),
+            limits: self.spec.watches_calls(),
         }
     }
 
@@ -389,6 +411,23 @@ impl GuardState {
         }
     }
 
+    /// Why no call can be made at all.
+    fn stopped(&self) -> Option<Stopped> {
+        if let Some(pause) = &self.pause {
+            return Some(Stopped::Paused(pause.clone()));
+        }
+        if let Some(throttle) = &self.record.control.throttle
+            && self.is_throttled
+        {
+            return Some(Stopped::Throttled(throttle.clone()));
+        }
+        let takes_calls = |endpoint: &GuardedEndpoint| endpoint.position.takes_calls();
+        if self.endpoints.is_empty() || self.endpoints.iter().any(takes_calls) {
+            return None;
+        }
+        Some(self.unavailable())
+    }
+
     /// Why no endpoint takes calls.
     fn unavailable(&self) -> Stopped {
         let now = self.now();
@@ -431,11 +470,13 @@ impl GuardState {
     }
 
     /// Sets what each endpoint may take. Returns what all may take together.
-    fn recount(&self) -> u32 {
+    fn recount(&self, agent: &AgentName) -> u32 {
         let canaries = self.canaries();
         let each = self.endpoints.iter().map(|endpoint| {
             let most = endpoint.most(canaries);
-            endpoint.allowed.store(most, Ordering::Relaxed);
+            if endpoint.allowed.swap(most, Ordering::Relaxed) != most && self.shown().limits {
+                meters::show_limit(agent, &endpoint.spec.url, most);
+            }
             most
         });
         let sum = each.fold(0u32, u32::saturating_add);
@@ -464,6 +505,8 @@ impl Guard {
             reports,
             start: Instant::now(),
             is_paused: AtomicBool::new(false),
+            has_resumed: AtomicBool::new(false),
+            last_stop: Mutex::default(),
             state: Mutex::default(),
         }
     }
@@ -517,7 +560,7 @@ impl Guard {
             ended.clear(&self.agent, &endpoint.spec.url);
         }
         self.show(&state);
-        self.resize(&state);
+        self.resize(&mut state);
     }
 
     /// The count that the calls of an endpoint are limited by.
@@ -645,8 +688,25 @@ impl Guard {
         state.endpoints = endpoints;
     }
 
-    fn resize(&self, state: &GuardState) {
-        self.bulkhead.resize(state.recount());
+    fn resize(&self, state: &mut GuardState) {
+        let most = state.recount(&self.agent);
+        let is_stopped = state.pause.is_some() || (most == 0 && !state.endpoints.is_empty());
+        if is_stopped {
+            let why = state.stopped();
+            // What this process has just seen is in the record later.
+            state.stop = why.or(state.stop.take());
+        } else if let Some(stop) = state.stop.take() {
+            let (until, why) = (state.now(), stop.in_words());
+            *self.last_stop.lock() = Some(Arc::new(PastStop { until, why }));
+            self.has_resumed.store(true, Ordering::Release);
+        }
+        self.bulkhead.resize(most);
+    }
+
+    /// Why no call was made until a moment, if there was such a time since this process knows the agent.
+    pub fn past_stop(&self) -> Option<Arc<PastStop>> {
+        let has_resumed = self.has_resumed.load(Ordering::Acquire);
+        has_resumed.then(|| self.last_stop.lock().clone())?
     }
 
     fn show(&self, state: &GuardState) {
@@ -664,8 +724,9 @@ impl Guard {
                 let is_unhealthy = matches!(endpoint.state, EndpointState::Unhealthy(_));
                 meters::show_check(&self.agent, url, !is_unhealthy);
             }
-            if let Some(adaptive) = &endpoint.adaptive {
-                meters::show_limit(&self.agent, url, adaptive.limit());
+            if state.shown().limits {
+                let most = endpoint.most(state.canaries());
+                meters::show_limit(&self.agent, url, most);
             }
         }
     }
@@ -684,6 +745,35 @@ impl Guard {
         let limits = state.endpoints.iter();
         let limits = limits.filter_map(|endpoint| endpoint.adaptive.clone());
         Some(limits.collect())
+    }
+
+    /// How many calls each endpoint may get that has just recovered, as it is listed in the specification.
+    pub fn slow_starts(&self) -> Vec<Option<u32>> {
+        let state = self.state.lock();
+        let canaries = state.canaries();
+        let most = |endpoint: &GuardedEndpoint| {
+            let slow_start = endpoint.slow_start?;
+            let most = slow_start.most(canaries).min(endpoint.spec.max_in_flight);
+            endpoint.position.takes_calls().then_some(most)
+        };
+        state.endpoints.iter().map(most).collect()
+    }
+
+    /// The limit that keeps calls from beginning, if endpoints have just recovered and nothing else does.
+    pub fn slow_start_limit(&self) -> Option<SlowStartLimit> {
+        let state = self.state.lock();
+        let canaries = state.canaries();
+        let open = state.endpoints.iter();
+        let open = open.filter(|endpoint| endpoint.position.takes_calls());
+        if !open.clone().any(|endpoint| endpoint.slow_start.is_some()) {
+            return None;
+        }
+        let limit = open.clone().map(|endpoint| endpoint.most(canaries));
+        let limit = limit.fold(0u32, u32::saturating_add);
+        let most = open.map(|endpoint| endpoint.spec.max_in_flight);
+        let most = most.fold(0u32, u32::saturating_add);
+        let is_lowest = limit < most && limit <= self.bulkhead.slots.most();
+        is_lowest.then_some(SlowStartLimit { limit, most })
     }
 
     /// The limit that keeps calls from beginning, if the agent is adaptive and nothing else does.
@@ -743,20 +833,7 @@ impl Guard {
 
     /// Why no call can be made at all.
     pub fn stopped(&self) -> Option<Stopped> {
-        let state = self.state.lock();
-        if let Some(pause) = &state.pause {
-            return Some(Stopped::Paused(pause.clone()));
-        }
-        if let Some(throttle) = &state.record.control.throttle
-            && state.is_throttled
-        {
-            return Some(Stopped::Throttled(throttle.clone()));
-        }
-        let takes_calls = |endpoint: &GuardedEndpoint| endpoint.position.takes_calls();
-        if state.endpoints.is_empty() || state.endpoints.iter().any(takes_calls) {
-            return None;
-        }
-        Some(state.unavailable())
+        self.state.lock().stopped()
     }
 
     /// A response asked for no call in so long.
@@ -769,7 +846,7 @@ impl Guard {
         state.throttled_until = Some(until);
         state.is_throttled = true;
         meters::show_throttle(&self.agent, true);
-        self.resize(&state);
+        self.resize(&mut state);
         self.reports.add(BreakerReport {
             agent: self.agent.clone(),
             change: ControlChange::Throttle {
@@ -891,7 +968,6 @@ impl Guard {
         if limit < before {
             debug!(agent = %self.agent, endpoint = %url, limit, reason = adaptive.reason(), "limit of calls in flight has fallen");
         }
-        meters::show_limit(&self.agent, url, limit);
         self.resize(state);
     }
 

@@ -61,6 +61,10 @@ enum Http2Fault {
         "the service does not speak HTTP/2 at this address ({0}): give one where it does, or remove `http_version` from the agent"
     )]
     NotSpoken(String),
+    #[error(
+        "the service wants a certificate of the client: give the agent `tls.certificate` and `tls.key`"
+    )]
+    NoCertificate,
     #[error("the service requires HTTP/1.1: remove `http_version` from the agent")]
     NotWanted,
     #[error("the service did not begin to process the call ({0})")]
@@ -292,7 +296,7 @@ async fn opened(
             return Err(Http2Fault::NotOffered(chosen).into());
         }
     }
-    let not_spoken = |error: &h2::Error| Http2Fault::NotSpoken(root_cause(error));
+    let not_spoken = |error: &h2::Error| ended_at_once(root_cause(error));
     let handshake = client::Builder::new()
         .enable_push(false)
         .initial_max_send_streams(0)
@@ -311,10 +315,19 @@ async fn opened(
         }
         ended = &mut connection => {
             let why = ended.err().map_or("it hung up".to_owned(), |error| root_cause(&error));
-            return Err(Http2Fault::NotSpoken(why).into());
+            return Err(ended_at_once(why));
         }
     }
     Ok((sender, connection, ping_pong))
+}
+
+/// Why a connection ended before a call. What TLS says, such as that a certificate is wanted, is no matter of HTTP/2.
+fn ended_at_once(why: String) -> BoxError {
+    match why.contains("fatal alert") {
+        true if why.contains("CertificateRequired") => Http2Fault::NoCertificate.into(),
+        true => why.into(),
+        false => Http2Fault::NotSpoken(why).into(),
+    }
 }
 
 /// Reads and writes, until the connection has ended, is dead, or has had no calls for long.

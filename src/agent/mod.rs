@@ -46,6 +46,7 @@ mod transport;
 pub use address::{AddressPolicy, OwnAddresses};
 pub use capacity::Slot;
 pub use check::{CheckRequest, ShownExchange};
+pub use client_tls::certificate_faults;
 pub use guard::{BreakerReport, RecordSource, Stopped};
 pub use health_check::CheckResult;
 pub use http::install_crypto;

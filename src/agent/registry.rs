@@ -32,8 +32,9 @@ use super::{
 use crate::{
     domain::{
         AdaptedLimit, AdaptiveLimit, AgentCheck, AgentMode, AgentName, AgentSpec, DowntimeWindow,
-        ETag, Endpoint, EndpointState, HttpVersion, LaneRule, Pause, SecretSubject, SlotGrant,
-        SlotNeed, Timestamp, UnusableSecret, UnusableSecrets,
+        ETag, Endpoint, EndpointState, HttpVersion, LaneRule, PastStop, Pause, RetryBudgetUse,
+        SecretSubject, SlotGrant, SlotNeed, SlowStartLimit, Timestamp, UnusableSecret,
+        UnusableSecrets,
     },
     store::ControlRecord,
 };
@@ -207,6 +208,21 @@ impl Agent {
         self.guard.limits()
     }
 
+    /// How many calls each of its endpoints may get that has just recovered.
+    pub fn slow_starts(&self) -> Vec<Option<u32>> {
+        self.guard.slow_starts()
+    }
+
+    /// The limit that keeps its calls from beginning, if endpoints have just recovered.
+    pub fn slow_start_limit(&self) -> Option<SlowStartLimit> {
+        self.guard.slow_start_limit()
+    }
+
+    /// Its retries of late, if they have a budget.
+    pub fn retry_budget(&self) -> Option<RetryBudgetUse> {
+        self.wire.budget.as_ref().map(|budget| budget.in_use())
+    }
+
     /// The limit that keeps its calls from beginning, if it is adaptive.
     pub fn adapted_limit(&self) -> Option<AdaptedLimit> {
         self.guard.adapted_limit()
@@ -348,6 +364,11 @@ impl Agents {
         let registered = self.registered.load();
         let agent = registered.get(name)?;
         agent.has_secrets().then(|| agent.try_take())?
+    }
+
+    /// Why the agent was not called until a moment, if there was such a time.
+    pub fn past_stop(&self, name: &AgentName) -> Option<Arc<PastStop>> {
+        self.registered.load().get(name)?.guard.past_stop()
     }
 
     /// A secret is another one: agents that waited for it are called.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::domain::{RetryBudget, RetrySpec, RetryWait};
+use crate::domain::{RetryBudget, RetryBudgetUse, RetrySpec, RetryWait};
 pub(super) use crate::domain::{retry_after, retry_wait};
 
 /// The retry budget of an agent in this process.
@@ -35,6 +35,10 @@ impl AgentRetryBudget {
         };
         let mut budget = self.budget.lock();
         budget.reserve(percent, backoff, self.millis(), rand::random())
+    }
+
+    pub fn in_use(&self) -> RetryBudgetUse {
+        self.budget.lock().in_use(self.millis())
     }
 
     fn millis(&self) -> u64 {

@@ -63,6 +63,29 @@ impl ThrottleView {
     }
 }
 
+/// What the retry budget of an agent lets this instance do.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RetryBudgetStatus)]
+pub struct RetryBudgetView {
+    /// Calls of this instance in the last ten seconds, of which so many percent may be retries as `budget_percent` says.
+    #[schema(example = 1200)]
+    calls: u64,
+    /// How long a retry that is wanted now waits for those before it.
+    #[schema(value_type = DurationSchema, example = "4s")]
+    parked_for: Span,
+}
+
+impl RetryBudgetView {
+    /// `None` if the agent has no budget.
+    pub fn of(agent: &Agent) -> Option<Self> {
+        let in_use = agent.retry_budget()?;
+        Some(Self {
+            calls: in_use.calls,
+            parked_for: in_use.parked_for.into(),
+        })
+    }
+}
+
 /// The breaker of one endpoint.
 #[derive(Serialize, ToSchema)]
 #[schema(as = BreakerStatus)]
@@ -160,6 +183,10 @@ pub struct EndpointView {
     /// Calls of this instance that are in flight there.
     #[schema(example = 2)]
     in_flight: u32,
+    /// Only while it has just recovered: how many calls of this instance may be in flight there. It grows while they succeed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = 6)]
+    slow_start: Option<u32>,
     /// Only if the agent is adaptive: how many calls of this instance may be in flight there.
     #[serde(skip_serializing_if = "Option::is_none")]
     adaptive: Option<AdaptiveLimitView>,
@@ -257,13 +284,15 @@ impl EndpointView {
         let spec = agent.spec();
         let drains = spec.endpoints.iter().any(|endpoint| endpoint.drain);
         let limits = agent.limits();
-        if spec.ejection.is_none() && spec.health.is_none() && limits.is_none() && !drains {
+        if !spec.watches_calls() && !drains {
             return None;
         }
+        let mut slow_starts = agent.slow_starts().into_iter();
         let mut limits = limits.iter().flatten();
         let endpoints = agent.spec().endpoints.iter().zip(agent.endpoints());
         let views = endpoints.map(|(endpoint, (state, in_flight))| Self {
             in_flight,
+            slow_start: slow_starts.next().flatten(),
             adaptive: limits.next().map(AdaptiveLimitView::new),
             ..Self::new(&endpoint.url, state)
         });
@@ -279,6 +308,7 @@ impl EndpointView {
             since: None,
             until: None,
             in_flight: 0,
+            slow_start: None,
             adaptive: None,
             left: None,
         };

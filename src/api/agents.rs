@@ -16,7 +16,7 @@ use super::{
     App, Problem,
     agent_access::{self, AuthBody, SecretRefBody, SecretView, TextOrSecretBody, TlsBody},
     agent_lanes::{self, FairnessBody, KeyLimitBody, LaneView, WorkflowStepsView},
-    agent_status::{BreakerView, EndpointView, PauseView, ThrottleView},
+    agent_status::{BreakerView, EndpointView, PauseView, RetryBudgetView, ThrottleView},
     extract::{
         IfTagged, JsonBody, NamePath, PageQuery, PlainName, Query, RegistrationHeaders, plain_name,
     },
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::api::openapi::words::{AgentModeSchema, DurationSchema, HttpVersionSchema};
 use crate::{
-    agent::Agent,
+    agent::{Agent, certificate_faults},
     domain::{
         AdaptiveSpec, AgentMode, AgentName, AgentSpec, BreakerSpec, DowntimeSpec, ETag,
         EjectionSpec, Endpoint, FieldFault, Fields, HealthSpec, RATE_FORMS, RateLimitSpec,
@@ -335,11 +335,14 @@ pub struct AgentView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 32)]
     breakers: Option<Vec<BreakerView>>,
-    /// Only if it is adaptive, its endpoints can be ejected or are checked, or one is drained: which of them take new calls, and
-    /// how many, in the order of `spec`.
+    /// Only if it has a breaker or is adaptive, its endpoints can be ejected or are checked, or one is drained: which of them
+    /// take new calls, and how many, in the order of `spec`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 32)]
     endpoints: Option<Vec<EndpointView>>,
+    /// Only if its retries have a budget.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_budget: Option<RetryBudgetView>,
     /// Only where a single agent with `max_in_flight` is read, and other instances may call it: the slots that each
     /// instance holds. Together they are never more than `max_in_flight`, once it has come down to that.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -467,6 +470,7 @@ impl AgentView {
             throttle: ThrottleView::of(agent),
             breakers: BreakerView::all(agent),
             endpoints: EndpointView::all(agent),
+            retry_budget: RetryBudgetView::of(agent),
             ..Self::new(app, agent.name(), agent.spec(), agent.in_flight())
         }
     }
@@ -492,6 +496,7 @@ impl AgentView {
             throttle: None,
             breakers: None,
             endpoints: None,
+            retry_budget: None,
             check: None,
             slots: None,
             lanes: None,
@@ -765,7 +770,9 @@ async fn put(
     let name = AgentName::new(name);
     must_be_ours(&app, &name)?;
     let spec = read(&body).map_err(Problem::invalid)?;
-    let refused = app.agents.secret_faults(&name, &spec).into_iter();
+    let mut refused = app.agents.secret_faults(&name, &spec);
+    refused.extend(certificate_faults(&spec));
+    let refused = refused.into_iter();
     let refused = refused.map(|(pointer, message)| FieldFault::new(pointer, message));
     let refused: Vec<_> = refused.collect();
     if !refused.is_empty() {
@@ -782,6 +789,7 @@ async fn put(
         throttle: known.as_deref().and_then(ThrottleView::of),
         breakers: known.as_deref().and_then(BreakerView::all),
         endpoints: known.as_deref().and_then(EndpointView::all),
+        retry_budget: known.as_deref().and_then(RetryBudgetView::of),
         check: LastCheckView::of(&app, &name),
         ..AgentView::new(&app, &name, &spec, in_flight)
     };

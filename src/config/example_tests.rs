@@ -10,7 +10,9 @@ use super::{
     load,
     settings::{LISTS, SETTINGS},
 };
-use crate::domain::{AgentMode, AgentSpec, BreakerSpec, EjectionSpec, HealthSpec, RetrySpec};
+use crate::domain::{
+    AgentMode, AgentSpec, BreakerSpec, EjectionSpec, HealthSpec, HttpVersion, RetrySpec,
+};
 
 const EXAMPLE: &str = include_str!("../../provost.toml.example");
 
@@ -106,6 +108,7 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
         downtime,
         auth,
         tls,
+        http_version,
         ..
     } = config.agents.remove("payments").unwrap();
     assert_eq!(config.agents.remove("video").unwrap().mode, AgentMode::Pull);
@@ -116,6 +119,7 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
     assert_eq!(limits[0].max_in_flight, Some(5));
     assert_eq!(fairness.unwrap().weights["acme"], 3);
     assert!(headers.contains_key("x-tenant") && auth.is_some() && tls.is_some());
+    assert_eq!(http_version, Some(HttpVersion::Http2));
     assert_eq!(downtime[0].reason.as_deref(), Some("maintenance"));
     let secret = config.secrets.remove(0);
     assert!(secret.file.is_some() && secret.env.is_none());

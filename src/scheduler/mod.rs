@@ -42,8 +42,8 @@ use self::{
 use crate::{
     agent::Agents,
     domain::{
-        Actor, AgentMode, AgentName, Attempt, Call, InstanceId, LaneRule, Span, StepRef, Timestamp,
-        WorkerName,
+        Actor, AgentMode, AgentName, Attempt, Call, InstanceId, LaneRule, PastStop, Span, StepRef,
+        Timestamp, WorkerName,
     },
     instance::LocalLease,
     store::{Dispatch, LocalScheduler, SlotPermit, Store, StoreError},
@@ -315,6 +315,10 @@ impl LocalScheduler for Local {
 
     fn lane_rule(&self, agent: &AgentName) -> Option<Arc<LaneRule>> {
         self.agents.lane_rule(agent)
+    }
+
+    fn past_stop(&self, agent: &AgentName) -> Option<Arc<PastStop>> {
+        self.agents.past_stop(agent)
     }
 
     fn lane_freed(&self, agent: &AgentName) {

@@ -10,8 +10,8 @@ use super::{
     statement::Statement,
 };
 use crate::domain::{
-    AgentControl, AgentName, AgentSpec, AlertKind, ControlChange, ControlledBy, InstanceId, Sender,
-    breaker_alert_subject, breaker_open, endpoint_unhealthy, health_alert_subject,
+    AgentControl, AgentName, AgentSpec, AlertKind, ControlAlertChange, ControlChange, ControlledBy,
+    InstanceId, Sender, control_alert, control_alert_subject,
 };
 
 const ALL: &str = "SELECT agent, version, control FROM agent_controls";
@@ -91,7 +91,8 @@ pub(super) async fn change(
             is_changed: false,
         });
     }
-    let record = save(tx, agent, &before, control, sender).await?;
+    let endpoints = request.spec.endpoints.len();
+    let record = save(tx, agent, &before, control, endpoints, sender).await?;
     Ok(ControlResponse {
         record,
         is_changed: true,
@@ -111,7 +112,8 @@ pub(super) async fn respecified(
     };
     let mut control = before.control.clone();
     if control.forget_strangers(spec) {
-        save(tx, agent, &before, control, sender).await?;
+        let endpoints = spec.endpoints.len();
+        save(tx, agent, &before, control, endpoints, sender).await?;
     }
     Ok(())
 }
@@ -125,7 +127,8 @@ pub(super) async fn forget(
     let row = tx.fetch_first(Statement::new(OF_ONE).bind(agent)).await?;
     match row.as_ref().map(record).transpose()? {
         Some(before) if !before.control.is_empty() => {
-            save(tx, agent, &before, AgentControl::default(), sender).await?;
+            let none = AgentControl::default();
+            save(tx, agent, &before, none, 0, sender).await?;
         }
         _ => {}
     }
@@ -137,6 +140,7 @@ async fn save(
     agent: &AgentName,
     before: &ControlRecord,
     control: AgentControl,
+    endpoints: usize,
     sender: &Sender,
 ) -> Result<ControlRecord, StoreError> {
     let json = serde_json::to_string(&control).map_err(corrupt)?;
@@ -148,37 +152,23 @@ async fn save(
         let reason = format!("the control of agent {agent} was changed meanwhile");
         return Err(StoreError::Retryable(reason));
     }
-    for (kind, was, is) in [
-        (
-            AlertKind::BreakerOpen,
-            before.control.is_any_open(),
-            control.is_any_open(),
-        ),
-        (
-            AlertKind::EndpointUnhealthy,
-            before.control.is_any_unhealthy(),
-            control.is_any_unhealthy(),
-        ),
-    ] {
-        match (was, is) {
-            (false, true) => {
-                let id = Uuid::now_v7();
-                let alert = match kind {
-                    AlertKind::BreakerOpen => breaker_open(id, agent, &control, tx.now()),
-                    _ => endpoint_unhealthy(id, agent, &control, tx.now()),
-                };
-                tx.raise_alert(&alert, None, sender).await?;
+    let version = before.version + 1;
+    for kind in [AlertKind::BreakerOpen, AlertKind::EndpointUnhealthy] {
+        let Some(change) = control.alert_change(&before.control, kind) else {
+            continue;
+        };
+        let alert = control_alert(kind, Uuid::now_v7(), agent, &control, endpoints, tx.now());
+        match change {
+            ControlAlertChange::Raise => tx.raise_alert(&alert, None, sender).await?,
+            ControlAlertChange::Reword { has_grown } => {
+                let heard = has_grown.then_some(version);
+                tx.reword_alert(kind, &alert, heard, sender).await?;
             }
-            (true, false) => {
-                let subject = match kind {
-                    AlertKind::BreakerOpen => breaker_alert_subject(agent),
-                    _ => health_alert_subject(agent),
-                };
+            ControlAlertChange::Close => {
+                let subject = control_alert_subject(agent, kind);
                 tx.close_alert_of(kind, &subject, sender).await?;
             }
-            _ => {}
         }
     }
-    let version = before.version + 1;
     Ok(ControlRecord { version, control })
 }

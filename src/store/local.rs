@@ -6,7 +6,8 @@ use std::{any::Any, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use crate::domain::{
-    Actor, AgentName, Attempt, Call, Claimant, InstanceId, LaneRule, StepRef, Timestamp, WorkerName,
+    Actor, AgentName, Attempt, Call, Claimant, InstanceId, LaneRule, PastStop, StepRef, Timestamp,
+    WorkerName,
 };
 
 /// A slot for one step of an agent; freed when dropped.
@@ -85,6 +86,10 @@ pub trait LocalScheduler: Send + Sync + 'static {
     }
     /// How the queue of an agent is divided, if it is.
     fn lane_rule(&self, _agent: &AgentName) -> Option<Arc<LaneRule>> {
+        None
+    }
+    /// Why the agent was not called until a moment, if there was such a time.
+    fn past_stop(&self, _agent: &AgentName) -> Option<Arc<PastStop>> {
         None
     }
     /// A step of the agent has ended, and another of its lane may begin.

@@ -26,8 +26,8 @@ pub use queues::{next_message, queue_head};
 
 use super::{MessageId, StoreError, Transaction, rows::Columns, statement::Statement};
 use crate::domain::{
-    AlertKind, DeliveryPolicy, Destination, DestinationFailure, InstanceId, MessageAction,
-    MessageAttempt, ReceiverName, ReleaseReason, Sender, Timestamp,
+    AlertKind, AlertNotice, DeliveryPolicy, Destination, DestinationFailure, InstanceId,
+    MessageAction, MessageAttempt, ReceiverName, ReleaseReason, Sender, Timestamp,
 };
 
 /// The claim of a queue: until it ends, only this instance tries the queue's first message.
@@ -153,6 +153,17 @@ impl Transaction<'_> {
         sender: &Sender,
     ) -> Result<(), StoreError> {
         alerts::close_of_kind(self, kind, subject, sender).await
+    }
+
+    /// The alert has another message, if it is open. `version`: where webhooks hear of that, larger each time.
+    pub async fn reword_alert(
+        &mut self,
+        kind: AlertKind,
+        alert: &AlertNotice,
+        version: Option<u64>,
+        sender: &Sender,
+    ) -> Result<(), StoreError> {
+        alerts::reword(self, kind, alert, version, sender).await
     }
 
     /// Releases queues, then claims others for `by` until `until`.

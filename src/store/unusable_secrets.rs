@@ -24,9 +24,6 @@ const CHANGE: &str = r#"
 UPDATE unusable_secrets SET version = version + 1, reports = $2 WHERE version = $1"#;
 
 /// Relies on alerts_unclosed_of_receiver.
-const REWORD: &str = r#"
-UPDATE alerts SET message = $3 WHERE receiver = $1 AND state <> 'closed' AND kind = $2"#;
-
 impl Reader {
     /// Whether instances that are gone have left something in the record.
     pub async fn has_stale_secret_reports(&self) -> Result<bool, StoreError> {
@@ -80,11 +77,8 @@ pub(super) async fn change(
                 tx.raise_alert(&alert, None, sender).await?;
             }
             SecretAlertChange::Reword(subject, message) => {
-                let reword = Statement::new(REWORD)
-                    .bind(&subject.alert_subject())
-                    .bind(kind.as_str())
-                    .bind(message);
-                tx.execute(reword).await?;
+                let alert = secret_unusable(Uuid::now_v7(), &subject, &message, now);
+                tx.reword_alert(kind, &alert, None, sender).await?;
             }
             SecretAlertChange::Close(subject) => {
                 tx.close_alert_of(kind, &subject.alert_subject(), sender)

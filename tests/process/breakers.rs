@@ -220,6 +220,102 @@ async fn only_the_sick_endpoint_is_left_out() {
 }
 
 #[tokio::test]
+async fn its_alert_names_the_endpoints_that_are_open() {
+    for setup in setups().await {
+        let (one, two) = (Service::sick().await, Service::sick().await);
+        two.recover();
+        let provost = setup.start().await;
+        register(provost.api(), &[&one.remote, &two.remote], breaker()).await;
+        let said = || async {
+            let open = alerts(&provost, "open").await;
+            let messages = open.iter().filter_map(|alert| alert["message"].as_str());
+            let message = messages.collect::<Vec<_>>().join("; ");
+            let named = [&one, &two].map(|service| message.contains(&service.remote.url()));
+            (open.len(), named)
+        };
+        // Four calls at an endpoint open its breaker.
+        submit(provost.api(), 30).await;
+        until((1, [true, false]), said).await;
+        two.sick.store(true, Ordering::SeqCst);
+        submit(provost.api(), 30).await;
+        until((1, [true, true]), said).await;
+        one.recover();
+        two.recover();
+        operate(provost.api(), "reset").await;
+        until((0, [false, false]), said).await;
+    }
+}
+
+#[tokio::test]
+async fn what_kept_a_step_waiting_is_in_its_history_and_how_a_service_recovers_is_shown() {
+    for setup in setups().await {
+        // Sick, then well for two canaries, and then it takes its time.
+        let (left, gate) = (Arc::new(AtomicUsize::new(0)), Gate::closed());
+        let (well, slow) = (left.clone(), gate.clone());
+        let is_sick = Arc::new(AtomicBool::new(true));
+        let sick = is_sick.clone();
+        let remote = Remote::with(move |_| {
+            if sick.load(Ordering::SeqCst) {
+                return Act::status(503);
+            }
+            let one_less = |left: usize| left.checked_sub(1);
+            match well.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less) {
+                Ok(_) => Act::Ok(json!({})),
+                Err(_) => slow.then(json!({})),
+            }
+        });
+        let remote = remote.await;
+        let provost = setup.start().await;
+        let mut spec = breaker();
+        spec["open_for"] = json!("500ms");
+        register(provost.api(), &[&remote], spec).await;
+        let ids = submit(provost.api(), 12).await;
+        until_states(provost.api(), &["open"]).await;
+        left.store(2, Ordering::SeqCst);
+        is_sick.store(false, Ordering::SeqCst);
+        until_states(provost.api(), &["closed"]).await;
+        let endpoint = || async { agent(provost.api()).await["endpoints"][0].clone() };
+        let is_recovering = || async { endpoint().await["slow_start"].is_number() };
+        until(true, is_recovering).await;
+        let mut waiting = Value::Null;
+        for id in &ids {
+            let task = provost.task(id).await;
+            let blocked = &step(&task, "charge")["blocked_by"];
+            if blocked["reason"] == "capacity" {
+                waiting = blocked.clone();
+            }
+        }
+        let limit = &waiting["slow_start"];
+        let growing = 2..4;
+        assert!(
+            growing.contains(&limit["limit"].as_u64().unwrap()),
+            "{limit}"
+        );
+        assert_eq!(limit["most"], 4);
+        gate.open();
+        all_processed(provost.api(), &ids).await;
+        let mut explained = 0;
+        for id in &ids {
+            let history = provost
+                .get(&format!("/v1/tasks/{id}/history"))
+                .await
+                .expect(200);
+            let events = history["items"].as_array().unwrap().iter();
+            let claims = events.filter(|event| event["type"] == "step.claimed");
+            let reasons = claims.filter_map(|claim| claim["reason"].as_str());
+            explained += reasons
+                .filter(|reason| reason.contains("its breaker was open: "))
+                .count();
+        }
+        assert!(explained >= ids.len(), "{explained}");
+        until(json!(null), || async {
+            endpoint().await["slow_start"].clone()
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn slow_calls_open_it_too() {
     let gate = Gate::closed();
     let slow = gate.clone();

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::harness::{Act, Api, Provost, Remote, new_database, setups, until};
+use crate::harness::{Act, Api, Gate, Provost, Remote, new_database, setups, until};
 
 /// A service that takes a while for each call, and counts how many it has at once.
 struct Counting {
@@ -84,6 +84,29 @@ async fn no_more_calls_are_in_flight_than_the_agent_takes() {
         let id = provost.submit(&charges(40)).await;
         assert_eq!(provost.settled(&id).await["state"], "processed");
         assert!(service.most() > 3);
+    }
+}
+
+#[tokio::test]
+async fn a_step_beyond_the_limit_waits_for_capacity() {
+    for setup in setups().await {
+        let gate = Gate::closed();
+        let held = gate.clone();
+        let remote = Remote::with(move |_| held.then(json!({}))).await;
+        let provost = setup.start().await;
+        let spec = json!({ "endpoints": [{ "url": remote.url() }], "max_in_flight": 2 });
+        provost.put("/v1/agents/payments", &spec).await.expect(201);
+        let id = provost.submit(&charges(3)).await;
+        remote.requests(2).await;
+        let reason = || async {
+            let task = provost.task(&id).await;
+            let steps = task["steps"].as_array().unwrap().iter();
+            let blocked = steps.filter_map(|step| step["blocked_by"]["reason"].as_str());
+            blocked.collect::<Vec<_>>().join(", ")
+        };
+        until("capacity".to_owned(), reason).await;
+        gate.open();
+        assert_eq!(provost.settled(&id).await["state"], "processed");
     }
 }
 

@@ -189,6 +189,17 @@ pub enum Observation {
     Failing { reason: String },
 }
 
+/// What becomes of an alert of an agent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ControlAlertChange {
+    Raise,
+    /// `has_grown`: webhooks hear of it, because the trouble has grown.
+    Reword {
+        has_grown: bool,
+    },
+    Close,
+}
+
 /// Who changes a control, and when.
 #[derive(Clone, Copy, Debug)]
 pub struct ControlledBy<'a> {
@@ -235,16 +246,32 @@ impl AgentControl {
         }
     }
 
-    /// Whether no call goes to some endpoint because of what was seen there.
-    pub fn is_any_open(&self) -> bool {
-        let states = self.breakers.values().map(|breaker| &breaker.state);
-        states
-            .into_iter()
-            .any(|state| !matches!(state, BreakerState::ForcedClosed))
+    /// The endpoints that an alert of this kind is about, each with the reason.
+    fn alerted(&self, kind: AlertKind) -> BTreeMap<&str, &str> {
+        match kind {
+            AlertKind::BreakerOpen => { self.breakers.iter() }
+                .filter(|(_, breaker)| breaker.state != BreakerState::ForcedClosed)
+                .map(|(url, breaker)| (url.as_str(), breaker.reason.as_str()))
+                .collect(),
+            AlertKind::EndpointUnhealthy => { self.unhealthy.iter() }
+                .map(|(url, known)| (url.as_str(), known.reason.as_str()))
+                .collect(),
+            _ => BTreeMap::new(),
+        }
     }
 
-    pub fn is_any_unhealthy(&self) -> bool {
-        !self.unhealthy.is_empty()
+    /// What becomes of the agent's alert of this kind, now that the control is another one. It names the endpoints, so it
+    /// changes with them, but not with their reasons: each look at a service that is down would be another one.
+    pub fn alert_change(&self, before: &Self, kind: AlertKind) -> Option<ControlAlertChange> {
+        let (was, is) = (before.alerted(kind), self.alerted(kind));
+        match (was.is_empty(), is.is_empty()) {
+            (true, false) => Some(ControlAlertChange::Raise),
+            (false, true) => Some(ControlAlertChange::Close),
+            _ if was.keys().eq(is.keys()) => None,
+            _ => Some(ControlAlertChange::Reword {
+                has_grown: is.keys().any(|url| !was.contains_key(url)),
+            }),
+        }
     }
 
     /// When it is to be looked at again: a pause, throttle or ejection ends, or an endpoint may be probed.
@@ -498,57 +525,40 @@ impl Breaker {
     }
 }
 
-/// Under which the alert of an agent's breakers is open at most once. No configured receiver and no origin has such a
-/// name.
-pub fn breaker_alert_subject(agent: &AgentName) -> ReceiverName {
-    ReceiverName::new(format!("agent:{agent}"))
+/// Under which an alert of an agent is open at most once. No configured receiver and no origin has such a name.
+pub fn control_alert_subject(agent: &AgentName, kind: AlertKind) -> ReceiverName {
+    ReceiverName::new(match kind {
+        AlertKind::EndpointUnhealthy => format!("health:{agent}"),
+        _ => format!("agent:{agent}"),
+    })
 }
 
-/// The same for the alert of its health checks.
-pub fn health_alert_subject(agent: &AgentName) -> ReceiverName {
-    ReceiverName::new(format!("health:{agent}"))
-}
-
-/// The alert of an agent's breakers: one, however many endpoints it has.
-pub fn breaker_open(
+/// The alert of an agent's breakers, or of endpoints that fail their checks: one, however many these are. `of`: how many
+/// endpoints the agent has.
+pub fn control_alert(
+    kind: AlertKind,
     id: Uuid,
     agent: &AgentName,
     control: &AgentControl,
+    of: usize,
     at: Timestamp,
 ) -> AlertNotice {
-    let open = control.breakers.iter();
-    let open = open.filter(|(_, breaker)| breaker.state != BreakerState::ForcedClosed);
-    let open: Vec<_> = open
-        .map(|(url, breaker)| format!("{url} ({})", breaker.reason))
+    let alerted = control.alerted(kind);
+    let named: Vec<_> = { alerted.iter() }
+        .map(|(url, reason)| format!("{url} ({reason})"))
         .collect();
+    let what = match kind {
+        AlertKind::EndpointUnhealthy => "the checks fail",
+        _ => "the breakers are open",
+    };
     let message = format!(
-        "the breaker of agent {agent} is open, so it gets no steps until a few calls have shown that it is well: {}",
-        open.join(", ")
+        "agent {agent}: {what} at {} of {of} endpoints, which get no steps: {}",
+        alerted.len(),
+        named.join(", ")
     );
     AlertNotice {
-        receiver: Some(breaker_alert_subject(agent)),
-        ..AlertNotice::raised(id, AlertKind::BreakerOpen.as_str(), &message, at)
-    }
-}
-
-/// The alert of an agent's endpoints that fail their checks: one, however many these are.
-pub fn endpoint_unhealthy(
-    id: Uuid,
-    agent: &AgentName,
-    control: &AgentControl,
-    at: Timestamp,
-) -> AlertNotice {
-    let unhealthy = control.unhealthy.iter();
-    let unhealthy: Vec<_> = unhealthy
-        .map(|(url, unhealthy)| format!("{url} ({})", unhealthy.reason))
-        .collect();
-    let message = format!(
-        "the checks of agent {agent} fail at endpoints, which get no calls: {}",
-        unhealthy.join(", ")
-    );
-    AlertNotice {
-        receiver: Some(health_alert_subject(agent)),
-        ..AlertNotice::raised(id, AlertKind::EndpointUnhealthy.as_str(), &message, at)
+        receiver: Some(control_alert_subject(agent, kind)),
+        ..AlertNotice::raised(id, kind.as_str(), &message, at)
     }
 }
 

@@ -176,7 +176,8 @@ impl Sender {
     ) -> Vec<Message> {
         let kind = match alert.closed_at {
             Some(_) => CLOSED,
-            None if version > 0 && alert.cause.is_some() => UPDATED,
+            // The version of one about a step is that of its task.
+            None if version > 0 && (alert.cause.is_some() || alert.task.is_none()) => UPDATED,
             None => RAISED,
         };
         // A webhook that cannot be reached gets no message about that.

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::{
     adaptive::AdaptedLimit,
+    breaker::SlowStartLimit,
     definition::StepWork,
     ids::{AgentName, InstanceId, StepIndex, StepName, WorkflowName},
     step::{StepState, StepStatus},
@@ -56,6 +57,9 @@ pub enum Blocked {
         /// Its agent is `adaptive`, and its limit is lower than the most.
         #[serde(skip_serializing_if = "Option::is_none")]
         adaptive: Option<AdaptedLimit>,
+        /// Endpoints of its agent have just recovered, and get few calls at first.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        slow_start: Option<SlowStartLimit>,
     },
     /// It is in the queue of an agent with the mode `pull`, and no worker has fetched it yet.
     Worker {
@@ -197,6 +201,7 @@ impl Task {
                 ahead: None,
                 ahead_is_at_least: false,
                 adaptive: None,
+                slow_start: None,
             }),
             StepState::Processing { complete_by, .. } if self.waits_for_event(index) => {
                 let until = complete_by;

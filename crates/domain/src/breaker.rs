@@ -208,6 +208,15 @@ pub fn reason_to_open_all<'w>(
     Some(format!("{} at all endpoints", reason??))
 }
 
+/// The limit of all endpoints of an agent together, while some have just recovered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct SlowStartLimit {
+    /// The most calls that this instance may have in flight now.
+    pub limit: u32,
+    /// How far it grows while calls succeed.
+    pub most: u32,
+}
+
 /// After a breaker has closed: the calls under way may grow from its canaries to as many as ever.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SlowStart {

@@ -123,5 +123,30 @@ fn parse(cron: &str) -> Result<Crontab, String> {
     let mut options = ParseOptions::default();
     // What is found are the times on a clock on the wall; where that hangs is decided here.
     options.fallback_timezone_option = FallbackTimezoneOption::UTC;
-    cronexpr::parse_crontab_with(cron, options).map_err(|_| form.to_owned())
+    cronexpr::parse_crontab_with(cron, options).map_err(|_| {
+        let at_fault = fields_at_fault(cron, options);
+        match at_fault.is_empty() {
+            true => form.to_owned(),
+            false => format!("{} cannot be read; it {form}", at_fault.join(", and ")),
+        }
+    })
+}
+
+/// Those of the five fields that are wrong wherever they stand: with all others left open.
+fn fields_at_fault(cron: &str, options: ParseOptions) -> Vec<String> {
+    const NAMES: [&str; 5] = [
+        "minute",
+        "hour",
+        "day of the month",
+        "month",
+        "day of the week",
+    ];
+    let fields = cron.split_whitespace().zip(NAMES).enumerate();
+    let wrong = fields.filter_map(|(at, (given, name))| {
+        let mut alone = ["*"; 5];
+        alone[at] = given;
+        let alone = cronexpr::parse_crontab_with(&alone.join(" "), options);
+        alone.is_err().then(|| format!("the {name} {given:?}"))
+    });
+    wrong.collect()
 }

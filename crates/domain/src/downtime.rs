@@ -221,6 +221,20 @@ mod tests {
     }
 
     #[test]
+    fn the_fields_of_a_cron_that_cannot_be_read_are_named() {
+        let wrong = |cron: &str| spec(cron, "1h", "UTC").faults()[0].1.clone();
+        let message = wrong("61 2 * * SUNDAE");
+        assert!(
+            message.starts_with(
+                "the minute \"61\", and the day of the week \"SUNDAE\" cannot be read; it must be five fields"
+            ),
+            "{message}"
+        );
+        assert!(wrong("0 24 * * *").starts_with("the hour \"24\" cannot"));
+        assert!(wrong("0 2 * *").starts_with("must be five fields"));
+    }
+
+    #[test]
     fn the_clock_on_the_wall_decides_over_both_of_its_changes() {
         // Berlin goes from two to three on 2026-03-29, and from three to two on 2026-10-25.
         let daily = spec("30 2 * * *", "1h", "Europe/Berlin");

@@ -52,6 +52,7 @@ mod memory;
 mod message;
 mod nearest;
 mod open_reply;
+mod past_stop;
 mod payload;
 mod payload_schema;
 mod policy;
@@ -98,9 +99,9 @@ pub use agent_check::{
     CheckVerdict, CheckedCall, CheckedStep, DroppedAnswer, KeptFinding, LateArrival, judge,
 };
 pub use agent_control::{
-    AgentControl, Breaker, BreakerAction, BreakerState, ControlChange, ControlledBy,
-    LONGEST_THROTTLE, Observation, Pause, Throttle, breaker_alert_subject, breaker_open,
-    endpoint_unhealthy, health_alert_subject,
+    AgentControl, Breaker, BreakerAction, BreakerState, ControlAlertChange, ControlChange,
+    ControlledBy, LONGEST_THROTTLE, Observation, Pause, Throttle, control_alert,
+    control_alert_subject,
 };
 pub use agent_spec::{AgentMode, AgentSpec, Endpoint, RetrySpec, ZONE_FORM, is_zone};
 pub use alert::{AlertChange, AlertKind};
@@ -115,7 +116,9 @@ pub use ask::{
 pub use ask_message::{ASK_EVENT, AskNotice};
 pub use backoff::{Backoff, idle, jittered};
 pub use blocked::Blocked;
-pub use breaker::{BreakerSpec, CallSample, CallWindow, SlowStart, reason_to_open_all};
+pub use breaker::{
+    BreakerSpec, CallSample, CallWindow, SlowStart, SlowStartLimit, reason_to_open_all,
+};
 pub use broker_alert::{BROKER_ALERT_AFTER, alert_subject, broker_unreachable};
 pub use bulk::BulkAction;
 pub use call::{Call, CallBody, CallOutcome, Purpose};
@@ -174,6 +177,7 @@ pub use open_reply::{
     AcceptedReply, OpenReply, PollState, Progress, ReplyDigest, ReplyLog, SavedReplies, Signal,
     StepHolder,
 };
+pub use past_stop::PastStop;
 pub use payload::Payload;
 pub use payload_schema::{LONGEST_SCHEMA, PayloadSchema, SchemaOwner};
 pub use prediction::{
@@ -188,7 +192,7 @@ pub use rate_limit::{RATE_FORMS, Rate, RateBucket, RateLimitSpec, read_rate};
 pub use reply_to::{KnownReceivers, REPLIES, ReplyQueue, ReplyTo};
 pub use reply_token::ReplyKey;
 pub use retention::{Keep, KeepRule, Retention};
-pub use retry_budget::{RetryBudget, RetryWait};
+pub use retry_budget::{RetryBudget, RetryBudgetUse, RetryWait};
 pub use retry_wait::{retry_after, retry_wait};
 pub use schedule::{
     Begun, CatchUp, Dst, FIRE_TIME_LABEL, FireTime, KEPT_RUNS, MISSED_AFTER, MOST_BACKFILLED,

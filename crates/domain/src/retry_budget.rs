@@ -58,6 +58,15 @@ impl RetryBudget {
         self.latest = second;
     }
 
+    pub fn in_use(&mut self, millis: u64) -> RetryBudgetUse {
+        self.forget(millis);
+        let parked = (self.next / 1000).saturating_sub(millis);
+        RetryBudgetUse {
+            calls: self.seconds.iter().sum(),
+            parked_for: Duration::from_millis(parked.min(LONGEST_PARKED)),
+        }
+    }
+
     /// Lets one retry begin after `backoff`, and parks it as long as the others take `percent` of all calls. `chance` is
     /// drawn from 0 to 1.
     pub fn reserve(
@@ -86,6 +95,15 @@ impl RetryBudget {
             parked: Duration::from_millis(parked),
         }
     }
+}
+
+/// What is used of a budget.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RetryBudgetUse {
+    /// In the last ten seconds.
+    pub calls: u64,
+    /// How long a retry would be parked that is wanted now.
+    pub parked_for: Duration,
 }
 
 fn millis_of(time: Duration) -> u64 {
@@ -128,6 +146,22 @@ mod tests {
         budget.add_call(5);
         let parked: Vec<u64> = (0..4).map(|_| reserve(&mut budget, 5)).collect();
         assert_eq!(parked, [0, 900, 1900, 2900]);
+        let parked_for = Duration::from_secs(4);
+        assert_eq!(
+            budget.in_use(5),
+            RetryBudgetUse {
+                calls: 1,
+                parked_for
+            }
+        );
+        let parked_for = Duration::ZERO;
+        assert_eq!(
+            budget.in_use(20_000),
+            RetryBudgetUse {
+                calls: 0,
+                parked_for
+            }
+        );
     }
 
     #[test]

@@ -371,6 +371,19 @@ pub struct AdaptedLimitSchema {
     message: Option<String>,
 }
 
+/// The limit of calls in flight while endpoints of an agent have just recovered.
+#[derive(ToSchema)]
+#[schema(as = SlowStartLimit)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct SlowStartLimitSchema {
+    /// The most calls that the instance which returned this response may have in flight now.
+    #[schema(example = 6)]
+    limit: u32,
+    /// How far it grows while calls succeed.
+    #[schema(example = 64)]
+    most: u32,
+}
+
 /// `blocked_by` of a step.
 #[derive(ToSchema)]
 #[schema(as = Blocked)]
@@ -449,6 +462,8 @@ pub enum BlockedSchema {
         ahead_is_at_least: bool,
         /// Only if its agent is `adaptive`, and its limit is lower than the most.
         adaptive: Option<AdaptedLimitSchema>,
+        /// Only while endpoints of its agent have just recovered.
+        slow_start: Option<SlowStartLimitSchema>,
     },
     /// It is in the queue of an agent with the mode `pull`, and no worker has fetched it yet.
     #[schema(title = "BlockedByWorker")]
@@ -749,8 +764,8 @@ mod tests {
     use crate::domain::{
         Accepted, Actor, AdaptedLimit, AgentName, AlertNotice, AtRisk, AwaitedKey, Blocked,
         CallOutcome, Claimant, Command, Details, Draft, Effect, Fault, FaultKind, InstanceId,
-        Limits, OnConflict, Payload, Policies, Priority, ReplyTo, StepIndex, StepName, Task,
-        TaskId, TaskView, Timestamp, parse_steps,
+        Limits, OnConflict, Payload, Policies, Priority, ReplyTo, SlowStartLimit, StepIndex,
+        StepName, Task, TaskId, TaskView, Timestamp, parse_steps,
     };
 
     const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
@@ -995,6 +1010,8 @@ mod tests {
             message: Some("fell from 9 to 6".to_owned()),
         };
         describes::<AdaptedLimitSchema>(&[json_of(&limit)]);
+        let recovering = SlowStartLimit { limit: 6, most: 64 };
+        describes::<SlowStartLimitSchema>(&[json_of(&recovering)]);
         let all = [
             Blocked::Steps {
                 steps: vec![step.clone()],
@@ -1012,6 +1029,7 @@ mod tests {
                 ahead: None,
                 ahead_is_at_least: false,
                 adaptive: Some(limit.clone()),
+                slow_start: Some(recovering),
             },
             Blocked::Worker {
                 agent: agent.clone(),

@@ -174,8 +174,12 @@ fn explain(app: &App, steps: &mut [StepView<'_>]) {
     let mode = |agent: &AgentName| app.agents.get(agent).map(|agent| agent.spec().mode);
     let limit = |agent: &AgentName| app.agents.get(agent)?.blocking_limit();
     let adapted = |agent: &AgentName| app.agents.get(agent)?.adapted_limit();
+    let recovering = |agent: &AgentName| app.agents.get(agent)?.slow_start_limit();
     let stopped = |agent: &AgentName| app.agents.get(agent)?.stopped();
-    explain_other_reasons(steps, mode, limit, adapted, stopped, app.hold.is_held());
+    let is_held = app.hold.is_held();
+    explain_other_reasons(
+        steps, mode, limit, adapted, recovering, stopped, is_held,
+    );
 }
 
 fn with_etag(mut response: Response, task: &Task) -> Response {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::{
     agent::Stopped,
     domain::{
-        AdaptedLimit, AgentMode, AgentName, Blocked, KeyLimit, LaneRule, StepIndex, StepView, Task,
-        WorkflowName,
+        AdaptedLimit, AgentMode, AgentName, Blocked, KeyLimit, LaneRule, SlowStartLimit, StepIndex,
+        StepView, Task, WorkflowName,
     },
     store::{Reader, StoreError, may_begin},
 };
@@ -20,12 +20,14 @@ const MOST_QUEUES: usize = 4;
 
 /// Explains what a step waits for if it does not wait for a free slot: an agent that is not registered, a worker, the
 /// release of this instance, the end of a pause or a breaker to close (`stopped`), or replies of the agent where they
-/// are limited (`limit`). Of one that waits for a free slot it says if their number adapts (`adapted`).
+/// are limited (`limit`). Of one that waits for a free slot it says if their number adapts (`adapted`), or grows because
+/// the service has just recovered (`recovering`).
 pub fn explain_other_reasons(
     steps: &mut [StepView<'_>],
     mode: impl Fn(&AgentName) -> Option<AgentMode>,
     limit: impl Fn(&AgentName) -> Option<u32>,
     adapted: impl Fn(&AgentName) -> Option<AdaptedLimit>,
+    recovering: impl Fn(&AgentName) -> Option<SlowStartLimit>,
     stopped: impl Fn(&AgentName) -> Option<Stopped>,
     is_held: bool,
 ) {
@@ -56,6 +58,7 @@ pub fn explain_other_reasons(
                     Some(max_open) => Some(Blocked::OpenReplies { agent, max_open }),
                     None => Some(Blocked::Capacity {
                         adaptive: adapted(&agent),
+                        slow_start: recovering(&agent),
                         agent,
                         ahead,
                         ahead_is_at_least,

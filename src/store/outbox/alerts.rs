@@ -7,8 +7,8 @@ use uuid::Uuid;
 use super::DeadByReceiver;
 use crate::{
     domain::{
-        AlertKind, AlertNotice, ReceiverName, Sender, Timestamp, alert_subject, broker_unreachable,
-        undeliverable,
+        AlertKind, AlertNotice, CauseVersion, ReceiverName, Sender, Timestamp, alert_subject,
+        broker_unreachable, undeliverable,
     },
     store::{StoreError, Transaction, rows::Columns, statement::Statement},
 };
@@ -25,6 +25,11 @@ const CLOSE_OF_KIND: &str = r#"
 UPDATE alerts SET state = 'closed', closed_at = $2
 WHERE receiver = $1 AND state <> 'closed' AND kind = $3
 RETURNING id, kind, message, raised_at"#;
+
+/// Relies on alerts_unclosed_of_receiver.
+const REWORD: &str = r#"
+UPDATE alerts SET message = $3 WHERE receiver = $1 AND state <> 'closed' AND kind = $2
+RETURNING id, raised_at"#;
 
 /// Raises the alert of a broker, with the reason, or closes it.
 pub async fn report_broker(
@@ -91,7 +96,37 @@ async fn close(
             receiver: Some(receiver.clone()),
             ..closed_alert(&row, now)?
         };
-        tx.notify_webhooks(&alert, 1, sender).await?;
+        let version = CauseVersion::Closed.number();
+        tx.notify_webhooks(&alert, version, sender).await?;
+    }
+    Ok(())
+}
+
+/// The alert of this kind that is open under this name has another message. `version`: grows, and is given where webhooks hear of
+/// it.
+pub async fn reword(
+    tx: &mut Transaction<'_>,
+    kind: AlertKind,
+    alert: &AlertNotice,
+    version: Option<u64>,
+    sender: &Sender,
+) -> Result<(), StoreError> {
+    let Some(subject) = &alert.receiver else {
+        return Ok(());
+    };
+    let statement = Statement::new(REWORD)
+        .bind(subject)
+        .bind(kind.as_str())
+        .bind(alert.message.as_str());
+    for row in tx.fetch(statement).await? {
+        let alert = AlertNotice {
+            id: row.get("id")?,
+            raised_at: row.get("raised_at")?,
+            ..alert.clone()
+        };
+        if let Some(version) = version {
+            tx.notify_webhooks(&alert, version, sender).await?;
+        }
     }
     Ok(())
 }

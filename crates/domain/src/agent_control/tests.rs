@@ -61,7 +61,7 @@ fn one_instance_opens_and_one_probes() {
     let (one, two) = instances();
     let mut control = AgentControl::default();
     assert!(one.sees(&mut control, 0, tripped()));
-    assert!(control.is_any_open());
+    assert_eq!(control.alerted(AlertKind::BreakerOpen).len(), 1);
     assert!(!two.sees(&mut control, 1, tripped()), "it is open");
     assert!(!two.sees(&mut control, 59, Observation::Due), "not yet");
     assert_eq!(
@@ -130,7 +130,7 @@ fn what_an_operator_decides_stands_until_it_is_reset() {
         assert!(!one.sees(&mut control, 9_999, seen));
     }
     assert!(operate(&mut control, BreakerAction::Close));
-    assert!(!control.is_any_open());
+    assert!(control.alerted(AlertKind::BreakerOpen).is_empty());
     for seen in seen {
         assert!(!one.sees(&mut control, 9_999, seen));
     }
@@ -195,7 +195,10 @@ fn a_service_that_asks_for_it_is_left_alone_for_the_longest_time_it_named() {
         Some(Timestamp::from_millis(303_000))
     );
     assert_eq!(control.next_due(Timestamp::from_millis(303_000)), None);
-    assert!(!control.is_any_open(), "no operator is needed");
+    assert!(
+        control.alerted(AlertKind::BreakerOpen).is_empty(),
+        "no operator is needed"
+    );
 }
 
 #[test]
@@ -295,7 +298,8 @@ fn endpoints_that_fail_in_a_row_are_ejected_while_half_of_them_stay() {
         Some(Observation::Failing { reason })
     };
     let (is_changed, ejected) = does(&one, 0, "http://a", failing());
-    assert!(is_changed && !ejected.is_any_open(), "no alert");
+    let breakers = ejected.alerted(AlertKind::BreakerOpen);
+    assert!(is_changed && breakers.is_empty(), "no alert");
     let until = Timestamp::from_millis(10_000);
     assert_eq!(ejected.next_due(Timestamp::from_millis(0)), Some(until));
     assert_eq!(ejected.next_due(until), None);
@@ -402,7 +406,8 @@ fn checks_take_an_endpoint_out_and_bring_it_back() {
         6,
         checked("http://gone", Err("503"))
     ));
-    assert!(control.is_any_unhealthy() && !control.is_any_open());
+    assert!(control.alerted(AlertKind::BreakerOpen).is_empty());
+    assert_eq!(control.alerted(AlertKind::EndpointUnhealthy).len(), 1);
     let state = |control: &AgentControl| {
         control.endpoint_state(&spec.endpoints[0], &spec, Timestamp::from_millis(7))
     };
@@ -490,4 +495,52 @@ fn the_longer_of_pause_and_downtime_holds_and_resume_ends_both() {
     assert!(control.has_strangers(&without));
     does(&mut control, 100, ControlChange::Resume);
     assert!(control.is_empty());
+}
+
+#[test]
+fn the_alert_of_breakers_names_the_endpoints_that_are_open_and_grows_with_them() {
+    let (one, _) = instances();
+    let open = |control: &AgentControl, url: &str, reason: &str| {
+        let mut control = control.clone();
+        let state = BreakerState::Open {
+            until: Timestamp::from_millis(9),
+        };
+        let by = ControlledBy {
+            instance: &one.0,
+            operator: None,
+            now: Timestamp::from_millis(1),
+        };
+        control
+            .breakers
+            .insert(url.to_owned(), by.breaker(state, reason.to_owned()));
+        control
+    };
+    let kind = AlertKind::BreakerOpen;
+    let none = AgentControl::default();
+    let first = open(&none, "http://a", "503");
+    let again = open(&first, "http://a", "still 503");
+    let both = open(&again, "http://b", "500");
+    assert_eq!(none.alert_change(&none, kind), None);
+    assert_eq!(
+        first.alert_change(&none, kind),
+        Some(ControlAlertChange::Raise)
+    );
+    assert_eq!(
+        again.alert_change(&first, kind),
+        None,
+        "one look brings no other"
+    );
+    let grown = ControlAlertChange::Reword { has_grown: true };
+    assert_eq!(both.alert_change(&again, kind), Some(grown));
+    let fewer = ControlAlertChange::Reword { has_grown: false };
+    assert_eq!(first.alert_change(&both, kind), Some(fewer));
+    assert_eq!(
+        none.alert_change(&both, kind),
+        Some(ControlAlertChange::Close)
+    );
+    assert_eq!(both.alert_change(&none, AlertKind::EndpointUnhealthy), None);
+    let at = Timestamp::from_millis(1);
+    let alert = control_alert(kind, Uuid::nil(), &AgentName::new("pay"), &both, 3, at);
+    let message = "agent pay: the breakers are open at 2 of 3 endpoints, which get no steps: http://a (still 503), http://b (500)";
+    assert_eq!(alert.message, message);
 }

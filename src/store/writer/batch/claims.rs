@@ -123,6 +123,9 @@ impl ClaimSteps for QueuedClaims<'_> {
         }
         let attempt = match claimed {
             Ok(Some(call)) => {
+                if let Some(stop) = local.past_stop(agent) {
+                    loaded.draft.explain_wait(step, &stop);
+                }
                 draft.lanes.claimed(claim);
                 draft.dispatches.push(dispatch(call, draft.instant, permit));
                 ClaimAttempt::Claimed

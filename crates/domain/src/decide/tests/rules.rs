@@ -1,7 +1,7 @@
 //! Each rule by example.
 
 use super::*;
-use crate::trace::CallTrace;
+use crate::{PastStop, history::Event, trace::CallTrace};
 
 fn pipeline() -> Value {
     json!([
@@ -75,6 +75,33 @@ fn every_attempt_carries_the_same_idempotency_key() {
     assert!(keys.iter().all(|(key, _)| *key == keys[0].0));
     let attempts: Vec<_> = keys.iter().map(|(_, attempt)| attempt.0).collect();
     assert_eq!(attempts, [1, 2, 3]);
+}
+
+#[test]
+fn a_claim_says_for_what_its_step_stood_in_line() {
+    let mut bench = Bench::new(pipeline());
+    let step = bench.step("reserve");
+    let stop = |until: Timestamp| PastStop {
+        until,
+        why: "its breaker was open: 503".to_owned(),
+    };
+    let early = stop(bench.now);
+    bench.later(Span::from_secs(5));
+    let late = stop(bench.now);
+    bench.claim("reserve").unwrap();
+    let reason = |bench: &Bench| {
+        let claimed = |event: &&Event| event.kind == "step.claimed";
+        let claim = bench.draft.events.iter().find(claimed).unwrap();
+        claim.reason.clone()
+    };
+    bench.draft.explain_wait(step, &early);
+    assert_eq!(reason(&bench), None, "it was ready when that was over");
+    bench.draft.explain_wait(step, &late);
+    let expected = format!(
+        "its agent was not called until {}: its breaker was open: 503",
+        late.until
+    );
+    assert_eq!(reason(&bench), Some(expected));
 }
 
 #[test]
