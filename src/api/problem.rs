@@ -253,7 +253,7 @@ impl Problem {
     }
 
     /// Of invalid content: the faults, as the document lists them.
-    pub fn faults(&self) -> Option<Vec<Value>> {
+    pub fn errors(&self) -> Option<Vec<Value>> {
         self.members.get("errors")?.as_array().cloned()
     }
 

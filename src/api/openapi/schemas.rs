@@ -899,6 +899,7 @@ mod tests {
             start_at: None,
             trace: None,
             reply_to: details.reply_to.clone(),
+            parent: None,
         };
         Draft::submit(Arc::new(details), NOW).task
     }
@@ -929,6 +930,7 @@ mod tests {
                 events: [Arc::from("step.asked")].into(),
                 ..ReplyTo::default()
             })),
+            parent: None,
         };
         Draft::submit(Arc::new(details), NOW).task
     }
@@ -1089,6 +1091,10 @@ mod tests {
             },
             Blocked::Wait { until: NOW },
             Blocked::Signal { until: NOW },
+            Blocked::Child {
+                task: None,
+                state: None,
+            },
             Blocked::Paused,
             Blocked::Operator,
         ];
@@ -1103,6 +1109,7 @@ mod tests {
                 | Blocked::Time { .. }
                 | Blocked::Wait { .. }
                 | Blocked::Signal { .. }
+                | Blocked::Child { .. }
                 | Blocked::Items { .. }
                 | Blocked::MaxParallel { .. }
                 | Blocked::Capacity { .. }

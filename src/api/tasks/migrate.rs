@@ -250,7 +250,7 @@ pub(super) async fn input_faults(
     let checked = check_payload(app, schema, owner, input, "/input", None).await;
     match checked {
         Ok(()) => Ok(Vec::new()),
-        Err(problem) => match problem.faults() {
+        Err(problem) => match problem.errors() {
             Some(faults) => Ok(faults),
             None => Err(problem),
         },
