@@ -383,8 +383,9 @@ impl Task {
         if self.start_at.is_some() {
             return self.start_at.filter(|_| !self.is_ended());
         }
+        let is_awaited = || self.indexes().any(|index| self.ends_at_limit(index));
         self.limit()
-            .filter(|_| self.steps.any_live() || self.indexes().any(|index| self.ends_at_limit(index)))
+            .filter(|_| self.steps.any_live() && is_awaited())
     }
 
     /// The step that this one is about: for an undo the step that it undoes, else itself.
