@@ -76,8 +76,8 @@ pub struct PlannedStepBody {
     name: String,
     #[schema(example = "call")]
     kind: StepKindSchema,
-    /// The workflow of the task that it has; absent if it has none.
-    #[schema(example = "ship")]
+    /// The workflow of the task that it has; null if it has none.
+    #[schema(required, example = "ship")]
     workflow: Option<String>,
     /// The agent, or the origin of the step's URL; null if the step calls no service.
     #[schema(required, example = "payments")]

@@ -49,8 +49,7 @@ pub struct PlannedStep {
     pub name: StepName,
     /// `call`, or what it does instead.
     pub kind: &'static str,
-    /// Of the task that it has; absent if it has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Of the task that it has; null if it has none.
     pub workflow: Option<WorkflowName>,
     /// Null if it calls no service.
     pub agent: Option<AgentName>,

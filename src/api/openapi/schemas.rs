@@ -899,7 +899,14 @@ mod tests {
             start_at: None,
             trace: None,
             reply_to: details.reply_to.clone(),
-            parent: None,
+            parent: Some(Box::new(domain::ParentStep {
+                task: TaskId(Uuid::from_u128(8)),
+                step: StepName::new("ship"),
+                index: StepIndex(0),
+                attempt: domain::Attempt(1),
+                root: TaskId(Uuid::from_u128(8)),
+                depth: 1,
+            })),
         };
         Draft::submit(Arc::new(details), NOW).task
     }
@@ -957,6 +964,39 @@ mod tests {
         describes::<AskFieldBody>(ask["fields"].as_array().unwrap());
     }
 
+    /// Whose step has a task of its own.
+    fn nested() -> Task {
+        let steps = json!([{ "name": "ship", "task": { "workflow": "ship" } }]);
+        let steps = Payload::parse(steps.to_string()).unwrap();
+        let (policies, limits) = (Policies::default(), Limits::default());
+        let parsed = parse_steps(&steps, "", &policies, &limits, &Accepted);
+        let child = processed().details;
+        let details = Details {
+            id: TaskId(Uuid::from_u128(8)),
+            key: None,
+            workflow: None,
+            definition: Arc::new(parsed.unwrap()),
+            input: Payload::null(),
+            labels: BTreeMap::new(),
+            priority: Priority::default(),
+            complete_within: None,
+            start_at: None,
+            trace: None,
+            reply_to: None,
+            parent: None,
+        };
+        let mut draft = Draft::submit(Arc::new(details), NOW);
+        let begin = Command::BeginChild {
+            step: StepIndex(0),
+            attempt: domain::Attempt(1),
+            child,
+        };
+        draft
+            .apply(begin, &Actor::scheduler("node-1"), NOW)
+            .map_or_else(|refusal| panic!("{refusal}"), |_| ());
+        draft.task
+    }
+
     fn task() -> Task {
         let (mut draft, by) = claimed();
         let reply = Command::Reply {
@@ -983,14 +1023,17 @@ mod tests {
         let view = json_of(&view);
         let processed = json_of(&TaskView::new(&processed(), NOW));
         let asking = json_of(&TaskView::new(&asking(), NOW));
-        describes::<TaskSchema>(&[view.clone(), processed]);
+        describes::<TaskSchema>(&[view.clone(), processed.clone()]);
         describes::<AtRiskSchema>(std::slice::from_ref(&view["at_risk"]));
         let asks = &asking["steps"][0];
-        describes::<StepSchema>(
-            &[&view["steps"].as_array().unwrap()[..], &[asks.clone()]].concat(),
-        );
+        let nested = json_of(&TaskView::new(&nested(), NOW));
+        let mut steps = view["steps"].as_array().unwrap().clone();
+        steps.extend([asks.clone(), nested["steps"][0].clone()]);
+        describes::<StepSchema>(&steps);
         describes::<StepAskSchema>(&[asks["ask"].clone()]);
         describes::<StepPersonSchema>(asks["ask"]["people"].as_array().unwrap());
+        describes::<ChildTaskSchema>(&[nested["steps"][0]["child"].clone()]);
+        describes::<ParentStepSchema>(&[processed["parent"].clone()]);
         describes::<UndoSchema>(std::slice::from_ref(&view["undo"]));
         describes::<FaultSchema>(&[json_of(&fault())]);
         let deferred = json_of(&TaskView::new(&deferred(), NOW));
@@ -1092,8 +1135,8 @@ mod tests {
             Blocked::Wait { until: NOW },
             Blocked::Signal { until: NOW },
             Blocked::Child {
-                task: None,
-                state: None,
+                task: Some(Uuid::from_u128(7)),
+                state: Some("error"),
             },
             Blocked::Paused,
             Blocked::Operator,
