@@ -231,7 +231,6 @@ impl Default for New {
             priority: 0,
             labels: &[],
             complete_within: None,
-            start_at: None,
             policies: Policies::default(),
             reply_to: None,
         }
@@ -316,6 +315,7 @@ impl Harness {
                 .collect::<BTreeMap<_, _>>(),
             priority: Priority::new(new.priority).unwrap(),
             complete_within: new.complete_within,
+            start_at: None,
             trace: Some(trace()),
             reply_to: new.reply_to.clone().map(Box::new),
         }

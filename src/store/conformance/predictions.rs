@@ -24,7 +24,6 @@ fn at_risk(end: Option<i64>, agent: &str) -> AtRisk {
 async fn limited(h: &Harness, within: u64) -> TaskId {
     let new = New {
         complete_within: Some(Span::from_secs(within)),
-        start_at: None,
         labels: &[("customer", "acme")],
         ..New::default()
     };

@@ -32,7 +32,6 @@ pub async fn a_task_is_read_back_as_it_was_submitted(h: Harness) {
             priority: -7,
             labels: &[("customer", "acme"), ("region", "eu")],
             complete_within: Some(crate::domain::Span::from_secs(60)),
-            start_at: None,
             reply_to: Some(reply_to.clone()),
             ..New::default()
         })
