@@ -8,8 +8,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::ask_page::Asked;
-use crate::domain::{AnswerFault, AskField, AskFieldKind, Decision, LONGEST_COMMENT};
+use crate::domain::{
+    AnswerFault, AskField, AskFieldKind, AskRule, Decision, LONGEST_COMMENT, OpenAsk, Task,
+    Timestamp,
+};
 
 /// Nothing is loaded, nothing runs, nobody frames the page, and its form posts to this service only.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; \
@@ -27,6 +29,16 @@ button { width: 100%; margin-top: 1rem; padding: 1rem; border-radius: .5rem; }
 .fault { border-left: .3rem solid #c00; padding-left: .7rem; }
 footer { margin-top: 2rem; font-size: .8rem; opacity: .75; }
 ";
+
+/// What the link of a person is about.
+pub(super) struct Asked<'t> {
+    pub task: &'t Task,
+    pub rule: &'t AskRule,
+    pub ask: &'t OpenAsk,
+    pub step: &'t str,
+    /// `None`: it is closed.
+    pub until: Option<Timestamp>,
+}
 
 /// What a person sees.
 pub(super) enum AskPage<'a> {

@@ -13,12 +13,12 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     App, Problem,
-    ask_html::{AskPage, respond},
+    ask_html::{AskPage, Asked, respond},
     extract::{FormBody, Query},
     problem::ProblemKind,
 };
 use crate::{
-    domain::{Actor, AskRule, Attempt, Command, OpenAsk, StepRef, StepState, Task},
+    domain::{Actor, Attempt, Command, StepRef, StepState, Task},
     store::{Apply, CommandError},
 };
 
@@ -210,16 +210,7 @@ fn failed(problem: &Problem) -> Response {
     respond(status, &AskPage::Failed(problem.detail()))
 }
 
-/// What the link of a person is about, if it is not of an earlier attempt.
-pub(super) struct Asked<'t> {
-    pub task: &'t Task,
-    pub rule: &'t AskRule,
-    pub ask: &'t OpenAsk,
-    pub step: &'t str,
-    /// `None`: it is closed.
-    pub until: Option<crate::domain::Timestamp>,
-}
-
+/// Nothing, if the link is of an earlier attempt.
 impl<'t> Asked<'t> {
     fn of(task: &'t Task, path: &AskPath) -> Option<Self> {
         let index = path.step.step;

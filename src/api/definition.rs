@@ -144,7 +144,8 @@ pub struct AskBody {
     #[schema(example = "Order {{ task.key }}: {{ input.reason }}")]
     text: Option<String>,
     /// What can be chosen. The first choice is the approval, which `approvals` counts; any other one decides at once.
-    #[schema(default = json!(["approve", "reject"]), min_items = 1, max_items = 10)]
+    /// Default: `approve` and `reject`.
+    #[schema(min_items = 1, max_items = 10, example = json!(["approve", "reject"]))]
     choices: Option<Vec<String>>,
     /// What is asked besides the choice.
     #[schema(max_items = 20)]
