@@ -686,3 +686,72 @@ async fn no_row_of_a_moved_task_refers_to_another_step() {
     );
     assert_eq!(database.number("SELECT workflow_version FROM tasks"), 2);
 }
+
+/// Moves, calls and replies meet in every order, at both instances.
+#[tokio::test]
+async fn tasks_move_back_and_forth_under_load_and_every_call_is_made_once() {
+    let remote = Remote::quick().await;
+    let url = new_database().await;
+    let on = || Provost::setup().database_url(&url);
+    let (a, b) = tokio::join!(on().start(), on().start());
+    a.register("wide", &remote.url(), 16).await;
+    let step = |name: &str| json!({ "name": name, "agent": "wide", "request": { "path": format!("/{name}") } });
+    let versions = [
+        ["a", "b", "c", "d", "e", "f"].as_slice(),
+        &["a", "b", "x", "c", "d", "y", "f"],
+        &["a", "z", "b", "c", "f", "e"],
+    ];
+    for names in versions {
+        let steps: Vec<_> = names.iter().map(|name| step(name)).collect();
+        put(&a, &json!(steps)).await;
+    }
+    until(json!(["wide"]), async || {
+        let agents = b.get("/v1/agents").await.expect(200);
+        let names = agents["items"].as_array().unwrap().iter();
+        names.map(|agent| agent["name"].clone()).collect()
+    })
+    .await;
+    let tasks = (0..60).map(|at| {
+        let (a, b) = (a.api(), b.api());
+        async move {
+            let submission = json!({ "workflow": "order", "workflow_version": 1 + at % 3 });
+            let id = a.submit(&submission).await;
+            let mut moved = 0;
+            for turn in 0..12 {
+                let api = if (at + turn) % 2 == 0 { a } else { b };
+                let version = 1 + (at * 7 + turn * 5 + turn / 3) % 3;
+                let answer = migrate(api, &id, to(version as u32)).await;
+                match answer.status {
+                    200 => moved += 1,
+                    409 => {}
+                    status => panic!("{status}: {answer:?}"),
+                }
+            }
+            (b.settled(&id).await, moved)
+        }
+    });
+    let mut moves = 0;
+    for (task, moved) in join_all(tasks).await {
+        assert_eq!(task["state"], "processed", "{task:#}");
+        let version = task["workflow_version"].as_u64().unwrap() as usize;
+        assert_eq!(names(&task), versions[version - 1]);
+        for step in task["steps"].as_array().unwrap() {
+            assert_eq!(step["state"], "processed", "{task:#}");
+            assert_eq!(
+                step["output"]["path"],
+                json!(format!("/{}", step["name"].as_str().unwrap()))
+            );
+        }
+        moves += moved;
+    }
+    assert!(moves > 60, "{moves}");
+    let mut keys: Vec<_> = remote
+        .ledger()
+        .iter()
+        .map(|seen| seen.key().to_owned())
+        .collect();
+    let calls = keys.len();
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!(keys.len(), calls, "a call was made twice");
+}
