@@ -53,7 +53,7 @@ pub struct StepBody {
     /// With `for_each`: the most items that run at once. Default: 10.
     #[schema(minimum = 1, maximum = 1000, example = 10)]
     max_parallel: Option<u32>,
-    /// With `for_each`: what happens after an item has failed for good, instead of `on_permanent` and of what `on_exhausted` says
+    /// With `for_each`: what happens after an item has failed permanently, instead of `on_permanent` and of what `on_exhausted` says
     /// in the end. `error`: the others go on, and the step is in error once all have ended. `skip`: it counts as skipped, its
     /// output is null. `undo`: the whole task is undone at once.
     #[schema(example = "skip")]

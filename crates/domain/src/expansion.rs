@@ -22,7 +22,7 @@ pub struct Expansion {
     undos: Vec<StepDefinition>,
     /// See `order` of the definition.
     order: Vec<StepIndex>,
-    groups: Vec<Group>,
+    groups: Vec<ItemGroup>,
 }
 
 /// It follows from the task's definition and the lists of its groups.
@@ -40,7 +40,7 @@ impl PartialEq for Expansion {
 
 /// A step with `for_each` whose list is known.
 #[derive(Clone, Debug)]
-pub struct Group {
+pub struct ItemGroup {
     /// The step of the definition.
     pub step: StepIndex,
     pub values: Arc<[Payload]>,
@@ -94,7 +94,7 @@ impl Expansion {
                 Some(_) => values.len(),
                 None => 0,
             };
-            groups.push(Group {
+            groups.push(ItemGroup {
                 step,
                 items: steps..steps + values.len(),
                 undos: undos..undos + undone,
@@ -172,11 +172,11 @@ impl Expansion {
         &self.order
     }
 
-    pub fn groups(&self) -> &[Group] {
+    pub fn groups(&self) -> &[ItemGroup] {
         &self.groups
     }
 
-    pub fn group(&self, step: StepIndex) -> Option<&Group> {
+    pub fn group(&self, step: StepIndex) -> Option<&ItemGroup> {
         self.groups.iter().find(|group| group.step == step)
     }
 

@@ -153,7 +153,7 @@ pub use dry_run::{
 pub use ejection::{Ejection, EjectionSpec, may_eject};
 pub use endpoint_state::EndpointState;
 pub use etag::{ETag, ETags, MOST_ETAGS, Precondition, Unmet};
-pub use expansion::{Expansion, Group, MOST_ITEMS, read_list};
+pub use expansion::{Expansion, ItemGroup, MOST_ITEMS, read_list};
 pub use fault::{BODY_EXCERPT, Effect, Fault, FaultKind};
 pub use fields::{FieldFault, Fields, entries, text};
 pub use health_check::{CheckTally, HealthChange, HealthSpec, Unhealthy};

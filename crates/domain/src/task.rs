@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::{
     child::ParentStep,
     definition::{Definition, StepDefinition},
-    expansion::{Expansion, Group},
+    expansion::{Expansion, ItemGroup},
     fault::Fault,
     history::Actor,
     ids::{Priority, StepIndex, StepName, TaskId, WorkflowName},
@@ -288,12 +288,12 @@ impl Task {
     }
 
     /// The items of a step with `for_each`, once its list is known.
-    pub fn group(&self, step: StepIndex) -> Option<&Group> {
+    pub fn group(&self, step: StepIndex) -> Option<&ItemGroup> {
         self.expansion.as_ref()?.group(step)
     }
 
     /// All groups whose lists are known.
-    pub fn groups(&self) -> &[Group] {
+    pub fn groups(&self) -> &[ItemGroup] {
         self.expansion.as_ref().map_or(&[], |all| all.groups())
     }
 

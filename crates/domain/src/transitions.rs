@@ -80,7 +80,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Pending,
             "step.began",
             Processing,
-            "it calls no service, and begins to wait for its time or its signal",
+            "it calls no service, and begins to wait for its time or its signal; or it has items, and their list is known",
         ),
         step(
             Pending,
@@ -122,7 +122,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Processing,
             "step.processed",
             Processed,
-            "the agent reported success for the current attempt, or its probe found that it took effect; or its time or its signal has come",
+            "the agent reported success for the current attempt, or its probe found that it took effect; or its time or its signal has come, or its items have ended",
         ),
         step(
             Processing,
@@ -183,7 +183,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Error,
             "step.retried",
             Waiting,
-            "an operator retried it and its condition is evaluated again, or reran a step before it",
+            "an operator retried it and its condition is evaluated again, or reran a step before it; or its items go on",
         ),
         step(Pending, "step.retried", Waiting, AGAIN),
         step(

@@ -879,6 +879,34 @@ mod tests {
         draft.task
     }
 
+    /// Which is undone, and whose items could not begin.
+    fn with_items() -> Task {
+        let steps = json!([{ "name": "all", "for_each": ["x"], "wait": { "for": "{{ item }}" } }]);
+        let steps = Payload::parse(steps.to_string()).unwrap();
+        let parsed = parse_steps(
+            &steps,
+            "",
+            &Policies::default(),
+            &Limits::default(),
+            &Accepted,
+        );
+        let (draft, _) = claimed();
+        let details = &draft.task.details;
+        let details = Details {
+            id: details.id,
+            key: None,
+            workflow: None,
+            definition: Arc::new(parsed.unwrap()),
+            input: Payload::null(),
+            labels: BTreeMap::new(),
+            priority: Priority::default(),
+            complete_within: None,
+            trace: None,
+            reply_to: details.reply_to.clone(),
+        };
+        Draft::submit(Arc::new(details), NOW).task
+    }
+
     /// Whose output cannot be evaluated.
     fn processed() -> Task {
         let steps = json!([{ "name": "pause", "wait": { "for": "0s" } }]);
@@ -1036,6 +1064,11 @@ mod tests {
         describes::<ParentStepSchema>(&[processed["parent"].clone()]);
         describes::<UndoSchema>(std::slice::from_ref(&view["undo"]));
         describes::<FaultSchema>(&[json_of(&fault())]);
+        let group = json_of(&TaskView::new(&with_items(), NOW));
+        describes::<StepSchema>(std::slice::from_ref(&group["steps"][0]));
+        let items = &group["steps"][0]["items"];
+        describes::<ItemsSchema>(std::slice::from_ref(items));
+        describes::<ItemErrorSchema>(items["errors"].as_array().unwrap());
         let deferred = json_of(&TaskView::new(&deferred(), NOW));
         describes::<AwaitedReplySchema>(&[deferred["steps"][0]["awaited_reply"].clone()]);
         let mut by_receiver = view["reply_to"].clone();

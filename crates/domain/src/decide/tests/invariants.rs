@@ -8,7 +8,7 @@ use super::*;
 use crate::RetryWait;
 use crate::bulk::BulkAction;
 use crate::command::Release;
-use crate::expansion::{Group, read_list};
+use crate::expansion::{ItemGroup, read_list};
 use crate::fault::Effect;
 use crate::ids::WorkerName;
 use crate::open_reply::{Progress, ReplyDigest};
@@ -608,7 +608,7 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
 }
 
 /// What holds for the items of a group.
-fn items(task: &Task, group: &Group) -> Result<(), TestCaseError> {
+fn items(task: &Task, group: &ItemGroup) -> Result<(), TestCaseError> {
     let record = task.step(group.step);
     let saved = record.body.as_ref().and_then(read_list);
     prop_assert_eq!(saved, Some((group.items.start, group.values.clone())));
