@@ -519,7 +519,10 @@ async fn a_run_that_cannot_be_submitted_raises_one_alert_and_delays_no_other() {
             "{failed:#}"
         );
         let of_broken = failed["runs"].as_array().unwrap();
-        assert!(of_broken.iter().any(|run| run["state"] == "failed"), "{failed:#}");
+        assert!(
+            of_broken.iter().any(|run| run["state"] == "failed"),
+            "{failed:#}"
+        );
         let open = failing(&provost).await;
         let subjects: Vec<_> = open.iter().map(|alert| alert["receiver"].clone()).collect();
         assert_eq!(open.len(), 2, "one for each of the two: {open:#?}");

@@ -90,7 +90,7 @@ impl Cron {
             AmbiguousOffset::Unambiguous { .. } => WallTime::Once(moment(time.compatible())?),
             AmbiguousOffset::Gap { .. } => WallTime::Skipped(moment(time.compatible())?),
             AmbiguousOffset::Fold { .. } => {
-                WallTime::Twice(moment(time.clone().earlier())?, moment(time.later())?)
+                WallTime::Twice(moment(time.earlier())?, moment(time.later())?)
             }
         })
     }

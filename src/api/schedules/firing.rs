@@ -181,8 +181,15 @@ async fn begin(
 
 fn note_run(name: &str, run: &ScheduleRun) {
     let (state, source) = (run.state.as_str(), run.source.as_str());
-    counter!("provost_schedule_runs_total", "state" => state, "source" => source).increment(1);
     let fire_time = run.fire_time;
+    let reason = run.reason.as_deref();
+    if let Some(skipped) = run.skipped {
+        let skipped = skipped.as_str();
+        counter!("provost_schedule_skipped_total", "reason" => skipped).increment(1);
+        info!(schedule = name, %fire_time, source, reason, "a run of a schedule is left out");
+        return;
+    }
+    counter!("provost_schedule_runs_total", "state" => state, "source" => source).increment(1);
     match run.state {
         RunState::Started => {
             let task = run.task.map(|task| task.to_string());
@@ -193,7 +200,6 @@ fn note_run(name: &str, run: &ScheduleRun) {
             LATENESS.record(late);
         }
         _ => {
-            let reason = run.reason.as_deref();
             warn!(schedule = name, %fire_time, source, state, reason, "a run of a schedule has no task");
         }
     }

@@ -268,8 +268,7 @@ fn next(
     if record.state.pause.is_some() {
         return Vec::new();
     }
-    // One that has come and was not looked at yet is still to fire.
-    rule.next(record.state.handled_at.max(now), most)
+    rule.next(record.state.handled_at, now, most)
 }
 
 impl FireTimeView {
@@ -284,7 +283,7 @@ impl FireTimeView {
 
     /// The next ones of a schedule that is not on record.
     pub fn next(rule: &ScheduleRule, now: Timestamp) -> Vec<Self> {
-        Self::all(rule, &rule.next(now, NEXT))
+        Self::all(rule, &rule.next(now, now, NEXT))
     }
 }
 
@@ -306,7 +305,7 @@ impl<'a> ScheduleView<'a> {
                 .and_then(|to| to.get_mut("url"))
         {
             let shown: Cow<'_, str> = match url.as_str() {
-                Some(url) => without_query(url).into(),
+                Some(url) => without_query(url),
                 None => "".into(),
             };
             *url = Value::String(shown.into_owned());

@@ -66,11 +66,14 @@ impl ScheduleRule {
         self.spec.until.is_none_or(|until| at <= until)
     }
 
-    /// The next fire times after this time.
-    pub fn next(&self, after: Timestamp, most: usize) -> Vec<Timestamp> {
-        let times = self.timing.after(after);
+    /// The next fire times whose runs are still to begin, of those after `handled_at`.
+    pub fn next(&self, handled_at: Timestamp, now: Timestamp, most: usize) -> Vec<Timestamp> {
+        let jitter = self.spec.jitter.unwrap_or_default().as_millis();
+        let earliest = Timestamp::from_millis(now.as_millis().saturating_sub(jitter));
+        let times = self.timing.after(handled_at.max(earliest));
         let times = times.take_while(|fire| self.is_before_end(fire.at));
         let fires = times.filter(|fire| !fire.is_left_out).map(|fire| fire.at);
+        let fires = fires.filter(|at| self.starts_at(*at) > now);
         fires.take(most).collect()
     }
 

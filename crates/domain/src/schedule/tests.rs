@@ -482,6 +482,12 @@ fn jitter_is_the_same_for_everyone_and_keeps_the_order() {
     for (fire, now, _) in &world.begun {
         assert!(world.rule.starts_at(*fire) <= *now);
     }
+    // A fire time that has come is shown until its run begins.
+    let now = at("2026-01-01T01:00:30Z");
+    let next = world.rule.next(at("2026-01-01T00:00:00Z"), now, 10);
+    assert_eq!(next.len(), 10);
+    assert!(next[0] < now, "{next:?}");
+    assert!(next.iter().all(|fire| world.rule.starts_at(*fire) > now));
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl Timing {
     /// Those after this time, in order, each once.
     pub fn after(&self, from: Timestamp) -> Box<dyn Iterator<Item = FireTime> + '_> {
         match self {
-            Timing::Cron(cron, dst) => Box::new(CronTimes::new(cron, *dst, from)),
+            Timing::Cron(cron, dst) => Box::new(CronTimes::start(cron, *dst, from)),
             Timing::Every(every) => {
                 let every = every.as_millis();
                 let first = from.as_millis().div_euclid(every).checked_add(1);
@@ -121,8 +121,8 @@ struct CronTimes<'c, I> {
     is_done: bool,
 }
 
-impl<'c> CronTimes<'c, ()> {
-    fn new(cron: &'c Cron, dst: Dst, after: Timestamp) -> impl Iterator<Item = FireTime> + 'c {
+impl CronTimes<'_, ()> {
+    fn start(cron: &Cron, dst: Dst, after: Timestamp) -> impl Iterator<Item = FireTime> {
         let shift = match cron.changes_near(after) {
             true => LONGEST_SHIFT.as_millis(),
             false => 0,
