@@ -20,6 +20,9 @@ pub(super) const MADE_FOR_URLS: &str = "(url)";
 const OTHERS: &str = "(other)";
 /// How many agents have a label of their own: those that were used first. Each is some 1.7 KiB of every scrape.
 const MOST_LABELLED: usize = 100;
+/// How many endpoints have series of their own: those that were known first. A series is never removed, and some agents get
+/// other endpoints with each release of their service.
+const MOST_ENDPOINTS: usize = 1000;
 
 /// The label of an agent: its name, or what it shares with others.
 pub fn label(agent: &str) -> String {
@@ -44,6 +47,26 @@ impl AgentLabels {
             self.0.insert(agent.to_owned());
         }
         agent.to_owned()
+    }
+}
+
+/// The labels of an endpoint. `None` if it has no series: its agent shares a label, or it is beyond [`MOST_ENDPOINTS`].
+fn endpoint_labels(agent: &AgentName, endpoint: &str) -> Option<[(&'static str, String); 2]> {
+    static LABELLED: Mutex<Option<EndpointLabels>> = Mutex::new(None);
+    let agent = label(agent.as_str());
+    let mut labels = LABELLED.lock();
+    let is_labelled = agent != OTHERS && labels.get_or_insert_default().has(&agent, endpoint);
+    is_labelled.then(|| [("agent", agent), ("endpoint", endpoint.to_owned())])
+}
+
+/// Each with the label of its agent, which holds no space.
+#[derive(Default)]
+struct EndpointLabels(HashSet<String>);
+
+impl EndpointLabels {
+    fn has(&mut self, agent: &str, endpoint: &str) -> bool {
+        let endpoint = format!("{agent} {endpoint}");
+        self.0.contains(&endpoint) || self.0.len() < MOST_ENDPOINTS && self.0.insert(endpoint)
     }
 }
 
@@ -185,42 +208,34 @@ impl Drop for CallMeter<'_> {
 
 /// The state of the breaker of an endpoint. Agents that share a label have none.
 pub(super) fn show_breaker(agent: &AgentName, endpoint: &str, state: Option<&BreakerState>) {
-    let agent = label(agent.as_str());
-    if agent == OTHERS {
-        return;
-    }
     let value = match state {
         None | Some(BreakerState::ForcedClosed) => 0.0,
         Some(BreakerState::HalfOpen { .. }) => 1.0,
         Some(BreakerState::Open { .. } | BreakerState::ForcedOpen) => 2.0,
     };
-    gauge!("provost_breaker_state", "agent" => agent, "endpoint" => endpoint.to_owned()).set(value);
+    if let Some(labels) = endpoint_labels(agent, endpoint) {
+        gauge!("provost_breaker_state", &labels).set(value);
+    }
 }
 
 /// Whether an endpoint is ejected.
 pub(super) fn show_ejection(agent: &AgentName, endpoint: &str, is_ejected: bool) {
-    let agent = label(agent.as_str());
-    if agent != OTHERS {
-        gauge!("provost_endpoint_ejected", "agent" => agent, "endpoint" => endpoint.to_owned())
-            .set(f64::from(u8::from(is_ejected)));
+    if let Some(labels) = endpoint_labels(agent, endpoint) {
+        gauge!("provost_endpoint_ejected", &labels).set(f64::from(u8::from(is_ejected)));
     }
 }
 
 /// Whether the checks of an endpoint succeed.
 pub(super) fn show_check(agent: &AgentName, endpoint: &str, is_healthy: bool) {
-    let agent = label(agent.as_str());
-    if agent != OTHERS {
-        gauge!("provost_endpoint_healthy", "agent" => agent, "endpoint" => endpoint.to_owned())
-            .set(f64::from(u8::from(is_healthy)));
+    if let Some(labels) = endpoint_labels(agent, endpoint) {
+        gauge!("provost_endpoint_healthy", &labels).set(f64::from(u8::from(is_healthy)));
     }
 }
 
-/// How many calls an endpoint of an adaptive agent may get at once.
+/// How many calls an endpoint may get at once.
 pub(super) fn show_limit(agent: &AgentName, endpoint: &str, limit: u32) {
-    let agent = label(agent.as_str());
-    if agent != OTHERS {
-        gauge!("provost_endpoint_limit", "agent" => agent, "endpoint" => endpoint.to_owned())
-            .set(f64::from(limit));
+    if let Some(labels) = endpoint_labels(agent, endpoint) {
+        gauge!("provost_endpoint_limit", &labels).set(f64::from(limit));
     }
 }
 
@@ -289,7 +304,7 @@ pub fn describe() {
     );
     metrics::describe_gauge!(
         "provost_endpoint_limit",
-        "The most calls in flight to an endpoint of an adaptive agent, from this instance"
+        "The most calls in flight to an endpoint from this instance, by its breaker, ejection, checks, slow start and adaptive limit"
     );
     metrics::describe_gauge!(
         "provost_agent_paused",
@@ -325,5 +340,16 @@ mod tests {
         assert_eq!(labels.of("agent-0"), "agent-0");
         assert_eq!(labels.of("http://127.0.0.1:8080"), MADE_FOR_URLS);
         assert_eq!(labels.of(MADE_FOR_URLS), MADE_FOR_URLS);
+    }
+
+    #[test]
+    fn so_many_endpoints_have_series_and_keep_them() {
+        let mut labels = EndpointLabels::default();
+        for number in 0..MOST_ENDPOINTS {
+            assert!(labels.has("payments", &format!("http://10.0.0.1:{number}")));
+        }
+        assert!(!labels.has("payments", "http://10.0.0.2:1"));
+        assert!(labels.has("payments", "http://10.0.0.1:7"));
+        assert!(!labels.has("other", "http://10.0.0.1:7"));
     }
 }
