@@ -2,7 +2,7 @@
 //! that they agree.
 //!
 //! Neither of the two changes the other in its own transaction. A change of either that concerns the other leaves a mark
-//! of the step, in the same transaction; whoever sees the mark compares the records and does what [`child_actions`] says.
+//! of the step, in the same transaction; an instance that sees the mark compares the records and does what [`child_actions`] says.
 //! All of that can be done again: a child is made in the same transaction as the note of it in its parent, everything
 //! reported to the parent names the attempt, and a command to a child that has obeyed already is refused.
 
