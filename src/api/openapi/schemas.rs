@@ -619,8 +619,8 @@ mod tests {
     use crate::domain::{
         Accepted, Actor, AdaptedLimit, AgentName, AlertNotice, AtRisk, AwaitedKey, Blocked,
         CallOutcome, Claimant, Command, Details, Draft, Effect, Fault, FaultKind, InstanceId,
-        Limits, OnConflict, Payload, Policies, Priority, ReplyTo, StepIndex, StepName, Task,
-        TaskId, TaskView, Timestamp, parse_steps,
+        Limits, OnConflict, Payload, Policies, Priority, ReplyTo, StepIndex, StepName, StepView,
+        Task, TaskId, TaskView, Timestamp, parse_steps,
     };
 
     const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
@@ -810,13 +810,18 @@ mod tests {
         let processed = json_of(&TaskView::new(&processed(), NOW));
         describes::<TaskSchema>(&[view.clone(), processed]);
         describes::<AtRiskSchema>(std::slice::from_ref(&view["at_risk"]));
-        describes::<StepSchema>(view["steps"].as_array().unwrap());
+
         describes::<UndoSchema>(std::slice::from_ref(&view["undo"]));
         describes::<FaultSchema>(&[json_of(&fault())]);
-        let group = json_of(&TaskView::new(&with_items(), NOW));
-        describes::<StepSchema>(std::slice::from_ref(&group["steps"][0]));
-        let items = &group["steps"][0]["items"];
-        describes::<ItemsSchema>(std::slice::from_ref(items));
+        let with_items = with_items();
+        let group = json_of(&TaskView::new(&with_items, NOW));
+        let item = json_of(&StepView::new(&with_items, StepIndex(1), Some(NOW)));
+        let mut steps = view["steps"].as_array().unwrap().clone();
+        steps.extend([group["steps"][0].clone(), item]);
+        describes::<StepSchema>(&steps);
+        let mut items = group["steps"][0]["items"].clone();
+        items["undo_states"] = json!({ "processed": 1 });
+        describes::<ItemsSchema>(std::slice::from_ref(&items));
         describes::<ItemErrorSchema>(items["errors"].as_array().unwrap());
         let deferred = json_of(&TaskView::new(&deferred(), NOW));
         describes::<AwaitedReplySchema>(&[deferred["steps"][0]["awaited_reply"].clone()]);
