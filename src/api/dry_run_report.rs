@@ -185,8 +185,7 @@ mod tests {
     /// The domain knows nothing of the document, so the shapes here could drift from what is sent.
     #[test]
     fn the_documented_shape_is_the_one_that_is_sent() {
-        let steps =
-            r#"[{"name": "a", "agent": "x", "complete_within": "2h", "undo": {"request": {}}}]"#;
+        let steps = r#"[{"name": "a", "agent": "x", "for_each": [1], "complete_within": "2h", "undo": {"request": {}}}]"#;
         let steps = Payload::parse(steps.to_owned()).unwrap();
         let definition = parse_steps(
             &steps,

@@ -26,10 +26,7 @@ fn import(url: &str, more: &Value) -> Value {
         "undo": { "request": { "method": "DELETE", "path": "/import/{{ item.sku }}/{{ index }}/{{ output.id }}" } },
     });
     let fields = more.as_object().unwrap();
-    import
-        .as_object_mut()
-        .unwrap()
-        .extend(fields.clone().into_iter());
+    import.as_object_mut().unwrap().extend(fields.clone());
     json!({ "input": { "first": 0 }, "steps": [
         { "name": "list", "url": url, "request": { "method": "GET", "path": "/list" } },
         import,

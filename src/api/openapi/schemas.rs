@@ -765,7 +765,7 @@ mod tests {
         Accepted, Actor, AdaptedLimit, AgentName, AlertNotice, AtRisk, AwaitedKey, Blocked,
         CallOutcome, Claimant, Command, Details, Draft, Effect, Fault, FaultKind, InstanceId,
         Limits, OnConflict, Payload, Policies, Priority, ReplyTo, SlowStartLimit, StepIndex,
-        StepName, Task, TaskId, TaskView, Timestamp, parse_steps,
+        StepName, StepView, Task, TaskId, TaskView, Timestamp, parse_steps,
     };
 
     const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
@@ -901,8 +901,10 @@ mod tests {
             labels: BTreeMap::new(),
             priority: Priority::default(),
             complete_within: None,
+            start_at: None,
             trace: None,
             reply_to: details.reply_to.clone(),
+            parent: None,
         };
         Draft::submit(Arc::new(details), NOW).task
     }
@@ -1057,17 +1059,20 @@ mod tests {
         let nested = json_of(&TaskView::new(&nested(), NOW));
         let mut steps = view["steps"].as_array().unwrap().clone();
         steps.extend([asks.clone(), nested["steps"][0].clone()]);
-        describes::<StepSchema>(&steps);
         describes::<StepAskSchema>(&[asks["ask"].clone()]);
         describes::<StepPersonSchema>(asks["ask"]["people"].as_array().unwrap());
         describes::<ChildTaskSchema>(&[nested["steps"][0]["child"].clone()]);
         describes::<ParentStepSchema>(&[processed["parent"].clone()]);
         describes::<UndoSchema>(std::slice::from_ref(&view["undo"]));
         describes::<FaultSchema>(&[json_of(&fault())]);
-        let group = json_of(&TaskView::new(&with_items(), NOW));
-        describes::<StepSchema>(std::slice::from_ref(&group["steps"][0]));
-        let items = &group["steps"][0]["items"];
-        describes::<ItemsSchema>(std::slice::from_ref(items));
+        let with_items = with_items();
+        let group = json_of(&TaskView::new(&with_items, NOW));
+        let item = json_of(&StepView::new(&with_items, StepIndex(1), Some(NOW)));
+        steps.extend([group["steps"][0].clone(), item]);
+        describes::<StepSchema>(&steps);
+        let mut items = group["steps"][0]["items"].clone();
+        items["undo_states"] = json!({ "processed": 1 });
+        describes::<ItemsSchema>(std::slice::from_ref(&items));
         describes::<ItemErrorSchema>(items["errors"].as_array().unwrap());
         let deferred = json_of(&TaskView::new(&deferred(), NOW));
         describes::<AwaitedReplySchema>(&[deferred["steps"][0]["awaited_reply"].clone()]);

@@ -54,7 +54,7 @@ pub(super) async fn list(
 ) -> Result<Response, Problem> {
     let of = query.string("of");
     let state = query.one_of("state", StepStatus::ALL.iter().copied(), StepStatus::as_str)?;
-    let limit = query.limit()? as usize;
+    let limit = query.limit()?;
     let (after, cursors) = query.cursor(|text| text.parse::<usize>().ok())?;
     query.finish()?;
     let task = load(&app, id).await?;

@@ -184,7 +184,7 @@ impl Draft {
         let Some(first) = items.next() else {
             return;
         };
-        if !self.task.undone_before(first).is_empty() {
+        if self.task.has_undone_before(first) {
             return;
         }
         for item in std::iter::once(first).chain(items) {
@@ -217,7 +217,7 @@ impl Draft {
         };
         self.task.step(undo).state == StepState::Waiting
             && self.task.step(undone).status() != StepStatus::Processing
-            && self.task.undone_before(undone).is_empty()
+            && !self.task.has_undone_before(undone)
     }
 
     fn open_undo(&mut self, undone: StepIndex, by: &Actor, now: Timestamp) {
@@ -355,6 +355,36 @@ impl Task {
                 (!self.step(undo).is_done()).then_some(undo)
             }
         })
+    }
+
+    /// Whether there is anything of [`Task::undone_before`]. The items of a group are not looked at one by one.
+    fn has_undone_before(&self, step: StepIndex) -> bool {
+        let mut seen = vec![false; self.details.definition.steps.len()];
+        let mut path = vec![self.group_of(step)];
+        while let Some(index) = path.pop() {
+            for follower in &*self.details.definition.step(index).followers {
+                if std::mem::replace(&mut seen[follower.at()], true) {
+                    continue;
+                }
+                let is_open = match self.group(*follower) {
+                    Some(group) => {
+                        let undos = self.undos.counts_of(&group.undos);
+                        let items = self.steps.counts_of(&group.items);
+                        undos.done() < undos.total() || items.count(StepStatus::Processing) > 0
+                    }
+                    None => {
+                        let undo = self.definition(*follower).undo;
+                        let waits = undo.is_some_and(|undo| !self.step(undo).is_done());
+                        waits || self.step(*follower).status() == StepStatus::Processing
+                    }
+                };
+                if is_open {
+                    return true;
+                }
+                path.push(*follower);
+            }
+        }
+        false
     }
 
     /// Goes from a step to those that follow it, and further where `found` gives nothing.

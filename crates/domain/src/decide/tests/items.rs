@@ -236,3 +236,46 @@ fn names_of_items_are_seen_only_where_there_is_one() {
         "{unknown:?}"
     );
 }
+
+/// In bytes and allocations: a reply of one item, decided on a copy of the task.
+#[test]
+fn a_reply_of_an_item_costs_the_same_however_many_there_are() {
+    let cost = |count: usize| {
+        let list: Vec<_> = (0..count).collect();
+        let mut bench = bench(json!({ "for_each": list, "max_parallel": 64 }));
+        for at in 0..64.min(count) {
+            bench.claim(&format!("all[{at}]")).unwrap();
+        }
+        let task = bench.draft.task.clone();
+        let step = bench.step("all[3]");
+        let decide = || {
+            let mut draft = Draft::on(task.clone());
+            let reply = Command::Reply {
+                step,
+                attempt: Attempt(1),
+                outcome: success(json!(1)),
+            };
+            draft.apply(reply, &bench.by, bench.now).unwrap();
+            draft.task.memory()
+        };
+        decide();
+        let begin = std::time::Instant::now();
+        for _ in 0..20 {
+            decide();
+        }
+        println!("{count} items: {:?} a reply", begin.elapsed() / 20);
+        let measured = allocation_counter::measure(|| {
+            decide();
+        });
+        (measured.count_total, measured.bytes_total)
+    };
+    let (few, few_bytes) = cost(100);
+    for count in [1_000, MOST_ITEMS] {
+        let (many, many_bytes) = cost(count);
+        assert!(many <= few + 20, "{many} allocations, not {few}");
+        assert!(
+            many_bytes <= few_bytes + 32_768,
+            "{many_bytes} bytes, not {few_bytes}"
+        );
+    }
+}
