@@ -40,8 +40,8 @@ use self::{
     admission::AdmissionLoop, breaker_upkeep::BreakerUpkeep, children::ChildrenLoop,
     component::Components, endpoint_checks::EndpointChecks, open_replies::OpenReplyCount,
     peer_watcher::PeerWatcher, predictions::Predictions, rate_upkeep::RateUpkeep, reload::Live,
-    schedule_loop::ScheduleLoop,
-    secret_alerts::SecretAlerts, secret_upkeep::SecretUpkeep, slot_upkeep::SlotUpkeep,
+    schedule_loop::ScheduleLoop, secret_alerts::SecretAlerts, secret_upkeep::SecretUpkeep,
+    slot_upkeep::SlotUpkeep,
 };
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
 use crate::{

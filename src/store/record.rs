@@ -9,8 +9,8 @@ use super::{
     batch::{NewKey, TaskChange},
 };
 use crate::domain::{
-    AgentName, Child, Event, InstanceId, Message, OpenAsk, ReplyLog, SavedReplies, Signal, Step, StepHolder,
-    StepIndex, StepState, Task, TaskStatus, Timestamp, WorkerName,
+    AgentName, Child, Event, InstanceId, Message, OpenAsk, ReplyLog, SavedReplies, Signal, Step,
+    StepHolder, StepIndex, StepState, Task, TaskStatus, Timestamp, WorkerName,
 };
 
 /// The rows that a batch is saved as: their columns, each with the kind of its value. The structs here, the statements that
@@ -309,7 +309,13 @@ impl<'a> StepRow<'a> {
             output: step.output().map(|output| output.as_json()),
             error,
             last_fault: last_fault.as_ref().map(json),
-            reply: replies(state, reply_log, signal.as_deref(), ask.as_ref(), child.as_deref()),
+            reply: replies(
+                state,
+                reply_log,
+                signal.as_deref(),
+                ask.as_ref(),
+                child.as_deref(),
+            ),
             worker: task.worker(index).map(WorkerName::shared),
         }
     }

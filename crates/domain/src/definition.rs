@@ -252,10 +252,9 @@ impl StepDefinition {
     pub fn for_each(&self) -> Option<&ForEachRule> {
         match &self.work {
             StepWork::ForEach(rule) => Some(rule),
-            StepWork::Call { .. }
-            | StepWork::Wait(_)
-            | StepWork::Signal(_)
-            | StepWork::Task(_) => None,
+            StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Signal(_) | StepWork::Task(_) => {
+                None
+            }
         }
     }
 

@@ -177,9 +177,7 @@ fn explain(app: &App, steps: &mut [StepView<'_>]) {
     let recovering = |agent: &AgentName| app.agents.get(agent)?.slow_start_limit();
     let stopped = |agent: &AgentName| app.agents.get(agent)?.stopped();
     let is_held = app.hold.is_held();
-    explain_other_reasons(
-        steps, mode, limit, adapted, recovering, stopped, is_held,
-    );
+    explain_other_reasons(steps, mode, limit, adapted, recovering, stopped, is_held);
 }
 
 fn with_etag(mut response: Response, task: &Task) -> Response {

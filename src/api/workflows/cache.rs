@@ -7,9 +7,7 @@ use arc_swap::ArcSwap;
 use crate::{
     api::{App, Problem},
     domain::{Definition, Span, WorkflowName, WorkflowRef, nearest},
-    store::{
-        ActiveWorkflow, Reader, Store, StoreError, StoredWorkflow, WorkflowRecord,
-    },
+    store::{ActiveWorkflow, Reader, Store, StoreError, StoredWorkflow, WorkflowRecord},
 };
 
 /// A compiled version of a workflow.

@@ -18,9 +18,7 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::activation::ActivationView;
-pub use self::cache::{
-    CompiledWorkflow, VersionChoice, WorkflowCache, learn_active, resolve,
-};
+pub use self::cache::{CompiledWorkflow, VersionChoice, WorkflowCache, learn_active, resolve};
 use super::{
     App, Problem,
     bulkhead::EvaluationPermit,

@@ -135,9 +135,8 @@ pub(super) async fn save(
 pub(super) fn is_one_statement(batch: &Batch) -> bool {
     let mut changes = batch.changes.iter();
     batch.messages.is_empty()
-        && changes.all(|change| {
-            change.alerts.is_empty() && change.asks.is_empty() && !change.is_move()
-        })
+        && changes
+            .all(|change| change.alerts.is_empty() && change.asks.is_empty() && !change.is_move())
 }
 
 type SaveQuery = Query<'static, Postgres, PgArguments>;

@@ -1,7 +1,7 @@
 //! Every rule by example, and the invariants over random sequences of commands.
 
-mod children;
 mod ask;
+mod children;
 mod fetched;
 mod invariants;
 mod items;

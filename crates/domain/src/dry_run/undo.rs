@@ -78,10 +78,9 @@ pub(super) fn check(definition: &Definition, warnings: &mut Vec<Warning>) -> Vec
 fn asks_for_undo(step: &StepDefinition) -> bool {
     let on_timeout = match &step.work {
         StepWork::Signal(rule) => rule.on_timeout,
-        StepWork::Call { .. }
-        | StepWork::Wait(_)
-        | StepWork::Task(_)
-        | StepWork::ForEach(_) => Policy::Error,
+        StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Task(_) | StepWork::ForEach(_) => {
+            Policy::Error
+        }
     };
     [step.on_permanent, step.on_exhausted.then, on_timeout].contains(&Policy::Undo)
 }
