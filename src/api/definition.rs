@@ -187,7 +187,7 @@ pub struct StepTaskBody {
     /// A registered workflow. Its `output` is the output of the step.
     #[schema(example = "ship")]
     workflow: String,
-    /// The workflow's version; the default is the latest when the step begins.
+    /// The workflow's version; the default is the active one when the step begins.
     #[schema(minimum = 1, example = 3)]
     version: Option<u32>,
     /// JSON whose strings may have expressions; the default is null.

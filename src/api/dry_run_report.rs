@@ -4,7 +4,7 @@
 use axum::{http::StatusCode, response::Response};
 use utoipa::ToSchema;
 
-use super::{App, Problem, bulkhead::EvaluationPermit, response::json, workflows};
+use super::{App, Problem, bulkhead::EvaluationPermit, response::json};
 use crate::api::openapi::words::{
     DurationSchema, MethodSchema, StepKindSchema, StepRunsSchema, WarningCodeSchema,
 };
@@ -130,13 +130,16 @@ async fn unknown_workflows(
     app: &App,
     definition: &Definition,
 ) -> Result<Vec<WorkflowName>, Problem> {
-    let named = definition.steps.iter().filter_map(|step| step.child_rule());
+    let named = definition.steps.iter();
+    let named = named.filter_map(|step| step.run().child_rule());
     let mut named: Vec<_> = named.map(|rule| rule.workflow.clone()).collect();
     named.sort_unstable();
     named.dedup();
     let mut unknown = Vec::new();
     for name in named.into_iter().take(MOST_LOOKED_UP) {
-        if workflows::resolve(app, &name, None).await?.is_none() {
+        let (store, reader) = (&app.store, &app.store.reader);
+        let found = app.workflows.resolve(store, reader, &name, None).await?;
+        if found.is_none() {
             unknown.push(name);
         }
     }

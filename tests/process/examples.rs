@@ -25,11 +25,13 @@ const USUAL: &str = "http://127.0.0.1:8080";
 const SHORTENED: [(&str, &str); 2] = [("\"30s\"", "\"1s\""), ("\"10m\"", "\"3s\"")];
 
 /// Those of the page, in their order.
-const EXAMPLES: [&str; 4] = [
+const EXAMPLES: [&str; 6] = [
     "order.json",
     "order-saga.json",
     "fan-out.json",
     "approved-order.json",
+    "hotel.json",
+    "travel.json",
 ];
 
 /// A part of the page between fences.
@@ -262,7 +264,7 @@ async fn every_command_of_the_examples_gives_what_the_page_says() {
         }
     }
     assert_eq!(
-        checked, 16,
+        checked, 27,
         "the page has more or fewer commands than it had"
     );
 }

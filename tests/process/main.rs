@@ -71,6 +71,7 @@ mod idle_connections;
 mod input_schemas;
 mod instances;
 mod intake;
+mod item_kinds;
 mod items;
 mod killed_breakers;
 mod lanes;

@@ -160,7 +160,7 @@ impl DryRunReport {
     pub fn warn_of_workflows(&mut self, definition: &Definition, unknown: &[WorkflowName]) {
         for index in definition.forward() {
             let step = definition.step(index);
-            let Some(rule) = step.child_rule() else {
+            let Some(rule) = step.run().child_rule() else {
                 continue;
             };
             if unknown.contains(&rule.workflow) && self.warnings.len() < MOST_WARNINGS {

@@ -1,4 +1,4 @@
-//! Why an agent was not called for a while, as the history says it of the steps that stood in line meanwhile.
+//! Why an agent was not called for a while, as the history says it of the steps that were queued meanwhile.
 
 use crate::{decide::Draft, ids::StepIndex, time::Timestamp};
 
@@ -11,7 +11,7 @@ pub struct PastStop {
 }
 
 impl Draft {
-    /// The step has just been claimed from the queue of an agent that was not called for a while. If it stood in line then, its
+    /// The step has just been claimed from the queue of an agent that was not called for a while. If it was queued then, its
     /// claim says so.
     pub fn explain_wait(&mut self, index: StepIndex, stop: &PastStop) {
         let name = &self.task.definition(index).name;

@@ -75,6 +75,8 @@ pub fn rehearse(beginning: &Beginning<'_>, services: &mut dyn Services) -> Rehea
     World::new(beginning, services).run()
 }
 
+const NO_STEP: &str = "the task has no such step, or no such item yet";
+
 impl<'a> World<'a> {
     fn new(beginning: &Beginning<'a>, services: &'a mut dyn Services) -> Self {
         let workflow = beginning.workflow;
@@ -277,7 +279,7 @@ impl<'a> World<'a> {
             self.schedule(self.now, Scheduled::Command(Box::new(command)));
             return;
         }
-        let name = CallName::work(step);
+        let name = CallName::work(named(&self.names, &self.draft.task, step));
         let count = self.counts.entry(name).or_default();
         let before = *count;
         *count += 1;
@@ -380,7 +382,10 @@ impl<'a> World<'a> {
             step, by, answer, ..
         } = &self.outside_events[index].what
         {
-            let refused = match self.decision(*step, by, answer.clone()) {
+            let asks = self.target(*step, self.outside_events[index].item);
+            let asks = asks.ok_or_else(|| NO_STEP.to_owned());
+            let decided = asks.and_then(|step| self.decision(step, by, answer.clone()));
+            let refused = match decided {
                 Ok(command) => self.apply(command, &Actor::person(by)),
                 Err(why) => Some(why),
             };
@@ -430,8 +435,8 @@ impl<'a> World<'a> {
         | Command::Resolve { step, .. } = &mut command
         {
             let Some(target) = self.target(*step, self.outside_events[index].item) else {
-                let why = "the task has no such step, or no such item yet".to_owned();
-                self.outside[index] = OutsideResult::Refused(self.passed(), why);
+                let refused = OutsideResult::Refused(self.passed(), NO_STEP.to_owned());
+                self.outside[index] = refused;
                 return;
             };
             *step = target;

@@ -95,7 +95,7 @@ pub struct ScheduleInput {
     /// A registered workflow.
     #[schema(example = "report")]
     workflow: String,
-    /// Default: the latest at each run.
+    /// Default: the one that is active at each run.
     #[schema(minimum = 1)]
     workflow_version: Option<u32>,
     /// The value of `input` in the steps' expressions.

@@ -29,7 +29,7 @@ const NEXT: usize = 10;
 pub struct SubmissionView {
     #[schema(example = "report")]
     workflow: String,
-    /// Without it each run has the latest version.
+    /// Without it each run has the version that is active then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     workflow_version: Option<u32>,

@@ -307,6 +307,8 @@ async fn put(
     };
     app.store.definitions.put(workflow, checked.definition);
     app.workflows.forget();
+    // What cannot be read now is read with the next submission. Until then no misspelt name is compared with this one.
+    let _ = learn_active(&app, &name).await;
     if !is_new {
         return one(&app, &name, Some(version), StatusCode::OK, &caller).await;
     }
