@@ -57,6 +57,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/tasks/{id}/start", Operate),
     (Method::POST, "/v1/tasks/{id}/retry", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/retry", Operate),
+    (Method::GET, "/v1/tasks/{id}/steps", Read),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/skip", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/resolve", Operate),
     (Method::POST, "/v1/tasks/{id}/signals/{name}", Submit),

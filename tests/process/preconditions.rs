@@ -1,4 +1,4 @@
-//! If-Match and If-None-Match: on agents and workflows, and wherever the OpenAPI document lists them.
+//! If-Match and If-None-Match: on agents, workflows and schedules, and wherever the OpenAPI document lists them.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -16,12 +16,17 @@ fn workflow(path: usize) -> Value {
     json!({ "steps": [{ "name": "a", "url": "http://127.0.0.1:9", "request": { "path": format!("/{path}") } }] })
 }
 
+fn schedule(minute: usize) -> Value {
+    json!({ "cron": format!("{minute} 2 * * *"), "workflow": "order" })
+}
+
 type Body = fn(usize) -> Value;
 
-/// The two kinds of things that are registered: their path, and one body after another.
-const REGISTERED: [(&str, Body); 2] = [
+/// The three kinds of things that are registered: their path, and one body after another.
+const REGISTERED: [(&str, Body); 3] = [
     ("/v1/agents/payments", agent),
     ("/v1/workflows/order", workflow),
+    ("/v1/schedules/nightly", schedule),
 ];
 
 fn etag(answer: &Answer) -> String {
@@ -183,6 +188,7 @@ async fn each_condition_that_the_document_lists_is_judged_and_no_other_is_passed
     let mut judged = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
         let of_workflow = path.starts_with("/v1/workflows");
+        let of_schedule = path.starts_with("/v1/schedules");
         let target = path
             .replace("{id}", &id)
             .replace("{version}", "1")
@@ -195,6 +201,7 @@ async fn each_condition_that_the_document_lists_is_judged_and_no_other_is_passed
                     _ if path.starts_with("/v1/tasks") => "a",
                     _ if path.starts_with("/v1/signals") => of_key,
                     _ if of_workflow => "order",
+                    _ if of_schedule => "nightly",
                     _ => "payments",
                 },
             );
@@ -209,7 +216,11 @@ async fn each_condition_that_the_document_lists_is_judged_and_no_other_is_passed
                     .call(method.clone(), &target)
                     .header(name, never(name, path));
                 if method == Method::PUT {
-                    let body = if of_workflow { workflow(2) } else { agent(2) };
+                    let body = match path {
+                        _ if of_workflow => workflow(2),
+                        _ if of_schedule => schedule(2),
+                        _ => agent(2),
+                    };
                     asked = asked.json(&body);
                 }
                 let place = format!("{method} {path} with {name}");

@@ -321,7 +321,7 @@ fn a_report_is_written_in_the_words_of_the_api() {
     assert_eq!(
         serde_json::to_value(&report).unwrap(),
         json!({
-            "steps": [{ "name": "a", "kind": "call", "agent": "x", "method": "GET", "after": [], "stage": 1, "runs": "always", "attempts": 4, "worst_case": "2m7s" }],
+            "steps": [{ "name": "a", "kind": "call", "workflow": null, "agent": "x", "method": "GET", "after": [], "stage": 1, "runs": "always", "attempts": 4, "worst_case": "2m7s" }],
             "critical_path": ["a"],
             "worst_case": "2m7s",
             "complete_within": null,
