@@ -22,8 +22,8 @@ use super::{
 use crate::api::openapi::words::JsonSchema;
 use crate::{
     domain::{
-        ALERT_EVENTS, ASK_EVENT, Fields, HIDDEN, LONGEST_URL, MessageAction, REPLIES, ReceiverName,
-        TaskId, Timestamp, without_query,
+        ALERT_EVENTS, ASK_EVENT, Fields, LONGEST_URL, MessageAction, REPLIES, ReceiverName, TaskId,
+        Timestamp, without_links, without_query,
     },
     store::{MessageId, MessageQuery, MessageRecord, MessageState},
 };
@@ -104,30 +104,16 @@ impl From<MessageRecord> for MessageView {
             created_at: message.created_at,
             tries: message.tries,
             next_try_at: message.next_try_at,
-            error: message.error,
+            // It may quote what a receiver said, and that what it got.
+            error: message
+                .error
+                .map(|error| without_links(&error).into_owned()),
             died_at: message.died_at,
             body: message
                 .body
-                .and_then(|body| RawValue::from_string(without_links(body)).ok()),
+                .and_then(|body| RawValue::from_string(without_links(&body).into_owned()).ok()),
         }
     }
-}
-
-/// Without the links with which people decide: each is the credential of one person.
-fn without_links(body: String) -> String {
-    const PATH: &str = "/v1/asks/";
-    if !body.contains(PATH) {
-        return body;
-    }
-    let mut parts = body.split(PATH);
-    let mut shown = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let is_of_token = |letter: char| letter.is_ascii_alphanumeric() || "_-".contains(letter);
-        shown.push_str(PATH);
-        shown.push_str(HIDDEN);
-        shown.push_str(part.trim_start_matches(is_of_token));
-    }
-    shown
 }
 
 /// List undelivered messages

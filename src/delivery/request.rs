@@ -9,7 +9,7 @@ use super::Receivers;
 use crate::{
     agent::{Post, PostError, PostResponse},
     broker::{BrokerError, Outgoing},
-    domain::{DeliveryResult, QUEUE_SCHEME, QueueAddress, Timestamp, signatures},
+    domain::{DeliveryResult, QUEUE_SCHEME, QueueAddress, Timestamp, signatures, without_links},
     store::{NextMessage, QueueClaim},
 };
 
@@ -142,6 +142,8 @@ fn classify(posted: Result<PostResponse, PostError>) -> DeliveryResult {
         reason.push_str("; Provost never follows redirects");
     }
     if let Some(excerpt) = &posted.excerpt {
+        // A receiver may quote what it got.
+        let excerpt = without_links(excerpt);
         let excerpt: String = excerpt.chars().take(LONGEST_EXCERPT).collect();
         reason.push_str(&format!(": {excerpt}"));
     }

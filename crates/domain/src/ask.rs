@@ -88,6 +88,9 @@ impl AskText {
         if title.is_empty() {
             return Err("`ask.title` gives an empty text".to_owned());
         }
+        if title.contains(char::is_control) {
+            return Err("`ask.title` must give one line: put the rest into `ask.text`".to_owned());
+        }
         let text = match text {
             Value::Null => None,
             text => Some(shown("text", text, LONGEST_TEXT)?).filter(|text| !text.is_empty()),
@@ -121,6 +124,11 @@ fn shown(name: &str, value: &Value, longest: usize) -> Result<String, String> {
     }
 }
 
+/// Characters that nobody sees: with them one person could pass for two.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
+}
+
 fn people(of: &Value) -> Result<Vec<String>, String> {
     let mut people = Vec::new();
     // An expression in a list may give a list.
@@ -131,13 +139,14 @@ fn people(of: &Value) -> Result<Vec<String>, String> {
                 let person = person.trim();
                 if person.is_empty()
                     || person.chars().count() > LONGEST_PERSON
-                    || person.contains(char::is_control)
+                    || person.contains(|c: char| c.is_control() || is_invisible(c))
                 {
                     return Err(format!(
                         "`ask.of` must give names or addresses of 1 to {LONGEST_PERSON} characters in one line"
                     ));
                 }
-                if !people.iter().any(|known| known == person) {
+                let same = |known: &String| known.to_lowercase() == person.to_lowercase();
+                if !people.iter().any(same) {
                     people.push(person.to_owned());
                 }
             }

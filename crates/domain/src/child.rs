@@ -279,7 +279,15 @@ impl Task {
         if index.at() >= self.steps.len() || !self.step(index).is_live() {
             return false;
         }
-        !self.waits_for_child(index)
+        let waits = match self.group(index) {
+            Some(group) if self.definition(index).run().has_child() => {
+                // There are at most as many steps as an index can count.
+                let mut items = group.items.clone().map(|at| StepIndex(at as u16));
+                items.any(|item| self.waits_for_child(item))
+            }
+            _ => self.waits_for_child(index),
+        };
+        !waits
             || self.details.definition.policies.on_deadline == Some(Policy::Undo)
                 && self.passed_pivot().is_none()
     }

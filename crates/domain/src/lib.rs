@@ -157,7 +157,7 @@ pub use expansion::{Expansion, ItemGroup, MOST_ITEMS, read_list};
 pub use fault::{BODY_EXCERPT, Effect, Fault, FaultKind};
 pub use fields::{FieldFault, Fields, entries, text};
 pub use health_check::{CheckTally, HealthChange, HealthSpec, Unhealthy};
-pub use hidden::{HIDDEN, without_query, without_secrets};
+pub use hidden::{HIDDEN, without_links, without_query, without_secrets};
 pub use history::{Actor, Event, VersionChange};
 pub use ids::{
     AgentName, Attempt, Destination, InstanceId, Priority, ReceiverName, SecretName, StepIndex,

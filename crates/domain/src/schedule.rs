@@ -65,6 +65,9 @@ pub struct ScheduleState {
     /// Tasks that were not known to have ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub running: Vec<TaskId>,
+    /// When the last run began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun_at: Option<Timestamp>,
     /// The last run, if it was left out: others that are left out for the same reason join it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_skip: Option<ScheduleRun>,
@@ -120,6 +123,7 @@ impl ScheduleState {
             next_number: 1,
             open: Vec::new(),
             running: Vec::new(),
+            begun_at: None,
             last_skip: None,
             pause: None,
             paused_until: None,

@@ -337,6 +337,14 @@ impl Task {
         self.undo.is_some() == (index.at() >= self.steps.len())
     }
 
+    /// The group of an item's name, such as `import[17]`, whose list is not known.
+    pub fn unknown_group(&self, name: &str) -> Option<StepIndex> {
+        let (group, _) = name.split_once('[')?;
+        let group = self.find(group)?;
+        let is_unknown = self.has_items(group) && self.group(group).is_none();
+        is_unknown.then_some(group)
+    }
+
     pub fn find(&self, name: &str) -> Option<StepIndex> {
         if name.contains('[') {
             let found = self.expansion.as_ref()?.find(name)?;

@@ -171,8 +171,9 @@ async fn begin(
             return Ok(());
         }
         match app.store.housekeeping.schedule(&name).await? {
-            Some(now) => record = now,
-            None => return Ok(()),
+            Some(now) if now.state.id == record.state.id => record = now,
+            // It was deleted, or is another one of this name.
+            _ => return Ok(()),
         }
     }
     // The next look finds the same runs, and their tasks by their keys.

@@ -124,6 +124,14 @@ pub(super) async fn find(
     let task = load(app, id).await?;
     match task.find(name) {
         Some(step) => Ok((task, step)),
+        None if let Some(group) = task.unknown_group(name) => {
+            let group = task.definition(group);
+            let (state, name) = (task.status().as_str(), &group.name);
+            let detail = format!(
+                "the list of step {name} is not known yet, and neither are its items: send the request again once the step has begun"
+            );
+            Err(Problem::new(ProblemKind::WrongStepState, detail).with("state", state))
+        }
         None => {
             let steps = task.own_indexes().map(|step| task.definition(step));
             let names: Vec<_> = steps.map(|step| step.name.as_str()).collect();

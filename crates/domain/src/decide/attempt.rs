@@ -239,7 +239,11 @@ impl Draft {
 
     /// The step took effect, and what it gave cannot be kept.
     fn refuse_output(&mut self, index: StepIndex, fault: Fault, by: &Actor, now: Timestamp) {
-        self.effect_is_unknown(index);
+        match self.task.definition(index).has_child() {
+            // Its task is processed: what that did stands until it is undone.
+            true => self.task.step_mut(index).set_effect(Effect::Unknown),
+            false => self.effect_is_unknown(index),
+        }
         let effect = self.task.step(index).effect;
         let fault = Fault { effect, ..fault };
         if self.is_left_behind(index) {

@@ -77,6 +77,13 @@ impl Draft {
                     }
                 }
             }
+            // Another instance has made it in the meantime.
+            ChildReport::Refused(_)
+                if self.task.step(index).child.is_some()
+                    && self.task.definition(index).undoes.is_none() =>
+            {
+                return Err(self.refuse_step(index, "its task is made already"));
+            }
             ChildReport::Refused(message) => {
                 let fault = fault(FaultKind::Permanent, message, now);
                 self.refused(index, fault, by, now);

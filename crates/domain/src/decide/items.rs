@@ -1,12 +1,13 @@
 //! The items of a group: how they come to be, which of them run, and what the group becomes once they have ended.
 
-use std::{iter::once, sync::Arc};
+use std::{iter::once, ops::Range, sync::Arc};
 
 use serde_json::value::RawValue;
 
 use super::{Draft, fault};
 use crate::{
     alert::AlertChange,
+    definition::StepWork,
     expansion::{Expansion, MOST_ITEMS, saved_list, values},
     fault::{Fault, FaultKind},
     history::Actor,
@@ -282,10 +283,23 @@ impl Task {
         let (Some(item), None) = (definition.item, definition.undoes) else {
             return None;
         };
-        let counts = self.steps.counts_of(&self.group(item.group)?.items);
+        let items = &self.group(item.group)?.items;
+        let counts = self.steps.counts_of(items);
+        let kept = match definition.work {
+            StepWork::Signal(_) => self.kept_signals(items, index),
+            _ => 0,
+        };
         let own = self.step(index).output();
         let own = own.map_or(0, |output| output.as_json().len());
-        Some(MOST_OUTPUT.saturating_sub(counts.output_bytes.saturating_sub(own)))
+        let taken = counts.output_bytes.saturating_sub(own) + kept;
+        Some(MOST_OUTPUT.saturating_sub(taken))
+    }
+
+    /// The bytes of the signals that have come early for other items: they become outputs.
+    fn kept_signals(&self, items: &Range<usize>, own: StepIndex) -> usize {
+        let others = items.clone().filter(|at| *at != own.at());
+        let kept = others.filter_map(|at| self.steps[at].signal.as_ref()?.payload.as_ref());
+        kept.map(|payload| payload.as_json().len()).sum()
     }
 }
 

@@ -45,6 +45,8 @@ impl Draft {
                 .indexes()
                 .filter(|index| self.task.is_current(*index))
                 .filter(|index| self.task.step(*index).status() == StepStatus::Error)
+                // A group goes on when its items do.
+                .filter(|index| !self.task.has_items(*index))
                 .collect(),
         };
         if let (Some(index), Some(_)) = (step, &body)
@@ -73,10 +75,6 @@ impl Draft {
         }
         self.renew_limit(now);
         for index in chosen {
-            if self.task.has_items(index) {
-                // It goes on when its items do.
-                continue;
-            }
             let step = self.task.step_mut(index);
             step.failure_count = 0;
             step.extensions_used = 0;

@@ -69,6 +69,7 @@ impl Draft {
             // What was made of the request before says nothing of the new one.
             let step = self.task.step_mut(index);
             step.body = None;
+            step.child = None;
             step.tries = 0;
             step.time_left = None;
             self.touch(index);
@@ -142,7 +143,9 @@ impl Draft {
 
     /// The steps whose work differs and that have been claimed, without effect.
     fn changed_work(&self, steps: &[MovedStep]) -> Vec<StepIndex> {
-        const WORK: [&str; 6] = ["agent", "url", "request", "wait", "signal", "task"];
+        const WORK: [&str; 7] = [
+            "agent", "url", "request", "wait", "signal", "task", "for_each",
+        ];
         let differs = |step: &&MovedStep| {
             step.state.is_some()
                 && step

@@ -5,6 +5,7 @@ use std::{ops::RangeInclusive, sync::Arc};
 
 use super::{Policy, StepRule};
 use crate::{
+    expansion::{MOST_ITEMS, values},
     fields::{FieldFault, Fields},
     payload::Payload,
     template::{JsonTemplate, Origin, Reads, Scope},
@@ -72,6 +73,11 @@ pub(super) fn read(
             Err(())
         }
     };
+    if first == Some('[') && values(value).is_some_and(|items| items.len() > MOST_ITEMS) {
+        let message =
+            format!("has more than {MOST_ITEMS} items: split the list over several tasks");
+        step.fault("for_each", message);
+    }
     if first == Some('"')
         && list
             .as_ref()

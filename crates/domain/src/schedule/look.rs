@@ -129,6 +129,7 @@ impl ScheduleState {
                 let surplus = self.running.len().saturating_sub(MOST_RUNNING);
                 self.running.drain(..surplus);
                 self.failing = None;
+                self.begun_at = Some(now);
                 ScheduleRun {
                     state: RunState::Started,
                     task: Some(task),
@@ -165,7 +166,9 @@ impl ScheduleState {
             (false, false) => Some(now),
         };
         let waiting = self.head().map(|head| {
-            let waited = Span::from(now.since(head.decided_at)).as_millis() / 10;
+            // How long it has waited as the first of those that wait.
+            let since = self.begun_at.unwrap_or(head.decided_at);
+            let waited = Span::from(now.since(since.max(head.decided_at))).as_millis() / 10;
             let waited = Span::from_millis(waited.unsigned_abs());
             now + waited.clamp(POLL.0, POLL.1)
         });

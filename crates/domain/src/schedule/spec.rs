@@ -94,6 +94,15 @@ pub struct ScheduleSpec {
     pub description: Option<String>,
 }
 
+/// The time between the two fire times that follow each other most closely, of so many as show the pattern of a cron.
+/// A run that begins later than the next one should would have to wait for nobody knows which.
+fn shortest_gap(timing: &Timing, now: Timestamp) -> Option<Span> {
+    const LOOKED_AT: usize = 400;
+    let times: Vec<_> = timing.after(now).take(LOOKED_AT).collect();
+    let gaps = times.windows(2).map(|pair| pair[1].at.since(pair[0].at));
+    gaps.min().map(Span::from)
+}
+
 impl ScheduleSpec {
     pub const EVERY: RangeInclusive<Span> = Span::from_secs(1)..=Span::from_secs(366 * 24 * 3600);
     pub const JITTER: RangeInclusive<Span> = Span::from_secs(0)..=Span::from_secs(24 * 3600);
@@ -177,6 +186,14 @@ impl ScheduleSpec {
                 return spec;
             }
         };
+        if let (Some(_), Some(jitter), Some(gap)) =
+            (&spec.cron, spec.jitter, shortest_gap(&timing, now))
+            && jitter > gap
+        {
+            let message =
+                format!("must be at most the shortest time between two fire times, which is {gap}");
+            fields.fault("jitter", message);
+        }
         match (timing.after(now).next(), spec.until) {
             (None, _) => fields.fault("cron", "never comes: no year has such a day"),
             (Some(next), Some(until)) if next.at > until && until > now => fields.fault(

@@ -279,3 +279,73 @@ fn a_reply_of_an_item_costs_the_same_however_many_there_are() {
         );
     }
 }
+
+/// Items that have tasks of their own.
+fn children(more: Value) -> Bench {
+    let mut step = json!({ "name": "all", "for_each": [1, 2], "task": { "workflow": "w" } });
+    let more = more.as_object().unwrap().clone();
+    step.as_object_mut().unwrap().extend(more);
+    Bench::new(json!([step, { "name": "last", "agent": "x" }]))
+}
+
+fn child_is_processed(bench: &mut Bench, name: &str, output: &Value) {
+    let index = bench.step(name);
+    let attempt = bench.record(name).attempt;
+    let end = crate::child::ChildEnd::Processed(Payload::from_value(output));
+    let report = crate::child::ChildReport::Ended { child: None, end };
+    bench.apply(report.to(index, attempt)).unwrap();
+}
+
+#[test]
+fn a_task_of_an_item_whose_output_finds_no_room_is_undone_with_the_others() {
+    let mut bench = children(json!({}));
+    let long = json!("x".repeat(5 << 20));
+    child_is_processed(&mut bench, "all[0]", &long);
+    child_is_processed(&mut bench, "all[1]", &long);
+    assert_eq!(bench.status("all[1]"), StepStatus::Error);
+    assert_eq!(bench.record("all[1]").effect, Effect::Unknown);
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    assert_eq!(bench.status("all[0].undo"), StepStatus::Processing);
+    assert_eq!(bench.status("all[1].undo"), StepStatus::Processing);
+}
+
+#[test]
+fn signals_that_come_early_for_items_find_room_among_the_outputs_or_are_refused() {
+    let steps = json!([{ "name": "all", "for_each": [1, 2, 3], "max_parallel": 1, "signal": { "within": "1h" } }]);
+    let mut bench = Bench::new(steps);
+    let mut signal = |name: &str, length: usize| {
+        let step = bench.step(name);
+        let payload = Payload::from_value(&json!("x".repeat(length)));
+        let digest = crate::open_reply::ReplyDigest(name.to_owned());
+        bench.apply(Command::Signal {
+            step,
+            payload,
+            digest,
+        })
+    };
+    signal("all[2]", 5 << 20).unwrap();
+    assert!(signal("all[1]", 5 << 20).is_err(), "8 MiB for all of them");
+    signal("all[1]", 2 << 20).unwrap();
+    signal("all[0]", 100).unwrap();
+    assert_eq!(bench.status("all"), StepStatus::Processed);
+}
+
+#[test]
+fn a_task_in_error_only_by_its_group_is_not_retried_but_its_items_are() {
+    let mut bench = bench(json!({}));
+    refuse(&mut bench, "all[0]");
+    bench.process("all[1]");
+    bench.process("all[2]");
+    assert_eq!(bench.status("all"), StepStatus::Error);
+    let retry = Command::Retry {
+        step: None,
+        body: None,
+        reason: None,
+    };
+    bench.apply(retry.clone()).unwrap();
+    assert_eq!(bench.status("all[0]"), StepStatus::Pending);
+    assert!(
+        bench.apply(retry).is_err(),
+        "nothing is in error that could be retried"
+    );
+}
