@@ -38,6 +38,13 @@ fn body(operation: &str, token: &str) -> Option<Value> {
     match operation {
         "POST /v1/tasks" => Some(json!({ "steps": steps })),
         "PUT /v1/workflows/{name}" => Some(json!({ "steps": steps })),
+        "PUT /v1/schedules/{name}" => Some(json!({ "cron": "0 2 * * *", "workflow": "some" })),
+        "POST /v1/schedules/{name}/backfill" => {
+            Some(json!({ "from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z" }))
+        }
+        "POST /v1/workflows/{name}/activate" => Some(json!({ "version": 1 })),
+        "POST /v1/tasks/{id}/migrate" => Some(json!({ "to_version": 1 })),
+        "POST /v1/tasks/migrate" => Some(json!({ "workflow": "some", "to_version": 1 })),
         // Commands on many tasks at once.
         bulk if bulk.starts_with("POST /v1/tasks/") && !bulk.contains('{') => {
             Some(json!({ "agent": "known" }))

@@ -215,6 +215,14 @@ async fn each_condition_that_the_document_lists_is_judged_and_no_other_is_passed
                 let mut asked = provost
                     .call(method.clone(), &target)
                     .header(name, never(name, path));
+                let own_body = match path.as_str() {
+                    "/v1/tasks/{id}/migrate" => Some(json!({ "to_version": 1 })),
+                    "/v1/workflows/{name}/activate" => Some(json!({ "version": 1 })),
+                    _ => None,
+                };
+                if let Some(body) = own_body.filter(|_| method == Method::POST) {
+                    asked = asked.json(&body);
+                }
                 if method == Method::PUT {
                     let body = match path {
                         _ if of_workflow => workflow(2),

@@ -162,6 +162,14 @@ pub(super) async fn migrate(
     let mut tries = TRIES;
     loop {
         let task = load(&app, id).await?;
+        // Of a move that may have been made already, the store judges it: it knows what is a repetition.
+        let is_judged_here = dry_run || task.details.workflow.is_none();
+        if is_judged_here
+            && let Some(expected) = request.if_match().filter(|wanted| *wanted != task.version)
+        {
+            let current = task.version;
+            return Err(CommandError::VersionMismatch { expected, current }.into());
+        }
         let found = target(&app, &task, to).await?;
         let version = prepare(&app, &task, &found)?;
         let input = input_faults(&app, &task, &found).await?;
@@ -170,10 +178,6 @@ pub(super) async fn migrate(
             reason: reason.clone(),
         };
         if dry_run {
-            if let Some(expected) = request.if_match().filter(|wanted| *wanted != task.version) {
-                let current = task.version;
-                return Err(CommandError::VersionMismatch { expected, current }.into());
-            }
             let now = app.store.reader.now().await?;
             return Ok(report(&task, &version, command, &caller, &input, now));
         }
