@@ -415,7 +415,7 @@ fn replies(
     state: &StepState,
     log: &ReplyLog,
     signal: Option<&Signal>,
-    ask: Option<&Box<OpenAsk>>,
+    ask: Option<&OpenAsk>,
     child: Option<&Child>,
 ) -> Option<String> {
     let (open, waits) = match state {
@@ -438,7 +438,7 @@ fn replies(
         json(&SavedReplies {
             waits,
             signal: signal.cloned().map(Box::new),
-            ask: ask.cloned(),
+            ask: ask.cloned().map(Box::new),
             child: child.cloned().map(Box::new),
             open: open.map(|(open, complete_by)| (Box::new(open.clone()), complete_by)),
             log: log.clone(),

@@ -203,7 +203,7 @@ impl OpenAsk {
             last: One<'a>,
             decisions: Vec<One<'a>>,
         }
-        let all = self.decisions.iter().map(|decision| One {
+        let mut all = self.decisions.iter().map(|decision| One {
             choice: &decision.answer.choice,
             by: self.person(decision.person).unwrap_or_default(),
             comment: decision.answer.comment.as_deref(),
@@ -211,7 +211,7 @@ impl OpenAsk {
             at: decision.at,
         });
         let decisions: Vec<_> = all.clone().collect();
-        let output = all.last().map(|last| AskOutput { last, decisions });
+        let output = all.next_back().map(|last| AskOutput { last, decisions });
         // Strings, numbers and JSON always serialise.
         let json = serde_json::to_string(&output).unwrap_or_default();
         Payload::parse(json).unwrap_or_else(Payload::null)

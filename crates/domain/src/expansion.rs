@@ -66,7 +66,7 @@ pub fn saved_list(first: usize, list: &RawValue) -> Payload {
     Payload::parse(json).unwrap_or_else(Payload::null)
 }
 
-/// What [`saved_list`] saved: the position of the first item, and the values.
+/// What `saved_list` saved: the position of the first item, and the values.
 pub fn read_list(saved: &Payload) -> Option<(usize, Arc<[Payload]>)> {
     let SavedList { first, items } = serde_json::from_str(saved.as_json()).ok()?;
     Some((first, values(items)?))

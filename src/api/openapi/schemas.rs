@@ -989,7 +989,7 @@ mod tests {
         assert_eq!(sent["type"], domain::ASK_EVENT);
         describes::<AskDataSchema>(&[sent["data"].clone()]);
         let ask = &sent["data"]["ask"];
-        describes::<AskNoticeSchema>(&[ask.clone()]);
+        describes::<AskNoticeSchema>(std::slice::from_ref(ask));
         describes::<AskLinkSchema>(ask["people"].as_array().unwrap());
         describes::<AskFieldBody>(ask["fields"].as_array().unwrap());
     }

@@ -122,7 +122,7 @@ pub struct ScheduleHead<'a> {
 
 /// A fire time.
 #[derive(Serialize, ToSchema)]
-#[schema(as = FireTime)]
+#[schema(as = ScheduleFireTime)]
 pub struct FireTimeView {
     #[schema(value_type = String, format = DateTime)]
     fire_time: Timestamp,
