@@ -313,7 +313,7 @@ impl<'a> StepRow<'a> {
                 state,
                 reply_log,
                 signal.as_deref(),
-                ask.as_ref(),
+                ask.as_deref(),
                 child.as_deref(),
             ),
             worker: task.worker(index).map(WorkerName::shared),
