@@ -30,7 +30,7 @@ const DEFAULT_REPLIES: [&str; 5] = [
     "task.error",
     "task.undone",
     "task.cancelled",
-    // Whoever has to ask people must learn of it.
+    // The receiver asks the people, so it gets the links.
     "step.asked",
 ];
 
