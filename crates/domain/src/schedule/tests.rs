@@ -812,3 +812,17 @@ fn every_fault_of_a_schedule_is_found_and_named() {
     let saved = serde_json::to_string(&spec).unwrap();
     assert_eq!(serde_json::from_str::<ScheduleSpec>(&saved).unwrap(), spec);
 }
+
+#[test]
+fn a_queue_that_was_held_up_is_worked_off_as_fast_as_its_tasks_end() {
+    let json = r#"{"every":"1m","overlap":"queue"}"#;
+    let mut world = World::new(json, "2026-01-01T00:00:30Z");
+    world.is_instant = false;
+    world.run_until("2026-01-01T01:00:00Z");
+    let before = world.begun.len();
+    world.is_instant = true;
+    world.tasks.clear();
+    world.run_until("2026-01-01T01:05:00Z");
+    let begun = world.begun.len() - before;
+    assert!(begun > 55, "{begun} of those that waited for an hour");
+}
