@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Act, Answer, Api, Provost, Remote, all_processed, new_database, setups, step, until,
+    Act, Answer, Api, Provost, Remote, Seen, all_processed, new_database, setups, step, until,
 };
 
 const FORM: &str = "application/x-www-form-urlencoded";
@@ -298,13 +298,9 @@ async fn two_people_who_decide_at_once_at_two_instances_come_to_one_outcome() {
             assert_eq!(bad.status, 409);
         }
         let path = format!("/reply{round}");
-        let seen = loop {
-            let all = remote.ledger();
-            if let Some(seen) = all.iter().find(|seen| seen.path == path) {
-                break seen.clone();
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        };
+        let is_it = |seen: &Seen| seen.path == path;
+        until(true, async || remote.ledger().iter().any(is_it)).await;
+        let seen = remote.ledger().into_iter().find(is_it).unwrap();
         let people = seen.body["data"]["ask"]["people"]
             .as_array()
             .unwrap()
