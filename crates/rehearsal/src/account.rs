@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     call_name::step_name,
     rehearsal::{Rehearsal, SentRequest},
+    schedule::{SeenRun, SeenSchedule},
 };
 
 /// The most lines of a timeline.
@@ -22,6 +23,15 @@ pub fn timeline(seen: &Rehearsal) -> Vec<String> {
         lines.extend(event_line(event).map(|line| format!("+{at} {line}")));
     }
     lines.extend(requests.map(|request| request_line(seen, request)));
+    shortened(lines)
+}
+
+/// A line for each run.
+pub fn schedule_timeline(seen: &SeenSchedule) -> Vec<String> {
+    shortened(seen.runs.iter().map(SeenRun::in_words).collect())
+}
+
+fn shortened(mut lines: Vec<String>) -> Vec<String> {
     let more = lines.len().saturating_sub(MOST_LINES);
     if more > 0 {
         // The end says most.
@@ -132,6 +142,32 @@ pub fn snapshot(seen: &Rehearsal) -> Value {
         shown["output"] = output;
     }
     shown
+}
+
+/// The same of the runs of a schedule, each with its task.
+pub fn schedule_snapshot(seen: &SeenSchedule) -> Value {
+    let runs = seen.runs.iter().map(|seen| {
+        let run = &seen.run;
+        let mut shown = json!({
+            "fire_time": run.fire_time.to_string(),
+            "source": run.source.as_str(),
+            "state": run.state.as_str(),
+        });
+        if run.count > 1 {
+            shown["count"] = run.count.into();
+        }
+        if let Some(skipped) = run.skipped {
+            shown["skipped"] = skipped.as_str().into();
+        }
+        if let Some(at) = run.started_at {
+            shown["started_at"] = at.to_string().into();
+        }
+        if let Some(task) = &seen.task {
+            shown["task"] = snapshot(task);
+        }
+        shown
+    });
+    json!({ "runs": runs.collect::<Vec<_>>() })
 }
 
 fn fault_words(kind: FaultKind, status: Option<u16>) -> Value {

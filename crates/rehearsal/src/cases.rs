@@ -14,6 +14,7 @@ use crate::{
     mock::Mock,
     names::split_item,
     rehearsal::{OutsideCommand, OutsideEvent, USUAL_START},
+    schedule::ScheduleCase,
     workflow::WorkflowFile,
 };
 
@@ -43,6 +44,8 @@ pub struct TestCase {
     pub starts_at: Timestamp,
     pub services: MockTable,
     pub outside: Vec<OutsideEvent>,
+    /// It submits the tasks; `None`: one task is submitted.
+    pub schedule: Option<ScheduleCase>,
     /// `None`: nothing is expected.
     pub expect: Option<Expectation>,
 }
@@ -59,7 +62,7 @@ impl CasesFile {
     pub fn read(body: &RawValue, workflow: &WorkflowFile) -> Result<Self, Vec<FieldFault>> {
         let mut fields = Fields::of(body, "")?;
         let input = fields.raw("input").map(Payload::new);
-        let starts_at = starts_at(&mut fields);
+        let starts_at = time(&mut fields, "starts_at");
         let services = services(&mut fields, &workflow.names);
         let shared = Shared {
             workflow,
@@ -123,7 +126,13 @@ impl TestCase {
         let labels = fields
             .has("labels")
             .then(|| fields.string_map("labels", LONGEST_NAME));
-        let starts_at = starts_at(&mut fields);
+        let starts_at = time(&mut fields, "starts_at").unwrap_or(shared.starts_at);
+        let has_schedule = fields.peek("schedule").is_some();
+        let schedule = ScheduleCase::read(&mut fields, starts_at);
+        if has_schedule && key.is_some() {
+            let message = "is made of the name of the schedule and the fire time: remove it";
+            fields.fault("key", message);
+        }
         let services = services(&mut fields, definition);
         let mut outside = signals(&mut fields, definition);
         outside.extend(decisions(&mut fields, definition));
@@ -134,6 +143,9 @@ impl TestCase {
             fields.fault("signals", message);
         }
         let expect = Expectation::read(&mut fields, definition);
+        if !has_schedule && expect.as_ref().is_some_and(Expectation::has_runs) {
+            fields.missing("schedule", "`expect` has `runs`, which are of a schedule");
+        }
         fields.finish()?;
         let input = input.or_else(|| shared.input.clone());
         let input = input.or_else(|| workflow.input.clone());
@@ -143,20 +155,21 @@ impl TestCase {
             input: input.unwrap_or_else(Payload::null),
             key: key.or_else(|| workflow.key.clone()),
             labels: labels.unwrap_or_else(|| workflow.labels.clone()),
-            starts_at: starts_at.unwrap_or(shared.starts_at),
+            starts_at,
             services,
             outside,
+            schedule,
             expect,
         })
     }
 }
 
-fn starts_at(fields: &mut Fields<'_>) -> Option<Timestamp> {
-    let text = fields.string("starts_at", 40)?;
+pub(crate) fn time(fields: &mut Fields<'_>, name: &str) -> Option<Timestamp> {
+    let text = fields.string(name, 40)?;
     let time = Timestamp::parse(&text);
     if time.is_none() {
         let message = "must be a time such as \"2026-02-03T04:05:06Z\"";
-        fields.fault("starts_at", message);
+        fields.fault(name, message);
     }
     time
 }
@@ -194,7 +207,7 @@ fn services(fields: &mut Fields<'_>, definition: &Definition) -> MockTable {
 }
 
 /// The items of a list, each with fields of its own.
-fn list<T>(
+pub(crate) fn list<T>(
     fields: &mut Fields<'_>,
     name: &str,
     read: impl Fn(&mut Fields<'_>, String) -> Option<T>,

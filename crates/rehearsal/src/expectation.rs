@@ -1,16 +1,18 @@
 //! What a case expects of a rehearsal, and how what happened differs.
 
 use provost_domain::{
-    Definition, FieldFault, Fields, LONGEST_NAME, Method, Span, StepIndex, StepState, StepStatus,
-    TaskStatus, entries, nearest, task_output, text,
+    Definition, FieldFault, Fields, LONGEST_NAME, Method, RunSource, RunState, SkipReason, Span,
+    StepIndex, StepState, StepStatus, TaskStatus, Timestamp, entries, nearest, task_output, text,
 };
 use serde_json::{Value, value::RawValue};
 
 use crate::{
     call_name::{CallName, step_name},
+    cases::{list, time},
     matching::difference,
     names::is_of,
     rehearsal::{Rehearsal, SentRequest},
+    schedule::{SeenRun, SeenSchedule},
 };
 
 /// A difference, or a warning: about this part of the file.
@@ -31,6 +33,20 @@ pub struct Expectation {
     ended_within: Option<Span>,
     output: Option<Value>,
     /// The submission is refused, because its input does not match the schema.
+    refused: bool,
+    /// Of the schedule. All else is expected of the task of each run.
+    runs: Option<Vec<ExpectedRun>>,
+}
+
+#[derive(Clone, Debug)]
+struct ExpectedRun {
+    pointer: String,
+    fire_time: Timestamp,
+    state: Option<TaskStatus>,
+    skipped: Option<SkipReason>,
+    count: Option<u64>,
+    source: Option<RunSource>,
+    started_at: Option<Timestamp>,
     refused: bool,
 }
 
@@ -82,6 +98,7 @@ impl Expectation {
         expected.read_steps(&mut fields, definition);
         expected.read_requests(&mut fields, definition);
         expected.read_history(&mut fields, definition);
+        expected.read_runs(&mut fields);
         if let Err(faults) = fields.finish() {
             case.extend(faults);
         }
@@ -132,6 +149,45 @@ impl Expectation {
                 Err(faults) => fields.extend(faults),
             }
         }
+    }
+
+    fn read_runs(&mut self, fields: &mut Fields<'_>) {
+        if fields.peek("runs").is_some() {
+            self.runs = Some(list(fields, "runs", ExpectedRun::read));
+        }
+    }
+
+    /// Whether it says something of the runs of a schedule.
+    pub fn has_runs(&self) -> bool {
+        self.runs.is_some()
+    }
+
+    /// How the runs of a schedule differ from those that were expected.
+    pub fn run_differences(&self, seen: &SeenSchedule) -> Vec<CaseNote> {
+        let Some(expected) = &self.runs else {
+            return Vec::new();
+        };
+        let pointer = format!("{}/runs", self.pointer);
+        let mut notes: Vec<_> = expected
+            .iter()
+            .zip(&seen.runs)
+            .flat_map(|(expected, seen)| expected.differences(seen))
+            .collect();
+        let more = seen.runs.get(expected.len()..).unwrap_or_default();
+        if let Some(first) = more.first() {
+            let message = format!(
+                "expected {} runs, but there were {}; the first that was not expected: {}",
+                expected.len(),
+                seen.runs.len(),
+                first.in_words()
+            );
+            notes.push(CaseNote::new(pointer, message));
+        }
+        for missing in expected.get(seen.runs.len()..).unwrap_or_default() {
+            let message = format!("there was no run of {}", missing.fire_time);
+            notes.push(CaseNote::new(&missing.pointer, message));
+        }
+        notes
     }
 
     /// Whether the submission is to be refused.
@@ -501,6 +557,89 @@ impl ExpectedRequest {
         difference(wanted, &body.unwrap_or(Value::Null))
             .map(|difference| format!("in its body, {difference}"))
     }
+}
+
+impl ExpectedRun {
+    fn read(fields: &mut Fields<'_>, pointer: String) -> Option<Self> {
+        if fields.peek("fire_time").is_none() {
+            fields.missing("fire_time", "say which fire time the run is of");
+        }
+        let fire_time = time(fields, "fire_time");
+        let state = fields.choice("state", TaskStatus::ALL);
+        let skipped = fields.choice("skipped", SkipReason::ALL);
+        let refused = fields.boolean("refused").unwrap_or_default();
+        if state.is_some() && (skipped.is_some() || refused) {
+            fields.fault("state", "is of a task, and such a run has none: remove it");
+        }
+        let count = fields.integer("count", 1..=i64::MAX);
+        let source = fields.choice("source", RunSource::ALL);
+        let started_at = time(fields, "started_at");
+        Some(Self {
+            pointer,
+            fire_time: fire_time?,
+            state,
+            skipped,
+            // At least 1.
+            count: count.map(i64::unsigned_abs),
+            source,
+            started_at,
+            refused,
+        })
+    }
+
+    fn differences(&self, seen: &SeenRun) -> Vec<CaseNote> {
+        let run = &seen.run;
+        let is_refused = run.state == RunState::Failed;
+        let state = seen.task.as_ref().map(|seen| seen.task.status());
+        let wrong = [
+            (
+                "fire_time",
+                self.fire_time != run.fire_time,
+                self.fire_time.to_string(),
+            ),
+            (
+                "skipped",
+                self.skipped != run.skipped && (self.skipped.is_some() || self.state.is_some()),
+                word(self.skipped.map(SkipReason::as_str)),
+            ),
+            (
+                "state",
+                self.state.is_some() && self.state != state,
+                word(self.state.map(TaskStatus::as_str)),
+            ),
+            (
+                "count",
+                self.count.is_some_and(|count| count != run.count),
+                word(self.count),
+            ),
+            (
+                "source",
+                self.source.is_some_and(|source| source != run.source),
+                word(self.source.map(RunSource::as_str)),
+            ),
+            (
+                "started_at",
+                self.started_at.is_some() && self.started_at != run.started_at,
+                word(self.started_at),
+            ),
+            (
+                "refused",
+                self.refused != is_refused && (self.refused || self.state.is_some()),
+                self.refused.to_string(),
+            ),
+        ];
+        let wrong = wrong.into_iter().filter(|(_, differs, _)| *differs);
+        let notes = wrong.map(|(field, _, wanted)| {
+            let message = format!("expected {wanted}, but the run was: {}", seen.in_words());
+            CaseNote::new(format!("{}/{field}", self.pointer), message)
+        });
+        // One tells all.
+        notes.take(1).collect()
+    }
+}
+
+fn word(wanted: Option<impl ToString>) -> String {
+    wanted.map_or_else(|| "none".to_owned(), |wanted| wanted.to_string())
 }
 
 impl ExpectedEvent {

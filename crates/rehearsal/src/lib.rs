@@ -14,11 +14,14 @@ mod names;
 mod pointer;
 mod rehearsal;
 mod run;
+mod schedule;
 mod source;
 mod workflow;
 mod world;
 mod yaml;
 
+#[cfg(test)]
+mod schedule_tests;
 #[cfg(test)]
 mod tests;
 

@@ -135,6 +135,8 @@ pub struct Rehearsal {
     pub requests: Vec<SentRequest>,
     /// For each of [`Beginning::outside`].
     pub outside: Vec<OutsideResult>,
+    /// How many commands it took.
+    pub commands: usize,
 }
 
 /// An effect that is there at the end.

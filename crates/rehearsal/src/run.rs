@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 use provost_domain::{Definition, FieldFault, SchemaOwner};
 
 use crate::{
-    account::{snapshot, timeline},
+    account::{schedule_snapshot, schedule_timeline, snapshot, timeline},
     call_name::CallName,
     cases::{CasesFile, MockTable, TestCase},
     expectation::{CaseNote, Expectation},
     matching::exact_difference,
     mock::Mock,
-    rehearsal::{Beginning, OutsideResult, Rehearsal, RehearsalEnd, Services},
+    rehearsal::{Beginning, OutsideEvent, OutsideResult, Rehearsal, RehearsalEnd, Services},
+    schedule::{ScheduleCase, watch},
     workflow::WorkflowFile,
     world::rehearse,
 };
@@ -79,6 +80,9 @@ pub fn run_case(
     known: Option<&Value>,
     used_shared: &mut UsedMocks,
 ) -> CaseResult {
+    if let Some(schedule) = &case.schedule {
+        return run_schedule(case, schedule, file, workflow, known, used_shared);
+    }
     if let Some(refused) = refused_input(case, workflow) {
         return refused;
     }
@@ -96,29 +100,52 @@ pub fn run_case(
     let definition = &workflow.names;
     let mut failures: Vec<_> = end_failure(case, &seen).into_iter().collect();
     let mut warnings = unused(definition, &case.services, &used_own);
-    for (event, result) in case.outside.iter().zip(&seen.outside) {
-        let note = |message: String| CaseNote::new(&event.pointer, message);
-        match result {
-            OutsideResult::Accepted(at) if event.refused => {
-                failures.push(note(format!(
-                    "was to be refused, but was accepted after {at}"
-                )));
-            }
-            OutsideResult::Refused(at, why) if !event.refused => {
-                failures.push(note(format!("was refused after {at}: {why}")));
-            }
-            OutsideResult::NotSent => warnings.push(note(format!(
+    for (index, event) in case.outside.iter().enumerate() {
+        failures.extend(outside_failure(event, &seen.outside[index]));
+        if seen.outside[index] == OutsideResult::NotSent {
+            let message = format!(
                 "was not sent: nothing more happened after {}",
                 seen.ended_after
-            ))),
-            OutsideResult::Accepted(_) | OutsideResult::Refused(..) => {}
+            );
+            warnings.push(CaseNote::new(&event.pointer, message));
         }
     }
     if let Some(expect) = &case.expect {
         failures.extend(expect.differences(&seen));
     }
     let snapshot = snapshot(&seen);
-    match known.map(|known| exact_difference(known, &snapshot)) {
+    compare(case, known, &snapshot, &mut failures, &mut warnings);
+    CaseResult {
+        failures,
+        warnings,
+        timeline: timeline(&seen),
+        snapshot,
+    }
+}
+
+/// How something that came from outside was not to be treated.
+fn outside_failure(event: &OutsideEvent, result: &OutsideResult) -> Option<CaseNote> {
+    let message = match result {
+        OutsideResult::Accepted(at) if event.refused => {
+            format!("was to be refused, but was accepted after {at}")
+        }
+        OutsideResult::Refused(at, why) if !event.refused => {
+            format!("was refused after {at}: {why}")
+        }
+        _ => return None,
+    };
+    Some(CaseNote::new(&event.pointer, message))
+}
+
+/// Compares what happened with an earlier run.
+fn compare(
+    case: &TestCase,
+    known: Option<&Value>,
+    snapshot: &Value,
+    failures: &mut Vec<CaseNote>,
+    warnings: &mut Vec<CaseNote>,
+) {
+    match known.map(|known| exact_difference(known, snapshot)) {
         Some(Some(difference)) => failures.push(CaseNote::new(
             &case.pointer,
             format!(
@@ -132,10 +159,55 @@ pub fn run_case(
         )),
         None => {}
     }
+}
+
+/// Runs a case whose tasks are submitted by a schedule. What is expected of a task is expected of the task of each run.
+fn run_schedule(
+    case: &TestCase,
+    schedule: &ScheduleCase,
+    file: &CasesFile,
+    workflow: &WorkflowFile,
+    known: Option<&Value>,
+    used_shared: &mut UsedMocks,
+) -> CaseResult {
+    let mut services = CaseServices::new(case, &file.services, used_shared);
+    let seen = watch(case, schedule, workflow, &mut services);
+    let used_own = services.used_own;
+    let mut failures = Vec::new();
+    let mut warnings = unused(&workflow.names, &case.services, &used_own);
+    if let Some(message) = &seen.too_long {
+        failures.push(CaseNote::new(&case.pointer, message));
+    }
+    for run in &seen.runs {
+        let Some(task) = &run.task else { continue };
+        let mut of_run: Vec<_> = end_failure(case, task).into_iter().collect();
+        for (event, result) in case.outside.iter().zip(&task.outside) {
+            of_run.extend(outside_failure(event, result));
+        }
+        if let Some(expect) = &case.expect {
+            of_run.extend(expect.differences(task));
+        }
+        let fire_time = run.run.fire_time;
+        failures.extend(of_run.into_iter().map(|note| {
+            let message = format!("in the run of {fire_time}: {}", note.message);
+            CaseNote::new(note.pointer, message)
+        }));
+    }
+    for (index, event) in case.outside.iter().enumerate() {
+        let mut results = seen.runs.iter().filter_map(|run| run.outside(index));
+        if results.all(|result| *result == OutsideResult::NotSent) {
+            warnings.push(CaseNote::new(&event.pointer, "was not sent in any run"));
+        }
+    }
+    if let Some(expect) = &case.expect {
+        failures.extend(expect.run_differences(&seen));
+    }
+    let snapshot = schedule_snapshot(&seen);
+    compare(case, known, &snapshot, &mut failures, &mut warnings);
     CaseResult {
         failures,
         warnings,
-        timeline: timeline(&seen),
+        timeline: schedule_timeline(&seen),
         snapshot,
     }
 }

@@ -30,12 +30,12 @@ services:
   undo charge: { status: 204 }
 ";
 
-fn workflow(json: &str) -> WorkflowFile {
+pub(crate) fn workflow(json: &str) -> WorkflowFile {
     let source = SourceText::parse(json.to_owned(), SourceFormat::Json).unwrap();
     WorkflowFile::read(source.json().raw()).unwrap_or_else(|faults| panic!("{faults:#?}"))
 }
 
-fn read(workflow: &WorkflowFile, yaml: &str) -> Result<CasesFile, Vec<String>> {
+pub(crate) fn read(workflow: &WorkflowFile, yaml: &str) -> Result<CasesFile, Vec<String>> {
     let source = SourceText::parse(yaml.to_owned(), SourceFormat::Yaml)
         .map_err(|fault| vec![fault.to_string()])?;
     CasesFile::read(source.json().raw(), workflow).map_err(|faults| {
@@ -46,11 +46,11 @@ fn read(workflow: &WorkflowFile, yaml: &str) -> Result<CasesFile, Vec<String>> {
     })
 }
 
-fn file(workflow: &WorkflowFile, yaml: &str) -> CasesFile {
+pub(crate) fn file(workflow: &WorkflowFile, yaml: &str) -> CasesFile {
     read(workflow, yaml).unwrap_or_else(|faults| panic!("{faults:#?}"))
 }
 
-fn run(json: &str, yaml: &str) -> Vec<CaseResult> {
+pub(crate) fn run(json: &str, yaml: &str) -> Vec<CaseResult> {
     let workflow = workflow(json);
     let file = file(&workflow, yaml);
     let mut used = UsedMocks::new();
@@ -60,12 +60,12 @@ fn run(json: &str, yaml: &str) -> Vec<CaseResult> {
         .collect()
 }
 
-fn one(json: &str, yaml: &str) -> CaseResult {
+pub(crate) fn one(json: &str, yaml: &str) -> CaseResult {
     run(json, yaml).remove(0)
 }
 
 /// Runs one case and expects that it passes.
-fn passes(json: &str, yaml: &str) -> CaseResult {
+pub(crate) fn passes(json: &str, yaml: &str) -> CaseResult {
     let result = one(json, yaml);
     assert!(
         result.has_passed(),

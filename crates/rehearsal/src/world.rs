@@ -155,6 +155,7 @@ impl<'a> World<'a> {
             events: self.events,
             requests: self.requests,
             outside: self.outside,
+            commands: self.commands,
         }
     }
 

@@ -180,7 +180,7 @@ impl ScheduleState {
     }
 
     /// When the next fire time begins a run.
-    fn next_start(&self, rule: &ScheduleRule) -> Option<Timestamp> {
+    pub fn next_start(&self, rule: &ScheduleRule) -> Option<Timestamp> {
         let next = rule.timing.after(self.handled_at).next()?;
         rule.is_before_end(next.at).then(|| rule.starts_at(next.at))
     }
