@@ -47,6 +47,10 @@ pub enum RepeatOutput {
 
 impl RepeatOutput {
     pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
 }
 
 /// What was read of the field.
