@@ -1226,6 +1226,7 @@ mod tests {
                 | Blocked::Signal { .. }
                 | Blocked::Child { .. }
                 | Blocked::Items { .. }
+                | Blocked::Repeat { .. }
                 | Blocked::MaxParallel { .. }
                 | Blocked::Capacity { .. }
                 | Blocked::Worker { .. }
