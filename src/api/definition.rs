@@ -7,7 +7,8 @@ use utoipa::ToSchema;
 
 use crate::api::openapi::words::{
     AskFieldTypeSchema, DeadlinePolicySchema, DurationSchema, JsonSchema, MethodSchema,
-    OnChildErrorSchema, OnUndoSchema, PolicySchema, ReplyModeSchema, UndoPolicySchema,
+    OnChildErrorSchema, OnUndoSchema, PolicySchema, RepeatOutputSchema, ReplyModeSchema,
+    UndoPolicySchema,
 };
 
 /// One step: a call to one remote service, a wait, a signal that is awaited, or a task of its own.
@@ -58,6 +59,9 @@ pub struct StepBody {
     /// output is null. `undo`: the whole task is undone at once.
     #[schema(example = "skip")]
     on_item_error: Option<PolicySchema>,
+    /// The step is run again until a condition is true. Each time is an iteration, a step of its own, such as `poll[3]`; its
+    /// expressions can also use `previous`, the output of the one before, and `index` from 0. Not together with `for_each`.
+    repeat: Option<RepeatBody>,
     /// The steps that must be done before this one. Default: the previous step in the list. An empty list: none.
     #[schema(example = json!(["reserve"]))]
     after: Option<Vec<String>>,
@@ -110,6 +114,29 @@ pub struct WaitBody {
     /// once.
     #[schema(example = "{{ input.departure }}")]
     until: Option<String>,
+}
+
+/// Until when a step is repeated.
+#[derive(ToSchema)]
+#[schema(as = Repeat, example = json!({ "until": "output.state == 'done'", "at_most": 20, "every": "30s" }))]
+pub struct RepeatBody {
+    /// A condition, evaluated after each iteration. If true, the step is processed. It can also use `output`, that of the
+    /// iteration, `previous` and `index`.
+    #[schema(required, example = "output.state == 'done'")]
+    until: String,
+    /// The most iterations.
+    #[schema(required, minimum = 1, maximum = 1000, example = 20)]
+    at_most: u32,
+    /// From the end of an iteration to the begin of the next: 0s to 3650d.
+    #[schema(default = "0s", example = "30s")]
+    every: Option<DurationSchema>,
+    /// What happens after `at_most` iterations. `skip`: the step is skipped, with its output. Default: as the `on_exhausted` of
+    /// the step or the task says in the end.
+    #[schema(example = "undo")]
+    on_exhausted: Option<PolicySchema>,
+    /// The output of the step: that of the last iteration, or the list of all.
+    #[schema(default = "last", example = "all")]
+    output: Option<RepeatOutputSchema>,
 }
 
 /// A signal that a step awaits. Its payload is the step's output.

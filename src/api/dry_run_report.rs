@@ -68,6 +68,17 @@ pub struct PlannedItemsBody {
     max_parallel: u32,
 }
 
+/// The iterations of a step that is repeated.
+#[derive(ToSchema)]
+#[schema(as = PlannedRepeat)]
+pub struct PlannedRepeatBody {
+    #[schema(example = 20)]
+    at_most: u32,
+    /// From the end of an iteration to the begin of the next.
+    #[schema(example = "30s")]
+    every: DurationSchema,
+}
+
 /// One step as it would run.
 #[derive(ToSchema)]
 #[schema(as = PlannedStep)]
@@ -100,6 +111,8 @@ pub struct PlannedStepBody {
     attempts: u32,
     /// If it is run for each item of a list: `attempts` are those of one item.
     for_each: Option<PlannedItemsBody>,
+    /// If it is repeated: `attempts` are those of one iteration.
+    repeat: Option<PlannedRepeatBody>,
     /// Of a wait: how long it takes, or 0ms where that is not known in advance.
     #[schema(example = "2m7s")]
     worst_case: DurationSchema,

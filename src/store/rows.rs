@@ -17,10 +17,10 @@ use super::{
 };
 use crate::domain::{
     AgentName, AgentSpec, AtRisk, Attempt, Circuit, Definition, Destination, Details, Effect,
-    Expansion, Expiry, Fault, Incarnation, InstanceId, OpenReply, Payload, Priority, QueuedStep,
-    ReceiverName, SavedReplies, Span, Step, StepHolder, StepIndex, StepLayout, StepList, StepName,
-    StepRef, StepState, StepStatus, Task, TaskId, TaskState, TaskStatus, Term, Timestamp, Trace,
-    Turn, WorkerName, WorkflowName, WorkflowRef, memory_of, read_list,
+    Expansion, Expiry, Fault, Incarnation, InstanceId, ItemGroup, OpenReply, Payload, Priority,
+    QueuedStep, ReceiverName, SavedReplies, Span, Step, StepHolder, StepIndex, StepLayout,
+    StepList, StepName, StepRef, StepState, StepStatus, Task, TaskId, TaskState, TaskStatus, Term,
+    Timestamp, Trace, Turn, WorkerName, WorkflowName, WorkflowRef, memory_of,
 };
 
 /// One row, read by the names of its columns.
@@ -305,24 +305,15 @@ pub fn assemble<R: Columns>(
     if steps.len() != forward + undos {
         return Err(missing());
     }
-    let groups = || expansion.iter().flat_map(|all| all.groups());
     let mut rows = steps.into_iter();
-    task.steps = StepList::from(
-        rows.by_ref()
-            .take(definition.steps.len())
-            .collect::<Vec<_>>(),
-    );
-    for group in groups() {
-        task.steps
-            .push_group(rows.by_ref().take(group.items.len()).collect());
-    }
+    let own = rows.by_ref().take(definition.steps.len());
+    task.steps = StepList::from(own.collect::<Vec<_>>());
+    let items = forward - definition.steps.len();
+    task.steps.push_items(rows.by_ref().take(items));
     if task.undo.is_some() {
         let own = rows.by_ref().take(definition.undos.len());
         task.undos = StepList::from(own.collect::<Vec<_>>());
-        for group in groups().filter(|group| !group.undos.is_empty()) {
-            task.undos
-                .push_group(rows.by_ref().take(group.undos.len()).collect());
-        }
+        task.undos.push_items(rows);
     }
     task.expansion = expansion.map(Arc::new);
     Ok(task)
@@ -330,24 +321,21 @@ pub fn assemble<R: Columns>(
 
 /// The items of the groups, as the records of the groups have them.
 fn expansion(definition: &Definition, own: &[Step]) -> Result<Option<Expansion>, StoreError> {
-    let mut lists = Vec::new();
-    for (step, record) in definition.forward().zip(own) {
+    let mut groups = Vec::new();
+    for (index, record) in definition.forward().zip(own) {
+        let step = definition.step(index);
         let saved = record.body.as_ref();
-        let saved = saved.filter(|_| definition.step(step).for_each().is_some());
-        if let Some(saved) = saved {
-            let read = read_list(saved).ok_or_else(|| corrupt("the list of its items"))?;
-            lists.push((read.0, (step, read.1)));
+        if let Some(saved) = saved.filter(|_| step.group_rule().is_some()) {
+            let group = ItemGroup::read(index, step, saved);
+            groups.push(group.ok_or_else(|| corrupt("the record of its items"))?);
         }
     }
-    if lists.is_empty() {
+    if groups.is_empty() {
         return Ok(None);
     }
-    lists.sort_unstable_by_key(|(first, _)| *first);
-    let lists = lists.into_iter().map(|(_, list)| list);
-    let expansion = Expansion::of(definition, lists);
-    expansion
+    Expansion::of(definition, groups)
         .map(Some)
-        .ok_or_else(|| corrupt("its items are too many"))
+        .ok_or_else(|| corrupt("its items are not one after the other, or too many"))
 }
 
 fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreError> {

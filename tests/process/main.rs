@@ -102,6 +102,7 @@ mod record;
 mod refused_messages;
 mod rehearsals;
 mod reload;
+mod repeat;
 mod replies;
 mod retention;
 mod retry_budget;

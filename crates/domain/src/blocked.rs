@@ -35,7 +35,7 @@ pub enum Blocked {
         /// `error` where it needs an operator. Otherwise the child says more.
         state: Option<&'static str>,
     },
-    /// It is the group of a list, and its items have not all ended.
+    /// It is the group of a list or of iterations, and its items have not all ended.
     Items {
         /// How many have not begun.
         waiting: u32,
@@ -43,6 +43,13 @@ pub enum Blocked {
         running: u32,
         /// How many need an operator.
         error: u32,
+    },
+    /// It is repeated, and the next iteration begins then.
+    Repeat {
+        until: Timestamp,
+        /// How many iterations have begun.
+        iterations: usize,
+        at_most: u16,
     },
     /// It is an item of a list, and so many others run as may at once.
     MaxParallel { max_parallel: u16 },
@@ -176,10 +183,16 @@ impl Task {
                     && self.waits_for_event(item.group) =>
             {
                 let group = self.definition(item.group);
-                let rule = group.for_each().filter(|_| self.is_current(index))?;
-                Some(Blocked::MaxParallel {
-                    max_parallel: rule.max_parallel,
-                })
+                let rule = group.group_rule().filter(|_| self.is_current(index))?;
+                match rule.repeat() {
+                    // An iteration that is run again, after those before it.
+                    Some(_) => Some(Blocked::Steps {
+                        steps: vec![group.name.clone()],
+                    }),
+                    None => Some(Blocked::MaxParallel {
+                        max_parallel: rule.max_parallel(),
+                    }),
+                }
             }
             StepState::Waiting => Some(Blocked::Steps {
                 steps: self
@@ -206,6 +219,13 @@ impl Task {
             StepState::Processing { complete_by, .. } if self.waits_for_event(index) => {
                 let until = complete_by;
                 if let Some(group) = self.group(index) {
+                    if let Some(until) = self.next_begin(index) {
+                        return Some(Blocked::Repeat {
+                            until,
+                            iterations: group.items.len(),
+                            at_most: group.at_most().unwrap_or_default(),
+                        });
+                    }
                     let counts = self.steps.counts_of(&group.items);
                     return Some(Blocked::Items {
                         waiting: counts.count(StepStatus::Waiting),

@@ -282,7 +282,7 @@ impl Task {
         let waits = match self.group(index) {
             Some(group) if self.definition(index).run().has_child() => {
                 // There are at most as many steps as an index can count.
-                let mut items = group.items.clone().map(|at| StepIndex(at as u16));
+                let mut items = group.items.iter().map(|at| StepIndex(at as u16));
                 items.any(|item| self.waits_for_child(item))
             }
             _ => self.waits_for_child(index),

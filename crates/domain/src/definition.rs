@@ -5,12 +5,14 @@ mod cancel_rule;
 mod child_rule;
 mod for_each;
 mod graph;
+mod group;
 mod layout;
 mod output;
 mod parse;
 mod policies;
 mod poll_rule;
 mod probe;
+mod repeat;
 mod reply_rule;
 pub(crate) mod request;
 mod step;
@@ -33,12 +35,14 @@ pub use ask_rule::{AskField, AskFieldKind, AskRule};
 pub use cancel_rule::CancelRule;
 pub use child_rule::{ChildFields, ChildRule, OnChildError};
 pub use for_each::ForEachRule;
+pub use group::{GroupItems, GroupRule};
 pub use layout::{LaidOut, StepLayout};
 pub use output::OutputTemplate;
 pub use parse::*;
 pub use policies::*;
 pub use poll_rule::{PollFinding, PollRule};
 pub use probe::*;
+pub use repeat::{RepeatOutput, RepeatRule};
 pub(crate) use step::UNDO;
 pub use work::{SignalRule, StepKind, StepWork, WaitRule};
 
@@ -98,7 +102,7 @@ impl Definition {
     /// With each group as if it were a step for one of its items: for what is said before any list is known. Its task
     /// would have no output. `None`: it has no groups.
     pub fn with_one_item_each(&self) -> Option<Self> {
-        if self.steps.iter().all(|step| step.for_each().is_none()) {
+        if self.steps.iter().all(|step| step.group_rule().is_none()) {
             return None;
         }
         let mut steps = self.steps.clone();
@@ -106,7 +110,7 @@ impl Definition {
         for (at, step) in steps.iter_mut().enumerate() {
             // There are at most as many steps as an index can count.
             let index = |at: usize| StepIndex(at as u16);
-            let (rule, undo) = match self.steps[at].for_each() {
+            let (rule, undo) = match self.steps[at].group_rule() {
                 Some(group) => (group.item.clone(), group.undo.clone()),
                 None => {
                     let undo = step.undo.map(|undo| self.step(undo).rule.clone());
@@ -161,9 +165,9 @@ pub struct StepDefinition {
 /// One item of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ItemRef {
-    /// The step with `for_each`.
+    /// The step with `for_each` or `repeat`.
     pub group: StepIndex,
-    /// Its place in the list, from 0.
+    /// Its place in the list, or among the iterations, from 0.
     pub number: u16,
 }
 
@@ -248,19 +252,24 @@ impl StepDefinition {
         self.undoes.is_none() && self.on_undo == OnUndo::Drop
     }
 
-    /// What the items of a group do.
-    pub fn for_each(&self) -> Option<&ForEachRule> {
+    /// Of a group.
+    pub fn group_rule(&self) -> Option<&GroupRule> {
         match &self.work {
-            StepWork::ForEach(rule) => Some(rule),
+            StepWork::Group(rule) => Some(rule),
             StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Signal(_) | StepWork::Task(_) => {
                 None
             }
         }
     }
 
+    /// Of a group of iterations.
+    pub fn repeat(&self) -> Option<&RepeatRule> {
+        self.group_rule()?.repeat()
+    }
+
     /// What is run of it: of a group the rule of its items, else its own.
     pub fn run(&self) -> &StepRule {
-        self.for_each().map_or(&self.rule, |group| &group.item)
+        self.group_rule().map_or(&self.rule, |group| &group.item)
     }
 }
 
@@ -277,7 +286,7 @@ impl StepRule {
             StepWork::Call { .. }
             | StepWork::Wait(_)
             | StepWork::Signal(_)
-            | StepWork::ForEach(_) => None,
+            | StepWork::Group(_) => None,
         }
     }
 
@@ -294,7 +303,7 @@ impl StepRule {
     pub fn request(&self) -> Option<&RequestTemplate> {
         match &self.work {
             StepWork::Call { request, .. } => Some(request),
-            StepWork::Wait(_) | StepWork::Signal(_) | StepWork::Task(_) | StepWork::ForEach(_) => {
+            StepWork::Wait(_) | StepWork::Signal(_) | StepWork::Task(_) | StepWork::Group(_) => {
                 None
             }
         }

@@ -93,7 +93,7 @@ impl Picture<'_> {
                 (None, None) => kind.to_owned(),
             });
         }
-        if index.at() < self.groups.steps.len() && self.groups.step(index).for_each().is_some() {
+        if index.at() < self.groups.steps.len() && self.groups.step(index).group_rule().is_some() {
             lines.push(self.items(index));
         }
         if let Some(condition) = &step.when {
@@ -106,18 +106,30 @@ impl Picture<'_> {
         lines.iter().map(|line| shortened(line)).collect()
     }
 
-    /// How many items a group has in each state, once its list is known.
+    /// How many items a group has in each state, once they are known.
     fn items(&self, index: StepIndex) -> String {
         let group = self.task.and_then(|task| Some((task, task.group(index)?)));
+        let repeat = self.groups.step(index).repeat();
         let Some((task, group)) = group else {
-            return "for each item".to_owned();
+            return match repeat {
+                Some(rule) => format!(
+                    "at most {} times until {}",
+                    rule.at_most,
+                    rule.until.source()
+                ),
+                None => "for each item".to_owned(),
+            };
         };
         let counts = task.steps.counts_of(&group.items);
         let states = StepStatus::ALL.iter();
         let states = states.filter(|status| counts.count(**status) > 0);
         let states = states.map(|status| format!("{} {}", counts.count(*status), status.as_str()));
         let states: Vec<_> = states.collect();
-        format!("for each of {}: {}", group.items.len(), states.join(", "))
+        let (count, states) = (group.items.len(), states.join(", "));
+        match repeat {
+            Some(_) => format!("iteration {count} of {}: {states}", group.most_items()),
+            None => format!("for each of {count}: {states}"),
+        }
     }
 
     fn mermaid(&self, title: &str) -> String {

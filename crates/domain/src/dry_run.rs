@@ -6,7 +6,11 @@ mod groups;
 mod reading;
 mod undo;
 
-pub use self::{agents::PlannedAgent, groups::PlannedItems, undo::UndoStep};
+pub use self::{
+    agents::PlannedAgent,
+    groups::{PlannedItems, PlannedRepeat},
+    undo::UndoStep,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
@@ -64,6 +68,9 @@ pub struct PlannedStep {
     /// If it is run for each item of a list: attempts are those of one item.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub for_each: Option<PlannedItems>,
+    /// If it is repeated: attempts are those of one iteration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repeat: Option<PlannedRepeat>,
     pub worst_case: Span,
 }
 
@@ -232,11 +239,12 @@ pub fn dry_run(
             runs,
             attempts: attempts(step),
             for_each: groups.planned(index),
+            repeat: groups.repeated(index),
             worst_case: match runs {
                 Runs::Never => Span::default(),
                 Runs::Always | Runs::Conditionally => {
                     let one = worst_case(step, input, now, &budget);
-                    one.saturating_mul(groups.rounds(index))
+                    groups.worst_case(index, one)
                 }
             },
         }
@@ -259,10 +267,11 @@ pub fn dry_run(
                 message,
             });
         };
-        // A GET that is polled waits for a condition, which is of use by itself.
+        // A GET that is polled or repeated waits for a condition, which is of use by itself.
         let is_polled = matches!(step.reply, ReplyRule::Poll(_));
         if step.method() == Some(Method::Get)
             && !is_polled
+            && planned.repeat.is_none()
             && !read.contains(&StepIndex(*index as u16))
         {
             let message =
@@ -338,7 +347,7 @@ pub fn dry_run(
     groups.check(definition, &mut warnings);
     agents::check(definition, agent_of, &mut warnings);
     reading::check(definition, fields, groups.inputs(), &budget, &mut warnings);
-    let undo = undo::check(definition, &mut warnings);
+    let undo = undo::check(definition, |at| groups.undoes_task(at), &mut warnings);
     warnings.truncate(MOST_WARNINGS);
     DryRunReport {
         undo,
@@ -395,7 +404,7 @@ fn worst_case(
         StepWork::Signal(rule) => return rule.within,
         // Where its workflow says it, that is not known here.
         StepWork::Task(rule) => return rule.complete_within.unwrap_or_default(),
-        StepWork::Call { .. } | StepWork::ForEach(_) => {}
+        StepWork::Call { .. } | StepWork::Group(_) => {}
     }
     let trying = step.complete_within.saturating_mul(attempts(step));
     let resting = (1..=step.max_failures)
@@ -485,7 +494,7 @@ fn cannot_render(
                 Some(error.to_string())
             }
             StepWork::Wait(rule) => rule.end(scope, now?).err(),
-            StepWork::Signal(_) | StepWork::ForEach(_) => None,
+            StepWork::Signal(_) | StepWork::Group(_) => None,
             StepWork::Task(rule) => {
                 let error = rule.render(scope).err()?;
                 Some(error.to_string())
@@ -517,7 +526,7 @@ fn expressions_of(step: &StepDefinition) -> Vec<(String, Reads)> {
             let reads = reads.map(|reads| (format!("wait.{field}"), reads));
             reads.into_iter().collect()
         }
-        StepWork::Signal(_) | StepWork::ForEach(_) => Vec::new(),
+        StepWork::Signal(_) | StepWork::Group(_) => Vec::new(),
         StepWork::Task(rule) => rule.expressions(),
     }
 }

@@ -56,6 +56,7 @@ mod past_stop;
 mod payload;
 mod payload_schema;
 mod policy;
+mod positions;
 mod prediction;
 mod purge_pace;
 mod queue_address;
@@ -132,10 +133,10 @@ pub use command::{Claimant, Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{
     Accepted, AskField, AskFieldKind, AskRule, Body, CancelRule, ChildFields, ChildRule,
-    Definition, Extend, ForEachRule, ItemRef, KnownAgents, Limits, Method, OnChildError,
-    OnExhausted, OnUndo, Policies, Policy, PollRule, Probe, ReplyMode, ReplyRule, RequestTemplate,
-    SignalRule, StepDefinition, StepKind, StepLayout, StepRule, StepWork, Target, WHOLE_DEFINITION,
-    WaitRule, parse_steps, parse_steps_within,
+    Definition, Extend, ForEachRule, GroupItems, GroupRule, ItemRef, KnownAgents, Limits, Method,
+    OnChildError, OnExhausted, OnUndo, Policies, Policy, PollRule, Probe, RepeatOutput, RepeatRule,
+    ReplyMode, ReplyRule, RequestTemplate, SignalRule, StepDefinition, StepKind, StepLayout,
+    StepRule, StepWork, Target, WHOLE_DEFINITION, WaitRule, parse_steps, parse_steps_within,
 };
 pub use delivery::{
     DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationResponse, LONGEST_ASKED,
@@ -153,7 +154,7 @@ pub use dry_run::{
 pub use ejection::{Ejection, EjectionSpec, may_eject};
 pub use endpoint_state::EndpointState;
 pub use etag::{ETag, ETags, MOST_ETAGS, Precondition, Unmet};
-pub use expansion::{Expansion, ItemGroup, MOST_ITEMS, read_list};
+pub use expansion::{Expansion, ItemGroup, KnownItems, MOST_ITEMS};
 pub use fault::{BODY_EXCERPT, Effect, Fault, FaultKind};
 pub use fields::{FieldFault, Fields, entries, text};
 pub use health_check::{CheckTally, HealthChange, HealthSpec, Unhealthy};
@@ -180,6 +181,7 @@ pub use open_reply::{
 pub use past_stop::PastStop;
 pub use payload::Payload;
 pub use payload_schema::{LONGEST_SCHEMA, PayloadSchema, SchemaOwner};
+pub use positions::Positions;
 pub use prediction::{
     AgentOutlook, AtRisk, CalledFrom, CompleteSteps, Pace, Prediction, QueueOutline, QueueRange,
     at_risk_subject, predict,

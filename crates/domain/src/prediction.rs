@@ -266,8 +266,11 @@ pub fn predict<'o>(
         let ready = match &step.state {
             StepState::Waiting => ready,
             StepState::Pending { ready_at } => Some(ready_at.as_millis().max(now_millis)),
-            // Its items go on.
-            StepState::Processing { .. } if task.has_items(*index) => Some(now_millis),
+            // Its items go on. How many iterations follow is not known.
+            StepState::Processing { .. } if task.has_items(*index) => {
+                let next = task.next_begin(*index).unwrap_or(now);
+                Some(next.as_millis().max(now_millis))
+            }
             // The end of a wait is known. A signal may come at any moment.
             StepState::Processing { complete_by, .. } if task.waits_for_event(*index) => {
                 let at = match definition.work {
@@ -357,12 +360,12 @@ pub fn predict<'o>(
 
 /// How often a step runs one after the other: of a group with many items more than once.
 fn rounds_left(task: &Task, index: StepIndex) -> u32 {
-    let (Some(group), Some(rule)) = (task.group(index), task.definition(index).for_each()) else {
+    let (Some(group), Some(rule)) = (task.group(index), task.definition(index).group_rule()) else {
         return 1;
     };
     let counts = task.steps.counts_of(&group.items);
     let left = counts.live() + counts.count(StepStatus::Waiting);
-    left.div_ceil(rule.max_parallel.into()).max(1)
+    left.div_ceil(rule.max_parallel().into()).max(1)
 }
 
 impl Prediction {

@@ -9,6 +9,7 @@ use std::{
 
 use crate::{
     ids::Attempt,
+    positions::Positions,
     step::{Step, StepState, StepStatus},
     time::Timestamp,
 };
@@ -19,15 +20,7 @@ const CHUNK: usize = 64;
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct StepList {
     own: Vec<Step>,
-    /// Of each group, in order.
-    groups: Vec<GroupSteps>,
-}
-
-#[derive(Clone, PartialEq, Debug)]
-struct GroupSteps {
-    /// The position of its first item.
-    first: usize,
-    length: usize,
+    /// Of the items, whatever their group: each is full but for the last.
     chunks: Vec<Arc<Chunk>>,
 }
 
@@ -120,15 +113,16 @@ impl From<Vec<Step>> for StepList {
     fn from(own: Vec<Step>) -> Self {
         Self {
             own,
-            groups: Vec::new(),
+            chunks: Vec::new(),
         }
     }
 }
 
 impl StepList {
     pub fn len(&self) -> usize {
-        let last = self.groups.last();
-        last.map_or(self.own.len(), |group| group.first + group.length)
+        let full = self.chunks.len().saturating_sub(1) * CHUNK;
+        let last = self.chunks.last().map_or(0, |chunk| chunk.steps.len());
+        self.own.len() + full + last
     }
 
     pub fn is_empty(&self) -> bool {
@@ -137,26 +131,29 @@ impl StepList {
 
     /// Adds steps of the definition, until there are so many: another version of the workflow has more. It has no groups yet.
     pub fn grow_own(&mut self, count: usize) {
-        debug_assert!(self.groups.is_empty(), "items follow the steps");
+        debug_assert!(self.chunks.is_empty(), "items follow the steps");
         self.own.resize_with(count, Step::new);
     }
 
-    /// Adds the steps of a group.
-    pub fn push_group(&mut self, steps: Vec<Step>) {
-        let (first, length) = (self.len(), steps.len());
+    /// Adds items.
+    pub fn push_items(&mut self, steps: impl IntoIterator<Item = Step>) {
         let mut steps = steps.into_iter();
-        let mut chunks = Vec::with_capacity(length.div_ceil(CHUNK));
-        while steps.len() > 0 {
-            chunks.push(Arc::new(Chunk {
-                steps: steps.by_ref().take(CHUNK).collect(),
-                summary: OnceLock::new(),
-            }));
+        if let Some(last) = self.chunks.last_mut()
+            && last.steps.len() < CHUNK
+        {
+            let room = CHUNK - last.steps.len();
+            let last = Arc::make_mut(last);
+            last.summary = OnceLock::new();
+            last.steps.extend(steps.by_ref().take(room));
         }
-        self.groups.push(GroupSteps {
-            first,
-            length,
-            chunks,
-        });
+        loop {
+            let steps: Vec<_> = steps.by_ref().take(CHUNK).collect();
+            if steps.is_empty() {
+                return;
+            }
+            let summary = OnceLock::new();
+            self.chunks.push(Arc::new(Chunk { steps, summary }));
+        }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Step> + Clone {
@@ -165,42 +162,44 @@ impl StepList {
     }
 
     fn chunks(&self) -> impl Iterator<Item = &Chunk> + Clone {
-        let chunks = self.groups.iter().flat_map(|group| &group.chunks);
-        chunks.map(|chunk| &**chunk)
+        self.chunks.iter().map(|chunk| &**chunk)
     }
 
-    /// The chunks of a group, each with the position of its first step.
-    fn chunks_of(&self, group: &Range<usize>) -> impl Iterator<Item = (usize, &Chunk)> {
-        let first = group.start;
-        // Two groups can begin at one position if one of them is empty.
-        let length = group.len();
-        let found = self.groups.iter();
-        let found = found.filter(move |_| length > 0);
-        let mut found = found.filter(move |group| group.first == first);
-        let found = found.next();
-        let chunks = found.into_iter().flat_map(|group| &group.chunks);
-        let chunks = chunks.enumerate();
-        chunks.map(move |(at, chunk)| (first + at * CHUNK, &**chunk))
+    /// The parts of chunks that have these positions, each with the position of its first step.
+    fn parts(&self, items: &Positions) -> impl Iterator<Item = (usize, &Chunk, Range<usize>)> {
+        let own = self.own.len();
+        let ranges = items.ranges().iter();
+        let ranges = ranges.map(move |range| range.start - own..range.end - own);
+        ranges.flat_map(move |range| {
+            let chunks = range.start / CHUNK..range.end.div_ceil(CHUNK);
+            chunks.map(move |number| {
+                let (chunk, first) = (&*self.chunks[number], number * CHUNK);
+                let end = (range.end - first).min(chunk.steps.len());
+                let part = range.start.saturating_sub(first)..end;
+                (own + first, chunk, part)
+            })
+        })
     }
 
-    /// Of a group, which is given by its positions.
-    pub fn counts_of(&self, group: &Range<usize>) -> StepCounts {
+    /// Of items.
+    pub fn counts_of(&self, items: &Positions) -> StepCounts {
         let mut counts = StepCounts::default();
-        for (_, chunk) in self.chunks_of(group) {
-            counts.add(&chunk.summary().counts);
+        for (_, chunk, part) in self.parts(items) {
+            match part.len() == chunk.steps.len() {
+                true => counts.add(&chunk.summary().counts),
+                false => counts.add(&StepCounts::of(&chunk.steps[part])),
+            }
         }
         counts
     }
 
-    /// The positions of the steps of a group that are in this state.
-    pub fn find_in(&self, group: &Range<usize>, status: StepStatus) -> impl Iterator<Item = usize> {
-        let chunks = self.chunks_of(group);
-        let chunks = chunks.filter(move |(_, chunk)| chunk.summary().counts.count(status) > 0);
-        chunks.flat_map(move |(first, chunk)| {
-            let steps = chunk.steps.iter().enumerate();
-            steps
-                .filter(move |(_, step)| step.status() == status)
-                .map(move |(at, _)| first + at)
+    /// The positions of those of the items that are in this state.
+    pub fn find_in(&self, items: &Positions, status: StepStatus) -> impl Iterator<Item = usize> {
+        let parts = self.parts(items);
+        let parts = parts.filter(move |(_, chunk, _)| chunk.summary().counts.count(status) > 0);
+        parts.flat_map(move |(first, chunk, part)| {
+            let found = part.filter(move |at| chunk.steps[*at].status() == status);
+            found.map(move |at| first + at)
         })
     }
 
@@ -240,28 +239,19 @@ impl StepList {
     pub fn first_faults(&self) -> impl Iterator<Item = usize> {
         let own = self.own.iter().enumerate();
         let own = own.filter(|(_, step)| matches!(step.state, StepState::Error(_)));
-        let groups = self.groups.iter().flat_map(|group| {
-            let chunks = group.chunks.iter().enumerate();
-            chunks.filter_map(|(number, chunk)| {
-                let (_, at) = chunk.summary().first_fault?;
-                Some(group.first + number * CHUNK + at)
-            })
+        let chunks = self.chunks.iter().enumerate();
+        let items = chunks.filter_map(|(number, chunk)| {
+            let (_, at) = chunk.summary().first_fault?;
+            Some(self.own.len() + number * CHUNK + at)
         });
-        own.map(|(at, _)| at).chain(groups)
+        own.map(|(at, _)| at).chain(items)
     }
 
     /// In bytes.
     pub fn memory(&self) -> usize {
         let own = self.own.iter().map(Step::memory);
-        let groups = self.chunks().map(|chunk| chunk.summary().memory);
-        own.chain(groups).sum()
-    }
-
-    /// The group of an item and its place there.
-    fn place(&self, at: usize) -> (usize, usize) {
-        let after = self.groups.partition_point(|group| group.first <= at);
-        let group = after.saturating_sub(1);
-        (group, at - self.groups[group].first)
+        let items = self.chunks().map(|chunk| chunk.summary().memory);
+        own.chain(items).sum()
     }
 }
 
@@ -272,8 +262,8 @@ impl Index<usize> for StepList {
         if let Some(step) = self.own.get(at) {
             return step;
         }
-        let (group, at) = self.place(at);
-        &self.groups[group].chunks[at / CHUNK].steps[at % CHUNK]
+        let at = at - self.own.len();
+        &self.chunks[at / CHUNK].steps[at % CHUNK]
     }
 }
 
@@ -282,8 +272,8 @@ impl IndexMut<usize> for StepList {
         if at < self.own.len() {
             return &mut self.own[at];
         }
-        let (group, at) = self.place(at);
-        let chunk = Arc::make_mut(&mut self.groups[group].chunks[at / CHUNK]);
+        let at = at - self.own.len();
+        let chunk = Arc::make_mut(&mut self.chunks[at / CHUNK]);
         chunk.summary = OnceLock::new();
         &mut chunk.steps[at % CHUNK]
     }
@@ -325,15 +315,16 @@ mod tests {
         #[test]
         fn what_the_list_says_of_all_is_what_its_steps_say(
             own in 0_usize..4,
-            groups in prop::collection::vec(1_usize..200, 0..4),
+            groups in prop::collection::vec((0_usize..4, 1_usize..100), 0..9),
             changes in prop::collection::vec((any::<prop::sample::Index>(), 0_u8..5, 1_i64..9), 0..40),
         ) {
             let mut list = StepList::from(vec![Step::new(); own]);
             let mut plain = vec![Step::new(); own];
-            let mut ranges = Vec::new();
-            for length in groups {
-                ranges.push(plain.len()..plain.len() + length);
-                list.push_group(vec![Step::new(); length]);
+            // The items of four groups come in turns.
+            let mut all = vec![Positions::default(); 4];
+            for (group, length) in groups {
+                prop_assert!(all[group].push(plain.len()..plain.len() + length));
+                list.push_items(vec![Step::new(); length]);
                 plain.extend(vec![Step::new(); length]);
             }
             for (index, kind, at) in changes {
@@ -349,10 +340,11 @@ mod tests {
                 prop_assert_eq!(list.any_live(), plain.iter().any(Step::is_live));
                 prop_assert_eq!(list.all_done(), plain.iter().all(Step::is_done));
                 prop_assert_eq!(list.memory(), plain.iter().map(Step::memory).sum::<usize>());
-                for range in &ranges {
-                    prop_assert_eq!(list.counts_of(range), StepCounts::of(&plain[range.clone()]));
-                    let waiting: Vec<_> = list.find_in(range, StepStatus::Waiting).collect();
-                    let expected = range.clone().filter(|at| plain[*at].status() == StepStatus::Waiting);
+                for items in &all {
+                    let expected = StepCounts::of(items.iter().map(|at| &plain[at]));
+                    prop_assert_eq!(list.counts_of(items), expected);
+                    let waiting: Vec<_> = list.find_in(items, StepStatus::Waiting).collect();
+                    let expected = items.iter().filter(|at| plain[*at].status() == StepStatus::Waiting);
                     prop_assert_eq!(waiting, expected.collect::<Vec<_>>());
                 }
                 let fault = |at: usize| match &plain[at].state {

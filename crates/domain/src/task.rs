@@ -17,7 +17,7 @@ use crate::{
     reply_to::ReplyTo,
     step::{Step, StepState},
     step_list::StepList,
-    template::{Budget, Scope},
+    template::{Budget, Scope, SeenItem},
     time::{Span, Timestamp},
     trace::Trace,
     turn::Turn,
@@ -287,12 +287,12 @@ impl Task {
         }
     }
 
-    /// The items of a step with `for_each`, once its list is known.
+    /// The items of a step with `for_each`, once its list is known; and of one with `repeat`, once it has begun.
     pub fn group(&self, step: StepIndex) -> Option<&ItemGroup> {
         self.expansion.as_ref()?.group(step)
     }
 
-    /// All groups whose lists are known.
+    /// All groups whose items are known.
     pub fn groups(&self) -> &[ItemGroup] {
         self.expansion.as_ref().map_or(&[], |all| all.groups())
     }
@@ -337,12 +337,24 @@ impl Task {
         self.undo.is_some() == (index.at() >= self.steps.len())
     }
 
-    /// The group of an item's name, such as `import[17]`, whose list is not known.
-    pub fn unknown_group(&self, name: &str) -> Option<StepIndex> {
-        let (group, _) = name.split_once('[')?;
-        let group = self.find(group)?;
-        let is_unknown = self.has_items(group) && self.group(group).is_none();
-        is_unknown.then_some(group)
+    /// The group of an item's name, such as `import[17]`, if the item may still come to be: its list is not known, or so many
+    /// iterations have not begun.
+    pub fn group_of_unknown(&self, name: &str) -> Option<StepIndex> {
+        let (group, rest) = name.split_once('[')?;
+        let number: usize = rest.strip_suffix(']')?.parse().ok()?;
+        let step = self.find(group)?;
+        let rule = self.definition(step).group_rule()?;
+        let is_unknown = match (self.group(step), rule.repeat()) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(group), Some(_)) => {
+                !self.is_ended()
+                    && self.undo.is_none()
+                    && !self.step(step).is_done()
+                    && (group.items.len()..group.most_items()).contains(&number)
+            }
+        };
+        is_unknown.then_some(step)
     }
 
     pub fn find(&self, name: &str) -> Option<StepIndex> {
@@ -417,7 +429,7 @@ impl Task {
             let step = self.step(*index);
             let definition = self.definition(*index);
             // A group does nothing itself.
-            (definition.pivot && definition.for_each().is_none())
+            (definition.pivot && definition.group_rule().is_none())
                 && (step.may_have_taken_effect()
                     || matches!(step.state, StepState::Processing { .. }))
         })
@@ -450,18 +462,30 @@ impl Task {
             request: None,
             response: None,
             signal: None,
-            item: self.item_value(index),
+            item: self.seen_item(index),
             budget,
         }
     }
 
-    /// Of an item, and of what undoes it: its value, and its place in the list.
-    pub(super) fn item_value(&self, index: StepIndex) -> Option<(&Payload, u16)> {
+    /// What an item, and what undoes it, see of themselves.
+    fn seen_item(&self, index: StepIndex) -> Option<SeenItem<'_>> {
         let item = self.definition(index).item?;
-        let value = self
-            .group(item.group)?
-            .values
-            .get(usize::from(item.number))?;
-        Some((value, item.number))
+        let group = self.group(item.group)?;
+        Some(match group.value(item.number) {
+            Some(value) => SeenItem::Value(value, item.number),
+            None => self.seen_iteration(group, item.number),
+        })
+    }
+
+    pub(super) fn seen_iteration<'t>(&'t self, group: &ItemGroup, number: u16) -> SeenItem<'t> {
+        let mut before = (0..usize::from(number)).rev();
+        let previous = before.find_map(|number| self.steps[group.items.get(number)?].output());
+        SeenItem::Iteration { previous, number }
+    }
+
+    /// Of an item of a list: its value.
+    pub(super) fn item_value(&self, index: StepIndex) -> Option<&Payload> {
+        let item = self.definition(index).item?;
+        self.group(item.group)?.value(item.number)
     }
 }

@@ -80,7 +80,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Pending,
             "step.began",
             Processing,
-            "it calls no service, and begins to wait for its time or its signal; or it has items, and their list is known",
+            "it calls no service, and begins to wait for its time or its signal; or it has items, and their list is known, or its first iteration begins",
         ),
         step(
             Pending,
@@ -122,7 +122,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Processing,
             "step.processed",
             Processed,
-            "the agent reported success for the current attempt, or its probe found that it took effect; or its time or its signal has come, or its items have ended",
+            "the agent reported success for the current attempt, or its probe found that it took effect; or its time or its signal has come, its items have ended, or its `until` is true",
         ),
         step(
             Processing,

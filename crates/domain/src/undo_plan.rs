@@ -37,15 +37,15 @@ pub struct UndoPlan {
     /// The calls of the undo, in a possible order.
     pub calls: Vec<PlannedUndo>,
     pub passed_over: Vec<PassedOver>,
-    /// Of steps that are run for each item of a list: what the plan says of too many items to name each of them.
+    /// Of steps that are run for each item of a list, or repeated: what the plan says of too many items to name each of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub more_items: Vec<MoreItems>,
 }
 
-/// Items of a list that the plan does not name.
+/// Items of a list, or iterations, that the plan does not name.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct MoreItems {
-    /// The step with `for_each`.
+    /// The step with `for_each` or `repeat`.
     pub step: StepName,
     /// How many more of its items have a call in flight.
     pub running: usize,
@@ -314,11 +314,11 @@ impl Planner<'_> {
         let mut stages = vec![0; self.task.steps.len()];
         let mut named = NamedItems::default();
         for index in self.task.order().iter().rev().copied() {
-            if self.task.definition(index).for_each().is_some() {
+            if self.task.definition(index).group_rule().is_some() {
                 // Its items say all of it.
                 let items = self.task.group(index).map(|group| group.items.clone());
                 let items = items.unwrap_or_default();
-                let last = items.filter_map(|at| stages.get(at)).max();
+                let last = items.iter().filter_map(|at| stages.get(at)).max();
                 let followers = self.task.definition(index).followers.iter();
                 let before = followers.map(|follower| stages[follower.at()]).max();
                 stages[index.at()] = last.copied().max(before).unwrap_or_default();

@@ -129,7 +129,7 @@ pub fn may_move(task: &Task, to: &VersionMove) -> Result<(), Refusal> {
     if task.expansion.is_some() {
         return Err(Refusal::TaskState {
             status: task.status(),
-            needed: "the list of one of its steps with `for_each` is known, and its items belong to the version that it has",
+            needed: "the list of one of its steps with `for_each` is known, or one with `repeat` has begun, and their items belong to the version that it has",
         });
     }
     let had = task.details.definition.names();

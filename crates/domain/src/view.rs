@@ -166,11 +166,11 @@ pub struct StepView<'a> {
     /// Of an item of a list: its value.
     #[serde(skip_serializing_if = "Option::is_none")]
     item: Option<&'a RawValue>,
-    /// If it is run for each item of a list: what became of the items.
+    /// If it is run for each item of a list, or repeated: what became of the items or the iterations.
     #[serde(skip_serializing_if = "Option::is_none")]
     items: Option<ItemsView<'a>>,
     /// The output from the remote service; during a rerun, the previous output. If it is run for each item of a list, the
-    /// list of their outputs; null if that takes more than 1 MiB.
+    /// list of their outputs; null if that takes more than 1 MiB. If it is repeated, what its `repeat` says.
     output: Option<&'a RawValue>,
     /// In state error: what went wrong.
     error: Option<&'a Fault>,
@@ -215,11 +215,17 @@ impl<'a> AskView<'a> {
     }
 }
 
-/// What became of the items of a list.
+/// What became of the items of a list, or of iterations.
 #[derive(Serialize)]
 struct ItemsView<'a> {
-    /// How many there are; null until the list is known.
+    /// How many there are; null until the list is known, or the first iteration begins.
     total: Option<usize>,
+    /// Of iterations: how many there may be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at_most: Option<u16>,
+    /// Of iterations: when the next one begins; left out while one runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_at: Option<Timestamp>,
     /// How many are in each state; states without items are left out.
     states: BTreeMap<&'static str, u32>,
     /// How many of what undoes them are in each state, once the task is to be undone.
@@ -245,11 +251,14 @@ const LONGEST_LIST: usize = 1 << 20;
 
 impl<'a> ItemsView<'a> {
     fn new(task: &'a Task, index: StepIndex) -> Self {
-        let rule = task.definition(index).for_each();
-        let max_parallel = rule.map_or(0, |rule| rule.max_parallel);
+        let rule = task.definition(index).group_rule();
+        let max_parallel = rule.map_or(0, |rule| rule.max_parallel());
+        let repeat = rule.and_then(|rule| rule.repeat());
         let Some(group) = task.group(index) else {
             return Self {
                 total: None,
+                at_most: repeat.map(|repeat| repeat.at_most),
+                next_at: None,
                 states: BTreeMap::new(),
                 undo_states: None,
                 max_parallel,
@@ -277,6 +286,8 @@ impl<'a> ItemsView<'a> {
         });
         Self {
             total: Some(group.items.len()),
+            at_most: group.at_most(),
+            next_at: task.next_begin(index),
             states: states(&task.steps.counts_of(&group.items)),
             undo_states: undone.then(|| states(&task.undos.counts_of(&group.undos))),
             max_parallel,
@@ -474,7 +485,7 @@ impl<'a> StepView<'a> {
     pub fn new(task: &'a Task, index: StepIndex, now: Option<Timestamp>) -> Self {
         let definition = task.definition(index);
         let step: &'a Step = task.step(index);
-        let is_group = definition.for_each().is_some();
+        let is_group = definition.group_rule().is_some();
         let (held_by, complete_by) = match &step.state {
             StepState::Processing {
                 held_by,
@@ -504,7 +515,7 @@ impl<'a> StepView<'a> {
             idempotency_key: definition.is_call().then(|| task.idempotency_key(index)),
             locked_by: locked_by.map(InstanceId::as_str),
             // A group is held as long as its items take.
-            complete_by: complete_by.filter(|_| definition.for_each().is_none()),
+            complete_by: complete_by.filter(|_| definition.group_rule().is_none()),
             awaited_reply: held_by
                 .and_then(StepHolder::open_reply)
                 .map(AwaitedReplyView::new),
@@ -523,8 +534,8 @@ impl<'a> StepView<'a> {
                 id: child.id.0,
                 state: child.is_reported().then(|| child.state.as_str()),
             }),
-            item: task.item_value(index).map(|(value, _)| value.raw()),
-            items: definition.for_each().map(|_| ItemsView::new(task, index)),
+            item: task.item_value(index).map(Payload::raw),
+            items: definition.group_rule().map(|_| ItemsView::new(task, index)),
             output: step
                 .output()
                 .filter(|output| output.as_json().len() <= LONGEST_LIST || !is_group)

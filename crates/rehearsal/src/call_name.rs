@@ -97,7 +97,7 @@ impl CallName {
         let step = Self::parse_step(name, definition)?;
         let found = definition.step(step);
         match &found.work {
-            StepWork::Call { .. } | StepWork::ForEach(_) => {}
+            StepWork::Call { .. } | StepWork::Group(_) => {}
             StepWork::Task(_) if kind == CallKind::Work => {}
             StepWork::Task(_) => {
                 return Err(format!(

@@ -215,7 +215,7 @@ impl Explorer<'_> {
                 PlannedFault::Silent,
                 PlannedFault::SilentButDone,
             ],
-            StepWork::Wait(_) | StepWork::ForEach(_) => &[],
+            StepWork::Wait(_) | StepWork::Group(_) => &[],
             StepWork::Signal(_) => &[PlannedFault::NoSignal],
             StepWork::Task(_) => &[PlannedFault::Refused],
         };

@@ -184,10 +184,11 @@ pub struct StepSchema {
     /// Of an item of a list: its value.
     #[schema(value_type = JsonSchema, required = false, example = json!({"sku": "A-1"}))]
     item: Option<String>,
-    /// If it is run for each item of a list: what became of the items. `GET /v1/tasks/{id}/steps?of=` lists them.
+    /// If it is run for each item of a list, or repeated: what became of the items or the iterations.
+    /// `GET /v1/tasks/{id}/steps?of=` lists them.
     items: Option<ItemsSchema>,
     /// The output from the remote service, or of the step's task; during a rerun, the previous output. If it is run for each item of a list, the
-    /// list of their outputs; null if that takes more than 1 MiB.
+    /// list of their outputs; null if that takes more than 1 MiB. If it is repeated, what its `repeat` says.
     #[schema(required, example = json!({"id": "ch_1"}))]
     output: JsonSchema,
     /// In state error: what went wrong.
@@ -222,13 +223,19 @@ pub struct ChildTaskSchema {
     state: Option<TaskStateSchema>,
 }
 
-/// What became of the items of a list.
+/// What became of the items of a list, or of the iterations of a step that is repeated.
 #[derive(ToSchema)]
 #[schema(as = Items)]
 pub struct ItemsSchema {
-    /// How many there are; null until the list is known.
+    /// How many there are; null until the list is known, or the first iteration begins.
     #[schema(required, example = 50)]
     total: Option<u32>,
+    /// Of iterations: how many there may be. Left out of items of a list.
+    #[schema(example = 20)]
+    at_most: Option<u32>,
+    /// Of iterations: when the next one begins. Left out while one runs.
+    #[schema(format = DateTime)]
+    next_at: Option<String>,
     /// How many are in each state; states without items are left out.
     #[schema(example = json!({"processed": 47, "error": 3}))]
     states: BTreeMap<String, u32>,
@@ -429,7 +436,7 @@ pub enum BlockedSchema {
         #[schema(required, example = "error")]
         state: Option<TaskStateSchema>,
     },
-    /// It is run for each item of a list, and they have not all ended.
+    /// It is run for each item of a list, or repeated, and the items have not all ended.
     #[schema(title = "BlockedByItems")]
     Items {
         /// How many have not begun.
@@ -441,6 +448,17 @@ pub enum BlockedSchema {
         /// How many need an operator.
         #[schema(example = 1)]
         error: u32,
+    },
+    /// It is repeated, and the next iteration begins then.
+    #[schema(title = "BlockedByRepeat")]
+    Repeat {
+        #[schema(format = DateTime)]
+        until: String,
+        /// How many iterations have begun.
+        #[schema(example = 3)]
+        iterations: u32,
+        #[schema(example = 20)]
+        at_most: u32,
     },
     /// It is an item of a list, and so many others run as may at once.
     #[schema(title = "BlockedByMaxParallel")]
@@ -881,7 +899,16 @@ mod tests {
 
     /// Which is undone, and whose items could not begin.
     fn with_items() -> Task {
-        let steps = json!([{ "name": "all", "for_each": ["x"], "wait": { "for": "{{ item }}" } }]);
+        grouped(&json!([{ "name": "all", "for_each": ["x"], "wait": { "for": "{{ item }}" } }]))
+    }
+
+    /// Whose first iteration has ended, and whose next one begins later.
+    fn repeated() -> Task {
+        let repeat = json!({ "until": "index == 1", "at_most": 2, "every": "1h" });
+        grouped(&json!([{ "name": "all", "repeat": repeat, "wait": { "for": "0s" } }]))
+    }
+
+    fn grouped(steps: &Value) -> Task {
         let steps = Payload::parse(steps.to_string()).unwrap();
         let parsed = parse_steps(
             &steps,
@@ -1072,7 +1099,9 @@ mod tests {
         describes::<StepSchema>(&steps);
         let mut items = group["steps"][0]["items"].clone();
         items["undo_states"] = json!({ "processed": 1 });
-        describes::<ItemsSchema>(std::slice::from_ref(&items));
+        let repeated = json_of(&TaskView::new(&repeated(), NOW));
+        let iterations = repeated["steps"][0]["items"].clone();
+        describes::<ItemsSchema>(&[items.clone(), iterations]);
         describes::<ItemErrorSchema>(items["errors"].as_array().unwrap());
         let deferred = json_of(&TaskView::new(&deferred(), NOW));
         describes::<AwaitedReplySchema>(&[deferred["steps"][0]["awaited_reply"].clone()]);
@@ -1105,6 +1134,11 @@ mod tests {
                 waiting: 30,
                 running: 10,
                 error: 1,
+            },
+            Blocked::Repeat {
+                until: NOW,
+                iterations: 3,
+                at_most: 20,
             },
             Blocked::MaxParallel { max_parallel: 10 },
             Blocked::Capacity {
@@ -1192,6 +1226,7 @@ mod tests {
                 | Blocked::Signal { .. }
                 | Blocked::Child { .. }
                 | Blocked::Items { .. }
+                | Blocked::Repeat { .. }
                 | Blocked::MaxParallel { .. }
                 | Blocked::Capacity { .. }
                 | Blocked::Worker { .. }

@@ -15,8 +15,9 @@ use crate::domain::{
     AgentMode, AlertKind, AskFieldKind, AvailableAfter, BreakerAction, CatchUp, CheckPoint,
     CheckStatus, CheckVerdict, ClientAuthMethod, DURATION, DiagramFormat, Dst, Effect, FaultKind,
     HttpVersion, LONGEST_NAME, MOST_LABELS, Method, NotUndoneReason, OnChildError, OnConflict,
-    OnUndo, Overlap, Policy, REPLIES, ReplyMode, RunSource, RunState, Runs, ScheduleAction,
-    SkipReason, StepKind, StepStatus, TaskStatus, TlsVersion, UndoReason, WarningCode,
+    OnUndo, Overlap, Policy, REPLIES, RepeatOutput, ReplyMode, RunSource, RunState, Runs,
+    ScheduleAction, SkipReason, StepKind, StepStatus, TaskStatus, TlsVersion, UndoReason,
+    WarningCode,
 };
 
 /// Declares the schema of a type whose values are words.
@@ -72,6 +73,7 @@ enumerations! {
     PolicySchema("Policy") = Policy, "`error` stops the task until an operator acts, `undo` undoes the whole task, `skip` continues without the step";
     OnUndoSchema("OnUndo") = OnUndo, "`wait` for a call in flight until its complete-by, so that its outcome is known, or `drop` it at once";
     OnChildErrorSchema("OnChildError") = OnChildError, "While the task of a step is in error: the step is to `wait` for an operator, or to `undo` the task and fail then";
+    RepeatOutputSchema("RepeatOutput") = RepeatOutput, "The output of a step that is repeated: that of the `last` iteration, or the list of `all`";
     FaultKindSchema("FaultKind") = FaultKind, "The kind of fault.";
     StepRunsSchema("StepRuns") = Runs, "Whether a step runs.";
     CheckPointSchema("CheckPoint") = CheckPoint, "What a check of an agent looks at";

@@ -124,12 +124,17 @@ pub(super) async fn find(
     let task = load(app, id).await?;
     match task.find(name) {
         Some(step) => Ok((task, step)),
-        None if let Some(group) = task.unknown_group(name) => {
-            let group = task.definition(group);
-            let (state, name) = (task.status().as_str(), &group.name);
-            let detail = format!(
-                "the list of step {name} is not known yet, and neither are its items: send the request again once the step has begun"
-            );
+        None if let Some(group) = task.group_of_unknown(name) => {
+            let (state, group) = (task.status().as_str(), task.definition(group));
+            let step = &group.name;
+            let detail = match group.repeat() {
+                Some(_) => format!(
+                    "{name} has not come to be: send the request again once step {step} is repeated so often"
+                ),
+                None => format!(
+                    "the list of step {step} is not known yet, and neither are its items: send the request again once the step has begun"
+                ),
+            };
             Err(Problem::new(ProblemKind::WrongStepState, detail).with("state", state))
         }
         None => {

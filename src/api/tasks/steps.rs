@@ -1,6 +1,6 @@
 //! The steps of a task in pages: the items of a list are not shown with their task.
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
@@ -30,14 +30,14 @@ pub(super) struct StepPage<'a> {
 
 /// List the steps of a task
 ///
-/// In order: the steps of the definition, the items of those with `for_each`, and the undo steps once the task is undone.
+/// In order: the steps of the definition, the items of those with `for_each` or `repeat` as they came to be, and the undo steps once the task is undone.
 /// With `of`, only the items of one step: `of=import` lists `import[0]`, `import[1]` and so on, `of=import.undo` what undoes
 /// them. The list of items never changes; their states may, between two pages.
 #[utoipa::path(
     get, path = "/v1/tasks/{id}/steps", tag = "tasks", operation_id = "list_steps",
     params(
         TaskParams,
-        ("of" = Option<String>, Query, description = "A step with `for_each`, or with `.undo` after its name what undoes its items", example = "import"),
+        ("of" = Option<String>, Query, description = "A step with `for_each` or `repeat`, or with `.undo` after its name what undoes its items", example = "import"),
         ("state" = Option<StepStateSchema>, Query, description = "The state of the steps", example = "error"),
         PageQuery,
     ),
@@ -59,11 +59,12 @@ pub(super) async fn list(
     query.finish()?;
     let task = load(&app, id).await?;
     let all = match &of {
-        None => 0..task.steps.len() + task.undos.len(),
+        None => (0..task.steps.len() + task.undos.len()).collect(),
         Some(of) => items(&task, of)?,
     };
-    let begin = after.map_or(all.start, |after| after.saturating_add(1).max(all.start));
-    let found = (begin..all.end)
+    let begin = after.map_or(0, |after| all.partition_point(|at| *at <= after));
+    let found = all[begin..].iter().copied();
+    let found = found
         // There are at most as many steps as an index can count.
         .map(|at| StepIndex(at as u16))
         .filter(|index| state.is_none_or(|state| task.step(*index).status() == state));
@@ -87,19 +88,19 @@ pub(super) async fn list(
 }
 
 /// The positions of the items of a step, or of what undoes them. None of a step whose list is not known yet.
-fn items(task: &Task, of: &str) -> Result<Range<usize>, Problem> {
+fn items(task: &Task, of: &str) -> Result<Vec<usize>, Problem> {
     let (name, is_undo) = match of.strip_suffix(".undo") {
         Some(name) => (name, true),
         None => (of, false),
     };
     let step = task.find(name).filter(|step| {
         let definition = task.definition(*step);
-        definition.for_each().is_some()
+        definition.group_rule().is_some()
     });
     let Some(step) = step else {
         let groups = task.own_indexes();
         let groups = groups.map(|index| task.definition(index));
-        let groups = groups.filter(|step| step.for_each().is_some());
+        let groups = groups.filter(|step| step.group_rule().is_some());
         let names: Vec<_> = groups.map(|step| step.name.as_str()).collect();
         let known = match names.is_empty() {
             true => "it has none".to_owned(),
@@ -111,12 +112,12 @@ fn items(task: &Task, of: &str) -> Result<Range<usize>, Problem> {
         ));
     };
     Ok(match (task.group(step), is_undo) {
-        (None, _) => 0..0,
-        (Some(group), false) => group.items.clone(),
-        (Some(_), true) if task.undo.is_none() => 0..0,
+        (None, _) => Vec::new(),
+        (Some(group), false) => group.items.iter().collect(),
+        (Some(_), true) if task.undo.is_none() => Vec::new(),
         (Some(group), true) => {
             let first = task.steps.len();
-            first + group.undos.start..first + group.undos.end
+            group.undos.iter().map(|at| first + at).collect()
         }
     })
 }

@@ -24,7 +24,7 @@ impl Draft {
     pub(super) fn await_event(&mut self, index: StepIndex, by: &Actor, now: Timestamp) -> bool {
         let (end, awaited) = match &self.task.definition(index).work {
             StepWork::Call { .. } => return false,
-            StepWork::ForEach(_) => return self.begin_group(index, by, now),
+            StepWork::Group(_) => return self.begin_group(index, by, now),
             StepWork::Wait(rule) => {
                 let end = rule.end(&self.task.scope(index, &self.budget), now);
                 (end, "waits until")
@@ -116,12 +116,12 @@ impl Draft {
     pub(super) fn await_pending_events(&mut self, by: &Actor, now: Timestamp) {
         for index in self.task.indexes() {
             let is_pending = self.task.step(index).status() == StepStatus::Pending;
-            if is_pending
-                && self.task.is_current(index)
-                && !self.task.definition(index).is_call()
-                && self.await_event(index, by, now)
-            {
-                self.open_followers(index, by, now);
+            if is_pending && self.task.is_current(index) && !self.task.definition(index).is_call() {
+                if self.await_event(index, by, now) {
+                    self.open_followers(index, by, now);
+                } else if self.task.step(index).status() == StepStatus::Error {
+                    self.item_ended(index, by, now);
+                }
             }
         }
     }
@@ -139,8 +139,7 @@ impl Draft {
                 self.give_up(index, policy, fault, by, now);
             }
             StepWork::Task(_) => self.renew_wait_for_child(index, now),
-            // The items of a group end it, not a time.
-            StepWork::ForEach(_) => {}
+            StepWork::Group(_) => self.iteration_is_due(index, by, now),
             StepWork::Call { .. } | StepWork::Wait(_) => {
                 self.event_came(index, Payload::null(), by, now);
                 self.after_success(index, by, now);

@@ -1,6 +1,7 @@
-//! The items of a group: how they come to be, which of them run, and what the group becomes once they have ended.
+//! The items of a group: how those of a list come to be, which of them run, and what the group becomes once they have ended.
+//! Iterations: see `repeat.rs`.
 
-use std::{iter::once, ops::Range, sync::Arc};
+use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
@@ -8,12 +9,13 @@ use super::{Draft, fault};
 use crate::{
     alert::AlertChange,
     definition::StepWork,
-    expansion::{Expansion, MOST_ITEMS, saved_list, values},
+    expansion::{Expansion, ItemGroup, KnownItems, MOST_ITEMS, values},
     fault::{Fault, FaultKind},
     history::Actor,
     ids::{Attempt, StepIndex},
     open_reply::StepHolder,
     payload::Payload,
+    positions::Positions,
     step::{Step, StepState, StepStatus},
     step_list::StepCounts,
     task::Task,
@@ -24,7 +26,7 @@ use crate::{
 const MOST_OUTPUT: usize = 8 << 20;
 
 /// A group is held until its items have ended, and no longer: no time is set for that. The end of the year 9999.
-const NO_END: Timestamp = Timestamp::from_millis(253_402_300_799_000);
+pub(super) const NO_END: Timestamp = Timestamp::from_millis(253_402_300_799_000);
 
 impl Draft {
     /// A pending group begins: its list becomes known, and the first of its items run. True if it is done already.
@@ -32,6 +34,9 @@ impl Draft {
         let step = self.task.step_mut(group);
         step.attempt = step.attempt.next();
         step.started_at.get_or_insert(now);
+        if self.task.is_repeated(group) {
+            return self.begin_repeat(group, by, now);
+        }
         // If it runs again, so do its items.
         if self.task.group(group).is_none() {
             match self.make_items(group) {
@@ -44,15 +49,15 @@ impl Draft {
                 Err(message) => return self.cannot_begin(group, message, by, now),
             }
         }
-        let reason = self.task.definition(group).for_each().map(|rule| {
+        let reason = self.task.definition(group).group_rule().map(|rule| {
             let items = self.task.group(group).map_or(0, |group| group.items.len());
-            format!("it has {items} items, {} at once", rule.max_parallel)
+            format!("it has {items} items, {} at once", rule.max_parallel())
         });
         self.hold_group(group, &reason.unwrap_or_default(), by);
         self.run_items(group, by, now)
     }
 
-    fn hold_group(&mut self, group: StepIndex, reason: &str, by: &Actor) {
+    pub(super) fn hold_group(&mut self, group: StepIndex, reason: &str, by: &Actor) {
         let begun = StepState::Processing {
             held_by: StepHolder::Event,
             complete_by: NO_END,
@@ -63,7 +68,8 @@ impl Draft {
     /// Adds the items of a group to the task. Returns how many there are.
     fn make_items(&mut self, group: StepIndex) -> Result<usize, String> {
         let definition = self.task.details.definition.clone();
-        let Some(rule) = definition.step(group).for_each() else {
+        let rule = definition.step(group).group_rule();
+        let Some(rule) = rule.and_then(|rule| rule.for_each()) else {
             return Err("it has no `for_each`".to_owned());
         };
         let json = rule.list(&self.task.scope(group, &self.budget))?;
@@ -73,38 +79,56 @@ impl Draft {
             let kind = kind_of(&list);
             return Err(format!("`for_each` must give an array, but gives {kind}"));
         };
-        let others = self.task.steps.len() - definition.steps.len();
-        if others + values.len() > MOST_ITEMS {
-            let count = values.len();
-            let before = match others {
-                0 => String::new(),
-                others => format!(" and {others} are there already"),
-            };
-            return Err(format!(
-                "`for_each` gives {count} items{before}: a task has at most {MOST_ITEMS}; split the list over several tasks"
-            ));
-        }
         let count = values.len();
         if count == 0 {
             return Ok(0);
         }
-        let first = self.task.steps.len();
-        let known = self.task.groups().iter();
-        let known = known.map(|group| (group.step, group.values.clone()));
-        let lists = known.chain(once((group, values)));
-        let Some(expansion) = Expansion::of(&definition, lists) else {
-            return Err(format!(
-                "`for_each` gives {count} items: with the other steps of the task these are too many"
-            ));
-        };
-        self.task.expansion = Some(Arc::new(expansion));
-        self.task.steps.push_group(vec![Step::new(); count]);
-        self.task.step_mut(group).body = Some(saved_list(first, &list));
+        let (first, known) = (self.task.steps.len(), KnownItems::Values(values));
+        let items = Positions::from(first..first + count);
+        let items = ItemGroup::new(group, known, items);
+        self.check_items(&items).map_err(|message| {
+            format!("`for_each` gives {count} items{message}; split the list over several tasks")
+        })?;
+        let saved = items.saved(Some(&list));
+        let expansion = self.expanded(items);
+        self.task.expansion = Some(Arc::new(expansion.ok_or("it has too many items")?));
+        self.task.steps.push_items(vec![Step::new(); count]);
+        self.task.step_mut(group).body = Some(saved);
         for at in first..first + count {
             // Counted by `Expansion::of`.
             self.touch(StepIndex(at as u16));
         }
         Ok(count)
+    }
+
+    /// Whether there is room for the items that a group has, or may come to have. The error goes on from their number.
+    pub(super) fn check_items(&self, group: &ItemGroup) -> Result<(), String> {
+        let groups = self.task.groups().iter();
+        let others = groups.filter(|other| other.step != group.step);
+        let others: usize = others.map(ItemGroup::most_items).sum();
+        if others + group.most_items() > MOST_ITEMS {
+            let before = match others {
+                0 => String::new(),
+                others => format!(" and the other steps have {others}, or may come to have them"),
+            };
+            return Err(format!("{before}: a task has at most {MOST_ITEMS}"));
+        }
+        // Each may have what undoes it.
+        let definition = &self.task.details.definition;
+        let own = definition.steps.len() + definition.undos.len();
+        if own + 2 * (others + group.most_items()) > usize::from(u16::MAX) {
+            return Err(": with the other steps of the task these are too many".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The task's items with those of this group, in place of those that it has had.
+    pub(super) fn expanded(&self, group: ItemGroup) -> Option<Expansion> {
+        let known = self.task.expansion.as_ref();
+        let mut groups = known.map_or_else(Vec::new, |known| known.recorded());
+        groups.retain(|other| other.step != group.step);
+        groups.push(group);
+        Expansion::of(&self.task.details.definition, groups)
     }
 
     /// Has items of a group run as long as there are some that wait, and fewer run than may. Once all have ended, the group
@@ -113,12 +137,15 @@ impl Draft {
         let Some(items) = self.task.group(group).map(|group| group.items.clone()) else {
             return false;
         };
-        let most = self.task.definition(group).for_each();
-        let most = most.map_or(1, |rule| rule.max_parallel.into());
+        if self.task.is_repeated(group) {
+            return self.go_on(group, by, now);
+        }
+        let most = self.task.definition(group).group_rule();
+        let most = most.map_or(1, |rule| rule.max_parallel().into());
         match self.task.step(group).status() {
             StepStatus::Processing => {}
             StepStatus::Error if self.goes_on(&self.task.steps.counts_of(&items)) => {
-                self.hold_group_again(group, by, now);
+                self.hold_group_again(group, "its items go on", by, now);
             }
             _ => return false,
         }
@@ -148,7 +175,7 @@ impl Draft {
         }
         match counts.count(StepStatus::Error) {
             0 => {
-                let output = self.outputs_of(group);
+                let output = self.outputs_of(group, items.len());
                 self.event_came(group, output, by, now);
                 true
             }
@@ -170,33 +197,45 @@ impl Draft {
         counts.live() + waiting > 0 || counts.count(StepStatus::Error) == 0
     }
 
-    fn hold_group_again(&mut self, group: StepIndex, by: &Actor, now: Timestamp) {
-        let reason = Some("its items go on".to_owned());
+    pub(super) fn hold_group_again(
+        &mut self,
+        group: StepIndex,
+        reason: &str,
+        by: &Actor,
+        now: Timestamp,
+    ) {
         self.alerts.push(AlertChange::Close { step: group });
-        self.change(group, "step.retried", StepState::Waiting, by, reason);
+        let waiting = StepState::Waiting;
+        self.change(group, "step.retried", waiting, by, Some(reason.to_owned()));
         let pending = StepState::Pending { ready_at: now };
         self.change(group, "step.ready", pending, by, None);
-        self.hold_group(group, "its items go on", by);
+        self.hold_group(group, reason, by);
     }
 
     /// An item has ended: others may run, and the steps after the group may if it was the last. Nothing for other steps.
     pub(super) fn item_ended(&mut self, index: StepIndex, by: &Actor, now: Timestamp) {
         let definition = self.task.definition(index);
-        if let (Some(item), None) = (definition.item, definition.undoes)
-            && self.run_items(item.group, by, now)
-        {
+        let (Some(item), None) = (definition.item, definition.undoes) else {
+            return;
+        };
+        let is_done = match self.task.is_repeated(item.group) {
+            true => self.iteration_ended(index, false, by, now),
+            false => self.run_items(item.group, by, now),
+        };
+        if is_done {
             self.open_followers(item.group, by, now);
         }
     }
 
-    fn outputs_of(&self, group: StepIndex) -> Payload {
+    /// Of so many of its items.
+    pub(super) fn outputs_of(&self, group: StepIndex, count: usize) -> Payload {
         let items = self.task.group(group).map(|group| group.items.clone());
         let items = items.unwrap_or_default();
         let counts = self.task.steps.counts_of(&items);
         let mut list = String::with_capacity(counts.output_bytes + 8 * items.len());
         list.push('[');
-        for at in items.clone() {
-            if at > items.start {
+        for at in items.iter().take(count) {
+            if list.len() > 1 {
                 list.push(',');
             }
             let output = self.task.steps[at].output();
@@ -296,8 +335,8 @@ impl Task {
     }
 
     /// The bytes of the signals that have come early for other items: they become outputs.
-    fn kept_signals(&self, items: &Range<usize>, own: StepIndex) -> usize {
-        let others = items.clone().filter(|at| *at != own.at());
+    fn kept_signals(&self, items: &Positions, own: StepIndex) -> usize {
+        let others = items.iter().filter(|at| *at != own.at());
         let kept = others.filter_map(|at| self.steps[at].signal.as_ref()?.payload.as_ref());
         kept.map(|payload| payload.as_json().len()).sum()
     }

@@ -15,6 +15,7 @@ mod marks;
 mod operator;
 mod poll;
 mod probe;
+mod repeat;
 mod rerun;
 mod supervisor;
 #[cfg(test)]

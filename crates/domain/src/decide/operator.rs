@@ -46,7 +46,11 @@ impl Draft {
                 .filter(|index| self.task.is_current(*index))
                 .filter(|index| self.task.step(*index).status() == StepStatus::Error)
                 // A group goes on when its items do.
-                .filter(|index| !self.task.has_items(*index))
+                .filter(|index| {
+                    !self.task.has_items(*index)
+                        || self.task.is_itself_in_error(*index)
+                            && self.check_goes_on(*index).is_ok()
+                })
                 .collect(),
         };
         if let (Some(index), Some(_)) = (step, &body)
@@ -75,6 +79,10 @@ impl Draft {
         }
         self.renew_limit(now);
         for index in chosen {
+            if self.task.has_items(index) {
+                self.have_go_on(index, reason.clone(), by, now);
+                continue;
+            }
             let step = self.task.step_mut(index);
             step.failure_count = 0;
             step.extensions_used = 0;
@@ -132,6 +140,13 @@ impl Draft {
             ));
         }
         let failed = self.failed_items(group);
+        if failed.is_empty() && self.task.is_repeated(group) {
+            self.check_goes_on(group)?;
+            self.renew_limit(now);
+            self.have_go_on(group, reason, by, now);
+            self.settle(by, None, now);
+            return Ok(());
+        }
         if failed.is_empty() {
             return Err(self.refuse_step(group, "it is a group, and no item of it is in error"));
         }
@@ -204,7 +219,9 @@ impl Draft {
         let mut skipped = false;
         for index in self.task.indexes() {
             let failed = self.task.step(index).status() == StepStatus::Error;
-            if !failed || !self.task.is_current(index) || self.task.has_items(index) {
+            let goes_on_with_items =
+                self.task.has_items(index) && !self.task.is_itself_in_error(index);
+            if !failed || !self.task.is_current(index) || goes_on_with_items {
                 continue;
             }
             // By the name of a group, all of its items are meant.
@@ -257,7 +274,9 @@ impl Draft {
     /// A step whose turn has come, and that no agent holds.
     fn check_replaceable(&self, index: StepIndex, needed: &'static str) -> Result<(), Refusal> {
         self.check_current(index)?;
-        if self.task.has_items(index) {
+        if self.task.is_repeated(index) {
+            self.check_iterations_end(index)?;
+        } else if self.task.has_items(index) {
             return Err(self.refuse_step(
                 index,
                 "it is the group of its items: skip or resolve those of them that are in error",
@@ -271,6 +290,22 @@ impl Draft {
                 "its task is not over: cancel or undo that task first, or see to it that it ends",
             )),
             _ => Err(self.refuse_step(index, needed)),
+        }
+    }
+
+    /// Whether the iterations of a group can end with it.
+    fn check_iterations_end(&self, group: StepIndex) -> Result<(), Refusal> {
+        let items = self.task.group(group).map(|group| group.items.clone());
+        let items = items.unwrap_or_default();
+        let mut running = self.task.steps.find_in(&items, StepStatus::Processing);
+        // There are at most as many steps as an index can count.
+        let is_held = |at| !self.task.waits_for_event(StepIndex(at as u16));
+        match running.any(is_held) {
+            true => Err(self.refuse_step(
+                group,
+                "its iteration is running: wait for its end, or pause the agent of the step",
+            )),
+            false => Ok(()),
         }
     }
 
@@ -296,6 +331,9 @@ impl Draft {
     ) {
         self.ready.retain(|ready| *ready != index);
         self.alerts.push(AlertChange::Close { step: index });
+        if self.task.is_repeated(index) {
+            self.leave_out_iterations(index, "its group is skipped or resolved", by, now);
+        }
         self.change(index, kind, state, by, reason);
         match self.task.definition(index).undoes {
             Some(_) => self.after_undo(index, by, now),

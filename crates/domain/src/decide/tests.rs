@@ -7,6 +7,7 @@ mod invariants;
 mod items;
 mod later;
 mod prediction;
+mod repeat;
 mod rerun;
 mod rules;
 mod start;

@@ -5,6 +5,7 @@ use super::{Draft, first_fault};
 use crate::{
     alert::AlertChange,
     command::Refusal,
+    expansion::ItemGroup,
     fault::{Effect, Fault, FaultKind},
     history::{Actor, Event},
     ids::{StepIndex, WorkerName},
@@ -106,9 +107,8 @@ impl Draft {
         let definition = &self.task.details.definition;
         let mut undos = StepList::from(vec![Step::new(); definition.undos.len()]);
         let groups = self.task.groups().iter();
-        for group in groups.filter(|group| !group.undos.is_empty()) {
-            undos.push_group(vec![Step::new(); group.undos.len()]);
-        }
+        let items: usize = groups.map(|group| group.undos.len()).sum();
+        undos.push_items(vec![Step::new(); items]);
         let first = self.task.steps.len();
         for at in first..first + undos.len() {
             // There are at most as many steps as an index can count.
@@ -171,33 +171,51 @@ impl Draft {
         }
     }
 
-    /// Opens what undoes the items of a group. The same steps follow all of them.
+    /// Opens what undoes the items of a group. The same steps follow all of them, but for iterations: each of these is undone
+    /// after those that followed it.
     fn open_undos_of_items(&mut self, group: StepIndex, by: &Actor, now: Timestamp) {
         let Some(group) = self.task.group(group).cloned() else {
             return;
         };
+        let is_repeated = self.task.is_repeated(group.step);
         let waiting = self.task.undos.find_in(&group.undos, StepStatus::Waiting);
-        let waiting: Vec<_> = waiting.map(|at| at - group.undos.start).collect();
-        let items = waiting.into_iter();
+        let mut waiting: Vec<_> = waiting.collect();
+        if is_repeated {
+            waiting.reverse();
+        }
+        let first_undo = self.task.steps.len();
         // There are at most as many steps as an index can count.
-        let mut items = items.map(|at| StepIndex((group.items.start + at) as u16));
-        let Some(first) = items.next() else {
+        let index = |at: usize| StepIndex((first_undo + at) as u16);
+        let Some(first) = waiting.first().map(|at| self.task.subject(index(*at))) else {
             return;
         };
         if self.task.has_undone_before(first) {
             return;
         }
-        for item in std::iter::once(first).chain(items) {
-            if self.task.step(item).status() == StepStatus::Processing {
-                continue;
+        if is_repeated && !self.are_undone_after(&group, waiting[0]) {
+            return;
+        }
+        for at in waiting {
+            let item = self.task.subject(index(at));
+            let is_running = self.task.step(item).status() == StepStatus::Processing;
+            if !is_running {
+                let step = self.task.step(item);
+                if step.attempt.0 == 0 && !step.may_have_taken_effect() {
+                    self.leave_out(item, now);
+                } else {
+                    self.open_undo(item, by, now);
+                }
             }
-            let step = self.task.step(item);
-            if step.attempt.0 == 0 && !step.may_have_taken_effect() {
-                self.leave_out(item, now);
-            } else {
-                self.open_undo(item, by, now);
+            if is_repeated && !self.task.undos[at].is_done() {
+                return;
             }
         }
+    }
+
+    /// Whether the iterations after one are undone, which is named by the position of its undo.
+    fn are_undone_after(&self, group: &ItemGroup, undo: usize) -> bool {
+        let mut after = group.undos.iter().rev().take_while(|at| *at > undo);
+        after.all(|at| self.task.undos[at].is_done())
     }
 
     /// An item that never began: the history says that of all such items together.

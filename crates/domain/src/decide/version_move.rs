@@ -143,8 +143,8 @@ impl Draft {
 
     /// The steps whose work differs and that have been claimed, without effect.
     fn changed_work(&self, steps: &[MovedStep]) -> Vec<StepIndex> {
-        const WORK: [&str; 7] = [
-            "agent", "url", "request", "wait", "signal", "task", "for_each",
+        const WORK: [&str; 8] = [
+            "agent", "url", "request", "wait", "signal", "task", "for_each", "repeat",
         ];
         let differs = |step: &&MovedStep| {
             step.state.is_some()

@@ -1,9 +1,8 @@
-//! `for_each`: a step that is run once for each item of a list. The step of the definition is the group of its items: it
-//! calls nothing, and holds what every item does.
+//! `for_each`: a step that is run once for each item of a list.
 
-use std::{ops::RangeInclusive, sync::Arc};
+use std::ops::RangeInclusive;
 
-use super::{Policy, StepRule};
+use super::Policy;
 use crate::{
     expansion::{MOST_ITEMS, values},
     fields::{FieldFault, Fields},
@@ -21,11 +20,10 @@ pub struct ForEachRule {
     list: JsonTemplate,
     /// The most items that run at once.
     pub max_parallel: u16,
-    /// What each item does.
-    pub item: Arc<StepRule>,
-    /// What undoes an item.
-    pub undo: Option<Arc<StepRule>>,
 }
+
+/// What the expressions of an item see as well.
+pub(super) const SEEN_BY_ITEM: [&str; 2] = ["item", "index"];
 
 /// What was read of the fields.
 pub(super) struct ForEachDraft {
@@ -101,12 +99,10 @@ const EXPECTED: &str =
     "must be an array, or an expression that gives one, such as \"{{ steps.list.output.items }}\"";
 
 impl ForEachDraft {
-    pub fn finish(self, item: Arc<StepRule>, undo: Option<Arc<StepRule>>) -> Option<ForEachRule> {
+    pub fn finish(self) -> Option<ForEachRule> {
         Some(ForEachRule {
             list: self.list?,
             max_parallel: self.max_parallel,
-            item,
-            undo,
         })
     }
 }

@@ -198,7 +198,7 @@ impl StepRule {
         for read in &mut rule.reads {
             *read = moved(*read);
         }
-        if let StepWork::ForEach(group) = &mut rule.work {
+        if let StepWork::Group(group) = &mut rule.work {
             Self::move_reads(&mut group.item, moved)?;
             if let Some(undo) = &mut group.undo {
                 Self::move_reads(undo, moved)?;

@@ -8,6 +8,7 @@ use super::{
     Definition, Policies,
     graph::{self, Graph},
     output,
+    repeat::SEEN_BY_UNTIL,
     step::{After, Edges, ParsedStep},
 };
 use crate::{
@@ -300,9 +301,6 @@ const SEEN_BY_PROBE: [&str; 4] = ["input", "task", "steps", "response"];
 /// What the condition of a signal sees.
 const SEEN_BY_SIGNAL: [&str; 4] = ["input", "task", "steps", "signal"];
 
-/// What is there as well where a step is run for each item of a list.
-const SEEN_BY_ITEM: [&str; 2] = ["item", "index"];
-
 /// The steps that the expressions of a step read.
 #[derive(Default)]
 struct StepReads {
@@ -310,7 +308,7 @@ struct StepReads {
     own: Vec<usize>,
     /// Its undo, which may also look at the step itself.
     undo: Vec<usize>,
-    /// The list and the condition of a group.
+    /// The list and the conditions of a group.
     group: Vec<usize>,
 }
 
@@ -351,11 +349,12 @@ fn check_reads(
         indices.dedup();
     };
     let mut reads = StepReads::default();
-    let seen = |seen: &[&'static str]| match draft.is_group() {
-        true => [seen, &SEEN_BY_ITEM].concat(),
-        false => seen.to_vec(),
+    let seen = |seen: &[&'static str]| match &draft.group {
+        Some(group) => [seen, group.seen_by_item()].concat(),
+        None => seen.to_vec(),
     };
     check(&draft.group_reads, &SEEN, false, &mut reads.group);
+    check(&draft.until_reads, &SEEN_BY_UNTIL, false, &mut reads.group);
     check(&draft.reads, &seen(&SEEN), false, &mut reads.own);
     check(
         &draft.probe_reads,
@@ -408,10 +407,14 @@ pub(super) fn check_names(
 }
 
 fn not_seen(name: &str, seen: &[&str]) -> String {
-    if SEEN_BY_ITEM.contains(&name) {
-        return format!(
-            "`{name}` is defined only in what a step with `for_each` does for each item: not here"
-        );
+    let only_in = match name {
+        "item" => "what a step with `for_each` does for each item",
+        "previous" => "what a step with `repeat` does, and in its `until`",
+        "index" => "what a step with `for_each` or `repeat` does for each item or each time",
+        _ => "",
+    };
+    if !only_in.is_empty() {
+        return format!("`{name}` is defined only in {only_in}: not here");
     }
     let seen: Vec<_> = seen
         .iter()

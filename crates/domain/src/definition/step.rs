@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::{
     CancelRule, ChildRule, Method, OnExhausted, OnUndo, Policies, Policy, Probe, ReplyRule,
     StepDefinition, StepRule, StepWork, Target, cancel_rule,
-    for_each::{self, ForEachDraft},
+    group::{self, GroupDraft, GroupReads},
     parse::KnownAgents,
     policies::{on_exhausted, on_permanent},
     probe, reply_rule,
@@ -40,9 +40,11 @@ pub(super) struct ParsedStep {
     pub probe_reads: Vec<(String, Reads)>,
     /// The same of the condition of its signal.
     pub signal_reads: Vec<(String, Reads)>,
-    /// Of a step with `for_each`: what its list and its condition look at.
+    /// Of a group: what its list and its condition look at.
     pub group_reads: Vec<(String, Reads)>,
-    for_each: Option<ForEachDraft>,
+    /// What the condition of a repetition looks at.
+    pub until_reads: Vec<(String, Reads)>,
+    pub group: Option<GroupDraft>,
     /// Whether the step itself says `on_exhausted` and `on_permanent`.
     has_own_policy: [bool; 2],
     target: Option<Target>,
@@ -86,7 +88,8 @@ impl ParsedStep {
             probe_reads: Vec::new(),
             signal_reads: Vec::new(),
             group_reads: Vec::new(),
-            for_each: None,
+            until_reads: Vec::new(),
+            group: None,
             has_own_policy: [false; 2],
             target: None,
             uncalled: None,
@@ -131,11 +134,15 @@ impl ParsedStep {
         self.when = self.condition(&mut fields, origin);
         let has_task = fields.peek("task").is_some();
         let may_ask = || known.reaches_people();
-        self.for_each = for_each::read(&mut fields, origin, &mut self.group_reads);
-        if self.is_group() {
+        let group_reads = GroupReads {
+            list: &mut self.group_reads,
+            until: &mut self.until_reads,
+        };
+        self.group = group::read(&mut fields, origin, group_reads);
+        if self.group.is_some() {
             self.group_reads.append(&mut self.reads);
         }
-        let on_item_error = self.for_each.as_ref().and_then(|group| group.on_item_error);
+        let on_item_error = self.group.as_ref().and_then(GroupDraft::on_item_error);
         let work = work::read_uncalled(
             &mut fields,
             origin,
@@ -222,11 +229,6 @@ impl ParsedStep {
         }
     }
 
-    /// Whether it is run for each item of a list.
-    pub fn is_group(&self) -> bool {
-        self.for_each.is_some()
-    }
-
     /// How faults speak of this step.
     pub fn label(&self) -> &str {
         self.name.as_ref().map_or("?", StepName::as_str)
@@ -274,7 +276,8 @@ impl ParsedStep {
             StepWork::Task(rule) if !self.pivot => Some(Arc::new(undo_of_child(rule))),
             _ => undo,
         };
-        let on_item_error = self.for_each.as_ref().and_then(|group| group.on_item_error);
+        let on_item_error = self.group.as_ref().and_then(GroupDraft::on_item_error);
+        let exhausted = self.on_exhausted.then;
         let mut on_exhausted = self.on_exhausted;
         if let Some(policy) = on_item_error {
             on_exhausted.then = policy;
@@ -295,11 +298,11 @@ impl ParsedStep {
             reads_request: false,
         });
         let mut own_undo = None;
-        match self.for_each {
+        match self.group {
             Some(group) => {
-                let group = group.finish(rule, undo)?;
+                let group = group.finish(rule, undo, exhausted)?;
                 rule = Arc::new(StepRule {
-                    work: StepWork::ForEach(Box::new(group)),
+                    work: StepWork::Group(Box::new(group)),
                     reads: edges.group_reads,
                     complete_within: Span::default(),
                     max_failures: 0,
@@ -368,11 +371,11 @@ impl ParsedStep {
                 ),
             ));
         }
-        if let Some(group) = &mut self.for_each
-            && group.on_item_error == Some(Policy::Undo)
+        if let Some(group) = &self.group
+            && let (field, Some(Policy::Undo)) = group.own_policy()
         {
             faults.push(FieldFault::new(
-                format!("{}/on_item_error", self.pointer),
+                format!("{}/{field}", self.pointer),
                 format!(
                     "the step comes after the pivot `{pivot}`, and nothing after a pivot is undone: use \"error\" or \"skip\""
                 ),

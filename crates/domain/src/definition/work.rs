@@ -3,7 +3,7 @@
 use std::{ops::RangeInclusive, sync::Arc};
 
 use super::{
-    AskRule, ForEachRule, Policy, RequestTemplate, Target, ask_rule, child_rule,
+    AskRule, GroupRule, Policy, RequestTemplate, Target, ask_rule, child_rule,
     child_rule::ChildRule,
 };
 use crate::{
@@ -26,8 +26,8 @@ pub enum StepWork {
     Signal(SignalRule),
     /// A task of its own is done, the child; or, for an undo, undone.
     Task(Arc<ChildRule>),
-    /// Each item of a list is run. Of the step of the definition, which is the group of the items.
-    ForEach(Box<ForEachRule>),
+    /// Its items are run: it is the step of the definition, the group of them.
+    Group(Box<GroupRule>),
 }
 
 /// A signal that a step awaits.
@@ -49,7 +49,7 @@ impl StepWork {
     pub fn target(&self) -> Option<&Target> {
         match self {
             StepWork::Call { target, .. } => Some(target),
-            StepWork::Wait(_) | StepWork::Signal(_) | StepWork::Task(_) | StepWork::ForEach(_) => {
+            StepWork::Wait(_) | StepWork::Signal(_) | StepWork::Task(_) | StepWork::Group(_) => {
                 None
             }
         }
@@ -59,17 +59,16 @@ impl StepWork {
     pub fn ask(&self) -> Option<&Arc<AskRule>> {
         match self {
             StepWork::Signal(rule) => rule.ask.as_ref(),
-            StepWork::Call { .. }
-            | StepWork::Wait(_)
-            | StepWork::Task(_)
-            | StepWork::ForEach(_) => None,
+            StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Task(_) | StepWork::Group(_) => {
+                None
+            }
         }
     }
 
     /// Of a group, what its items do.
     pub fn kind(&self) -> StepKind {
         match self {
-            StepWork::ForEach(group) => group.item.work.kind(),
+            StepWork::Group(group) => group.item.work.kind(),
             StepWork::Call { .. } => StepKind::Call,
             StepWork::Wait(_) => StepKind::Wait,
             StepWork::Signal(_) => StepKind::Signal,

@@ -1,4 +1,4 @@
-//! What a dry run knows of steps that are run for each item of a list.
+//! What a dry run knows of steps that are run for each item of a list, or repeated.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,12 @@ use serde_json::value::RawValue;
 
 use super::{Warning, WarningCode, reads_only_input, with_scope};
 use crate::{
-    definition::{Definition, ForEachRule},
+    definition::{Definition, ForEachRule, GroupItems, Policy, RepeatRule},
     expansion::MOST_ITEMS,
     ids::StepIndex,
     payload::Payload,
-    template::Budget,
+    template::{Budget, Reads},
+    time::Span,
 };
 
 /// The items of a planned step.
@@ -23,34 +24,50 @@ pub struct PlannedItems {
     pub max_parallel: u16,
 }
 
-/// By the index of a step, what is known of its list.
+/// The iterations of a planned step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct PlannedRepeat {
+    pub at_most: u16,
+    /// From the end of an iteration to the begin of the next.
+    pub every: Span,
+}
+
+/// By the index of a step, what is known of its items.
 pub(super) struct Groups(Vec<Option<PlannedGroup>>);
 
 struct PlannedGroup {
-    items: Option<usize>,
-    fault: Option<String>,
-    max_parallel: u16,
+    kind: PlannedKind,
     reads: Vec<StepIndex>,
     inputs: BTreeSet<String>,
+}
+
+enum PlannedKind {
+    ForEach {
+        items: Option<usize>,
+        fault: Option<String>,
+        max_parallel: u16,
+    },
+    Repeat {
+        planned: PlannedRepeat,
+        undoes_task: bool,
+        /// Whether its condition reads nothing.
+        is_constant: bool,
+    },
 }
 
 impl Groups {
     pub fn of(definition: &Definition, input: Option<&Payload>, budget: &Budget) -> Self {
         let steps = definition.steps.iter();
         let groups = steps.map(|step| {
-            let rule = step.for_each()?;
-            let reads: Vec<_> = rule.reads().map(|(_, reads)| reads).collect();
-            let known = input.filter(|_| reads.iter().all(reads_only_input));
-            let count = known.map(|input| count(rule, input, budget));
+            let rule = step.group_rule()?;
+            let (kind, reads) = match &rule.items {
+                GroupItems::ForEach(rule) => for_each(rule, input, budget),
+                GroupItems::Repeat(rule) => (repeat(rule), vec![rule.until.reads().clone()]),
+            };
             let inputs = reads.into_iter();
             let inputs = inputs.flat_map(|reads| reads.unguarded.inputs);
             Some(PlannedGroup {
-                items: count
-                    .as_ref()
-                    .and_then(|count| count.as_ref().ok())
-                    .copied(),
-                fault: count.and_then(Result::err),
-                max_parallel: rule.max_parallel,
+                kind,
                 reads: step.reads.clone(),
                 inputs: inputs.collect(),
             })
@@ -64,20 +81,56 @@ impl Groups {
     }
 
     pub fn planned(&self, index: usize) -> Option<PlannedItems> {
-        let group = self.0[index].as_ref()?;
-        Some(PlannedItems {
-            items: group.items,
-            max_parallel: group.max_parallel,
-        })
+        match self.0[index].as_ref()?.kind {
+            PlannedKind::ForEach {
+                items,
+                max_parallel,
+                ..
+            } => Some(PlannedItems {
+                items,
+                max_parallel,
+            }),
+            PlannedKind::Repeat { .. } => None,
+        }
     }
 
-    /// How many items run one after the other in the worst case, as far as it is known.
-    pub fn rounds(&self, index: usize) -> u32 {
-        let Some(group) = &self.0[index] else {
-            return 1;
-        };
-        let rounds = group.items.unwrap_or(1).div_ceil(group.max_parallel.into());
-        u32::try_from(rounds).unwrap_or(u32::MAX)
+    pub fn repeated(&self, index: usize) -> Option<PlannedRepeat> {
+        match self.0[index].as_ref()?.kind {
+            PlannedKind::ForEach { .. } => None,
+            PlannedKind::Repeat { planned, .. } => Some(planned),
+        }
+    }
+
+    /// Whether the task is undone after too many iterations.
+    pub fn undoes_task(&self, index: usize) -> bool {
+        let kind = self.0[index].as_ref().map(|group| &group.kind);
+        matches!(
+            kind,
+            Some(PlannedKind::Repeat {
+                undoes_task: true,
+                ..
+            })
+        )
+    }
+
+    /// How long all items take in the worst case, as far as their number is known. `one`: of one of them.
+    pub fn worst_case(&self, index: usize, one: Span) -> Span {
+        match self.0[index].as_ref().map(|group| &group.kind) {
+            None => one,
+            Some(PlannedKind::ForEach {
+                items,
+                max_parallel,
+                ..
+            }) => {
+                let rounds = items.unwrap_or(1).div_ceil((*max_parallel).into());
+                one.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))
+            }
+            Some(PlannedKind::Repeat { planned, .. }) => {
+                let times = u32::from(planned.at_most);
+                let waits = planned.every.saturating_mul(times.saturating_sub(1));
+                one.saturating_mul(times).saturating_add(waits)
+            }
+        }
     }
 
     /// The steps that the lists and the conditions of groups read.
@@ -94,15 +147,54 @@ impl Groups {
 
     pub fn check(&self, definition: &Definition, warnings: &mut Vec<Warning>) {
         for (index, group) in self.all() {
-            if let Some(message) = &group.fault {
-                warnings.push(Warning {
-                    code: WarningCode::CannotRender,
-                    step: Some(definition.steps[index].name.clone()),
-                    pointer: format!("/steps/{index}/for_each"),
-                    message: message.clone(),
-                });
-            }
+            let (code, field, message) = match &group.kind {
+                PlannedKind::ForEach {
+                    fault: Some(fault), ..
+                } => (WarningCode::CannotRender, "for_each", fault.clone()),
+                PlannedKind::Repeat {
+                    is_constant: true, ..
+                } => (
+                    WarningCode::Constant,
+                    "repeat/until",
+                    "`until` reads nothing, so it is true after the first iteration or never: have it look at `output` or `index`"
+                        .to_owned(),
+                ),
+                PlannedKind::ForEach { .. } | PlannedKind::Repeat { .. } => continue,
+            };
+            warnings.push(Warning {
+                code,
+                step: Some(definition.steps[index].name.clone()),
+                pointer: format!("/steps/{index}/{field}"),
+                message,
+            });
         }
+    }
+}
+
+fn for_each(
+    rule: &ForEachRule,
+    input: Option<&Payload>,
+    budget: &Budget,
+) -> (PlannedKind, Vec<Reads>) {
+    let reads: Vec<_> = rule.reads().map(|(_, reads)| reads).collect();
+    let known = input.filter(|_| reads.iter().all(reads_only_input));
+    let count = known.map(|input| count(rule, input, budget)).transpose();
+    let kind = PlannedKind::ForEach {
+        items: count.as_ref().ok().copied().flatten(),
+        fault: count.err(),
+        max_parallel: rule.max_parallel,
+    };
+    (kind, reads)
+}
+
+fn repeat(rule: &RepeatRule) -> PlannedKind {
+    PlannedKind::Repeat {
+        planned: PlannedRepeat {
+            at_most: rule.at_most,
+            every: rule.every,
+        },
+        undoes_task: rule.on_exhausted == Policy::Undo,
+        is_constant: rule.until.reads().names.is_empty(),
     }
 }
 

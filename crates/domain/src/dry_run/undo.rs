@@ -23,7 +23,12 @@ pub struct UndoStep {
     pub probe: bool,
 }
 
-pub(super) fn check(definition: &Definition, warnings: &mut Vec<Warning>) -> Vec<UndoStep> {
+/// `undoes_task`: whether the step at this position has another policy that does so.
+pub(super) fn check(
+    definition: &Definition,
+    undoes_task: impl Fn(usize) -> bool,
+    warnings: &mut Vec<Warning>,
+) -> Vec<UndoStep> {
     let final_steps = behind_pivots(definition);
     let plan = plan(definition, &final_steps);
     not_undoable(definition, &final_steps, warnings);
@@ -37,7 +42,8 @@ pub(super) fn check(definition: &Definition, warnings: &mut Vec<Warning>) -> Vec
                 message,
             });
         };
-        if asks_for_undo(step) && !can_be_undone_at(definition, index) {
+        if (asks_for_undo(step) || undoes_task(index.at())) && !can_be_undone_at(definition, index)
+        {
             let message = "its policy undoes the task, but neither this step nor any step before it or parallel to it has an `undo`: define one, or use \"error\"";
             warn(WarningCode::NothingToUndo, message.to_owned());
         }
@@ -78,7 +84,7 @@ pub(super) fn check(definition: &Definition, warnings: &mut Vec<Warning>) -> Vec
 fn asks_for_undo(step: &StepDefinition) -> bool {
     let on_timeout = match &step.work {
         StepWork::Signal(rule) => rule.on_timeout,
-        StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Task(_) | StepWork::ForEach(_) => {
+        StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Task(_) | StepWork::Group(_) => {
             Policy::Error
         }
     };

@@ -47,7 +47,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use budget::Budget;
 pub use document::Document;
 pub use json::{JsonTemplate, look_alikes};
-pub use scope::Scope;
+pub use scope::{Scope, SeenItem};
 pub use text::Template;
 
 use crate::payload::Payload;

@@ -32,10 +32,22 @@ pub struct Scope<'a> {
     pub response: Option<&'a Payload>,
     /// In the condition of a signal: its payload.
     pub signal: Option<&'a Payload>,
-    /// Of an item of a group: its value, and its place in the list, from 0.
-    pub item: Option<(&'a Payload, u16)>,
+    /// Of an item of a group: which one it is.
+    pub item: Option<SeenItem<'a>>,
     /// What all evaluations together may cost that are made with this scope, or share it.
     pub budget: &'a Budget,
+}
+
+/// Which item of a group it is: its number counts from 0.
+#[derive(Clone, Copy, Debug)]
+pub enum SeenItem<'a> {
+    /// An item of a list, with its value.
+    Value(&'a Payload, u16),
+    /// An iteration, with the output of the last one before it that has one.
+    Iteration {
+        previous: Option<&'a Payload>,
+        number: u16,
+    },
 }
 
 impl<'a> Scope<'a> {
@@ -85,7 +97,14 @@ impl<'a> Scope<'a> {
             "request" => self.request,
             "response" => self.response,
             "signal" => self.signal,
-            "item" => self.item.map(|(value, _)| value),
+            "item" => match self.item? {
+                SeenItem::Value(value, _) => Some(value),
+                SeenItem::Iteration { .. } => None,
+            },
+            "previous" => match self.item? {
+                SeenItem::Value(..) => None,
+                SeenItem::Iteration { previous, .. } => previous,
+            },
             _ => None,
         }
     }
@@ -94,8 +113,13 @@ impl<'a> Scope<'a> {
         if let Some(document) = self.document(name) {
             return value_of(document, budget);
         }
-        if let ("index", Some((_, number))) = (name, self.item) {
-            return Ok(Value::Number(Number::int(number.into())));
+        match (name, self.item) {
+            ("index", Some(SeenItem::Value(_, number) | SeenItem::Iteration { number, .. })) => {
+                return Ok(Value::Number(Number::int(number.into())));
+            }
+            // There is none before the first.
+            ("previous", Some(SeenItem::Iteration { .. })) => return Ok(Value::Null),
+            _ => {}
         }
         if name != "task" {
             return Ok(Value::Missing(name));

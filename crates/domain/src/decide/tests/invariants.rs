@@ -8,7 +8,7 @@ use super::*;
 use crate::RetryWait;
 use crate::bulk::BulkAction;
 use crate::command::Release;
-use crate::expansion::{ItemGroup, read_list};
+use crate::expansion::ItemGroup;
 use crate::fault::Effect;
 use crate::ids::WorkerName;
 use crate::open_reply::{Progress, ReplyDigest};
@@ -34,6 +34,8 @@ struct Shape {
     probe: bool,
     /// It is run for each item of a list of so many, so many at once, and what an item in error means.
     items: Option<(u8, u8, u8)>,
+    /// It is repeated so often at most, until which of some conditions, every so many seconds, and what follows if never.
+    repeat: Option<(u8, u8, u8, u8)>,
 }
 
 fn shapes() -> impl Strategy<Value = Vec<Shape>> {
@@ -52,9 +54,10 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
             weighted(0.4),
         ),
         proptest::option::weighted(0.35, (0..5u8, 1..4u8, 0..4u8)),
+        proptest::option::weighted(0.4, (1..4u8, 0..5u8, 0..2u8, 0..4u8)),
     )
         .prop_map(
-            |(after, skip, extend, max_failures, when, (wait, signal), undo, items)| {
+            |(after, skip, extend, max_failures, when, (wait, signal), undo, items, repeat)| {
                 let (undo, give_up, drop, pivot, probe) = undo;
                 Shape {
                     after,
@@ -70,6 +73,7 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
                     pivot: pivot && !wait,
                     probe,
                     items,
+                    repeat: repeat.filter(|_| items.is_none()),
                 }
             },
         );
@@ -178,6 +182,24 @@ fn named(shapes: &[Shape], names: &[String]) -> Value {
                 1 => step["on_item_error"] = json!("skip"),
                 2 => step["on_item_error"] = json!("error"),
                 3 if !behind_pivot => step["on_item_error"] = json!("undo"),
+                _ => {}
+            }
+        }
+        if let Some((at_most, until, every, policy)) = shape.repeat {
+            const UNTIL: [&str; 5] = [
+                "index > 99",
+                "index >= 1",
+                "output.missing",
+                "1 == 1",
+                "previous is not none",
+            ];
+            let until = UNTIL[usize::from(until)];
+            step["repeat"] =
+                json!({ "until": until, "at_most": at_most, "every": format!("{every}s") });
+            match policy {
+                1 => step["repeat"]["on_exhausted"] = json!("skip"),
+                2 => step["repeat"]["on_exhausted"] = json!("error"),
+                3 if !behind_pivot => step["repeat"]["on_exhausted"] = json!("undo"),
                 _ => {}
             }
         }
@@ -569,7 +591,7 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
     if let Some(pivot) = task.forward().find(|index| {
         let definition = task.definition(*index);
         definition.pivot
-            && definition.for_each().is_none()
+            && definition.group_rule().is_none()
             && task.step(*index).status() == StepStatus::Processed
     }) {
         prop_assert!(task.undo.is_none(), "undone behind pivot {pivot:?}");
@@ -594,7 +616,7 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
     }
     if task.status() == TaskStatus::Undone {
         for index in task.forward() {
-            if task.definition(index).for_each().is_some() {
+            if task.definition(index).group_rule().is_some() {
                 continue;
             }
             let undo = task.definition(index).undo;
@@ -610,13 +632,17 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
 /// What holds for the items of a group.
 fn items(task: &Task, group: &ItemGroup) -> Result<(), TestCaseError> {
     let record = task.step(group.step);
-    let saved = record.body.as_ref().and_then(read_list);
-    prop_assert_eq!(saved, Some((group.items.start, group.values.clone())));
-    let counts = StepCounts::of(group.items.clone().map(|at| &task.steps[at]));
+    let definition = task.details.definition.step(group.step);
+    let saved = record.body.as_ref();
+    let saved = saved.and_then(|saved| ItemGroup::read(group.step, definition, saved));
+    let expected = ItemGroup::new(group.step, group.known.clone(), group.items.clone());
+    prop_assert_eq!(saved, Some(expected));
+    let counts = StepCounts::of(group.items.iter().map(|at| &task.steps[at]));
     prop_assert_eq!(counts, task.steps.counts_of(&group.items));
-    for at in group.items.clone() {
+    for (number, at) in group.items.iter().enumerate() {
         let index = StepIndex(at as u16);
         let name = task.definition(index).name.as_str();
+        prop_assert_eq!(name, format!("{}[{number}]", definition.name));
         prop_assert_eq!(task.find(name), Some(index));
         let undo = task.definition(index).undo;
         let subject = undo.map(|undo| task.definition(undo).undoes);
@@ -627,9 +653,12 @@ fn items(task: &Task, group: &ItemGroup) -> Result<(), TestCaseError> {
         prop_assert_eq!(waiting, 0, "an item may begin although its task is over");
         return Ok(());
     }
-    let rule = task.definition(group.step).for_each().unwrap();
-    let most = u32::from(rule.max_parallel);
+    let rule = task.definition(group.step).group_rule().unwrap();
+    let most = u32::from(rule.max_parallel());
     prop_assert!(live <= most, "{} items run at once", live);
+    if let Some(at_most) = group.at_most() {
+        return iterations(task, group, &counts, at_most);
+    }
     let failed = counts.count(StepStatus::Error);
     match &record.state {
         StepState::Processing { .. } => {
@@ -648,6 +677,50 @@ fn items(task: &Task, group: &ItemGroup) -> Result<(), TestCaseError> {
         StepState::Skipped { .. } => prop_assert_eq!(counts.done(), counts.total()),
         StepState::Waiting | StepState::Pending { .. } => {
             prop_assert_eq!(waiting, counts.total(), "items run without their group");
+        }
+        state => prop_assert!(false, "{state:?}"),
+    }
+    Ok(())
+}
+
+/// What holds for iterations while their task goes on.
+fn iterations(
+    task: &Task,
+    group: &ItemGroup,
+    counts: &StepCounts,
+    at_most: u16,
+) -> Result<(), TestCaseError> {
+    let record = task.step(group.step);
+    let is_due_later = task.next_begin(group.step).is_some();
+    let statuses: Vec<_> = group
+        .items
+        .iter()
+        .map(|at| task.steps[at].status())
+        .collect();
+    let open = statuses
+        .iter()
+        .position(|status| !matches!(status, StepStatus::Processed | StepStatus::Skipped));
+    let after = open.map_or(&[][..], |open| &statuses[open + 1..]);
+    prop_assert!(
+        after.iter().all(|status| *status == StepStatus::Waiting),
+        "iterations run side by side: {statuses:?}"
+    );
+    match &record.state {
+        StepState::Processing { .. } => {
+            prop_assert_eq!(counts.live(), u32::from(!is_due_later));
+            prop_assert!(counts.done() + counts.live() <= at_most.into());
+        }
+        StepState::Processed { .. } | StepState::Skipped { .. } => {
+            prop_assert_eq!(counts.done(), counts.total());
+        }
+        StepState::Error(_) => {}
+        StepState::Waiting | StepState::Pending { .. } => {
+            let waiting = counts.count(StepStatus::Waiting);
+            prop_assert_eq!(
+                waiting,
+                counts.total(),
+                "iterations run without their group"
+            );
         }
         state => prop_assert!(false, "{state:?}"),
     }

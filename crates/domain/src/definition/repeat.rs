@@ -1,0 +1,130 @@
+//! `repeat`: a step that is run again until a condition is true. Each time is an iteration: an item of the group that the
+//! step of the definition is.
+
+use std::ops::RangeInclusive;
+
+use super::Policy;
+use crate::{
+    fields::Fields,
+    template::{Expression, Origin, Reads, Scope},
+    time::Span,
+};
+
+/// The most iterations that a step can ask for.
+pub(crate) const MOST_ITERATIONS: u16 = 1000;
+/// How long the next iteration may be put off.
+const EVERY: RangeInclusive<Span> = Span::from_secs(0)..=Span::LONGEST;
+
+/// What the expressions of an iteration see as well.
+pub(super) const SEEN_BY_ITERATION: [&str; 2] = ["previous", "index"];
+/// What `until` sees.
+pub(super) const SEEN_BY_UNTIL: [&str; 6] =
+    ["input", "task", "steps", "output", "previous", "index"];
+
+#[derive(Debug)]
+pub struct RepeatRule {
+    /// Evaluated with the output of each iteration. True: it was the last one.
+    pub until: Expression,
+    /// Unless an operator has it go on after them.
+    pub at_most: u16,
+    /// From the end of an iteration to the begin of the next.
+    pub every: Span,
+    /// When so many iterations have ended, and `until` was not true.
+    pub on_exhausted: Policy,
+    pub output: RepeatOutput,
+}
+
+/// The output of the group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum RepeatOutput {
+    /// That of the last iteration.
+    #[default]
+    Last,
+    /// The list of those of all iterations.
+    All,
+}
+
+impl RepeatOutput {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
+}
+
+/// What was read of the field.
+pub(super) struct RepeatDraft {
+    until: Option<Expression>,
+    at_most: Option<u16>,
+    every: Span,
+    pub on_exhausted: Option<Policy>,
+    output: RepeatOutput,
+}
+
+/// Reads `repeat`, and notes what its condition looks at.
+pub(super) fn read(
+    step: &mut Fields<'_>,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+) -> Option<RepeatDraft> {
+    const AT_MOST: RangeInclusive<i64> = 1..=MOST_ITERATIONS as i64;
+    let mut fields = step.object("repeat")?;
+    for (field, remedy) in [
+        (
+            "until",
+            "give the condition under which it is not repeated again, such as \"output.state == 'done'\"",
+        ),
+        ("at_most", "say how often it is run at most, from 1 to 1000"),
+    ] {
+        if fields.peek(field).is_none() {
+            fields.missing(field, remedy);
+        }
+    }
+    let source = fields.string("until", usize::MAX);
+    let until = source.and_then(|source| match Expression::parse(&source, origin) {
+        Ok(expression) => {
+            reads.push((fields.pointer("until"), expression.reads().clone()));
+            Some(expression)
+        }
+        Err(message) => {
+            fields.fault("until", message);
+            None
+        }
+    });
+    let draft = RepeatDraft {
+        until,
+        // Within 1 to MOST_ITERATIONS.
+        at_most: fields.integer("at_most", AT_MOST).map(|most| most as u16),
+        every: fields.span("every", EVERY).unwrap_or_default(),
+        on_exhausted: fields.choice("on_exhausted", Policy::ALL),
+        output: fields
+            .choice("output", RepeatOutput::ALL)
+            .unwrap_or_default(),
+    };
+    if let Err(faults) = fields.finish() {
+        step.extend(faults);
+    }
+    Some(draft)
+}
+
+impl RepeatDraft {
+    pub fn finish(self, on_exhausted: Policy) -> Option<RepeatRule> {
+        Some(RepeatRule {
+            until: self.until?,
+            at_most: self.at_most?,
+            every: self.every,
+            on_exhausted: self.on_exhausted.unwrap_or(on_exhausted),
+            output: self.output,
+        })
+    }
+}
+
+impl RepeatRule {
+    /// Whether the iteration whose output is in the scope was the last one. The error is the definition's or the data's
+    /// fault, in words for an operator.
+    pub fn is_over(&self, scope: &Scope<'_>) -> Result<bool, String> {
+        let truth = self.until.truth(scope);
+        truth.map_err(|error| format!("`until` could not be evaluated: {error}"))
+    }
+}

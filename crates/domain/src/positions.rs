@@ -1,0 +1,87 @@
+//! Where the items of a group stand among the steps of a task: one range of positions for a list, and several where the
+//! iterations of two steps took turns.
+
+use std::ops::Range;
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Positions {
+    /// In their order, none of them empty, and none adjacent to the next.
+    ranges: Vec<Range<usize>>,
+    length: usize,
+}
+
+impl Positions {
+    /// Adds positions after those that are there. False: they do not come after them.
+    pub fn push(&mut self, range: Range<usize>) -> bool {
+        if range.is_empty() {
+            return true;
+        }
+        let length = range.len();
+        match self.ranges.last_mut() {
+            Some(last) if last.end > range.start => return false,
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => self.ranges.push(range),
+        }
+        self.length += length;
+        true
+    }
+
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    pub fn ranges(&self) -> &[Range<usize>] {
+        &self.ranges
+    }
+
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = usize> + Clone {
+        self.ranges.iter().cloned().flatten()
+    }
+
+    pub fn get(&self, number: usize) -> Option<usize> {
+        let mut left = number;
+        for range in &self.ranges {
+            match left.checked_sub(range.len()) {
+                None => return Some(range.start + left),
+                Some(more) => left = more,
+            }
+        }
+        None
+    }
+
+    pub fn last(&self) -> Option<usize> {
+        Some(self.ranges.last()?.end - 1)
+    }
+}
+
+impl From<Range<usize>> for Positions {
+    fn from(range: Range<usize>) -> Self {
+        let mut positions = Self::default();
+        positions.push(range);
+        positions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_counted_over_their_ranges() {
+        let mut positions = Positions::from(3..5);
+        assert!(positions.push(5..6) && positions.push(8..10) && positions.push(12..12));
+        assert_eq!(positions.ranges(), [3..6, 8..10]);
+        assert!(positions.iter().eq([3, 4, 5, 8, 9]));
+        let by_number: Vec<_> = (0..6).map(|number| positions.get(number)).collect();
+        assert_eq!(
+            by_number,
+            [Some(3), Some(4), Some(5), Some(8), Some(9), None]
+        );
+        assert_eq!((positions.len(), positions.last()), (5, Some(9)));
+        assert!(!positions.push(9..11), "they are taken");
+    }
+}
