@@ -10,6 +10,7 @@
 
 mod broker;
 mod harm;
+mod kinds;
 mod operated;
 mod operators;
 mod orders;

@@ -172,14 +172,25 @@ pub struct Ledger {
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct PlannedStep {
     pub name: String,
-    /// It waits for a time or a signal.
+    /// It waits for a time, for a signal, or for its items.
     pub uncalled: bool,
+    /// Of an item: its group.
+    pub of: Option<String>,
+    /// Of a group.
+    pub items: Option<PlannedItems>,
     pub after: Vec<String>,
     pub undo: bool,
     pub probe: bool,
     pub pivot: bool,
     pub cancel: bool,
     pub heartbeat_within: Option<Duration>,
+}
+
+/// The items of a group: how many there are, and how many run at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PlannedItems {
+    pub count: usize,
+    pub at_once: usize,
 }
 
 /// What was asked for, of a task.
@@ -317,6 +328,32 @@ pub struct Attempt {
     pub ended: Option<At>,
 }
 
+impl PlannedStep {
+    /// The step, or the group and its items.
+    fn with_items(self, definition: &Value) -> Vec<Self> {
+        let Some(list) = definition["for_each"].as_array() else {
+            return vec![self];
+        };
+        let group = Self {
+            name: self.name.clone(),
+            uncalled: true,
+            after: self.after.clone(),
+            items: Some(PlannedItems {
+                count: list.len(),
+                at_once: definition["max_parallel"].as_u64().unwrap() as usize,
+            }),
+            ..Self::default()
+        };
+        let item = |at| Self {
+            name: format!("{}[{at}]", self.name),
+            of: Some(self.name.clone()),
+            ..self.clone()
+        };
+        let items = (0..list.len()).map(item);
+        std::iter::once(group).chain(items).collect()
+    }
+}
+
 impl Plan {
     /// What a submission asks for.
     pub fn of(submission: &Value) -> Self {
@@ -330,6 +367,8 @@ impl Plan {
         let steps = steps.map(|step| PlannedStep {
             name: step["name"].as_str().unwrap().to_owned(),
             uncalled: step["wait"].is_object() || step["signal"].is_object(),
+            of: None,
+            items: None,
             after: list(&step["after"]),
             undo: step["undo"].is_object(),
             probe: step["probe"].is_object(),
@@ -340,6 +379,8 @@ impl Plan {
                 Duration::from_secs(seconds.parse().expect("whole seconds"))
             }),
         });
+        let steps = steps.zip(submission["steps"].as_array().unwrap());
+        let steps = steps.flat_map(|(planned, step)| planned.with_items(step));
         Self {
             steps: steps.collect(),
             events: list(&submission["reply_to"]["events"]),
@@ -353,7 +394,8 @@ impl Plan {
     /// The steps that follow one, near or far.
     pub fn followers(&self, name: &str) -> Vec<&PlannedStep> {
         let mut found: Vec<&PlannedStep> = Vec::new();
-        let mut path = vec![name];
+        let group = self.step(name).and_then(|step| step.of.as_deref());
+        let mut path: Vec<&str> = std::iter::once(name).chain(group).collect();
         while let Some(before) = path.pop() {
             for step in &self.steps {
                 let follows = step.after.iter().any(|after| after == before);
@@ -396,6 +438,11 @@ impl Record {
             }
         }
         attempts
+    }
+
+    /// Whether a step that is not called ever began.
+    pub fn began(&self, step: &str) -> bool {
+        self.of_step(step).any(|entry| entry.kind == "step.began")
     }
 
     /// When a step was first processed.

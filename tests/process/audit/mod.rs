@@ -15,6 +15,7 @@
 //! - a reply that the broker has confirmed is taken soon, or once whatever is wrong is over; nothing is left in its
 //!   queues;
 //! - what a worker fetched was claimed for it and given to no other, and it keeps it through every crash;
+//! - the items of a list are all there, run so many at once as may, and end before their group does;
 //! - no process ended by itself, and none panicked.
 //!
 //! What it allows, and why:
@@ -30,6 +31,7 @@ mod calls;
 mod effects;
 mod evidence;
 mod fetched;
+mod items;
 mod order;
 mod promises;
 mod queued;
@@ -119,6 +121,10 @@ pub enum Rule {
     FetchedByAnother,
     /// A heartbeat was taken, and the attempt ended for silence before the next one was due.
     HeartbeatIgnored,
+    /// A list has other items than were asked for, or its group is done and one of them is not.
+    ItemsDisagree,
+    /// More items of a list run at once than may.
+    ItemsTooMany,
     /// A message is left in a queue of the broker, or became a dead letter.
     MessageLeft,
     /// An instance ended by itself.
@@ -139,6 +145,7 @@ pub fn audit(evidence: &Evidence) -> Vec<Finding> {
     replies::check(evidence, &mut findings);
     promises::check(evidence, &mut findings);
     fetched::check(evidence, &mut findings);
+    items::check(evidence, &mut findings);
     queued::check(evidence, &mut findings);
     findings.sort_by_key(|finding| finding.rule);
     findings

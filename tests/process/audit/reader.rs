@@ -107,12 +107,14 @@ impl Reader {
         }
         let task = answer.expect(200);
         let history = items(&self.api, &format!("/v1/tasks/{id}/history?limit=500")).await;
-        let steps = task["steps"].as_array().unwrap().iter();
+        // The items of lists are not shown with their task.
+        let steps = items(&self.api, &format!("/v1/tasks/{id}/steps?limit=500")).await;
         Some(Record {
             state: text(&task["state"]),
             key: text(&task["key"]),
             version: task["version"].as_u64().unwrap(),
             steps: steps
+                .iter()
                 .map(|step| (text(&step["name"]), text(&step["state"])))
                 .collect::<BTreeMap<_, _>>(),
             history: history.iter().map(|entry| self.entry(id, entry)).collect(),

@@ -103,6 +103,11 @@ struct Asked {
     body: Value,
 }
 
+/// The name of a step, or of an item, in a path.
+fn in_path(step: &str) -> String {
+    step.replace('[', "%5B").replace(']', "%5D")
+}
+
 impl Operator {
     /// Until it is over. Gives how often each status was answered; 0: nothing.
     pub async fn work(self, over: watch::Receiver<bool>) -> BTreeMap<u16, usize> {
@@ -165,9 +170,13 @@ impl Operator {
             27..34 => of_task("pause"),
             34..46 => of_task("resume"),
             46..50 => {
-                let step = task.plan.steps.iter().find(|step| step.uncalled);
-                let step = step.unwrap_or(&task.plan.steps[0]);
-                of_task(&format!("signals/{}", step.name))
+                let steps = task.plan.steps.iter();
+                let steps: Vec<_> = steps.filter(|step| step.uncalled).collect();
+                let step = match steps.is_empty() {
+                    true => &task.plan.steps[0],
+                    false => steps[random.random_range(0..steps.len())],
+                };
+                of_task(&format!("signals/{}", in_path(&step.name)))
             }
             50..58 => of_task("retry"),
             58..64 => {
@@ -184,7 +193,7 @@ impl Operator {
                     6..8 => "skip",
                     _ => "resolve",
                 };
-                of_task(&format!("steps/{step}/{command}"))
+                of_task(&format!("steps/{}/{command}", in_path(&step)))
             }
             chance => {
                 let command = match chance {
@@ -224,7 +233,8 @@ impl Operator {
         if random.random_ratio(1, 4) {
             return any;
         }
-        let read = self.api(random).get(&format!("/v1/tasks/{}", task.id));
+        let read = format!("/v1/tasks/{}/steps?limit=500", task.id);
+        let read = self.api(random).get(&read);
         let Ok(Ok(answer)) = timeout(Duration::from_millis(500), read.attempt()).await else {
             return any;
         };
@@ -232,7 +242,7 @@ impl Operator {
             self.odd
                 .add(format!("the accepted {} is not found", task.id));
         }
-        let steps = answer.body["steps"].as_array().into_iter().flatten();
+        let steps = answer.body["items"].as_array().into_iter().flatten();
         let open: Vec<_> = steps
             .filter(|step| step["state"] == "error" || step["state"] == "pending")
             .filter_map(|step| step["name"].as_str())
