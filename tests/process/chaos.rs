@@ -14,12 +14,15 @@ mod kinds;
 mod operated;
 mod operators;
 mod orders;
+mod people;
 mod promises;
 mod receiver;
 mod schedule;
+mod schedules;
 mod services;
 mod submitters;
 mod workers;
+mod workflows;
 
 use std::{
     collections::BTreeMap,

@@ -134,8 +134,8 @@ pub fn may_move(task: &Task, to: &VersionMove) -> Result<(), Refusal> {
     }
     // Each step that the task has must be where it is: another move may have added some since this one was prepared.
     let (had, steps) = (&task.details.definition, &to.definition);
-    let is_kept = had.steps.len() <= steps.steps.len()
-        && had.names().zip(steps.names()).all(|(a, b)| a == b);
+    let is_kept =
+        had.steps.len() <= steps.steps.len() && had.names().zip(steps.names()).all(|(a, b)| a == b);
     if workflow.name != to.workflow.name || !is_kept {
         return Err(Refusal::MovedMeanwhile);
     }

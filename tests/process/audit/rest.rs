@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Accepted, Evidence, Finding, Plan, Record, Rule};
+use super::{Accepted, Evidence, Finding, Plan, Record, Rule, children};
 
 pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
     let mut asked = BTreeMap::new();
@@ -22,7 +22,7 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
                 let what = format!("it was accepted as {}, and is {}", task.key, record.key);
                 findings.push(Rule::TaskMissing.of(id, what));
             }
-            Some(record) => of_task(task, record, findings),
+            Some(record) => of_task(evidence, task, record, findings),
         }
     }
     for (id, record) in &evidence.records {
@@ -71,7 +71,7 @@ fn alerts(id: &str, record: &Record, findings: &mut Vec<Finding>) {
     }
 }
 
-fn of_task(task: &Accepted, record: &Record, findings: &mut Vec<Finding>) {
+fn of_task(evidence: &Evidence, task: &Accepted, record: &Record, findings: &mut Vec<Finding>) {
     let id = &task.id;
     let live = record.steps.iter().find(|(_, state)| {
         let still = ["pending", "processing"].contains(&state.as_str());
@@ -79,6 +79,7 @@ fn of_task(task: &Accepted, record: &Record, findings: &mut Vec<Finding>) {
     });
     match (record.state.as_str(), live) {
         ("processed" | "undone" | "cancelled" | "error", None) => {}
+        _ if children::waits_for_operator(evidence, id) => {}
         (state, live) => {
             let what = format!("it is {state}, with the step {live:?}");
             findings.push(Rule::TaskNotAtRest.of(id, what));

@@ -53,8 +53,13 @@ impl Mix {
         !matches!(self, Mix::Plain | Mix::Kinds)
     }
 
+    /// Whether it has the kinds of step and of task that only some mixes draw.
+    pub fn has_kinds(self) -> bool {
+        !matches!(self, Mix::Plain | Mix::Queues)
+    }
+
     /// Whether it has one of the kinds of step that only some mixes draw: one in so many.
-    fn has_kind(self, random: &mut StdRng, kinds: u32, others: u32) -> bool {
+    pub fn has_kind(self, random: &mut StdRng, kinds: u32, others: u32) -> bool {
         match self {
             Mix::Plain | Mix::Queues => false,
             Mix::Kinds => random.random_ratio(1, kinds),
@@ -90,8 +95,8 @@ pub(super) fn one_of<T: Copy>(random: &mut StdRng, all: &[T]) -> T {
     all[random.random_range(0..all.len())]
 }
 
-/// The whole submission.
-pub fn order(random: &mut StdRng, mix: Mix, key: &str, receiver: &str) -> Value {
+/// The whole submission. Steps may have tasks of the workflows `parts`.
+pub fn order(random: &mut StdRng, mix: Mix, parts: &[String], key: &str, receiver: &str) -> Value {
     let nodes = one_of(
         random,
         &[PIPELINE, PIPELINE, BRANCHES, BRANCHES, WIDE, SINGLE],
@@ -102,8 +107,19 @@ pub fn order(random: &mut StdRng, mix: Mix, key: &str, receiver: &str) -> Value 
     let mut steps = Vec::new();
     for (name, after) in nodes {
         let is_pivot = pivot == Some(*name);
+        if !is_pivot && !parts.is_empty() && mix.has_kind(random, 4, 20) {
+            let mut step = kinds::child(random, name, after, parts);
+            if random.random_ratio(1, 4) {
+                kinds::for_each(random, &mut step, !behind);
+            }
+            steps.push(step);
+            continue;
+        }
         if !is_pivot && mix.has_kind(random, 8, 8) {
-            let mut step = event(random, name, after, !behind);
+            let mut step = match mix.has_kind(random, 2, 4) {
+                true => kinds::ask(random, name, after, !behind),
+                false => event(random, name, after, !behind),
+            };
             if mix.has_kind(random, 3, 6) {
                 kinds::for_each(random, &mut step, !behind);
             }
