@@ -10,15 +10,19 @@
 
 mod broker;
 mod harm;
+mod kinds;
 mod operated;
 mod operators;
 mod orders;
+mod people;
 mod promises;
 mod receiver;
 mod schedule;
+mod schedules;
 mod services;
 mod submitters;
 mod workers;
+mod workflows;
 
 use std::{
     collections::BTreeMap,

@@ -398,6 +398,9 @@ async fn a_step_that_is_gone_is_gone_and_comes_back() {
         put(&provost, &json!([order(&url)[0], order(&url)[1]])).await;
         let moved = migrate(&provost, &id, to(2)).await.expect(200);
         assert_eq!(names(&moved), ["reserve", "charge"]);
+        let list = provost.get(&format!("/v1/tasks/{id}/steps")).await;
+        let list = json!({ "steps": list.expect(200)["items"] });
+        assert_eq!(names(&list), ["reserve", "charge"]);
         let skip = provost
             .command(&format!("/v1/tasks/{id}/steps/ship/skip"))
             .await;

@@ -62,6 +62,9 @@ pub struct ScheduleState {
     /// Runs that are decided and have no task yet, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub open: Vec<ScheduleRun>,
+    /// The numbers of those of them whose tasks are being submitted, or may have been by an instance that was lost.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub starting: Vec<u64>,
     /// Tasks that were not known to have ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub running: Vec<TaskId>,
@@ -122,6 +125,7 @@ impl ScheduleState {
             handled_at: now,
             next_number: 1,
             open: Vec::new(),
+            starting: Vec::new(),
             running: Vec::new(),
             begun_at: None,
             last_skip: None,

@@ -132,8 +132,11 @@ pub fn may_move(task: &Task, to: &VersionMove) -> Result<(), Refusal> {
             needed: "the list of one of its steps with `for_each` is known, or one with `repeat` has begun, and their items belong to the version that it has",
         });
     }
-    let had = task.details.definition.names();
-    if workflow.name != to.workflow.name || !had.zip(to.definition.names()).all(|(a, b)| a == b) {
+    // Each step that the task has must be where it is: another move may have added some since this one was prepared.
+    let (had, steps) = (&task.details.definition, &to.definition);
+    let is_kept =
+        had.steps.len() <= steps.steps.len() && had.names().zip(steps.names()).all(|(a, b)| a == b);
+    if workflow.name != to.workflow.name || !is_kept {
         return Err(Refusal::MovedMeanwhile);
     }
     Ok(())

@@ -67,6 +67,7 @@ pub(super) async fn list(
     let found = found
         // There are at most as many steps as an index can count.
         .map(|at| StepIndex(at as u16))
+        .filter(|index| !task.is_removed(*index))
         .filter(|index| state.is_none_or(|state| task.step(*index).status() == state));
     let mut found: Vec<_> = found.take(limit + 1).collect();
     let has_more = found.len() > limit;

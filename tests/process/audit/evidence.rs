@@ -86,6 +86,8 @@ pub struct Call {
     /// Of a request from a queue: the complete-by of its attempt. Until then it may wait there, whatever becomes of the
     /// attempt.
     pub waited_until: Option<At>,
+    /// The version of the workflow that has made the request what it is, if any has.
+    pub made_by: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -172,14 +174,48 @@ pub struct Ledger {
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct PlannedStep {
     pub name: String,
-    /// It waits for a time or a signal.
+    /// It waits for a time, for a signal, for its items or for its task.
     pub uncalled: bool,
+    /// Of a step that asks people.
+    pub ask: Option<PlannedAsk>,
+    /// The workflow of its task.
+    pub child: Option<String>,
+    /// Of an item: its group.
+    pub of: Option<String>,
+    /// Of a group.
+    pub items: Option<PlannedItems>,
     pub after: Vec<String>,
     pub undo: bool,
     pub probe: bool,
     pub pivot: bool,
     pub cancel: bool,
     pub heartbeat_within: Option<Duration>,
+    /// The version that has made its request what it is, if any has.
+    pub made_by: u64,
+}
+
+/// Who is asked, and how many of them must approve.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlannedAsk {
+    pub of: Vec<String>,
+    pub approvals: usize,
+}
+
+impl PlannedAsk {
+    fn of(ask: &Value) -> Option<Self> {
+        let of = ask["of"].as_array()?.iter();
+        Some(Self {
+            of: of.map(|of| of.as_str().unwrap().to_owned()).collect(),
+            approvals: ask["approvals"].as_u64().unwrap_or(1) as usize,
+        })
+    }
+}
+
+/// The items of a group: how many there are, and how many run at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PlannedItems {
+    pub count: usize,
+    pub at_once: usize,
 }
 
 /// What was asked for, of a task.
@@ -188,15 +224,19 @@ pub struct Plan {
     pub steps: Vec<PlannedStep>,
     /// The events that its receiver wants; empty: it has none.
     pub events: Vec<String>,
+    /// Nothing is to begin before.
+    pub start_at: Option<At>,
 }
 
 /// A task that was accepted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Accepted {
     pub id: String,
     /// The caller's own id.
     pub key: String,
     pub plan: Plan,
+    /// What the versions asked for that it has moved from, and until when.
+    pub earlier: Vec<(At, Plan)>,
 }
 
 /// One entry of a history.
@@ -214,6 +254,56 @@ pub struct Entry {
     pub reason: String,
     /// The step may have taken effect without its outcome being known.
     pub unknown: bool,
+    /// Of a move: from which version to which.
+    pub versions: Option<(u32, u32)>,
+}
+
+/// What a person sent by a link, and the response.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    pub task: String,
+    pub step: String,
+    pub person: String,
+    pub choice: String,
+    pub sent: At,
+    pub answered: At,
+    /// 0: there was none.
+    pub status: u16,
+}
+
+/// A schedule, and what it has made of its times.
+#[derive(Clone, Default, Debug)]
+pub struct Scheduled {
+    pub name: String,
+    /// It fires at each multiple of this.
+    pub every: Duration,
+    /// No task of it is to run while another does.
+    pub is_alone: bool,
+    /// It fired between these.
+    pub from: At,
+    pub to: At,
+    /// The numbers of the runs that operators were told of.
+    pub triggered: Vec<u64>,
+    pub runs: Vec<Run>,
+}
+
+/// One or more times of a schedule, as the record has them.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub number: u64,
+    pub first: At,
+    pub last: At,
+    pub is_triggered: bool,
+    pub state: String,
+    pub task: Option<String>,
+}
+
+/// The step that a task is done for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Parent {
+    pub task: String,
+    pub step: String,
+    pub attempt: usize,
 }
 
 /// A task as the record has it.
@@ -222,6 +312,11 @@ pub struct Record {
     pub state: String,
     pub key: String,
     pub version: u64,
+    /// The workflow and its version.
+    pub workflow: Option<(String, u32)>,
+    pub parent: Option<Parent>,
+    /// The schedule that has submitted it.
+    pub schedule: Option<String>,
     pub steps: BTreeMap<String, String>,
     pub history: Vec<Entry>,
     /// The steps that have an open alert.
@@ -307,6 +402,8 @@ pub struct Evidence {
     pub answers: Vec<String>,
     /// Open alerts that do not count the steps that are part of them.
     pub miscounts: Vec<String>,
+    pub schedules: Vec<Scheduled>,
+    pub decisions: Vec<Decision>,
 }
 
 /// One attempt of a step by its history.
@@ -315,6 +412,32 @@ pub struct Attempt {
     pub claimed: At,
     pub by: String,
     pub ended: Option<At>,
+}
+
+impl PlannedStep {
+    /// The step, or the group and its items.
+    fn with_items(self, definition: &Value) -> Vec<Self> {
+        let Some(list) = definition["for_each"].as_array() else {
+            return vec![self];
+        };
+        let group = Self {
+            name: self.name.clone(),
+            uncalled: true,
+            after: self.after.clone(),
+            items: Some(PlannedItems {
+                count: list.len(),
+                at_once: definition["max_parallel"].as_u64().unwrap() as usize,
+            }),
+            ..Self::default()
+        };
+        let item = |at| Self {
+            name: format!("{}[{at}]", self.name),
+            of: Some(self.name.clone()),
+            ..self.clone()
+        };
+        let items = (0..list.len()).map(item);
+        std::iter::once(group).chain(items).collect()
+    }
 }
 
 impl Plan {
@@ -329,20 +452,28 @@ impl Plan {
         let steps = submission["steps"].as_array().unwrap().iter();
         let steps = steps.map(|step| PlannedStep {
             name: step["name"].as_str().unwrap().to_owned(),
-            uncalled: step["wait"].is_object() || step["signal"].is_object(),
+            uncalled: step["request"].is_null(),
+            ask: PlannedAsk::of(&step["signal"]["ask"]),
+            child: step["task"]["workflow"].as_str().map(str::to_owned),
+            of: None,
+            items: None,
             after: list(&step["after"]),
             undo: step["undo"].is_object(),
             probe: step["probe"].is_object(),
             pivot: step["pivot"] == true,
             cancel: step["cancel"].is_object(),
+            made_by: step["request"]["body"]["made_by"].as_u64().unwrap_or(0),
             heartbeat_within: step["heartbeat_within"].as_str().map(|within| {
                 let seconds = within.strip_suffix('s').expect("whole seconds");
                 Duration::from_secs(seconds.parse().expect("whole seconds"))
             }),
         });
+        let steps = steps.zip(submission["steps"].as_array().unwrap());
+        let steps = steps.flat_map(|(planned, step)| planned.with_items(step));
         Self {
             steps: steps.collect(),
             events: list(&submission["reply_to"]["events"]),
+            start_at: submission["start_at"].as_str().map(At::of),
         }
     }
 
@@ -353,7 +484,8 @@ impl Plan {
     /// The steps that follow one, near or far.
     pub fn followers(&self, name: &str) -> Vec<&PlannedStep> {
         let mut found: Vec<&PlannedStep> = Vec::new();
-        let mut path = vec![name];
+        let group = self.step(name).and_then(|step| step.of.as_deref());
+        let mut path: Vec<&str> = std::iter::once(name).chain(group).collect();
         while let Some(before) = path.pop() {
             for step in &self.steps {
                 let follows = step.after.iter().any(|after| after == before);
@@ -396,6 +528,11 @@ impl Record {
             }
         }
         attempts
+    }
+
+    /// Whether a step that is not called ever began.
+    pub fn began(&self, step: &str) -> bool {
+        self.of_step(step).any(|entry| entry.kind == "step.began")
     }
 
     /// When a step was first processed.

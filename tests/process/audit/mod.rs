@@ -15,6 +15,13 @@
 //! - a reply that the broker has confirmed is taken soon, or once whatever is wrong is over; nothing is left in its
 //!   queues;
 //! - what a worker fetched was claimed for it and given to no other, and it keeps it through every crash;
+//! - the items of a list are all there, run so many at once as may, and end before their group does;
+//! - a step with a task has one child for each attempt, which was made with the note of it, and ends as the child does;
+//! - a child is undone before what its step followed, and cancelled with its parent;
+//! - a task that has moved to another version goes on by that one, and nothing is done twice for it;
+//! - each time of a schedule has one run on record, with one task or a reason, and only where it may do two tasks run;
+//! - what people decided is what they sent by their links, once, and enough of them; whoever opens a link decides nothing;
+//! - nothing of a task is called before its `start_at`, unless an operator begins it;
 //! - no process ended by itself, and none panicked.
 //!
 //! What it allows, and why:
@@ -26,24 +33,30 @@
 //! - A request may wait in a queue until its complete-by, whatever becomes of its attempt: nobody can take it back.
 //! - What an operator resolved or skipped is the operator's responsibility, and is not compared.
 
+mod asks;
 mod calls;
+mod children;
 mod effects;
 mod evidence;
 mod fetched;
+mod items;
+mod moves;
 mod order;
 mod promises;
 mod queued;
 mod reader;
 mod replies;
 mod rest;
+mod schedules;
 mod story;
 mod tests;
 
 use std::fmt;
 
 pub use evidence::{
-    Accepted, At, Call, Deed, Delivery, Effect, Evidence, Exit, Fetched, Found, Heartbeat, Kind,
-    Ledger, Plan, Promised, QueuedReply, Record, Reply, Stalls, Suspension, Trouble, subject,
+    Accepted, At, Call, Decision, Deed, Delivery, Effect, Evidence, Exit, Fetched, Found,
+    Heartbeat, Kind, Ledger, Plan, Promised, QueuedReply, Record, Reply, Run, Scheduled, Stalls,
+    Suspension, Trouble, subject,
 };
 pub use reader::{OpenAlerts, Reader, items};
 pub use story::story;
@@ -119,6 +132,34 @@ pub enum Rule {
     FetchedByAnother,
     /// A heartbeat was taken, and the attempt ended for silence before the next one was due.
     HeartbeatIgnored,
+    /// A list has other items than were asked for, or its group is done and one of them is not.
+    ItemsDisagree,
+    /// More items of a list run at once than may.
+    ItemsTooMany,
+    /// A task has a parent that did not ask for it, or asked for another or for one only.
+    ChildUnasked,
+    /// A parent names a child that is not on record.
+    ChildMissing,
+    /// A step is over and its child is not, or it is done and its child was not.
+    ChildDisagrees,
+    /// A parent was undone or cancelled, and its child was not, or went on.
+    ChildStands,
+    /// A task that has moved to another version has other steps, or makes other calls, than that has.
+    MoveBroken,
+    /// A time of a schedule, or a trigger, has no run.
+    FireMissing,
+    /// A time of a schedule, or a trigger, has two runs, or a run two tasks.
+    FiredTwice,
+    /// A task of a schedule began while another was not over.
+    RunsOverlap,
+    /// A task began before the time that it was submitted for.
+    StartedEarly,
+    /// A decision is on record that no person who was asked has sent, or a step is done without enough of them.
+    DecidedByNobody,
+    /// A person decided twice, or after it was decided.
+    DecidedTwice,
+    /// A decision that was confirmed is not on record, or did not end its step.
+    DecisionLost,
     /// A message is left in a queue of the broker, or became a dead letter.
     MessageLeft,
     /// An instance ended by itself.
@@ -139,6 +180,11 @@ pub fn audit(evidence: &Evidence) -> Vec<Finding> {
     replies::check(evidence, &mut findings);
     promises::check(evidence, &mut findings);
     fetched::check(evidence, &mut findings);
+    items::check(evidence, &mut findings);
+    children::check(evidence, &mut findings);
+    moves::check(evidence, &mut findings);
+    schedules::check(evidence, &mut findings);
+    asks::check(evidence, &mut findings);
     queued::check(evidence, &mut findings);
     findings.sort_by_key(|finding| finding.rule);
     findings

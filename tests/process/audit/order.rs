@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{
     Accepted, Call, Evidence, Finding, Kind, Record, Rule,
     calls::said,
-    evidence::{Happened, subject},
+    evidence::{At, Happened, subject},
 };
 
 type Effects<'a> = HashMap<(&'a str, &'a str), Happened>;
@@ -17,6 +17,20 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
         .iter()
         .map(|task| (task.id.as_str(), task))
         .collect();
+    for task in &evidence.accepted {
+        let Some(record) = evidence.records.get(&task.id) else {
+            continue;
+        };
+        for entry in &record.history {
+            if entry.kind == "step.began"
+                && let Some(step) = &entry.step
+                && let Some(missing) = not_done(task, record, step, entry.at, &happened)
+            {
+                let what = format!("{missing}, which it follows, was not done: {entry:?}");
+                findings.push(Rule::ForwardOrder.of(&task.id, what));
+            }
+        }
+    }
     for call in &evidence.ledger.calls {
         let (Some(task), Some(record)) = (
             accepted.get(call.task.as_str()),
@@ -39,17 +53,29 @@ fn forward(
     call: &Call,
     happened: &Effects<'_>,
 ) -> Option<Finding> {
-    let step = task.plan.step(&call.step)?;
-    let missing = step.after.iter().find(|before| {
-        let effect = happened.get(&(task.id.as_str(), before.as_str()));
-        let done = effect.is_some_and(|effect| effect.done.iter().any(|done| *done <= call.at));
-        let aside = record.set_aside(before).is_some_and(|at| at <= call.at);
-        let is_uncalled = task.plan.step(before).is_some_and(|step| step.uncalled);
-        let happened = is_uncalled && record.was_processed(before).is_some_and(|at| at <= call.at);
-        !done && !aside && !happened
-    })?;
+    let missing = not_done(task, record, &call.step, call.at, happened)?;
     let what = format!("{missing}, which it follows, was not done: {}", said(call));
     Some(Rule::ForwardOrder.of(&task.id, what))
+}
+
+/// What a step follows and was neither done nor set aside at a moment.
+fn not_done<'a>(
+    task: &'a Accepted,
+    record: &Record,
+    step: &str,
+    at: At,
+    happened: &Effects<'_>,
+) -> Option<&'a String> {
+    let plan = task.plan_at(at);
+    plan.step(step)?.after.iter().find(|before| {
+        let effect = happened.get(&(task.id.as_str(), before.as_str()));
+        let done = effect.is_some_and(|effect| effect.done.iter().any(|done| *done <= at));
+        let aside = record.set_aside(before).is_some_and(|aside| aside <= at);
+        let is_uncalled = plan.step(before).is_some_and(|step| step.uncalled);
+        let processed = record.was_processed(before);
+        let happened = is_uncalled && processed.is_some_and(|processed| processed <= at);
+        !done && !aside && !happened
+    })
 }
 
 /// What followed a step no longer stood, or cannot be undone, when the step was undone.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::{
-    Evidence, Finding, Heartbeat, Promised, Record, Reply, Rule,
+    Accepted, Evidence, Finding, Heartbeat, Promised, Record, Reply, Rule,
     evidence::{At, Entry},
 };
 
@@ -27,7 +27,7 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
         let Some(record) = evidence.records.get(&task.id) else {
             continue;
         };
-        ended_once(&task.id, record, findings);
+        ended_once(task, record, findings);
         broken(&task.id, record, findings);
         for step in &task.plan.steps {
             let Some(within) = step.heartbeat_within else {
@@ -96,19 +96,27 @@ fn of_heartbeat(evidence: &Evidence, beat: &Heartbeat) -> Option<Finding> {
 }
 
 /// No attempt ends twice.
-fn ended_once(task: &str, record: &Record, findings: &mut Vec<Finding>) {
+fn ended_once(task: &Accepted, record: &Record, findings: &mut Vec<Finding>) {
     let mut ended: BTreeMap<(&str, usize), At> = BTreeMap::new();
     for entry in &record.history {
         let Some(step) = entry.step.as_deref() else {
             continue;
         };
+        // A group that goes on with some of its items goes on with its attempt.
+        if task
+            .plan
+            .step(step)
+            .is_some_and(|step| step.items.is_some())
+        {
+            continue;
+        }
         // By the reply to its probe a step is done whose last attempt ended long ago.
         let is_probed = entry.reason.starts_with("its probe found");
         let is_done = entry.by == "service" && entry.kind == "step.processed" && !is_probed;
         let is_end = ends(entry) || is_done;
         if is_end && let Some(before) = ended.insert((step, entry.attempt), entry.at) {
             let what = format!("it had ended at {before}: {entry:?}");
-            findings.push(Rule::AttemptEndedTwice.of(task, what));
+            findings.push(Rule::AttemptEndedTwice.of(&task.id, what));
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Evidence, Finding, QueuedReply, Rule, evidence::At, promises::end_of};
+use super::{Evidence, Finding, Rule, evidence::At, promises::end_of};
 
 /// A service that lost its connection to the broker tries again after so long at the latest, and then the reply is there.
 const RECOVERED_WITHIN: Duration = Duration::from_secs(12);
@@ -17,7 +17,7 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
         };
         let end = end_of(record, &reply.of);
         let by_service = end.is_some_and(|end| end.by == "service");
-        let taken_by = taken_by(evidence, reply);
+        let taken_by = soon_after(evidence, reply.confirmed, TAKEN_WITHIN);
         if !by_service && end.is_none_or(|end| end.at > taken_by) {
             let what = format!("{reply:?}, to be taken by {taken_by}; its attempt ended: {end:?}");
             findings.push(Rule::ReplyLost.of(&reply.of.task, what));
@@ -25,16 +25,16 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
     }
 }
 
-/// When it is taken at the latest. An instance that is in trouble may have been sent it, and others may not have
+/// When something is done at the latest that takes so long while nothing is wrong. An instance that is in trouble may have been sent it, and others may not have
 /// recovered from an earlier trouble.
-fn taken_by(evidence: &Evidence, reply: &QueuedReply) -> At {
-    let slack = evidence.stalls.allowance(reply.confirmed);
-    let mut by = reply.confirmed.plus(TAKEN_WITHIN + slack);
+pub fn soon_after(evidence: &Evidence, from: At, within: Duration) -> At {
+    let slack = evidence.stalls.allowance(from);
+    let mut by = from.plus(within + slack);
     let mut troubles = evidence.troubles.clone();
     troubles.sort_by_key(|trouble| trouble.from);
     for trouble in troubles {
-        let recovered = trouble.to.plus(RECOVERED_WITHIN + TAKEN_WITHIN + slack);
-        if trouble.from <= by && recovered >= reply.confirmed {
+        let recovered = trouble.to.plus(RECOVERED_WITHIN + within + slack);
+        if trouble.from <= by && recovered >= from {
             by = by.max(recovered);
         }
     }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use sqlx::{Connection, PgConnection, Row};
 use tokio::time::sleep;
 
-use super::evidence::{At, Entry, Record};
+use super::evidence::{At, Entry, Parent, Record};
 use crate::harness::Api;
 
 /// An alert that was locked when the last of its steps was resolved closes this much later.
@@ -107,12 +107,24 @@ impl Reader {
         }
         let task = answer.expect(200);
         let history = items(&self.api, &format!("/v1/tasks/{id}/history?limit=500")).await;
-        let steps = task["steps"].as_array().unwrap().iter();
+        // The items of lists are not shown with their task.
+        let steps = items(&self.api, &format!("/v1/tasks/{id}/steps?limit=500")).await;
         Some(Record {
             state: text(&task["state"]),
             key: text(&task["key"]),
             version: task["version"].as_u64().unwrap(),
+            workflow: task["workflow"].as_str().map(|name| {
+                let version = task["workflow_version"].as_u64().unwrap();
+                (name.to_owned(), u32::try_from(version).unwrap())
+            }),
+            schedule: task["labels"]["schedule"].as_str().map(str::to_owned),
+            parent: task["parent"].is_object().then(|| Parent {
+                task: text(&task["parent"]["task"]),
+                step: text(&task["parent"]["step"]),
+                attempt: task["parent"]["attempt"].as_u64().unwrap() as usize,
+            }),
             steps: steps
+                .iter()
                 .map(|step| (text(&step["name"]), text(&step["state"])))
                 .collect::<BTreeMap<_, _>>(),
             history: history.iter().map(|entry| self.entry(id, entry)).collect(),
@@ -141,6 +153,13 @@ impl Reader {
             by: text(&entry["by"]),
             reason: optional("reason").unwrap_or_default(),
             unknown: entry["outcome"] == "unknown",
+            versions: entry["versions"].is_object().then(|| {
+                let version = |end: &str| {
+                    let version = entry["versions"][end].as_u64().unwrap();
+                    u32::try_from(version).unwrap()
+                };
+                (version("from"), version("to"))
+            }),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Accepted, Evidence, Finding, Plan, Record, Rule};
+use super::{Accepted, Evidence, Finding, Plan, Record, Rule, children};
 
 pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
     let mut asked = BTreeMap::new();
@@ -22,7 +22,7 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
                 let what = format!("it was accepted as {}, and is {}", task.key, record.key);
                 findings.push(Rule::TaskMissing.of(id, what));
             }
-            Some(record) => of_task(task, record, findings),
+            Some(record) => of_task(evidence, task, record, findings),
         }
     }
     for (id, record) in &evidence.records {
@@ -53,7 +53,13 @@ fn alerts(id: &str, record: &Record, findings: &mut Vec<Finding>) {
     let in_error = record.steps.iter().filter(|(name, state)| {
         *state == "error" && record.state == "error" && (!is_undoing || name.ends_with(".undo"))
     });
-    let in_error: Vec<_> = in_error.map(|(name, _)| name).collect();
+    let mut in_error: Vec<_> = in_error.map(|(name, _)| name).collect();
+    // A group is in error because of its items: these have the alerts.
+    let groups: BTreeSet<_> = in_error
+        .iter()
+        .filter_map(|step| Some(step.split_once('[')?.0))
+        .collect();
+    in_error.retain(|step| !groups.contains(step.as_str()));
     let mut found: Vec<_> = record.alerts.iter().collect();
     found.sort_unstable();
     if let Some(step) = in_error.iter().find(|step| !found.contains(step)) {
@@ -65,7 +71,7 @@ fn alerts(id: &str, record: &Record, findings: &mut Vec<Finding>) {
     }
 }
 
-fn of_task(task: &Accepted, record: &Record, findings: &mut Vec<Finding>) {
+fn of_task(evidence: &Evidence, task: &Accepted, record: &Record, findings: &mut Vec<Finding>) {
     let id = &task.id;
     let live = record.steps.iter().find(|(_, state)| {
         let still = ["pending", "processing"].contains(&state.as_str());
@@ -73,6 +79,7 @@ fn of_task(task: &Accepted, record: &Record, findings: &mut Vec<Finding>) {
     });
     match (record.state.as_str(), live) {
         ("processed" | "undone" | "cancelled" | "error", None) => {}
+        _ if children::waits_for_operator(evidence, id) => {}
         (state, live) => {
             let what = format!("it is {state}, with the step {live:?}");
             findings.push(Rule::TaskNotAtRest.of(id, what));
@@ -137,11 +144,33 @@ fn whole(plan: &Plan, record: &Record) -> Result<(), String> {
             record.state
         ));
     }
+    let mut unbegun = 0;
     for (step, state) in &record.steps {
         let last = steps.get(step.as_str()).copied().unwrap_or("waiting");
-        if last != state {
+        // One entry is for all items that never began.
+        if last == "waiting" && state == "cancelled" && step.ends_with(']') {
+            unbegun += 1;
+            continue;
+        }
+        let item = step
+            .strip_suffix(".undo")
+            .filter(|item| item.ends_with(']'));
+        let is_needless =
+            item.is_some_and(|item| record.attempts(item).is_empty() && !record.began(item));
+        if !(last == "waiting" && state == "skipped" && is_needless) && last != state {
             return Err(format!("{step} is {state}, and its history ends {last}"));
         }
+    }
+    let counted = record.history.iter().filter_map(|entry| {
+        let (_, said) =
+            (entry.kind == "step.items_cancelled").then(|| entry.reason.rsplit_once(": "))??;
+        said.split(' ').next()?.parse::<usize>().ok()
+    });
+    let counted: usize = counted.sum();
+    if counted != unbegun {
+        return Err(format!(
+            "{unbegun} items never began, and its history has {counted}"
+        ));
     }
     Ok(())
 }

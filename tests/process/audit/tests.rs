@@ -44,6 +44,7 @@ fn call(millis: i64, kind: Kind, step: &str, found: Found) -> Call {
         undoes: (kind == Kind::Undo).then_some(work),
         found,
         waited_until: None,
+        made_by: 0,
     }
 }
 
@@ -112,7 +113,9 @@ fn undone() -> Evidence {
         plan: Plan {
             steps: vec![planned("one", &[]), planned("two", &["one"])],
             events: vec!["task.accepted".to_owned(), "task.undone".to_owned()],
+            start_at: None,
         },
+        ..Accepted::default()
     });
     let record = Record {
         state: "undone".to_owned(),
@@ -123,6 +126,7 @@ fn undone() -> Evidence {
             .into(),
         history,
         alerts: Vec::new(),
+        ..Record::default()
     };
     evidence.records.insert("t".to_owned(), record);
     evidence.ledger.calls = vec![

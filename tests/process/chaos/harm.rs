@@ -41,6 +41,13 @@ impl Clock {
 struct Troubles(Arc<Mutex<Vec<Trouble>>>);
 
 impl Troubles {
+    /// A connection to the broker that stays dead: both ends learn of it once two heartbeats were missed, and keep what they
+    /// have in hand until then.
+    fn was_forgotten(&self, from: At) {
+        let to = At::now().plus(Duration::from_secs(30));
+        self.0.lock().unwrap().push(Trouble { from, to });
+    }
+
     fn was(&self, from: At) {
         let to = At::now();
         self.0.lock().unwrap().push(Trouble { from, to });
@@ -366,7 +373,10 @@ async fn harass(
             ToNetwork::Cut | ToNetwork::Hang | ToNetwork::HangAnswers => proxy.heal(),
             ToNetwork::HangAndForget => proxy.heal_for_new_ones(),
         }
-        troubles.was(from);
+        match what {
+            ToNetwork::HangAndForget if name.ends_with("broker") => troubles.was_forgotten(from),
+            _ => troubles.was(from),
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::{
     sync::watch,
     task::JoinSet,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
@@ -30,11 +30,14 @@ use super::{
     of_environment,
     operators::{Odd, Operator, Tasks},
     orders::Mix,
+    people::People,
     receiver::Receiver,
     schedule::{Pace, Schedule},
+    schedules::Schedules,
     services::Services,
     submitters::Submitter,
     workers,
+    workflows::Workflows,
 };
 use crate::{
     audit::{self, Accepted, At, Evidence, Finding, Kind, OpenAlerts, Reader, Stalls, items},
@@ -59,7 +62,7 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
     let length = Duration::from_secs(length);
     let mix = Mix::chosen();
     let pace = match mix {
-        Mix::All | Mix::Protected => Pace::Calm,
+        Mix::All | Mix::Kinds | Mix::Protected => Pace::Calm,
         Mix::Plain => Pace::LateAnswers,
         Mix::Queues => Pace::Losses,
     };
@@ -101,10 +104,28 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
     let put = apis[0].put(&format!("/v1/agents/{}", workers::AGENT), &pull);
     put.await.expect(201);
 
+    let workflows = Workflows::default();
+    let parts = match mix.has_kinds() {
+        true => workflows.register_parts(seed, mix, &apis[0]).await,
+        false => Vec::new(),
+    };
+    let schedules = Schedules::default();
+    if mix.has_kinds() {
+        schedules.put(seed, mix, &workflows, &apis[0]).await;
+    }
     let (end, over) = watch::channel(false);
     let stalls = watch_stalls();
     let (tasks, odd) = (Tasks::default(), Odd::default());
     workers::start(seed, &apis, &services, &odd);
+    let people = People::default();
+    if mix.has_kinds() {
+        people.start(seed, &apis, &odd);
+    }
+    tokio::spawn(find_tasks(
+        Arc::clone(&apis),
+        workflows.clone(),
+        tasks.clone(),
+    ));
     let carried_out = Arc::new(AtomicUsize::new(0));
     let mut submitters = JoinSet::new();
     for number in 0..SUBMITTERS {
@@ -112,6 +133,8 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
             number,
             seed,
             mix,
+            workflows: workflows.clone(),
+            parts: parts.clone(),
             apis: Arc::clone(&apis),
             tasks: tasks.clone(),
             odd: odd.clone(),
@@ -128,6 +151,9 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
             apis: Arc::clone(&apis),
             tasks: tasks.clone(),
             odd: odd.clone(),
+            mix,
+            workflows: workflows.clone(),
+            schedules: schedules.clone(),
             carried_out: Arc::clone(&carried_out),
         };
         operators.spawn(operator.work(over.clone()));
@@ -149,7 +175,7 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
     for (status, count) in operators.join_all().await.into_iter().flatten() {
         *commands.entry(status).or_default() += count;
     }
-    let accepted = tasks.all();
+    let mut accepted = tasks.all();
     println!(
         "{} tasks were accepted; commands: {commands:?}",
         accepted.len()
@@ -161,9 +187,10 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
         api: &apis[0],
         services: &services,
     };
+    schedules.end(&apis[0]).await;
     closing.rest(&harm).await;
     findings.extend(closing.errors_are_told().await);
-    closing.go_on(&accepted).await;
+    closing.go_on().await;
     closing.rest(&harm).await;
     closing.messages_are_delivered().await;
     if let Some(rabbit) = &harm.rabbit {
@@ -172,8 +199,18 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
     harm.look_again().await;
 
     let reader = Reader::open(&apis[1], &server.url()).await;
+    let records = records(&reader, &accepted).await;
+    workflows.find_versions(&apis[0]).await;
+    accepted.extend(unsubmitted(&records, &workflows, &accepted));
+    for task in &mut accepted {
+        if let Some(record) = records.get(&task.id) {
+            workflows.follow(task, record);
+        }
+    }
     let evidence = Evidence {
-        records: records(&reader, &accepted).await,
+        records,
+        schedules: schedules.read(&apis[1]).await,
+        decisions: people.decisions(),
         miscounts: reader.miscounts().to_vec(),
         accepted,
         ledger: services.ledger(),
@@ -281,15 +318,19 @@ impl Closing<'_> {
             }
             for id in self.tasks("error").await {
                 let task = self.api.task(&id).await;
-                let steps = task["steps"].as_array().unwrap().iter();
+                let steps = items(self.api, &format!("/v1/tasks/{id}/steps?limit=500")).await;
                 let live =
                     |step: &&Value| step["state"] == "pending" || step["state"] == "processing";
-                if steps.filter(live).count() > 0 {
+                if steps.iter().filter(live).count() > 0 {
                     // It may be held besides: its state does not show that.
                     let resume = self.api.command(&format!("/v1/tasks/{id}/resume"));
                     let _ = resume.attempt().await;
                     moving.push(task["version"].to_string());
                 }
+            }
+            // Some only wait for a child in error.
+            if moving == moved.0 && !moving.is_empty() && self.are_stuck().await {
+                moving.clear();
             }
             if moving.is_empty() && !self.services.are_busy() {
                 harm.clock.say("all is at rest");
@@ -301,6 +342,30 @@ impl Closing<'_> {
             sleep(Duration::from_millis(200)).await;
         }
         harm.clock.say("not all came to rest");
+    }
+
+    /// Whether each task that is under way does nothing but wait for one in error.
+    async fn are_stuck(&self) -> bool {
+        let mut waiting: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for state in ["pending", "processing", "undoing", "error"] {
+            for id in self.tasks(state).await {
+                let steps = items(self.api, &format!("/v1/tasks/{id}/steps?limit=500")).await;
+                let live = steps.into_iter().filter(|step| {
+                    let live = step["state"] == "pending" || step["state"] == "processing";
+                    live && !step["items"].is_object()
+                });
+                let live: Vec<_> = live.collect();
+                if live.is_empty() && state != "error" {
+                    return false;
+                }
+                waiting.insert(id, live);
+            }
+        }
+        let mut steps = waiting.values().flatten();
+        steps.all(|step| {
+            let of = step["blocked_by"]["task"].as_str().unwrap_or_default();
+            step["blocked_by"]["reason"] == "child" && waiting.contains_key(of)
+        })
     }
 
     /// Before anybody acts on them: of each task in error an alert is open.
@@ -316,12 +381,10 @@ impl Closing<'_> {
     }
 
     /// Most tasks in error are undone or retried; some stay as they are.
-    async fn go_on(&self, accepted: &[Accepted]) {
-        let keys: BTreeMap<_, _> = accepted.iter().map(|task| (&task.id, &task.key)).collect();
-        for id in self.tasks("error").await {
-            let chance = keys.get(&id).map_or(0, |key| {
-                key.len() + key.bytes().map(usize::from).sum::<usize>()
-            }) % 4;
+    async fn go_on(&self) {
+        for task in items(self.api, "/v1/tasks?state=error&limit=500").await {
+            let (id, key) = (task["id"].as_str().unwrap(), task["key"].as_str().unwrap());
+            let chance = (key.len() + key.bytes().map(usize::from).sum::<usize>()) % 4;
             let tries: &[&str] = match chance {
                 0 => continue,
                 1 => &["retry"],
@@ -368,6 +431,50 @@ async fn queues_are_empty(rabbit: &Rabbit) -> Vec<Finding> {
     }
 }
 
+/// The tasks that others than submitters had made, and what was asked for.
+fn unsubmitted(
+    records: &BTreeMap<String, audit::Record>,
+    workflows: &Workflows,
+    accepted: &[Accepted],
+) -> Vec<Accepted> {
+    let known: HashSet<_> = accepted.iter().map(|task| &task.id).collect();
+    let unknown = records.iter().filter(|(id, _)| !known.contains(id));
+    let found = unknown.filter_map(|(id, record)| {
+        if record.parent.is_none() && record.schedule.is_none() {
+            return None;
+        }
+        let (name, version) = record.workflow.as_ref()?;
+        Some(Accepted {
+            id: id.clone(),
+            key: record.key.clone(),
+            plan: workflows.plan(name, *version)?,
+            ..Accepted::default()
+        })
+    });
+    found.collect()
+}
+
+/// Shows operators the tasks that nobody submitted, until the test is over.
+async fn find_tasks(apis: Arc<Vec<Api>>, workflows: Workflows, tasks: Tasks) {
+    for turn in 0.. {
+        sleep(Duration::from_millis(300)).await;
+        let list = apis[turn % apis.len()].get("/v1/tasks?limit=100").attempt();
+        let Ok(Ok(answer)) = timeout(Duration::from_secs(1), list).await else {
+            continue;
+        };
+        for task in answer.body["items"].as_array().into_iter().flatten() {
+            let name = task["workflow"].as_str().unwrap_or_default();
+            let version = task["workflow_version"].as_u64().unwrap_or_default();
+            let plan = workflows.plan(name, u32::try_from(version).unwrap());
+            let is_found = task["parent"].is_object() || task["labels"]["schedule"].is_string();
+            if let (true, Some(plan)) = (is_found, plan) {
+                let text = |field: &str| task[field].as_str().unwrap_or_default();
+                tasks.find(text("id"), text("key"), plan);
+            }
+        }
+    }
+}
+
 async fn records(reader: &Reader, accepted: &[Accepted]) -> BTreeMap<String, audit::Record> {
     let mut ids: HashSet<String> = reader.ids().await.into_iter().collect();
     ids.extend(accepted.iter().map(|task| task.id.clone()));
@@ -411,9 +518,28 @@ fn summarise(evidence: &Evidence, mix: Mix) {
         "{queued} requests came from a queue; {} replies went to one",
         ledger.queued_replies.len()
     );
+    let plans = evidence.accepted.iter().map(|task| &task.plan.steps);
+    let items = plans.flatten().filter(|step| step.of.is_some()).count();
+    let children = evidence.records.values();
+    let children = children.filter(|record| record.parent.is_some()).count();
+    let moved = evidence.accepted.iter().map(|task| task.earlier.len());
+    let moved: usize = moved.sum();
+    let decided = evidence.decisions.iter();
+    let decided = decided.filter(|decision| decision.status == 200).count();
+    println!("{items} items of lists, {children} children, {moved} moves, {decided} decisions");
+    let runs = evidence
+        .schedules
+        .iter()
+        .flat_map(|schedule| &schedule.runs);
+    let fired = runs.clone().filter(|run| run.task.is_some()).count();
+    let triggered = runs.filter(|run| run.is_triggered).count();
+    let later = evidence.accepted.iter();
+    let later = later.filter(|task| task.plan.start_at.is_some()).count();
+    println!("{fired} runs of schedules, {triggered} of them triggered; {later} tasks for later");
     let is_shown = match mix {
         Mix::All | Mix::Protected => taken > 0 && of(Kind::Poll) > 0 && fetched > 0 && queued > 0,
         Mix::Plain => true,
+        Mix::Kinds => items > 0 && children > 0 && moved > 0 && decided > 0,
         Mix::Queues => queued > 0,
     };
     assert!(is_shown, "too little was shown");

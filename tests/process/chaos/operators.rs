@@ -16,6 +16,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use super::{kinds, orders::Mix, schedules::Schedules, workflows::Workflows};
 use crate::{
     audit::{Accepted, Plan},
     harness::{Answer, Api},
@@ -30,6 +31,8 @@ struct Known {
     all: Vec<Accepted>,
     /// The places in `all` of those that are not known to have ended.
     open: Vec<usize>,
+    /// Tasks that nobody submitted: of steps, and of schedules.
+    found: Vec<Accepted>,
 }
 
 impl Tasks {
@@ -37,7 +40,21 @@ impl Tasks {
         let mut known = self.0.lock().unwrap();
         let at = known.all.len();
         known.open.push(at);
-        known.all.push(Accepted { id, key, plan });
+        let task = Accepted {
+            id,
+            key,
+            plan,
+            ..Accepted::default()
+        };
+        known.all.push(task);
+    }
+
+    /// Those under way whose key names the workflow.
+    fn of_workflow(&self, name: &str) -> Vec<String> {
+        let known = self.0.lock().unwrap();
+        let open = known.open.iter().map(|at| &known.all[*at]);
+        let own = open.filter(|task| task.key.contains(name));
+        own.map(|task| task.id.clone()).collect()
     }
 
     pub fn all(&self) -> Vec<Accepted> {
@@ -48,15 +65,35 @@ impl Tasks {
         self.0.lock().unwrap().all.len()
     }
 
+    /// A task that nobody submitted.
+    pub fn find(&self, id: &str, key: &str, plan: Plan) {
+        let mut known = self.0.lock().unwrap();
+        if known.found.iter().all(|task| task.id != id) {
+            let (id, key) = (id.to_owned(), key.to_owned());
+            let task = Accepted {
+                id,
+                key,
+                plan,
+                ..Accepted::default()
+            };
+            known.found.push(task);
+        }
+    }
+
     fn has_ended(&self, id: &str) {
         let mut known = self.0.lock().unwrap();
-        let Known { all, open } = &mut *known;
+        let Known { all, open, found } = &mut *known;
         open.retain(|at| all[*at].id != id);
+        found.retain(|task| task.id != id);
     }
 
     /// Most often one that is still at work.
     fn any(&self, random: &mut StdRng) -> Option<Accepted> {
         let known = self.0.lock().unwrap();
+        if !known.found.is_empty() && random.random_ratio(1, 4) {
+            let at = random.random_range(0..known.found.len());
+            return known.found.get(at).cloned();
+        }
         let of_all = random.random_ratio(1, 20);
         let count = match of_all {
             true => known.all.len(),
@@ -93,6 +130,9 @@ pub struct Operator {
     pub apis: Arc<Vec<Api>>,
     pub tasks: Tasks,
     pub odd: Odd,
+    pub mix: Mix,
+    pub workflows: Workflows,
+    pub schedules: Schedules,
     /// How many commands were carried out, of all operators.
     pub carried_out: Arc<AtomicUsize>,
 }
@@ -103,13 +143,18 @@ struct Asked {
     body: Value,
 }
 
+/// The name of a step, or of an item, in a path.
+fn in_path(step: &str) -> String {
+    step.replace('[', "%5B").replace(']', "%5D")
+}
+
 impl Operator {
     /// Until it is over. Gives how often each status was answered; 0: nothing.
     pub async fn work(self, over: watch::Receiver<bool>) -> BTreeMap<u16, usize> {
         // Not the chance of a submitter.
         let mut random = StdRng::seed_from_u64(self.seed.rotate_left(17) + self.number);
         let mut statuses: BTreeMap<u16, usize> = BTreeMap::new();
-        let mut clones = 0;
+        let (mut clones, mut triggers) = (0, 0);
         while !*over.borrow() {
             sleep(Duration::from_millis(random.random_range(2..50))).await;
             let Some(task) = self.tasks.any(&mut random) else {
@@ -120,7 +165,26 @@ impl Operator {
                 self.clone_task(&mut random, &task, clones, &over).await;
                 continue;
             }
-            let asked = self.ask(&mut random, &task).await;
+            if self.mix.has_kind(&mut random, 10, 20) {
+                triggers += 1;
+                let key = format!("trigger-{}-{triggers}", self.number);
+                let command = self
+                    .schedules
+                    .command(&mut random, &self.apis, &key, &self.odd);
+                command.await;
+                continue;
+            }
+            if self.mix.has_kind(&mut random, 6, 15) {
+                self.version(&mut random, &over).await;
+                continue;
+            }
+            let asked = match self.mix.has_kind(&mut random, 5, 12) {
+                true => match self.move_tasks(&mut random, &task) {
+                    Some(asked) => asked,
+                    None => continue,
+                },
+                false => self.ask(&mut random, &task).await,
+            };
             let api = self.api(&mut random);
             let call = api.post(&asked.path, &asked.body).attempt();
             let Ok(Ok(answer)) = timeout(PATIENCE, call).await else {
@@ -141,13 +205,72 @@ impl Operator {
         statuses
     }
 
+    /// Makes a new version of a workflow, or activates another.
+    async fn version(&self, random: &mut StdRng, over: &watch::Receiver<bool>) {
+        let Some((name, latest, workflow)) = self.workflows.moving(random) else {
+            return;
+        };
+        if random.random_ratio(1, 2) {
+            let body = json!({ "version": random.random_range(1..=latest), "reason": "chaos" });
+            let path = format!("/v1/workflows/{name}/activate");
+            let call = self.api(random).post(&path, &body).attempt();
+            if let Ok(Ok(answer)) = timeout(PATIENCE, call).await {
+                self.judge(&path, &answer);
+            }
+            return;
+        }
+        let next = kinds::next_version(random, latest + 1, workflow);
+        let activate = ["", "?activate=true", "?activate=false"][random.random_range(0..3)];
+        let path = format!("/v1/workflows/{name}{activate}");
+        while !*over.borrow() {
+            let call = self.api(random).put(&path, &next).attempt();
+            match timeout(PATIENCE, call).await {
+                Ok(Ok(answer)) if [200, 201].contains(&answer.status) => {
+                    let version = answer.body["version"].as_u64().unwrap();
+                    let version = u32::try_from(version).unwrap();
+                    return self.workflows.add(&name, version, next);
+                }
+                Ok(Ok(answer)) if answer.status != 503 => return self.judge(&path, &answer),
+                _ => sleep(Duration::from_millis(50)).await,
+            }
+        }
+    }
+
+    /// Moves one task, which may not be able to, or all of a version.
+    fn move_tasks(&self, random: &mut StdRng, task: &Accepted) -> Option<Asked> {
+        let (name, latest, _) = self.workflows.moving(random)?;
+        let to = match random.random_range(0..4) {
+            0 => json!("active"),
+            1 => json!("latest"),
+            _ => json!(random.random_range(1..=latest)),
+        };
+        if random.random_ratio(1, 3) {
+            let from = random.random_range(1..=latest);
+            return Some(Asked {
+                path: "/v1/tasks/migrate".to_owned(),
+                body: json!({ "workflow": name, "from_version": from, "to_version": to }),
+            });
+        }
+        // Of a workflow with as many versions, most often.
+        let mut ids = self.tasks.of_workflow(&name);
+        ids.push(task.id.clone());
+        let id = &ids[random.random_range(0..ids.len())];
+        Some(Asked {
+            path: format!("/v1/tasks/{id}/migrate"),
+            body: json!({ "to_version": to, "reason": "chaos" }),
+        })
+    }
+
     fn api(&self, random: &mut StdRng) -> &Api {
         &self.apis[random.random_range(0..self.apis.len())]
     }
 
     fn judge(&self, path: &str, answer: &Answer) {
         let no_step = answer.body["type"] == "/problems/no-such-step";
-        if !([200, 202, 409, 412, 503].contains(&answer.status) || no_step) {
+        // A task may be of another workflow than is known here.
+        let no_version =
+            path.ends_with("/migrate") && answer.body.to_string().contains("has no such version");
+        if !([200, 202, 409, 412, 503].contains(&answer.status) || no_step || no_version) {
             self.odd
                 .add(format!("{} to {path}: {}", answer.status, answer.body));
         }
@@ -161,13 +284,18 @@ impl Operator {
         };
         match random.random_range(0..100) {
             0..20 => of_task("undo"),
-            20..27 => of_task("cancel"),
+            20..25 => of_task("cancel"),
+            25..27 => of_task("start"),
             27..34 => of_task("pause"),
             34..46 => of_task("resume"),
             46..50 => {
-                let step = task.plan.steps.iter().find(|step| step.uncalled);
-                let step = step.unwrap_or(&task.plan.steps[0]);
-                of_task(&format!("signals/{}", step.name))
+                let steps = task.plan.steps.iter();
+                let steps: Vec<_> = steps.filter(|step| step.uncalled).collect();
+                let step = match steps.is_empty() {
+                    true => &task.plan.steps[0],
+                    false => steps[random.random_range(0..steps.len())],
+                };
+                of_task(&format!("signals/{}", in_path(&step.name)))
             }
             50..58 => of_task("retry"),
             58..64 => {
@@ -184,7 +312,7 @@ impl Operator {
                     6..8 => "skip",
                     _ => "resolve",
                 };
-                of_task(&format!("steps/{step}/{command}"))
+                of_task(&format!("steps/{}/{command}", in_path(&step)))
             }
             chance => {
                 let command = match chance {
@@ -224,7 +352,8 @@ impl Operator {
         if random.random_ratio(1, 4) {
             return any;
         }
-        let read = self.api(random).get(&format!("/v1/tasks/{}", task.id));
+        let read = format!("/v1/tasks/{}/steps?limit=500", task.id);
+        let read = self.api(random).get(&read);
         let Ok(Ok(answer)) = timeout(Duration::from_millis(500), read.attempt()).await else {
             return any;
         };
@@ -232,7 +361,7 @@ impl Operator {
             self.odd
                 .add(format!("the accepted {} is not found", task.id));
         }
-        let steps = answer.body["steps"].as_array().into_iter().flatten();
+        let steps = answer.body["items"].as_array().into_iter().flatten();
         let open: Vec<_> = steps
             .filter(|step| step["state"] == "error" || step["state"] == "pending")
             .filter_map(|step| step["name"].as_str())
@@ -259,7 +388,12 @@ impl Operator {
             match timeout(Duration::from_secs(3), clone).await {
                 Ok(Ok(answer)) if answer.status == 202 => {
                     let id = answer.body["id"].as_str().unwrap().to_owned();
-                    self.tasks.add(id, key, task.plan.clone());
+                    // It begins at once.
+                    let plan = Plan {
+                        start_at: None,
+                        ..task.plan.clone()
+                    };
+                    self.tasks.add(id, key, plan);
                     return;
                 }
                 Ok(Ok(answer)) if answer.status != 503 => return self.judge(&path, &answer),

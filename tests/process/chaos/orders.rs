@@ -4,7 +4,7 @@
 use rand::{RngExt, rngs::StdRng};
 use serde_json::{Value, json};
 
-use super::{broker, workers};
+use super::{broker, kinds, workers};
 
 /// The events that a receiver can ask for.
 const EVENTS: [&str; 8] = [
@@ -26,6 +26,8 @@ pub enum Mix {
     Plain,
     /// Half of the requests go to a queue, and all have time: a reply that is lost shows.
     Queues,
+    /// Most have items, tasks or asks: what comes of these.
+    Kinds,
     /// As all, and the services are protected: by breakers, ejection, limits, a retry budget and fairness.
     Protected,
 }
@@ -37,15 +39,32 @@ impl Mix {
             Err(_) | Ok("all") => Mix::All,
             Ok("plain") => Mix::Plain,
             Ok("queues") => Mix::Queues,
+            Ok("kinds") => Mix::Kinds,
             Ok("protected") => Mix::Protected,
             Ok(other) => {
-                panic!("PROVOST_TEST_CHAOS_MIX is all, plain, queues or protected, not {other}")
+                panic!(
+                    "PROVOST_TEST_CHAOS_MIX is all, plain, queues, kinds or protected, not {other}"
+                )
             }
         }
     }
 
     pub fn has_broker(self) -> bool {
-        self != Mix::Plain
+        !matches!(self, Mix::Plain | Mix::Kinds)
+    }
+
+    /// Whether it has the kinds of step and of task that only some mixes draw.
+    pub fn has_kinds(self) -> bool {
+        !matches!(self, Mix::Plain | Mix::Queues)
+    }
+
+    /// Whether it has one of the kinds of step that only some mixes draw: one in so many.
+    pub fn has_kind(self, random: &mut StdRng, kinds: u32, others: u32) -> bool {
+        match self {
+            Mix::Plain | Mix::Queues => false,
+            Mix::Kinds => random.random_ratio(1, kinds),
+            Mix::All | Mix::Protected => random.random_ratio(1, others),
+        }
     }
 }
 
@@ -72,12 +91,12 @@ const WIDE: &[Node] = &[
 ];
 const SINGLE: &[Node] = &[("only", &[])];
 
-fn one_of<T: Copy>(random: &mut StdRng, all: &[T]) -> T {
+pub(super) fn one_of<T: Copy>(random: &mut StdRng, all: &[T]) -> T {
     all[random.random_range(0..all.len())]
 }
 
-/// The whole submission.
-pub fn order(random: &mut StdRng, mix: Mix, key: &str, receiver: &str) -> Value {
+/// The whole submission. Steps may have tasks of the workflows `parts`.
+pub fn order(random: &mut StdRng, mix: Mix, parts: &[String], key: &str, receiver: &str) -> Value {
     let nodes = one_of(
         random,
         &[PIPELINE, PIPELINE, BRANCHES, BRANCHES, WIDE, SINGLE],
@@ -88,11 +107,29 @@ pub fn order(random: &mut StdRng, mix: Mix, key: &str, receiver: &str) -> Value 
     let mut steps = Vec::new();
     for (name, after) in nodes {
         let is_pivot = pivot == Some(*name);
-        if matches!(mix, Mix::All | Mix::Protected) && !is_pivot && random.random_ratio(1, 8) {
-            steps.push(event(random, name, after, !behind));
+        if !is_pivot && !parts.is_empty() && mix.has_kind(random, 4, 20) {
+            let mut step = kinds::child(random, name, after, parts);
+            if random.random_ratio(1, 4) {
+                kinds::for_each(random, &mut step, !behind);
+            }
+            steps.push(step);
+            continue;
+        }
+        if !is_pivot && mix.has_kind(random, 8, 8) {
+            let mut step = match mix.has_kind(random, 2, 4) {
+                true => kinds::ask(random, name, after, !behind),
+                false => event(random, name, after, !behind),
+            };
+            if mix.has_kind(random, 3, 6) {
+                kinds::for_each(random, &mut step, !behind);
+            }
+            steps.push(step);
             continue;
         }
         let mut step = step(random, mix, name, after, !behind && !is_pivot);
+        if !is_pivot && mix.has_kind(random, 2, 10) {
+            kinds::for_each(random, &mut step, !behind);
+        }
         if is_pivot {
             step["pivot"] = json!(true);
             behind = true;
@@ -169,7 +206,9 @@ fn step(random: &mut StdRng, mix: Mix, name: &str, after: &[&str], undoable: boo
         }
     }
     let way = match mix {
-        Mix::All | Mix::Protected => later(random, name, &mut step),
+        Mix::All | Mix::Protected => later(random, mix, name, &mut step),
+        Mix::Kinds if random.random_ratio(1, 2) => later(random, mix, name, &mut step),
+        Mix::Kinds => "",
         Mix::Plain => {
             step["complete_within"] = json!("12s");
             ""
@@ -183,7 +222,7 @@ fn step(random: &mut StdRng, mix: Mix, name: &str, after: &[&str], undoable: boo
             "request": { "method": one_of(random, &["POST", "DELETE"]), "path": format!("{way}/{name}/undo") },
             "complete_within": match mix {
                 Mix::Plain => "12s",
-                Mix::All | Mix::Queues | Mix::Protected => one_of(random, &["1500ms", "3s"]),
+                Mix::All | Mix::Queues | Mix::Kinds | Mix::Protected => one_of(random, &["1500ms", "3s"]),
             },
             "max_failures": random.random_range(0..4),
         });
@@ -193,7 +232,7 @@ fn step(random: &mut StdRng, mix: Mix, name: &str, after: &[&str], undoable: boo
 
 /// Lets about a third of the services reply later or be polled, and workers fetch the steps of another third; some get
 /// their requests from a queue. Gives the beginning of their paths, by which they know.
-fn later(random: &mut StdRng, name: &str, step: &mut Value) -> &'static str {
+fn later(random: &mut StdRng, mix: Mix, name: &str, step: &mut Value) -> &'static str {
     let way = match random.random_range(0..20) {
         // The step says so, or the service does.
         0..2 => {
@@ -228,7 +267,7 @@ fn later(random: &mut StdRng, name: &str, step: &mut Value) -> &'static str {
             }
             "/fetched"
         }
-        12..15 => {
+        12..15 if mix.has_broker() => {
             let longest = one_of(random, &["6s", "6s", "15s"]);
             return queued(random, step, longest);
         }

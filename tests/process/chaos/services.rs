@@ -173,6 +173,7 @@ impl Desk {
             key,
             undoes,
             found: entry.found(),
+            made_by: seen.body["made_by"].as_u64().unwrap_or(0),
             waited_until: is_queued.then(|| At::of(seen.header("provost-complete-by"))),
         };
         let place = format!(

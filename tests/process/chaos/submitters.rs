@@ -16,6 +16,7 @@ use super::{
     broker::{self, Publisher},
     operators::{Odd, Tasks},
     orders::{self, Mix},
+    workflows::Workflows,
 };
 use crate::{audit::Plan, harness::Api};
 
@@ -27,6 +28,9 @@ pub struct Submitter {
     pub number: u64,
     pub seed: u64,
     pub mix: Mix,
+    pub workflows: Workflows,
+    /// Those that steps can have tasks of.
+    pub parts: Vec<String>,
     pub apis: Arc<Vec<Api>>,
     pub tasks: Tasks,
     pub odd: Odd,
@@ -50,18 +54,37 @@ impl Submitter {
             if *over.borrow() {
                 return;
             }
-            let key = format!("order-{}-{turn}", self.number);
-            let order = orders::order(&mut random, self.mix, &key, &self.receiver);
+            let mut key = format!("order-{}-{turn}", self.number);
+            let mut order = orders::order(&mut random, self.mix, &self.parts, &key, &self.receiver);
+            if self.mix.has_kind(&mut random, 8, 15) {
+                let later = Duration::from_millis(random.random_range(0..4_000));
+                order["start_at"] = json!((jiff::Timestamp::now() + later).to_string());
+            }
+            let moving = match self.mix.has_kind(&mut random, 3, 8) {
+                true => self.workflows.moving(&mut random),
+                false => None,
+            };
+            if let Some((name, _, workflow)) = &moving {
+                key = format!("{key}-{name}");
+                let order = order.as_object_mut().unwrap();
+                order.insert("key".to_owned(), json!(key));
+                order.remove("on_deadline");
+                // What the auditor takes from the record in the end, operators take from here.
+                order.extend(workflow.as_object().unwrap().clone());
+            }
             let one_in = if self.mix == Mix::Queues { 2 } else { 4 };
-            if self.publisher.is_some() && random.random_ratio(1, one_in) {
+            if moving.is_none() && self.publisher.is_some() && random.random_ratio(1, one_in) {
                 let times = random.random_range(0..5) / 4 + 1;
                 queued.spawn(Arc::clone(self).publish(times, key, order));
                 sleep(Duration::from_millis(random.random_range(5..200))).await;
                 continue;
             }
-            let registered = match self.mix == Mix::Protected && random.random_ratio(1, 3) {
-                true => self.register(&mut random, &order).await,
-                false => order.clone(),
+            let registered = match &moving {
+                Some((name, ..)) => Self::of_workflow(&order, name),
+                None if self.mix == Mix::Protected && random.random_ratio(1, 3) => {
+                    self.register(&mut random, &order).await
+                }
+                None => order.clone(),
             };
             let id = self.submit(&mut random, &key, &registered).await;
             let Some(id) = id else { return };
@@ -75,6 +98,16 @@ impl Submitter {
                 sleep(Duration::from_millis(200)).await;
             }
         }
+    }
+
+    /// The submission of a task of the version that is active then.
+    fn of_workflow(order: &Value, name: &str) -> Value {
+        let mut submission = order.clone();
+        for field in ["steps", "on_permanent", "on_exhausted", "on_deadline"] {
+            submission.as_object_mut().unwrap().remove(field);
+        }
+        submission["workflow"] = json!(name);
+        submission
     }
 
     /// Has the steps limited by keys, as a version of one of a few workflows. Gives the submission of a task of it.

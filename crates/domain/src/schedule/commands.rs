@@ -67,9 +67,15 @@ impl ScheduleState {
         if !discards {
             return Vec::new();
         }
-        let discarded = std::mem::take(&mut self.open).into_iter();
+        let (kept, discarded) = std::mem::take(&mut self.open)
+            .into_iter()
+            .partition(|run| self.is_starting(run));
+        self.open = kept;
+        let discarded: Vec<ScheduleRun> = discarded;
         let reason = format!("{by} has discarded it");
-        let left_out = discarded.map(|run| run.left_out(SkipReason::Discarded, reason.clone()));
+        let left_out = discarded
+            .into_iter()
+            .map(|run| run.left_out(SkipReason::Discarded, reason.clone()));
         left_out.collect()
     }
 

@@ -107,6 +107,7 @@ impl ScheduleState {
         }
         let ready = self.ready();
         look.begin = ready.iter().map(|&at| self.open[at].clone()).collect();
+        self.starting = look.begin.iter().map(|run| run.number).collect();
         if let Some(head) = self.head()
             && head.overlap == Overlap::Replace
         {
@@ -121,6 +122,7 @@ impl ScheduleState {
     pub fn begun(&mut self, number: u64, begun: Begun, now: Timestamp) -> Option<ScheduleRun> {
         let at = self.open.iter().position(|run| run.number == number)?;
         let run = self.open.remove(at);
+        self.starting.retain(|starting| *starting != number);
         Some(match begun {
             Begun::Task(task) => {
                 if !self.running.contains(&task) {
@@ -188,8 +190,15 @@ impl ScheduleState {
     /// The first of the runs that wait for others, if it may begin but for them.
     fn head(&self) -> Option<&ScheduleRun> {
         let mut open = self.open.iter();
-        let head = open.find(|run| run.overlap != Overlap::Allow && !self.is_paused_for(run))?;
+        let head = open.find(|run| {
+            run.overlap != Overlap::Allow && !self.is_starting(run) && !self.is_paused_for(run)
+        })?;
         (!self.running.is_empty()).then_some(head)
+    }
+
+    /// Whether its task may be there already: then nothing takes its turn.
+    pub(super) fn is_starting(&self, run: &ScheduleRun) -> bool {
+        self.starting.contains(&run.number)
     }
 
     fn is_paused_for(&self, run: &ScheduleRun) -> bool {
@@ -198,9 +207,13 @@ impl ScheduleState {
 
     /// The indices of the open runs that begin now.
     fn ready(&self) -> Vec<usize> {
-        let mut is_free = self.running.is_empty();
+        let mut is_free = self.running.is_empty() && self.starting.is_empty();
         let mut ready = Vec::new();
         for (at, run) in self.open.iter().enumerate() {
+            if self.is_starting(run) {
+                ready.push(at);
+                continue;
+            }
             if self.is_paused_for(run) {
                 continue;
             }
@@ -293,7 +306,9 @@ impl ScheduleState {
                 return;
             }
             Overlap::Replace => {
-                let is_replaced = |run: &mut ScheduleRun| !run.is_asked_for();
+                let starting = &self.starting;
+                let is_replaced =
+                    |run: &mut ScheduleRun| !run.is_asked_for() && !starting.contains(&run.number);
                 for run in self.open.extract_if(.., is_replaced) {
                     *look.skipped.entry(SkipReason::Replaced).or_default() += 1;
                     let reason = format!("the run of {at} has taken its turn");

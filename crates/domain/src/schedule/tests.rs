@@ -639,6 +639,31 @@ fn a_run_that_is_triggered_meets_others_as_any() {
 }
 
 #[test]
+fn a_run_whose_task_may_be_submitted_is_neither_replaced_nor_overtaken_nor_discarded() {
+    let mut world = World::new(
+        r#"{"cron":"0 * * * *","overlap":"replace"}"#,
+        "2026-01-01T00:30:00Z",
+    );
+    world.is_instant = false;
+    world.now = at("2026-01-01T01:00:00Z");
+    // It is saved that the run begins, and what came of it is not.
+    let first = world.look().begin;
+    assert_eq!(first.len(), 1);
+    world.now = at("2026-01-01T02:00:00Z");
+    let second = world.look();
+    assert_eq!(second.begin, first, "it is submitted again, under its key");
+    assert_eq!(world.skipped(), []);
+    world.state.pause("bob", None, true, world.now);
+    assert_eq!(world.look().begin, first);
+    let task = TaskId(Uuid::from_u128(7));
+    let begun = world
+        .state
+        .begun(first[0].number, Begun::Task(task), world.now);
+    assert_eq!(begun.unwrap().state, RunState::Started);
+    assert_eq!(world.state.running, [task]);
+}
+
+#[test]
 fn a_backfill_runs_one_after_the_other_and_no_fire_time_twice() {
     let mut world = World::new(r#"{"cron":"0 * * * *"}"#, "2026-01-01T04:30:00Z");
     world.run_until("2026-01-01T05:30:00Z");

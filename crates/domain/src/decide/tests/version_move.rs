@@ -372,6 +372,21 @@ fn a_command_that_was_made_for_other_steps_is_refused() {
 }
 
 #[test]
+fn a_command_that_lacks_steps_that_the_task_has_by_now_is_refused() {
+    let mut bench = Bench::of_workflow(&order(), None);
+    let stale = Arc::new(bench.version(&order(), 3));
+    let mut longer = order();
+    let last = json!({ "name": "last", "agent": "x" });
+    longer.as_array_mut().unwrap().push(last);
+    moves(&mut bench, &longer).unwrap();
+    let moved = bench.apply(Command::Migrate {
+        to: stale,
+        reason: None,
+    });
+    assert!(matches!(moved, Err(Refusal::MovedMeanwhile)), "{moved:?}");
+}
+
+#[test]
 fn a_move_to_the_version_that_the_task_has_changes_nothing() {
     let mut bench = Bench::of_workflow(&order(), None);
     moves(&mut bench, &order()).unwrap();

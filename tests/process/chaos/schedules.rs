@@ -1,0 +1,142 @@
+//! The schedules of the operated chaos: they fire every second or two, and operators trigger, pause and resume them.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use super::{
+    STUCK_AFTER,
+    operators::Odd,
+    orders::{self, Mix},
+    workflows::{Workflows, of_order},
+};
+use crate::{
+    audit::{At, Run, Scheduled, items},
+    harness::Api,
+};
+
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Default)]
+pub struct Schedules(Arc<Mutex<Vec<Scheduled>>>);
+
+impl Schedules {
+    pub async fn put(&self, seed: u64, mix: Mix, workflows: &Workflows, api: &Api) {
+        let mut random = StdRng::seed_from_u64(seed.rotate_left(29));
+        for overlap in ["skip", "queue", "replace", "allow"] {
+            let order = orders::order(&mut random, mix, &[], "", "");
+            let workflow = format!("tick-{overlap}");
+            workflows.register(api, &workflow, of_order(&order)).await;
+            let every = random.random_range(1..4);
+            let schedule = json!({
+                "every": format!("{every}s"),
+                "workflow": workflow,
+                "labels": { "lot": "lot-1" },
+                "overlap": overlap,
+                "catch_up": orders::one_of(&mut random, &["none", "last", "all"]),
+            });
+            let path = format!("/v1/schedules/{overlap}");
+            api.put(&path, &schedule).await.expect(201);
+            self.0.lock().unwrap().push(Scheduled {
+                name: overlap.to_owned(),
+                every: Duration::from_secs(every),
+                is_alone: overlap != "allow",
+                from: At::now(),
+                ..Scheduled::default()
+            });
+        }
+    }
+
+    /// An operator does something to one of them. `key`: of a trigger, which is repeated until there is an answer.
+    pub async fn command(&self, random: &mut StdRng, apis: &[Api], key: &str, odd: &Odd) {
+        let number = random.random_range(0..4);
+        let Some(name) = self.0.lock().unwrap().get(number).map(|s| s.name.clone()) else {
+            return;
+        };
+        let command = orders::one_of(
+            random,
+            &["trigger", "trigger", "trigger", "pause", "resume", "resume"],
+        );
+        let path = format!("/v1/schedules/{name}/{command}");
+        let until = Instant::now() + STUCK_AFTER;
+        while Instant::now() < until {
+            let api = &apis[random.random_range(0..apis.len())];
+            let call = match command {
+                "resume" => api.command(&path),
+                "pause" => api.post(&path, &json!({ "reason": "chaos" })),
+                _ => api.post(&path, &json!({})).header("idempotency-key", key),
+            };
+            match timeout(PATIENCE, call.attempt()).await {
+                Ok(Ok(answer)) if answer.status == 202 && command == "trigger" => {
+                    let run = answer.body["number"].as_u64().unwrap();
+                    let mut all = self.0.lock().unwrap();
+                    return all[number].triggered.push(run);
+                }
+                Ok(Ok(answer)) if [200, 409].contains(&answer.status) => return,
+                Ok(Ok(answer)) if answer.status != 503 => {
+                    return odd.add(format!("{} to {path}: {}", answer.status, answer.body));
+                }
+                _ if command != "trigger" => return,
+                _ => sleep(Duration::from_millis(50)).await,
+            }
+        }
+    }
+
+    /// When all is well: each has fired whenever it was to, and does so no more.
+    pub async fn end(&self, api: &Api) {
+        let all = self.0.lock().unwrap().clone();
+        let names: Vec<_> = { all.iter() }
+            .map(|schedule| schedule.name.clone())
+            .collect();
+        for (number, name) in names.iter().enumerate() {
+            let path = format!("/v1/schedules/{name}");
+            api.command(&format!("{path}/resume")).await.expect(200);
+            self.0.lock().unwrap()[number].to = At::now();
+        }
+        for (number, name) in names.iter().enumerate() {
+            let to = self.0.lock().unwrap()[number].to;
+            let until = Instant::now() + STUCK_AFTER;
+            while Instant::now() < until && !has_fired(&runs(api, name).await, to) {
+                sleep(Duration::from_millis(200)).await;
+            }
+            let path = format!("/v1/schedules/{name}/pause");
+            let discard = json!({ "reason": "it is over", "discard_queued": true });
+            api.post(&path, &discard).await.expect(200);
+        }
+    }
+
+    pub async fn read(&self, api: &Api) -> Vec<Scheduled> {
+        let mut all = self.0.lock().unwrap().clone();
+        for schedule in &mut all {
+            schedule.runs = runs(api, &schedule.name).await;
+        }
+        all
+    }
+}
+
+fn has_fired(runs: &[Run], to: At) -> bool {
+    runs.iter().any(|run| !run.is_triggered && run.last >= to)
+}
+
+async fn runs(api: &Api, name: &str) -> Vec<Run> {
+    let list = format!("/v1/schedules/{name}/runs?limit=500");
+    let runs = items(api, &list).await;
+    let run = |run: &Value| {
+        let text = |field: &str| run[field].as_str();
+        let first = At::of(text("fire_time").unwrap());
+        Run {
+            number: run["number"].as_u64().unwrap(),
+            first,
+            last: text("last_fire_time").map_or(first, At::of),
+            is_triggered: text("source") == Some("triggered"),
+            state: text("state").unwrap().to_owned(),
+            task: text("task").map(str::to_owned),
+        }
+    };
+    runs.iter().map(run).collect()
+}
