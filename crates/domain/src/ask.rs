@@ -129,7 +129,7 @@ fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
 }
 
-fn people(of: &Value) -> Result<Vec<String>, String> {
+pub(crate) fn people(of: &Value) -> Result<Vec<String>, String> {
     let mut people = Vec::new();
     // An expression in a list may give a list.
     let mut left = vec![(of, 0)];
@@ -441,6 +441,18 @@ mod tests {
                 "/0/signal/ask/approvals: must be",
             ),
             (
+                json!({ "title": "{{ input }}", "of": ["a@x", "b@y"], "approvals": 3 }),
+                "/0/signal/ask/approvals: needs 3 different people, and `of` names 2",
+            ),
+            (
+                json!({ "title": "t", "of": ["a@x", "A@X "], "approvals": 2 }),
+                "and `of` names 1",
+            ),
+            (
+                json!({ "title": "t", "of": "a@x", "approvals": 2 }),
+                "and `of` names 1",
+            ),
+            (
                 json!({ "title": "t", "of": ["a"], "fields": [{ "name": "x", "type": "choice" }] }),
                 "/0/signal/ask/fields/0/choices: is missing",
             ),
@@ -455,6 +467,18 @@ mod tests {
         ] {
             let faults = rule(ask.clone()).unwrap_err().join("\n");
             assert!(faults.contains(said), "{ask}: {faults}");
+        }
+    }
+
+    #[test]
+    fn how_many_people_expressions_give_is_known_later() {
+        for of in [
+            json!(["a@x", "b@y"]),
+            json!(["a@x", "{{ input.others }}"]),
+            json!("{{ input.people }}"),
+        ] {
+            let ask = json!({ "title": "t", "of": of, "approvals": 2 });
+            assert_eq!(rule(ask).unwrap().approvals, 2, "{of}");
         }
     }
 
