@@ -261,6 +261,17 @@ impl AskRule {
                 "together they are too long: write less".to_owned(),
             );
         }
+        let mut names = form.iter().enumerate();
+        let repeated = names.find(|(at, (name, _))| {
+            self.knows(name) && form[..*at].iter().any(|(earlier, _)| earlier == name)
+        });
+        if let Some((_, (name, _))) = repeated {
+            let field = name.strip_prefix("field.");
+            let mut fields = self.fields.iter();
+            let field = field.and_then(|name| fields.find(|field| field.name == name));
+            let shown = field.map_or(name.as_str(), AskField::shown);
+            fault(shown, "is sent more than once: send one value".to_owned());
+        }
         if let Some((unknown, _)) = form.iter().find(|(name, _)| !self.knows(name)) {
             let unknown: String = unknown.chars().take(LONGEST_PERSON).collect();
             fault(&unknown, "is not asked".to_owned());
@@ -393,6 +404,30 @@ mod tests {
             faults,
             ["choice", "comment", "Amount", "why", "note", "admin"]
         );
+    }
+
+    #[test]
+    fn a_value_that_is_sent_twice_is_refused_even_if_it_is_the_same() {
+        let rule = rule(json!({ "title": "t", "of": ["a"], "fields": [
+            { "name": "amount", "label": "Amount" }, { "name": "choice" },
+        ] }))
+        .unwrap();
+        for (name, shown) in [
+            ("choice", "choice"),
+            ("comment", "comment"),
+            ("field.amount", "Amount"),
+            ("field.choice", "choice"),
+        ] {
+            let mut form = vec![("choice", "approve"), ("field.choice", "x")];
+            form.extend([("comment", "y"), ("field.amount", "1")]);
+            assert!(answer(&rule, &form).is_ok());
+            form.push((name, "approve"));
+            let fault = AnswerFault {
+                field: shown.to_owned(),
+                message: "is sent more than once: send one value".to_owned(),
+            };
+            assert_eq!(answer(&rule, &form), Err(vec![fault]), "{name}");
+        }
     }
 
     #[test]
