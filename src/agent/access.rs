@@ -52,6 +52,8 @@ pub(super) struct AccessFault {
     pub message: String,
     /// The secret whose text is not what it is used for.
     pub secret: Option<SecretName>,
+    /// A secret has not been read yet, as at each start for some milliseconds.
+    pub is_unread: bool,
 }
 
 impl From<String> for AccessFault {
@@ -59,6 +61,7 @@ impl From<String> for AccessFault {
         Self {
             message,
             secret: None,
+            is_unread: false,
         }
     }
 }
@@ -69,6 +72,7 @@ impl AccessFault {
         Self {
             message: format!("the secret `{name}` {why}"),
             secret: Some(name.clone()),
+            is_unread: false,
         }
     }
 }
@@ -110,7 +114,13 @@ impl AgentAccess {
 
     /// Takes the secrets as they are now.
     pub fn refresh(&self) {
-        self.ready.store(Arc::new(self.credentials().map(Arc::new)));
+        let mut used = self.spec.secrets().into_iter();
+        let is_unread = used.any(|used| self.secrets.is_unread(&used.name));
+        let mut ready = self.credentials().map(Arc::new);
+        if let Err(fault) = &mut ready {
+            fault.is_unread = is_unread;
+        }
+        self.ready.store(Arc::new(ready));
     }
 
     pub async fn ready(&self) -> Result<Arc<Credentials>, String> {

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use tracing::debug;
 
-use super::{capacity::Bulkhead, meters};
+use super::{capacity::Bulkhead, last_stop::LastStop, meters};
 use crate::{
     domain::{
         AdaptedLimit, AdaptiveLimit, AgentName, AgentSpec, Blocked, BreakerState, CallSample,
@@ -152,9 +152,7 @@ pub(super) struct Guard {
     reports: Arc<Reports>,
     start: Instant,
     is_paused: AtomicBool,
-    /// Whether no calls were made for a while, and are made again: most agents need no look at `last_stop`.
-    has_resumed: AtomicBool,
-    last_stop: Mutex<Option<Arc<PastStop>>>,
+    last_stop: LastStop,
     state: Mutex<GuardState>,
 }
 
@@ -505,8 +503,7 @@ impl Guard {
             reports,
             start: Instant::now(),
             is_paused: AtomicBool::new(false),
-            has_resumed: AtomicBool::new(false),
-            last_stop: Mutex::default(),
+            last_stop: LastStop::default(),
             state: Mutex::default(),
         }
     }
@@ -697,16 +694,21 @@ impl Guard {
             state.stop = why.or(state.stop.take());
         } else if let Some(stop) = state.stop.take() {
             let (until, why) = (state.now(), stop.in_words());
-            *self.last_stop.lock() = Some(Arc::new(PastStop { until, why }));
-            self.has_resumed.store(true, Ordering::Release);
+            let at = None;
+            self.last_stop.set(PastStop { until, why, at });
         }
         self.bulkhead.resize(most);
     }
 
-    /// Why no call was made until a moment, if there was such a time since this process knows the agent.
-    pub fn past_stop(&self) -> Option<Arc<PastStop>> {
-        let has_resumed = self.has_resumed.load(Ordering::Acquire);
-        has_resumed.then(|| self.last_stop.lock().clone())?
+    /// This instance could make no request until now, because of a secret.
+    pub fn note_secret_fault(&self, why: String, now: Instant) {
+        self.last_stop.note_secret_fault(why, now);
+    }
+
+    /// Why no call was made until a moment, if there was such a time since this process knows the agent. `now` is the
+    /// store's time at `instant`.
+    pub fn past_stop(&self, now: Timestamp, instant: Instant) -> Option<Arc<PastStop>> {
+        self.last_stop.get(&self.instance, now, instant)
     }
 
     fn show(&self, state: &GuardState) {

@@ -24,6 +24,7 @@ mod guard;
 mod health_check;
 mod http;
 mod http2;
+mod last_stop;
 mod meters;
 mod oauth;
 mod post;

@@ -113,6 +113,15 @@ impl Agent {
         self.wire.access.as_ref()?.fault()
     }
 
+    /// Comes before its secrets are taken again, so that the next claim finds the note.
+    fn note_secret_fault(&self) {
+        if let Some(fault) = self.secret_fault()
+            && !fault.is_unread
+        {
+            self.guard.note_secret_fault(fault.message, Instant::now());
+        }
+    }
+
     /// Its pause and its breakers, as this process knows them.
     pub fn control(&self) -> ControlRecord {
         self.guard.record()
@@ -366,15 +375,22 @@ impl Agents {
         agent.has_secrets().then(|| agent.try_take())?
     }
 
-    /// Why the agent was not called until a moment, if there was such a time.
-    pub fn past_stop(&self, name: &AgentName) -> Option<Arc<PastStop>> {
-        self.registered.load().get(name)?.guard.past_stop()
+    /// Why the agent was not called until a moment, if there was such a time. `now` is the store's time at `instant`.
+    pub fn past_stop(
+        &self,
+        name: &AgentName,
+        now: Timestamp,
+        instant: Instant,
+    ) -> Option<Arc<PastStop>> {
+        let registered = self.registered.load();
+        registered.get(name)?.guard.past_stop(now, instant)
     }
 
     /// A secret is another one: agents that waited for it are called.
     pub fn secrets_changed(&self) {
         for agent in self.list() {
             if let Some(access) = &agent.wire.access {
+                agent.note_secret_fault();
                 access.refresh();
                 self.gate.freed(&agent.name);
             }
@@ -579,6 +595,10 @@ impl Agents {
         spec: &AgentSpec,
         before: Option<&Arc<Agent>>,
     ) -> Agent {
+        if let Some(before) = before {
+            // With another specification it may need no such secret.
+            before.note_secret_fault();
+        }
         let meters = match before {
             Some(before) => Arc::clone(&before.wire.meters),
             None => Arc::new(CallMetrics::new(name.as_str())),

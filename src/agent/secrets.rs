@@ -97,6 +97,12 @@ impl SecretStore {
         Some(known.get(name)?.value.as_ref().err()?.to_string())
     }
 
+    pub(super) fn is_unread(&self, name: &SecretName) -> bool {
+        let known = self.known.load();
+        let known = known.get(name);
+        known.is_some_and(|known| known.value == Err(SecretFault::Unread))
+    }
+
     /// The secrets that are configured and have no value, with the reason.
     pub(super) fn without_value(&self) -> Vec<(SecretName, String)> {
         let known = self.known.load();

@@ -1,5 +1,6 @@
 //! The page behind a link of a person who is asked: it shows the question, and takes the decision. The link is the only
-//! credential. A GET changes nothing, because mail programs open links; the form posts to its own address.
+//! credential. A GET changes nothing, because mail programs open links; the form posts to its own address. The query is not
+//! looked at, because mail programs and trackers append parameters to links.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     App, Problem,
     ask_html::{AskPage, Asked, respond},
-    extract::{FormBody, Query},
+    extract::FormBody,
     problem::ProblemKind,
 };
 use crate::{
@@ -88,10 +89,7 @@ pub struct AskAnswerBody {
         (status = 410, description = "The question is closed", body = String, content_type = "text/html", example = json!("<!doctype html>…")),
     )
 )]
-async fn show(State(app): State<Arc<App>>, query: Query, path: AskPath) -> Response {
-    if let Err(problem) = query.finish() {
-        return failed(&problem);
-    }
+async fn show(State(app): State<Arc<App>>, path: AskPath) -> Response {
     answer(&app, &path).await
 }
 
@@ -114,13 +112,9 @@ async fn show(State(app): State<Arc<App>>, query: Query, path: AskPath) -> Respo
 )]
 async fn decide(
     State(app): State<Arc<App>>,
-    query: Query,
     path: AskPath,
     form: Result<FormBody, Problem>,
 ) -> Response {
-    if let Err(problem) = query.finish() {
-        return failed(&problem);
-    }
     let form = match form {
         Ok(FormBody(form)) => form,
         Err(problem) => return failed(&problem),

@@ -317,8 +317,13 @@ impl LocalScheduler for Local {
         self.agents.lane_rule(agent)
     }
 
-    fn past_stop(&self, agent: &AgentName) -> Option<Arc<PastStop>> {
-        self.agents.past_stop(agent)
+    fn past_stop(
+        &self,
+        agent: &AgentName,
+        now: Timestamp,
+        instant: Instant,
+    ) -> Option<Arc<PastStop>> {
+        self.agents.past_stop(agent, now, instant)
     }
 
     fn lane_freed(&self, agent: &AgentName) {

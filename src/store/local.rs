@@ -88,8 +88,13 @@ pub trait LocalScheduler: Send + Sync + 'static {
     fn lane_rule(&self, _agent: &AgentName) -> Option<Arc<LaneRule>> {
         None
     }
-    /// Why the agent was not called until a moment, if there was such a time.
-    fn past_stop(&self, _agent: &AgentName) -> Option<Arc<PastStop>> {
+    /// Why the agent was not called until a moment, if there was such a time. `now` is the store's time at `instant`.
+    fn past_stop(
+        &self,
+        _agent: &AgentName,
+        _now: Timestamp,
+        _instant: Instant,
+    ) -> Option<Arc<PastStop>> {
         None
     }
     /// A step of the agent has ended, and another of its lane may begin.

@@ -115,7 +115,8 @@ async fn a_person_decides_by_a_link_and_the_task_goes_on_after_a_crash() {
                 assert!(!detail.contains(&link[9..]), "{detail}");
             }
             let query = provost.get(&format!("{link}?choice=approve")).await;
-            page(query, 400, "choice");
+            let shown = page(query, 200, "<form method=\"post\"");
+            assert!(!shown.contains("checked"), "{shown}");
             let json = provost.post(link, &json!({ "choice": "approve" })).await;
             page(json, 415, "form");
             page(
@@ -401,8 +402,17 @@ async fn fields_are_asked_with_their_types_and_what_is_wrong_is_shown_again() {
     assert!(html.contains("value=\"later\" required checked"), "{html}");
     let unknown = "choice=later&field.amount=1&field.role=admin";
     page(decide(api, &link, unknown).await, 422, "is not asked");
+    let twice = "choice=approve&field.amount=1&choice=reject";
+    page(
+        decide(api, &link, twice).await,
+        422,
+        "choice</strong>: is sent more than once",
+    );
+    // As the trackers of mails have it.
+    let tracked = format!("{link}?utm_source=mail&choice=reject");
+    page(api.get(&tracked).await, 200, "Amount &quot;net&quot;");
     let right = "choice=approve&field.amount=99.50&field.why=%3Cbroken%3E";
-    page(decide(api, &link, right).await, 200, "you decided");
+    page(decide(api, &tracked, right).await, 200, "you decided");
     let task = api.settled(&id).await;
     let fields = &step(&task, "approval")["output"]["fields"];
     assert_eq!(*fields, json!({ "amount": 99.50, "why": "<broken>" }));

@@ -110,6 +110,7 @@ mod scale;
 mod schedules;
 mod schemas;
 mod secret_alerts;
+mod secret_waits;
 mod secrets;
 mod settings;
 mod shared;

@@ -129,7 +129,7 @@ fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
 }
 
-fn people(of: &Value) -> Result<Vec<String>, String> {
+pub(crate) fn people(of: &Value) -> Result<Vec<String>, String> {
     let mut people = Vec::new();
     // An expression in a list may give a list.
     let mut left = vec![(of, 0)];
@@ -260,6 +260,17 @@ impl AskRule {
                 "fields",
                 "together they are too long: write less".to_owned(),
             );
+        }
+        let mut names = form.iter().enumerate();
+        let repeated = names.find(|(at, (name, _))| {
+            self.knows(name) && form[..*at].iter().any(|(earlier, _)| earlier == name)
+        });
+        if let Some((_, (name, _))) = repeated {
+            let field = name.strip_prefix("field.");
+            let mut fields = self.fields.iter();
+            let field = field.and_then(|name| fields.find(|field| field.name == name));
+            let shown = field.map_or(name.as_str(), AskField::shown);
+            fault(shown, "is sent more than once: send one value".to_owned());
         }
         if let Some((unknown, _)) = form.iter().find(|(name, _)| !self.knows(name)) {
             let unknown: String = unknown.chars().take(LONGEST_PERSON).collect();
@@ -396,6 +407,30 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_is_sent_twice_is_refused_even_if_it_is_the_same() {
+        let rule = rule(json!({ "title": "t", "of": ["a"], "fields": [
+            { "name": "amount", "label": "Amount" }, { "name": "choice" },
+        ] }))
+        .unwrap();
+        for (name, shown) in [
+            ("choice", "choice"),
+            ("comment", "comment"),
+            ("field.amount", "Amount"),
+            ("field.choice", "choice"),
+        ] {
+            let mut form = vec![("choice", "approve"), ("field.choice", "x")];
+            form.extend([("comment", "y"), ("field.amount", "1")]);
+            assert!(answer(&rule, &form).is_ok());
+            form.push((name, "approve"));
+            let fault = AnswerFault {
+                field: shown.to_owned(),
+                message: "is sent more than once: send one value".to_owned(),
+            };
+            assert_eq!(answer(&rule, &form), Err(vec![fault]), "{name}");
+        }
+    }
+
+    #[test]
     fn a_definition_says_what_is_wrong_with_it_and_where() {
         for (ask, said) in [
             (json!({ "of": ["a"] }), "/0/signal/ask/title: is missing"),
@@ -441,6 +476,18 @@ mod tests {
                 "/0/signal/ask/approvals: must be",
             ),
             (
+                json!({ "title": "{{ input }}", "of": ["a@x", "b@y"], "approvals": 3 }),
+                "/0/signal/ask/approvals: needs 3 different people, and `of` names 2",
+            ),
+            (
+                json!({ "title": "t", "of": ["a@x", "A@X "], "approvals": 2 }),
+                "and `of` names 1",
+            ),
+            (
+                json!({ "title": "t", "of": "a@x", "approvals": 2 }),
+                "and `of` names 1",
+            ),
+            (
                 json!({ "title": "t", "of": ["a"], "fields": [{ "name": "x", "type": "choice" }] }),
                 "/0/signal/ask/fields/0/choices: is missing",
             ),
@@ -455,6 +502,18 @@ mod tests {
         ] {
             let faults = rule(ask.clone()).unwrap_err().join("\n");
             assert!(faults.contains(said), "{ask}: {faults}");
+        }
+    }
+
+    #[test]
+    fn how_many_people_expressions_give_is_known_later() {
+        for of in [
+            json!(["a@x", "b@y"]),
+            json!(["a@x", "{{ input.others }}"]),
+            json!("{{ input.people }}"),
+        ] {
+            let ask = json!({ "title": "t", "of": of, "approvals": 2 });
+            assert_eq!(rule(ask).unwrap().approvals, 2, "{of}");
         }
     }
 

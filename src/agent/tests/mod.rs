@@ -4,6 +4,7 @@ mod answers;
 mod faults;
 mod http2;
 mod known;
+mod missing_secrets;
 mod servers;
 mod undo;
 

@@ -1,10 +1,10 @@
 //! What a step asks of people, where its signal is their decision.
 
 use serde::{Deserialize, Serialize, Serializer};
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
 use crate::{
-    ask::{AskText, LONGEST_TEXT, LONGEST_TITLE, MOST_ASKED},
+    ask::{AskText, LONGEST_TEXT, LONGEST_TITLE, MOST_ASKED, people},
     fields::{FieldFault, Fields, text},
     payload::Payload,
     template::{JsonTemplate, Origin, Reads, Scope},
@@ -68,10 +68,10 @@ fn word<S: Serializer>(kind: &AskFieldKind, serializer: S) -> Result<S::Ok, S::E
 /// As the template is rendered.
 #[derive(Deserialize)]
 struct RenderedAsk {
-    title: serde_json::Value,
+    title: Value,
     #[serde(default)]
-    text: serde_json::Value,
-    of: serde_json::Value,
+    text: Value,
+    of: Value,
 }
 
 impl AskRule {
@@ -121,6 +121,7 @@ pub(super) fn read(
             signal.fault(name, instead);
         }
     }
+    let named = fields.peek("of").and_then(named);
     let template = template(&mut fields, origin, reads);
     let choices = choices(&mut fields);
     let asked = asked_fields(&mut fields);
@@ -128,6 +129,15 @@ pub(super) fn read(
     let approvals = fields
         .integer("approvals", 1..=MOST_ASKED as i64)
         .unwrap_or(1) as u32;
+    if matches!(origin, Origin::Submitted(_))
+        && let Some(people) = named
+        && people < approvals as usize
+    {
+        let message = format!(
+            "needs {approvals} different people, and `of` names {people} (upper and lower case is the same): name more, or need fewer"
+        );
+        fields.fault("approvals", message);
+    }
     if let Err(faults) = fields.finish() {
         signal.extend(faults);
         return None;
@@ -225,6 +235,17 @@ fn check_of(fields: &mut Fields<'_>, value: &RawValue) {
     if items.iter().any(|item| text(item.get()).is_none()) {
         fields.fault("of", "must hold strings only: addresses or names");
     }
+}
+
+/// How many different people `of` names; `None` if that depends on data, or it is wrong.
+fn named(of: &str) -> Option<usize> {
+    let of: Value = serde_json::from_str(of).ok()?;
+    let is_text = |value: &Value| value.as_str().is_some_and(|text| !text.contains("{{"));
+    let is_known = match &of {
+        Value::Array(items) => items.iter().all(is_text),
+        one => is_text(one),
+    };
+    Some(people(&of).ok().filter(|_| is_known)?.len())
 }
 
 fn choices(fields: &mut Fields<'_>) -> Vec<String> {

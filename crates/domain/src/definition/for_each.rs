@@ -83,6 +83,12 @@ pub(super) fn read(
     {
         step.fault("for_each", EXPECTED);
     }
+    if let (Some('"'), Ok(list), Origin::Submitted(_)) = (first, &list, origin)
+        && list.reads().next().is_some()
+        && list.mixes_texts()
+    {
+        step.fault("for_each", ONLY_TEXT);
+    }
     if let Ok(list) = &list {
         let found = list.reads();
         reads.extend(found.map(|(inside, looks)| (format!("{pointer}{inside}"), looks)));
@@ -97,6 +103,8 @@ pub(super) fn read(
 
 const EXPECTED: &str =
     "must be an array, or an expression that gives one, such as \"{{ steps.list.output.items }}\"";
+
+const ONLY_TEXT: &str = "can only give a text: the whole string must be one expression, such as \"{{ steps.list.output.items }}\"";
 
 impl ForEachDraft {
     pub fn finish(self) -> Option<ForEachRule> {

@@ -83,6 +83,14 @@ impl JsonTemplate {
         Ok(out.text)
     }
 
+    /// Whether each of its templates is a text with expressions in it, and none is one expression.
+    pub fn mixes_texts(&self) -> bool {
+        self.0.iter().all(|piece| match piece {
+            JsonPiece::Raw(_) => true,
+            JsonPiece::Value { template, .. } => template.is_text(),
+        })
+    }
+
     /// What each template reads, with its JSON pointer relative to the document.
     pub fn reads(&self) -> impl Iterator<Item = (&str, Reads)> {
         self.0.iter().filter_map(|piece| match piece {

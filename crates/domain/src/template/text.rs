@@ -111,6 +111,11 @@ impl Template {
         }
     }
 
+    /// Whether it can give nothing but a text, because there is more in it than one expression.
+    pub(super) fn is_text(&self) -> bool {
+        !matches!(self.0, TemplateKind::Whole(_))
+    }
+
     /// What all expressions in it look at.
     pub fn reads(&self) -> Reads {
         let mut reads = Reads::default();

@@ -123,7 +123,7 @@ impl ClaimSteps for QueuedClaims<'_> {
         }
         let attempt = match claimed {
             Ok(Some(call)) => {
-                if let Some(stop) = local.past_stop(agent) {
+                if let Some(stop) = local.past_stop(agent, draft.now, draft.instant) {
                     loaded.draft.explain_wait(step, &stop);
                 }
                 draft.lanes.claimed(claim);

@@ -225,11 +225,11 @@ fn what_the_data_gives_is_asked_and_a_fault_in_it_is_an_error() {
             "`ask.of` must give strings",
         ),
         (
-            json!({ "title": "t", "of": ["a\n"], "approvals": 2 }),
+            json!({ "title": "t", "of": "{{ ['a\n'] }}", "approvals": 2 }),
             "`ask.of` gives 1 of the 2 people",
         ),
         (
-            json!({ "title": "t", "of": ["a", "a"], "approvals": 2 }),
+            json!({ "title": "t", "of": ["a", "{{ 'a' }}"], "approvals": 2 }),
             "`ask.of` gives 1 of the 2 people",
         ),
     ] {

@@ -84,6 +84,7 @@ fn a_claim_says_for_what_its_step_stood_in_line() {
     let stop = |until: Timestamp| PastStop {
         until,
         why: "its breaker was open: 503".to_owned(),
+        at: None,
     };
     let early = stop(bench.now);
     bench.later(Span::from_secs(5));
@@ -101,7 +102,20 @@ fn a_claim_says_for_what_its_step_stood_in_line() {
         "its agent was not called until {}: its breaker was open: 503",
         late.until
     );
-    assert_eq!(reason(&bench), Some(expected));
+    assert_eq!(reason(&bench), Some(expected.clone()));
+    let at_one = PastStop {
+        why: "the secret `token` cannot be used: it is empty".to_owned(),
+        at: Some(InstanceId::new("one")),
+        ..late
+    };
+    bench.draft.explain_wait(step, &at_one);
+    let until = at_one.until;
+    let added = format!("; instance one did not call its agent until {until}: the secret");
+    assert!(
+        reason(&bench)
+            .unwrap()
+            .starts_with(&format!("{expected}{added}"))
+    );
 }
 
 #[test]

@@ -338,3 +338,31 @@ fn limits_and_policies_are_checked() {
         refused(only(own), &format!("/steps/0{pointer}"), message);
     }
 }
+
+#[test]
+fn the_list_of_items_is_one_expression_or_an_array() {
+    for list in [
+        json!("{{ input.orders }}"),
+        json!(["x{{ input }}", 2]),
+        json!([]),
+    ] {
+        let steps = only(json!({ "for_each": list }));
+        assert_eq!(faults(&steps), Vec::<String>::new(), "{list}");
+    }
+    let one = "the whole string must be one expression";
+    for list in ["x{{ input }}", "{{ input.a }}{{ input.b }}", " {{ input }}"] {
+        refused(only(json!({ "for_each": list })), "/steps/0/for_each", one);
+        // It may have been accepted before.
+        let limits = Limits {
+            is_stored: true,
+            ..Limits::default()
+        };
+        let steps = Payload::from_value(&only(json!({ "for_each": list })));
+        let stored = parse_steps(&steps, "/steps", &Policies::default(), &limits, &Some2);
+        assert!(stored.is_ok(), "{list}");
+    }
+    for list in [json!("orders"), json!(3), json!({})] {
+        let steps = only(json!({ "for_each": list }));
+        refused(steps, "/steps/0/for_each", "must be an array");
+    }
+}
