@@ -349,3 +349,55 @@ fn a_task_in_error_only_by_its_group_is_not_retried_but_its_items_are() {
         "nothing is in error that could be retried"
     );
 }
+
+/// The group itself is no step that an operator could run again: it goes on when one of its items does.
+#[test]
+fn a_retry_of_a_task_retries_its_failed_items_and_does_not_begin_their_group_again() {
+    let bench = |name: Option<&str>| {
+        let mut bench = bench(json!({ "max_parallel": 3 }));
+        refuse(&mut bench, "all[0]");
+        refuse(&mut bench, "all[1]");
+        bench.process("all[2]");
+        assert_eq!(bench.status("all"), StepStatus::Error);
+        let before = bench.draft.events.len();
+        let retry = Command::Retry {
+            step: name.map(|name| bench.step(name)),
+            body: None,
+            reason: None,
+        };
+        bench.apply(retry).unwrap();
+        let events = bench.draft.events[before..].iter();
+        let said: Vec<_> = events
+            .filter_map(|event| Some((event.kind.to_string(), event.step.as_ref()?.to_string())))
+            .collect();
+        (bench, said)
+    };
+    let (task, said) = bench(None);
+    let retried = said.iter().filter(|(kind, _)| kind == "step.retried");
+    let retried: Vec<_> = retried.map(|(_, step)| step.as_str()).collect();
+    assert_eq!(retried, ["all[0]", "all", "all[1]"]);
+    assert_eq!(task.status("all"), StepStatus::Processing);
+    assert_eq!(task.record("all").attempt, Attempt(1));
+    // As if the group had been named.
+    assert_eq!(said, bench(Some("all")).1);
+}
+
+#[test]
+fn a_skip_of_all_that_failed_skips_items_and_leaves_their_group_its_list() {
+    for step in [None, Some(crate::ids::StepName::new("all"))] {
+        let mut bench = bench(json!({ "max_parallel": 3 }));
+        refuse(&mut bench, "all[0]");
+        refuse(&mut bench, "all[1]");
+        bench.process("all[2]");
+        let skip = Command::SkipFailed {
+            step,
+            output: None,
+            reason: None,
+        };
+        bench.apply(skip).unwrap();
+        assert_eq!(bench.status("all"), StepStatus::Processed);
+        let output = bench.record("all").output().unwrap().as_json();
+        assert_eq!(output, r#"[null,null,{"id":"all[2]"}]"#);
+        assert_eq!(bench.status("last"), StepStatus::Pending);
+    }
+}
