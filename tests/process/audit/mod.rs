@@ -50,6 +50,7 @@ mod rest;
 mod schedules;
 mod story;
 mod tests;
+mod tests_of_kinds;
 
 use std::fmt;
 

@@ -9,12 +9,12 @@ use super::{
 };
 
 /// A moment so many milliseconds after the beginning.
-fn at(millis: i64) -> At {
+pub(super) fn at(millis: i64) -> At {
     At(millis * 1000)
 }
 
 /// `from>to` of a step, or of the task where that has no name.
-fn entry(millis: i64, version: u64, kind: &str, step: &str, moves: &str) -> Entry {
+pub(super) fn entry(millis: i64, version: u64, kind: &str, step: &str, moves: &str) -> Entry {
     let (from, to) = moves.split_once('>').unwrap();
     Entry {
         at: at(millis),
@@ -29,7 +29,7 @@ fn entry(millis: i64, version: u64, kind: &str, step: &str, moves: &str) -> Entr
     }
 }
 
-fn call(millis: i64, kind: Kind, step: &str, found: Found) -> Call {
+pub(super) fn call(millis: i64, kind: Kind, step: &str, found: Found) -> Call {
     let work = format!("t:{}", super::subject(step));
     Call {
         at: at(millis),
@@ -48,7 +48,7 @@ fn call(millis: i64, kind: Kind, step: &str, found: Found) -> Call {
     }
 }
 
-fn effect(millis: i64, step: &str, deed: Deed) -> Effect {
+pub(super) fn effect(millis: i64, step: &str, deed: Deed) -> Effect {
     Effect {
         at: at(millis),
         key: format!("t:{step}"),
@@ -69,7 +69,7 @@ fn delivery(millis: i64, id: &str, kind: &str, step: &str, version: u64) -> Deli
     }
 }
 
-fn planned(name: &str, after: &[&str]) -> PlannedStep {
+pub(super) fn planned(name: &str, after: &[&str]) -> PlannedStep {
     PlannedStep {
         name: name.to_owned(),
         after: after.iter().map(|name| (*name).to_owned()).collect(),
@@ -148,13 +148,13 @@ fn undone() -> Evidence {
     evidence
 }
 
-fn record(evidence: &mut Evidence) -> &mut Record {
+pub(super) fn record(evidence: &mut Evidence) -> &mut Record {
     evidence.records.get_mut("t").unwrap()
 }
 
 /// What the auditor finds once the evidence is changed.
 #[track_caller]
-fn finds(rules: &[Rule], change: impl FnOnce(&mut Evidence)) {
+pub(super) fn finds(rules: &[Rule], change: impl FnOnce(&mut Evidence)) {
     let mut evidence = undone();
     change(&mut evidence);
     let findings = audit(&evidence);
@@ -164,7 +164,7 @@ fn finds(rules: &[Rule], change: impl FnOnce(&mut Evidence)) {
 }
 
 /// As it stood when both steps were done and nothing was undone.
-fn processed(evidence: &mut Evidence) {
+pub(super) fn processed(evidence: &mut Evidence) {
     let record = record(evidence);
     record.history.truncate(7);
     record.history.extend([
