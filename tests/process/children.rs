@@ -176,6 +176,31 @@ async fn a_processed_task_is_undone_later_with_its_child() {
 }
 
 #[tokio::test]
+async fn a_dry_run_warns_of_an_unknown_workflow_also_of_inline_steps() {
+    let provost = Provost::start().await;
+    let task = json!({ "workflow": "ship", "input": "{{ item }}" });
+    let steps = json!([
+        { "name": "one", "task": { "workflow": "ship" } },
+        { "name": "each", "task": task, "for_each": "{{ input.orders }}" },
+    ]);
+    let submission = json!({ "steps": steps, "input": { "orders": null } });
+    let report = provost.post("/v1/tasks?dry_run=true", &submission).await;
+    let report = report.expect(200);
+    let warnings = report["warnings"].as_array().unwrap().iter();
+    let found: Vec<_> = warnings
+        .map(|warning| [&warning["code"], &warning["pointer"]].map(|text| text.as_str().unwrap()))
+        .collect();
+    for expected in [
+        ["unknown_workflow", "/steps/0/task/workflow"],
+        ["unknown_workflow", "/steps/1/task/workflow"],
+        ["cannot_render", "/steps/1/for_each"],
+    ] {
+        assert!(found.contains(&expected), "{found:?}");
+    }
+    assert_eq!(report["steps"][0]["worst_case"], Value::Null);
+}
+
+#[tokio::test]
 async fn the_plan_of_an_undo_says_which_child_can_no_longer_be_undone() {
     for setup in setups().await {
         let remote = service(|_| None).await;
