@@ -20,7 +20,7 @@ pub struct DryRunReportBody {
     #[schema(example = json!(["reserve", "charge", "ship"]))]
     critical_path: Vec<String>,
     /// The duration of the critical path if every attempt but the last runs out of time. The supervisor adds up to
-    /// its interval to each failure.
+    /// its interval to each failure. Steps whose `worst_case` is null count as nothing.
     #[schema(example = "6m21s")]
     worst_case: DurationSchema,
     #[schema(example = "15m")]
@@ -113,9 +113,10 @@ pub struct PlannedStepBody {
     for_each: Option<PlannedItemsBody>,
     /// If it is repeated: `attempts` are those of one iteration.
     repeat: Option<PlannedRepeatBody>,
-    /// Of a wait: how long it takes, or 0ms where that is not known in advance.
-    #[schema(example = "2m7s")]
-    worst_case: DurationSchema,
+    /// Of a wait: how long it takes, or 0ms where that is not known in advance. Null if the step has a task and no
+    /// `complete_within` for it: only that task's workflow may limit it.
+    #[schema(required, example = "2m7s")]
+    worst_case: Option<DurationSchema>,
 }
 
 #[derive(ToSchema)]

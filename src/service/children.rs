@@ -12,8 +12,8 @@ use crate::{
     api::WorkflowCache,
     domain::{
         Actor, Attempt, ChildAction, ChildEnd, ChildReport, ChildWorkflow, Command, Details,
-        InstanceId, MOST_DESCENDANTS, News, Payload, Refusal, SchemaOwner, Span, StepIndex, Task,
-        TaskId, TaskStatus, child_actions, task_output,
+        InstanceId, MOST_DESCENDANTS, News, Payload, SchemaOwner, Span, StepIndex, Task, TaskId,
+        TaskStatus, child_actions, task_output,
     },
     instance::Hold,
     store::{Apply, ChildMark, CommandError, Store, StoreError},
@@ -155,14 +155,9 @@ impl ChildrenLoop {
                     reason: Some(reason),
                 };
                 match (self.apply(child, undo, if_version).await, blocks) {
-                    (
-                        Err(CommandError::Refused {
-                            refusal:
-                                refusal @ (Refusal::PastPivot { .. } | Refusal::UndoExpired { .. }),
-                            ..
-                        }),
-                        Some((undo, attempt)),
-                    ) => {
+                    (Err(CommandError::Refused { refusal, .. }), Some((undo, attempt)))
+                        if refusal.prevents_undo() =>
+                    {
                         let message = format!("its task {child} cannot be undone: {refusal}");
                         self.report(id, undo, attempt, ChildReport::Refused(message))
                             .await

@@ -176,6 +176,77 @@ async fn a_processed_task_is_undone_later_with_its_child() {
 }
 
 #[tokio::test]
+async fn a_dry_run_warns_of_an_unknown_workflow_also_of_inline_steps() {
+    let provost = Provost::start().await;
+    let task = json!({ "workflow": "ship", "input": "{{ item }}" });
+    let steps = json!([
+        { "name": "one", "task": { "workflow": "ship" } },
+        { "name": "each", "task": task, "for_each": "{{ input.orders }}" },
+    ]);
+    let submission = json!({ "steps": steps, "input": { "orders": null } });
+    let report = provost.post("/v1/tasks?dry_run=true", &submission).await;
+    let report = report.expect(200);
+    let warnings = report["warnings"].as_array().unwrap().iter();
+    let found: Vec<_> = warnings
+        .map(|warning| [&warning["code"], &warning["pointer"]].map(|text| text.as_str().unwrap()))
+        .collect();
+    for expected in [
+        ["unknown_workflow", "/steps/0/task/workflow"],
+        ["unknown_workflow", "/steps/1/task/workflow"],
+        ["cannot_render", "/steps/1/for_each"],
+    ] {
+        assert!(found.contains(&expected), "{found:?}");
+    }
+    assert_eq!(report["steps"][0]["worst_case"], Value::Null);
+}
+
+#[tokio::test]
+async fn the_plan_of_an_undo_says_which_child_can_no_longer_be_undone() {
+    for setup in setups().await {
+        let remote = service(|_| None).await;
+        let provost = setup.start().await;
+        let api = provost.api();
+        for (policy, says) in [("undoable_for", "it is too late"), ("pivot", "is a pivot")] {
+            let mut ship = shipping(&remote.url());
+            match policy {
+                "pivot" => ship["steps"][0]["pivot"] = json!(true),
+                _ => ship["undoable_for"] = json!("1s"),
+            }
+            if policy == "pivot" {
+                ship["steps"][0].as_object_mut().unwrap().remove("undo");
+            }
+            register(api, "ship", &ship).await;
+            let task = api.run(&order(&remote.url())).await;
+            let id = task["id"].as_str().unwrap();
+            let ship_undo = async || {
+                let plan = api.get(&format!("/v1/tasks/{id}/undo-plan")).await;
+                let plan = plan.expect(200);
+                assert_eq!(plan["calls"][0]["step"], "ship.undo", "{plan:#}");
+                plan["calls"][0]["task"]["cannot_be_undone"].clone()
+            };
+            // One second after the child was processed.
+            until(true, async || {
+                ship_undo()
+                    .await
+                    .as_str()
+                    .is_some_and(|why| why.contains(says))
+            })
+            .await;
+            let undo = api.command(&format!("/v1/tasks/{id}/undo")).await;
+            undo.expect(200);
+            let task = api.settled(id).await;
+            assert_eq!(task["state"], "error", "{task:#}");
+            let error = step(&task, "ship.undo")["error"]["message"].clone();
+            let planned = ship_undo().await;
+            assert!(
+                error.as_str().unwrap().ends_with(planned.as_str().unwrap()),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_child_that_is_undone_fails_its_step_by_policy() {
     for setup in setups().await {
         let remote = service(|seen| (seen.path == "/pack").then(|| Act::status(400))).await;

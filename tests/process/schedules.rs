@@ -643,12 +643,24 @@ async fn every_fault_of_a_schedule_is_named_when_it_is_put_and_when_it_fires() {
         ),
         (
             json!({ "cron": "0 2 * * *", "workflow": "strict", "workflow_version": 9, "input": { "n": 1 } }),
+            "/workflow_version",
+        ),
+        (
+            json!({ "cron": "0 2 * * *", "workflow": "quarterly", "workflow_version": 9 }),
             "/workflow",
         ),
     ] {
         let refused = provost.put("/v1/schedules/x", &body).await.expect_faults();
         assert_eq!(refused, [pointer], "{body}");
     }
+    let unknown = json!({ "cron": "0 2 * * *", "workflow": "quarterly" });
+    let unknown = provost.put("/v1/schedules/x", &unknown).await;
+    let unknown = unknown.expect_problem(422, "invalid");
+    let message = unknown["errors"][0]["message"].as_str().unwrap();
+    assert!(
+        message.ends_with("register it with PUT /v1/workflows/quarterly"),
+        "{message}"
+    );
     let named = provost.put("/v1/schedules/a%20b", &yearly("strict")).await;
     named.expect_problem(422, "invalid");
     put(&provost, "x", &yearly("strict")).await;

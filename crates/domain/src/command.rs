@@ -320,6 +320,13 @@ pub enum Refusal {
     NotDue { step: StepName, at: Timestamp },
 }
 
+impl Refusal {
+    /// Whether a task that refuses an undo so refuses it for good, although its effects remain.
+    pub fn prevents_undo(&self) -> bool {
+        matches!(self, Self::PastPivot { .. } | Self::UndoExpired { .. })
+    }
+}
+
 /// The most steps that a message names.
 const NAMED: usize = 3;
 

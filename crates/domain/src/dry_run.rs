@@ -37,7 +37,7 @@ pub struct DryRunReport {
     /// The chain of steps that takes longest in the worst case.
     pub critical_path: Vec<StepName>,
     /// The duration of the critical path if every attempt but the last runs out of time. The supervisor adds up to
-    /// its interval to each failure.
+    /// its interval to each failure. Steps whose worst case is not known count as nothing.
     pub worst_case: Span,
     pub complete_within: Option<Span>,
     /// Whether the worst case ends within `complete_within`. True if there is no such limit.
@@ -71,7 +71,8 @@ pub struct PlannedStep {
     /// If it is repeated: attempts are those of one iteration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeat: Option<PlannedRepeat>,
-    pub worst_case: Span,
+    /// `None` if it has a task whose workflow alone may say how long it takes.
+    pub worst_case: Option<Span>,
 }
 
 /// Whether a step runs.
@@ -241,10 +242,10 @@ pub fn dry_run(
             for_each: groups.planned(index),
             repeat: groups.repeated(index),
             worst_case: match runs {
-                Runs::Never => Span::default(),
+                Runs::Never => Some(Span::default()),
                 Runs::Always | Runs::Conditionally => {
                     let one = worst_case(step, input, now, &budget);
-                    groups.worst_case(index, one)
+                    one.map(|one| groups.worst_case(index, one))
                 }
             },
         }
@@ -398,12 +399,11 @@ fn worst_case(
     input: Option<&Payload>,
     now: Option<Timestamp>,
     budget: &Budget,
-) -> Span {
+) -> Option<Span> {
     match &step.work {
-        StepWork::Wait(rule) => return longest_wait(rule, input, now, budget),
-        StepWork::Signal(rule) => return rule.within,
-        // Where its workflow says it, that is not known here.
-        StepWork::Task(rule) => return rule.complete_within.unwrap_or_default(),
+        StepWork::Wait(rule) => return Some(longest_wait(rule, input, now, budget)),
+        StepWork::Signal(rule) => return Some(rule.within),
+        StepWork::Task(rule) => return rule.complete_within,
         StepWork::Call { .. } | StepWork::Group(_) => {}
     }
     let trying = step.complete_within.saturating_mul(attempts(step));
@@ -414,7 +414,7 @@ fn worst_case(
         None => Span::default(),
         Some(Extend { wait, times }) => wait.saturating_mul(*times),
     };
-    trying.saturating_add(resting).saturating_add(extended)
+    Some(trying.saturating_add(resting).saturating_add(extended))
 }
 
 /// As far as it is known in advance. A wait until a time is as long as if it began now.
@@ -443,7 +443,10 @@ fn critical_path(
         let after = &definition.steps[*index].after;
         let held_up = after.iter().map(|at| at.at()).max_by_key(|at| ends[*at].0);
         let start = held_up.map_or(Span::default(), |at| ends[at].0);
-        ends[*index] = (start.saturating_add(planned.worst_case), held_up);
+        ends[*index] = (
+            start.saturating_add(planned.worst_case.unwrap_or_default()),
+            held_up,
+        );
     }
     let last = (0..ends.len()).max_by_key(|index| ends[*index].0);
     let mut path: Vec<_> = std::iter::successors(last, |index| ends[*index].1)

@@ -14,7 +14,7 @@ use crate::{
     fault::Effect,
     hidden::{hide_secrets, without_query},
     history::Actor,
-    ids::{AgentName, StepIndex, StepName},
+    ids::{AgentName, StepIndex, StepName, TaskId},
     payload::Payload,
     step::{StepState, StepStatus},
     task::Task,
@@ -127,6 +127,9 @@ pub enum PlannedCall {
 pub struct PlannedTask {
     /// The last one of the step.
     pub id: Option<uuid::Uuid>,
+    /// Why it can no longer be undone: the undo of the step would be in error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cannot_be_undone: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -230,8 +233,37 @@ const MOST_NAMED: usize = 50;
 /// The longest total of all calls that a plan shows, in bytes.
 const LONGEST_PLAN: usize = 8 << 20;
 
+impl UndoPlan {
+    /// The tasks that would be undone with this one, of which [`Self::look_at_child`] is to be called with the records.
+    pub fn children(&self) -> impl Iterator<Item = TaskId> {
+        let calls = self.calls.iter();
+        calls.filter_map(|planned| match &planned.call {
+            PlannedCall::Task(task) => task.id.map(TaskId),
+            PlannedCall::Request(_) | PlannedCall::CannotRender(_) => None,
+        })
+    }
+
+    /// Says of a child that it cannot be undone, if that is so.
+    pub fn look_at_child(&mut self, child: &Task, now: Timestamp) {
+        let mut draft = Draft::on(child.clone());
+        let undo = Command::Undo { reason: None };
+        let undone = draft.apply(undo, &Actor::submitter(), now);
+        let Err(refusal) = undone.map_err(|refusal| refusal.prevents_undo().then_some(refusal))
+        else {
+            return;
+        };
+        for planned in &mut self.calls {
+            if let PlannedCall::Task(task) = &mut planned.call
+                && task.id == Some(child.id().0)
+            {
+                task.cannot_be_undone = refusal.as_ref().map(ToString::to_string);
+            }
+        }
+    }
+}
+
 /// The plan's ETag is the version of the task that it was made from: everything in the plan follows from that
-/// record.
+/// record, but for what the records of its children say.
 pub fn undo_plan(task: &Task, now: Timestamp) -> UndoPlan {
     let mut plan = UndoPlan {
         possible: false,
@@ -421,7 +453,10 @@ impl Planner<'_> {
         if task.definition(index).has_child() {
             let child = task.step(task.subject(index)).child.as_ref();
             let id = child.map(|child| child.id.0);
-            return PlannedCall::Task(PlannedTask { id });
+            return PlannedCall::Task(PlannedTask {
+                id,
+                cannot_be_undone: None,
+            });
         }
         self.budget.next();
         let message = match call(

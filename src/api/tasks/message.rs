@@ -45,6 +45,7 @@ pub async fn submit_message(
     let source = MessageSource {
         workflow: intake.workflow.clone(),
         reply_to: reply_queue(intake, message)?,
+        ..MessageSource::default()
     };
     let submission = submit::read(app, &body, None, Some(source)).await?;
     // The broker knows who may write to the queue. A name of a token contains no such prefix.

@@ -3,7 +3,7 @@
 
 use serde_json::value::RawValue;
 
-use super::submit::{self, Submission, new_details};
+use super::submit::{self, MessageSource, Submission, new_details};
 use crate::{
     api::{App, Problem, extract::Conditions, problem::ProblemKind, workflows},
     domain::{
@@ -79,7 +79,11 @@ async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
     if let Some(workflow) = &workflow {
         workflows::learn_active(app, workflow).await?;
     }
-    let submission = submit::read(app, body, None, None).await?;
+    let source = MessageSource {
+        is_scheduled: true,
+        ..MessageSource::default()
+    };
+    let submission = submit::read(app, body, None, Some(source)).await?;
     let mut faults = Vec::new();
     for label in [SCHEDULE_LABEL, FIRE_TIME_LABEL] {
         if submission.labels.contains_key(label) {

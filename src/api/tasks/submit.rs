@@ -251,13 +251,15 @@ pub(super) fn new_details(submission: Submission, id: TaskId, conditions: &Condi
     }
 }
 
-/// What a submission has from the queue that it came through.
+/// What a submission has from the queue or the schedule that it comes from.
 #[derive(Default)]
 pub(super) struct MessageSource {
     /// The only workflow that it may submit.
     pub workflow: Option<WorkflowName>,
     /// Where its replies go, unless its body says so.
     pub reply_to: Option<ReplyQueue>,
+    /// It is that of a schedule, which has no inline steps.
+    pub is_scheduled: bool,
 }
 
 /// Parses a submission and reports all its faults at once.
@@ -297,16 +299,35 @@ pub(super) async fn read(
             let version = workflow_version.and_then(|version| u32::try_from(version).ok());
             match workflows::resolve(app, &name, version).await? {
                 Some(known) => {
-                    chosen = Some((Some(known.workflow), known.definition, known.complete_within));
+                    chosen = Some((
+                        Some(known.workflow),
+                        known.definition,
+                        known.complete_within,
+                    ));
                 }
-                None => fields.fault(
-                    "workflow",
-                    match (version, app.workflows.nearest(&name)) {
-                        (None, Some(meant)) => format!("workflow {name:?} does not exist; did you mean {meant:?}?"),
-                        (Some(version), _) => format!("workflow {name:?} has no version {version}; GET /v1/workflows/{name}/versions lists them"),
-                        (None, None) => format!("workflow {name:?} does not exist; register it with PUT /v1/workflows/{name}, or give inline steps"),
-                    },
-                ),
+                None => match version {
+                    Some(version) if workflows::resolve(app, &name, None).await?.is_some() => {
+                        let message = format!(
+                            "workflow {name:?} has no version {version}; GET /v1/workflows/{name}/versions lists them"
+                        );
+                        fields.fault("workflow_version", message);
+                    }
+                    _ => {
+                        let remedy = match app.workflows.nearest(&name) {
+                            Some(meant) => format!("did you mean {meant:?}?"),
+                            None if source.is_scheduled => {
+                                format!("register it with PUT /v1/workflows/{name}")
+                            }
+                            None => format!(
+                                "register it with PUT /v1/workflows/{name}, or give inline steps"
+                            ),
+                        };
+                        fields.fault(
+                            "workflow",
+                            format!("workflow {name:?} does not exist; {remedy}"),
+                        );
+                    }
+                },
             }
         }
         (None, Some(steps)) => {

@@ -20,6 +20,9 @@ use crate::{
     domain::{TaskId, UndoPlan, undo_plan},
 };
 
+/// So many tasks of steps are read for one plan.
+const MOST_CHILDREN: usize = 100;
+
 #[derive(Serialize)]
 struct PlanView {
     task: TaskId,
@@ -126,6 +129,12 @@ pub struct PlannedTaskBody {
     /// The last one of the step; null if none was made.
     #[schema(required, format = Uuid)]
     id: Option<String>,
+    /// Why it can no longer be undone, if that is so: the undo of the step would be in error. It is not in the ETag, and
+    /// only said of the first 100 tasks.
+    #[schema(
+        example = "step ship is a pivot and is processed: the task can only be completed, not undone"
+    )]
+    cannot_be_undone: Option<String>,
 }
 
 #[derive(ToSchema)]
@@ -214,13 +223,19 @@ pub(super) async fn show(
     let permit = app.bulkhead.enter().await?;
     let task = load(&app, id).await?;
     let now = app.store.reader.now().await?;
-    Ok(permit.run(|| {
-        let view = PlanView {
-            task: id,
-            state: task.status().as_str(),
-            fingerprint: format!("\"{}\"", task.version),
-            plan: undo_plan(&task, now),
-        };
-        with_etag(json(StatusCode::OK, &view), &task)
-    }))
+    let mut plan = permit.run(|| undo_plan(&task, now));
+    let children: Vec<_> = plan.children().take(MOST_CHILDREN).collect();
+    for child in children {
+        // One at a time, because each may be large. Of one that cannot be read nothing is known.
+        for child in app.store.reader.tasks_of(&[child]).await?.tasks {
+            plan.look_at_child(&child, now);
+        }
+    }
+    let view = PlanView {
+        task: id,
+        state: task.status().as_str(),
+        fingerprint: format!("\"{}\"", task.version),
+        plan,
+    };
+    Ok(permit.run(|| with_etag(json(StatusCode::OK, &view), &task)))
 }

@@ -130,7 +130,7 @@ fn the_input_tells_whether_a_condition_holds() {
     let report = dry_run(&definition(&steps), &of_task(None, Some(&skipped)), &|_| {
         None
     });
-    assert!(report.steps[0].worst_case == Span::default());
+    assert!(report.steps[0].worst_case == Some(Span::default()));
 }
 
 #[test]
@@ -349,7 +349,11 @@ fn a_wait_takes_the_time_that_is_known_and_is_no_call() {
     assert_eq!(kinds, ["wait", "wait", "wait", "signal"]);
     assert!(report.steps.iter().all(|step| step.agent.is_none()));
     assert_eq!(report.steps[0].attempts, 1);
-    let worst: Vec<_> = report.steps.iter().map(|step| step.worst_case).collect();
+    let worst: Vec<_> = report
+        .steps
+        .iter()
+        .map(|step| step.worst_case.unwrap())
+        .collect();
     let expected = [3600, 7200, 0, 60].map(Span::from_secs);
     assert_eq!(worst, expected);
     let codes: Vec<_> = report.warnings.iter().map(|warning| warning.code).collect();
@@ -413,4 +417,34 @@ fn what_looks_like_an_expression_and_is_sent_as_it_stands_is_worth_a_warning() {
             "/steps/0/request/path",
         ]
     );
+}
+
+#[test]
+fn how_long_a_task_takes_is_known_if_its_step_says_it() {
+    let child = |within: Value| json!([{ "name": "a", "complete_within": within, "task": { "workflow": "ship" } }]);
+    for (within, known) in [
+        (json!("2h"), Some(Span::from_secs(7200))),
+        (Value::Null, None),
+    ] {
+        let report = of(&child(within));
+        assert_eq!(report.steps[0].worst_case, known);
+        assert_eq!(report.worst_case, known.unwrap_or_default());
+    }
+}
+
+#[test]
+fn a_list_that_is_null_for_this_input_has_a_warning() {
+    let steps = json!([{ "name": "a", "agent": "x", "for_each": "{{ input.orders }}" }]);
+    for input in [json!({ "orders": null }), json!({}), json!(null)] {
+        let input = Payload::from_value(&input);
+        let fields = TaskFields {
+            input: Some(&input),
+            ..TaskFields::default()
+        };
+        let report = dry_run(&definition(&steps), &fields, &|_| None);
+        let warnings = report.warnings.iter();
+        let list = warnings.filter(|warning| warning.pointer == "/steps/0/for_each");
+        let codes: Vec<_> = list.map(|warning| warning.code).collect();
+        assert_eq!(codes, [WarningCode::CannotRender], "{input:?}");
+    }
 }

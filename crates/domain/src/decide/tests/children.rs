@@ -99,7 +99,9 @@ impl Family {
             }
             ChildAction::Undo { child, blocks, .. } => {
                 let undone = (self.child(*child)).apply(Command::Undo { reason: None }, &by, now);
-                if let (Err(Refusal::PastPivot { .. }), Some((undo, attempt))) = (undone, blocks) {
+                if let (Err(refusal), Some((undo, attempt))) = (undone, blocks)
+                    && refusal.prevents_undo()
+                {
                     let refused = ChildReport::Refused("it is past its pivot".to_owned());
                     let _ = self.parent.apply(refused.to(*undo, *attempt));
                 }
