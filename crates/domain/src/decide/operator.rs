@@ -303,7 +303,7 @@ impl Draft {
         match running.any(is_held) {
             true => Err(self.refuse_step(
                 group,
-                "its iteration is running: wait for its end, or pause the agent of the step",
+                "an iteration of it is running: wait until that has ended",
             )),
             false => Ok(()),
         }
