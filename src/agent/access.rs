@@ -115,7 +115,7 @@ impl AgentAccess {
     /// Takes the secrets as they are now.
     pub fn refresh(&self) {
         let mut used = self.spec.secrets().into_iter();
-        let is_unread = used.any(|used| self.secrets.is_unread(&used.name));
+        let is_unread = used.any(|used| self.secrets.is_unread(used.name));
         let mut ready = self.credentials().map(Arc::new);
         if let Err(fault) = &mut ready {
             fault.is_unread = is_unread;

@@ -321,7 +321,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether a task that refuses an undo so refuses it for good, although its effects remain.
+    /// Whether a task that refuses an undo so refuses it permanently, although its effects remain.
     pub fn prevents_undo(&self) -> bool {
         matches!(self, Self::PastPivot { .. } | Self::UndoExpired { .. })
     }

@@ -991,3 +991,23 @@ cases:
             .all(|fault| fault.incomplete.is_none())
     );
 }
+
+#[test]
+fn thousands_of_items_may_each_send_the_input() {
+    let items: Vec<_> = (0..1000).map(|n| format!("{n:0>40}")).collect();
+    let workflow = serde_json::json!({
+        "input": { "items": items },
+        "steps": [{ "name": "import", "agent": "shop", "for_each": "{{ input.items }}", "max_parallel": 1000 }],
+    });
+    let case = "
+cases:
+  - name: all
+    services:
+      import: { status: 200 }
+    expect:
+      state: processed
+      steps:
+        import: { attempts: 1000 }
+";
+    passes(&workflow.to_string(), case);
+}

@@ -7,10 +7,11 @@ use std::{
 };
 
 use provost_domain::{
-    Actor, AskAnswer, Attempt, Call, CallOutcome, Claimant, Command, CommandOutput, Definition,
-    Details, Draft, Effect, Event, Expiry, Fault, FaultKind, InstanceId, Payload, Priority,
-    Progress, Purpose, Release, ReplyDigest, RetrySpec, RetryWait, SchemaOwner, Span, StepIndex,
-    StepState, StepWork, Target, Task, TaskId, TaskStatus, Term, Timestamp, template::Budget,
+    Actor, AskAnswer, Attempt, Call, CallBody, CallOutcome, Claimant, Command, CommandOutput,
+    Definition, Details, Draft, Effect, Event, Expiry, Fault, FaultKind, InstanceId, Payload,
+    Priority, Progress, Purpose, Release, ReplyDigest, RetrySpec, RetryWait, SchemaOwner, Span,
+    StepIndex, StepState, StepWork, Target, Task, TaskId, TaskStatus, Term, Timestamp,
+    template::Budget,
 };
 use uuid::Uuid;
 
@@ -557,7 +558,7 @@ impl<'a> World<'a> {
     fn hold(&mut self, bytes: usize) {
         self.held += bytes;
         if self.held > MOST_HELD && self.end.is_none() {
-            let message = "its requests and its history are longer than 64 MiB";
+            let message = "its requests and its history are longer than 64 MiB: use fewer items, or smaller bodies";
             self.end = Some(RehearsalEnd::TooLong(message.to_owned()));
         }
     }
@@ -588,6 +589,12 @@ impl<'a> World<'a> {
         let before = *count;
         *count += 1;
         let mock = self.services.respond(name, before);
+        // The input is held once, however many calls send it.
+        let (body, held) = match &call.body {
+            None => (None, 0),
+            Some(CallBody::Whole(payload)) => (Some(payload.clone()), 0),
+            Some(CallBody::Rendered(json)) => (Payload::parse(json.clone()), 2 * json.len()),
+        };
         let request = SentRequest {
             name,
             count: before + 1,
@@ -600,15 +607,12 @@ impl<'a> World<'a> {
             method: call.method.as_str(),
             path: call.path.clone(),
             headers: call.headers.clone(),
-            body: call
-                .body
-                .as_ref()
-                .and_then(|body| Payload::parse(body.to_string())),
+            body,
             response: mock
                 .as_ref()
                 .map_or_else(|| "nothing".to_owned(), Mock::in_words),
         };
-        self.hold(request.path.len() + call.body.as_ref().map_or(0, |body| 2 * body.len()) + 200);
+        self.hold(request.path.len() + held + 200);
         self.requests.push(request);
         let Some(mock) = mock else {
             self.end = Some(RehearsalEnd::NoResponse(name));
