@@ -321,7 +321,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether a task that refuses an undo so refuses it permanently, although its effects remain.
+    /// Whether a task refuses its undo with this although its effects remain, now and later.
     pub fn prevents_undo(&self) -> bool {
         matches!(self, Self::PastPivot { .. } | Self::UndoExpired { .. })
     }
