@@ -20,7 +20,7 @@ use crate::{
     harness::Api,
 };
 
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(4);
 
 #[derive(Clone, Default)]
 pub struct Schedules(Arc<Mutex<Vec<Scheduled>>>);
@@ -53,7 +53,8 @@ impl Schedules {
     }
 
     /// An operator does something to one of them. `key`: of a trigger, which is repeated until there is an answer.
-    pub async fn command(&self, random: &mut StdRng, apis: &[Api], key: &str, odd: &Odd) {
+    pub async fn command(self, mut random: StdRng, apis: Arc<Vec<Api>>, key: String, odd: Odd) {
+        let random = &mut random;
         let number = random.random_range(0..4);
         let Some(name) = self.0.lock().unwrap().get(number).map(|s| s.name.clone()) else {
             return;
@@ -63,13 +64,14 @@ impl Schedules {
             &["trigger", "trigger", "trigger", "pause", "resume", "resume"],
         );
         let path = format!("/v1/schedules/{name}/{command}");
+        let mut is_unclear = false;
         let until = Instant::now() + STUCK_AFTER;
         while Instant::now() < until {
             let api = &apis[random.random_range(0..apis.len())];
             let call = match command {
                 "resume" => api.command(&path),
                 "pause" => api.post(&path, &json!({ "reason": "chaos" })),
-                _ => api.post(&path, &json!({})).header("idempotency-key", key),
+                _ => api.post(&path, &json!({})).header("idempotency-key", &key),
             };
             match timeout(PATIENCE, call.attempt()).await {
                 Ok(Ok(answer)) if answer.status == 202 && command == "trigger" => {
@@ -77,13 +79,20 @@ impl Schedules {
                     let mut all = self.0.lock().unwrap();
                     return all[number].triggered.push(run);
                 }
-                Ok(Ok(answer)) if [200, 409].contains(&answer.status) => return,
+                Ok(Ok(answer)) if [200, 409].contains(&answer.status) => break,
                 Ok(Ok(answer)) if answer.status != 503 => {
                     return odd.add(format!("{} to {path}: {}", answer.status, answer.body));
                 }
                 _ if command != "trigger" => return,
-                _ => sleep(Duration::from_millis(50)).await,
+                _ => {
+                    is_unclear = true;
+                    sleep(Duration::from_millis(50)).await;
+                }
             }
+        }
+        // One of those without an answer may have been carried out, also later.
+        if is_unclear {
+            self.0.lock().unwrap()[number].unclear += 1;
         }
     }
 
