@@ -365,13 +365,12 @@ impl Closing<'_> {
             }
         }
         // What undoes a step names no child.
-        waiting.iter().all(|(id, live)| {
-            live.iter()
-                .all(|step| match step["blocked_by"]["task"].as_str() {
-                    Some(child) => waiting.contains_key(child),
-                    None => step["blocked_by"]["reason"] == "child" && parents.contains(id),
-                })
-        })
+        let waits = |id: &String, step: &Value| match step["blocked_by"]["task"].as_str() {
+            Some(child) => waiting.contains_key(child),
+            None => step["blocked_by"]["reason"] == "child" && parents.contains(id),
+        };
+        let mut all = waiting.iter();
+        all.all(|(id, live)| live.iter().all(|step| waits(id, step)))
     }
 
     /// Before anybody acts on them: of each task in error an alert is open.

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     audit::{At, Run, Scheduled, items},
-    harness::Api,
+    harness::{Api, until},
 };
 
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -104,18 +104,22 @@ impl Schedules {
             .collect();
         for (number, name) in names.iter().enumerate() {
             let path = format!("/v1/schedules/{name}");
-            api.command(&format!("{path}/resume")).await.expect(200);
+            // It may not have reached the database again.
+            until(200, async || {
+                api.command(&format!("{path}/resume")).await.status
+            })
+            .await;
             self.0.lock().unwrap()[number].to = At::now();
         }
         for (number, name) in names.iter().enumerate() {
             let to = self.0.lock().unwrap()[number].to;
-            let until = Instant::now() + STUCK_AFTER;
-            while Instant::now() < until && !has_fired(&runs(api, name).await, to) {
+            let latest = Instant::now() + STUCK_AFTER;
+            while Instant::now() < latest && !has_fired(&runs(api, name).await, to) {
                 sleep(Duration::from_millis(200)).await;
             }
             let path = format!("/v1/schedules/{name}/pause");
             let discard = json!({ "reason": "it is over", "discard_queued": true });
-            api.post(&path, &discard).await.expect(200);
+            until(200, async || api.post(&path, &discard).await.status).await;
         }
     }
 
