@@ -284,6 +284,8 @@ pub struct Scheduled {
     pub to: At,
     /// The numbers of the runs that operators were told of.
     pub triggered: Vec<u64>,
+    /// Triggers that may have been carried out without an answer.
+    pub unclear: usize,
     pub runs: Vec<Run>,
 }
 

@@ -61,6 +61,8 @@ fn alerts(id: &str, record: &Record, findings: &mut Vec<Finding>) {
         .collect();
     in_error.retain(|step| !groups.contains(step.as_str()));
     let mut found: Vec<_> = record.alerts.iter().collect();
+    // Unless the time of the task is over: then the group is in error by itself, too.
+    found.retain(|step| !groups.contains(step.as_str()));
     found.sort_unstable();
     if let Some(step) = in_error.iter().find(|step| !found.contains(step)) {
         let what = format!("nobody is told of the step {step}");

@@ -106,7 +106,7 @@ fn runs(
             findings.push(Rule::FireMissing.of_all(what));
         }
     }
-    if triggered.len() > schedule.triggered.len() {
+    if triggered.len() > schedule.triggered.len() + schedule.unclear {
         let what = format!("{name} was triggered {confirmed:?}, and has {triggered:?}");
         findings.push(Rule::FiredTwice.of_all(what));
     }

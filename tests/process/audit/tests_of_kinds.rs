@@ -203,6 +203,7 @@ fn scheduled(evidence: &mut Evidence) {
         from: at(500),
         to: at(2500),
         triggered: Vec::new(),
+        unclear: 0,
         runs: vec![run(1, 1000, Some("t")), run(2, 2000, None)],
     });
 }

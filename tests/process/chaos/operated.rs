@@ -346,9 +346,12 @@ impl Closing<'_> {
 
     /// Whether each task that is under way does nothing but wait for one in error.
     async fn are_stuck(&self) -> bool {
+        let mut parents = HashSet::new();
         let mut waiting: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for state in ["pending", "processing", "undoing", "error"] {
-            for id in self.tasks(state).await {
+            for task in items(self.api, &format!("/v1/tasks?state={state}&limit=500")).await {
+                let id = task["id"].as_str().unwrap();
+                parents.extend(task["parent"]["task"].as_str().map(str::to_owned));
                 let steps = items(self.api, &format!("/v1/tasks/{id}/steps?limit=500")).await;
                 let live = steps.into_iter().filter(|step| {
                     let live = step["state"] == "pending" || step["state"] == "processing";
@@ -358,14 +361,16 @@ impl Closing<'_> {
                 if live.is_empty() && state != "error" {
                     return false;
                 }
-                waiting.insert(id, live);
+                waiting.insert(id.to_owned(), live);
             }
         }
-        let mut steps = waiting.values().flatten();
-        steps.all(|step| {
-            let of = step["blocked_by"]["task"].as_str().unwrap_or_default();
-            step["blocked_by"]["reason"] == "child" && waiting.contains_key(of)
-        })
+        // What undoes a step names no child.
+        let waits = |id: &String, step: &Value| match step["blocked_by"]["task"].as_str() {
+            Some(child) => waiting.contains_key(child),
+            None => step["blocked_by"]["reason"] == "child" && parents.contains(id),
+        };
+        let mut all = waiting.iter();
+        all.all(|(id, live)| live.iter().all(|step| waits(id, step)))
     }
 
     /// Before anybody acts on them: of each task in error an alert is open.

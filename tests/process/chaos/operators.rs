@@ -13,6 +13,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::{
     sync::watch,
+    task::JoinSet,
     time::{sleep, timeout},
 };
 
@@ -155,6 +156,7 @@ impl Operator {
         let mut random = StdRng::seed_from_u64(self.seed.rotate_left(17) + self.number);
         let mut statuses: BTreeMap<u16, usize> = BTreeMap::new();
         let (mut clones, mut triggers) = (0, 0);
+        let mut commands = JoinSet::new();
         while !*over.borrow() {
             sleep(Duration::from_millis(random.random_range(2..50))).await;
             let Some(task) = self.tasks.any(&mut random) else {
@@ -165,20 +167,20 @@ impl Operator {
                 self.clone_task(&mut random, &task, clones, &over).await;
                 continue;
             }
-            if self.mix.has_kind(&mut random, 10, 20) {
+            if self.mix.has_kind(&mut random, 12, 40) {
                 triggers += 1;
                 let key = format!("trigger-{}-{triggers}", self.number);
-                let command = self
-                    .schedules
-                    .command(&mut random, &self.apis, &key, &self.odd);
-                command.await;
+                let schedules = self.schedules.clone();
+                let random = StdRng::seed_from_u64(random.random());
+                let (apis, odd) = (Arc::clone(&self.apis), self.odd.clone());
+                commands.spawn(schedules.command(random, apis, key, odd));
                 continue;
             }
-            if self.mix.has_kind(&mut random, 6, 15) {
+            if self.mix.has_kind(&mut random, 10, 40) {
                 self.version(&mut random, &over).await;
                 continue;
             }
-            let asked = match self.mix.has_kind(&mut random, 5, 12) {
+            let asked = match self.mix.has_kind(&mut random, 6, 20) {
                 true => match self.move_tasks(&mut random, &task) {
                     Some(asked) => asked,
                     None => continue,
@@ -202,6 +204,7 @@ impl Operator {
                 self.tasks.has_ended(&task.id);
             }
         }
+        commands.join_all().await;
         statuses
     }
 
@@ -216,6 +219,7 @@ impl Operator {
             let call = self.api(random).post(&path, &body).attempt();
             if let Ok(Ok(answer)) = timeout(PATIENCE, call).await {
                 self.judge(&path, &answer);
+                self.carried_out.fetch_add(1, Ordering::Relaxed);
             }
             return;
         }

@@ -39,7 +39,7 @@ impl People {
 
     async fn work(&self, mut random: StdRng, apis: &[Api], odd: &Odd) {
         loop {
-            sleep(Duration::from_millis(random.random_range(20..200))).await;
+            sleep(Duration::from_millis(random.random_range(100..600))).await;
             let api = &apis[random.random_range(0..apis.len())];
             let list = api.get("/v1/asks?open=true&limit=100").attempt();
             let Ok(Ok(list)) = timeout(PATIENCE, list).await else {
@@ -63,7 +63,7 @@ impl People {
         let method = match random.random_range(0..10) {
             0..2 => Method::GET,
             2 => Method::HEAD,
-            3..5 => Method::POST,
+            3..6 => Method::POST,
             _ => return,
         };
         if method != Method::POST {

@@ -17,10 +17,10 @@ use super::{
 };
 use crate::{
     audit::{At, Run, Scheduled, items},
-    harness::Api,
+    harness::{Api, until},
 };
 
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(4);
 
 #[derive(Clone, Default)]
 pub struct Schedules(Arc<Mutex<Vec<Scheduled>>>);
@@ -53,7 +53,8 @@ impl Schedules {
     }
 
     /// An operator does something to one of them. `key`: of a trigger, which is repeated until there is an answer.
-    pub async fn command(&self, random: &mut StdRng, apis: &[Api], key: &str, odd: &Odd) {
+    pub async fn command(self, mut random: StdRng, apis: Arc<Vec<Api>>, key: String, odd: Odd) {
+        let random = &mut random;
         let number = random.random_range(0..4);
         let Some(name) = self.0.lock().unwrap().get(number).map(|s| s.name.clone()) else {
             return;
@@ -63,13 +64,14 @@ impl Schedules {
             &["trigger", "trigger", "trigger", "pause", "resume", "resume"],
         );
         let path = format!("/v1/schedules/{name}/{command}");
+        let mut is_unclear = false;
         let until = Instant::now() + STUCK_AFTER;
         while Instant::now() < until {
             let api = &apis[random.random_range(0..apis.len())];
             let call = match command {
                 "resume" => api.command(&path),
                 "pause" => api.post(&path, &json!({ "reason": "chaos" })),
-                _ => api.post(&path, &json!({})).header("idempotency-key", key),
+                _ => api.post(&path, &json!({})).header("idempotency-key", &key),
             };
             match timeout(PATIENCE, call.attempt()).await {
                 Ok(Ok(answer)) if answer.status == 202 && command == "trigger" => {
@@ -77,13 +79,20 @@ impl Schedules {
                     let mut all = self.0.lock().unwrap();
                     return all[number].triggered.push(run);
                 }
-                Ok(Ok(answer)) if [200, 409].contains(&answer.status) => return,
+                Ok(Ok(answer)) if [200, 409].contains(&answer.status) => break,
                 Ok(Ok(answer)) if answer.status != 503 => {
                     return odd.add(format!("{} to {path}: {}", answer.status, answer.body));
                 }
                 _ if command != "trigger" => return,
-                _ => sleep(Duration::from_millis(50)).await,
+                _ => {
+                    is_unclear = true;
+                    sleep(Duration::from_millis(50)).await;
+                }
             }
+        }
+        // One of those without an answer may have been carried out, also later.
+        if is_unclear {
+            self.0.lock().unwrap()[number].unclear += 1;
         }
     }
 
@@ -95,18 +104,22 @@ impl Schedules {
             .collect();
         for (number, name) in names.iter().enumerate() {
             let path = format!("/v1/schedules/{name}");
-            api.command(&format!("{path}/resume")).await.expect(200);
+            // It may not have reached the database again.
+            until(200, async || {
+                api.command(&format!("{path}/resume")).await.status
+            })
+            .await;
             self.0.lock().unwrap()[number].to = At::now();
         }
         for (number, name) in names.iter().enumerate() {
             let to = self.0.lock().unwrap()[number].to;
-            let until = Instant::now() + STUCK_AFTER;
-            while Instant::now() < until && !has_fired(&runs(api, name).await, to) {
+            let latest = Instant::now() + STUCK_AFTER;
+            while Instant::now() < latest && !has_fired(&runs(api, name).await, to) {
                 sleep(Duration::from_millis(200)).await;
             }
             let path = format!("/v1/schedules/{name}/pause");
             let discard = json!({ "reason": "it is over", "discard_queued": true });
-            api.post(&path, &discard).await.expect(200);
+            until(200, async || api.post(&path, &discard).await.status).await;
         }
     }
 

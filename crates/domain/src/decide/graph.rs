@@ -41,13 +41,14 @@ impl Draft {
     pub(super) fn open(&mut self, first: StepIndex, by: &Actor, now: Timestamp) {
         let mut candidates = vec![first];
         while let Some(index) = candidates.pop() {
-            if let Some(item) = self.task.definition(index).item {
+            let definition = self.task.definition(index);
+            // What undoes items is opened one by one: nothing limits how many run.
+            if let (Some(item), None) = (definition.item, definition.undoes) {
                 if self.run_items(item.group, by, now) {
                     candidates.extend(self.next_of(item.group).iter());
                 }
                 continue;
             }
-            let definition = self.task.definition(index);
             let after = &definition.after;
             if self.task.step(index).state != StepState::Waiting
                 || !after.iter().all(|step| self.task.step(*step).is_done())

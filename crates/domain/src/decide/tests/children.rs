@@ -250,6 +250,35 @@ fn a_step_begins_without_a_call_and_is_done_when_its_child_is() {
 }
 
 #[test]
+fn the_undo_of_an_item_with_a_task_is_retried() {
+    let mut bench = Bench::new(json!([
+        { "name": "ship", "for_each": [1], "task": { "workflow": "ship" } },
+    ]));
+    let item = bench.step("ship[0]");
+    let done = ChildReport::Ended {
+        child: Some(Child {
+            id: TaskId(Uuid::from_u128(8)),
+            state: TaskStatus::Processed,
+        }),
+        end: ChildEnd::Processed(Payload::null()),
+    };
+    bench.apply(done.to(item, Attempt(1))).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Processed);
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    let undo = bench.step("ship[0].undo");
+    let refused = ChildReport::Refused("it is past its pivot".to_owned());
+    bench.apply(refused.to(undo, Attempt(1))).unwrap();
+    assert_eq!(bench.status("ship[0].undo"), StepStatus::Error);
+    let retry = Command::Retry {
+        step: None,
+        body: None,
+        reason: None,
+    };
+    bench.apply(retry).unwrap();
+    assert_eq!(bench.status("ship[0].undo"), StepStatus::Processing);
+}
+
+#[test]
 fn a_late_or_repeated_report_changes_nothing() {
     let mut family = Family::ordering();
     let ship = family.parent.step("ship");
