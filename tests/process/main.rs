@@ -80,6 +80,7 @@ mod listener;
 mod lists;
 mod logs;
 mod manners;
+mod many_asks;
 mod many_items;
 mod memory;
 mod one_owner;
