@@ -72,6 +72,7 @@ mod input_schemas;
 mod instances;
 mod intake;
 mod item_kinds;
+mod item_matrix;
 mod items;
 mod killed_breakers;
 mod lanes;
