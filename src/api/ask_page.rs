@@ -16,7 +16,7 @@ use super::{
     App, Problem,
     ask_html::{AskPage, Asked, respond},
     extract::FormBody,
-    problem::ProblemKind,
+    problem::{ProblemKind, say_when_to_retry},
 };
 use crate::{
     domain::{Actor, Attempt, Command, StepRef, StepState, Task},
@@ -201,7 +201,9 @@ fn failed(problem: &Problem) -> Response {
         ProblemKind::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         kind => kind.status(),
     };
-    respond(status, &AskPage::Failed(problem.detail()))
+    let mut response = respond(status, &AskPage::Failed(problem.detail()));
+    say_when_to_retry(status, response.headers_mut());
+    response
 }
 
 /// Nothing, if the link is of an earlier attempt.

@@ -193,3 +193,75 @@ impl PeriodicLoop for TaskWatch {
         debug!(%error, "could not load what other instances changed");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::{
+        agent::{AgentSettings, Agents, install_crypto},
+        domain::{Actor, Precondition, WorkflowName},
+        service::loops,
+        store::{
+            ActivationRequest,
+            conformance::harness::{Harness, TestDatabase, postgres, postgres_at},
+        },
+    };
+
+    /// No notification comes: nobody listens.
+    #[tokio::test]
+    async fn a_version_that_another_instance_activated_is_used_after_the_next_look() {
+        install_crypto();
+        let other = Harness::new(postgres().await).await;
+        let TestDatabase::Postgres(url) = &other.database else {
+            unreachable!()
+        };
+        let here = Harness::new(postgres_at(url.clone()).await).await;
+        let name = WorkflowName::new("order");
+        for step in ["a", "b"] {
+            let body = format!(r#"{{"steps":[{{"name":"{step}","agent":"x"}}]}}"#);
+            let condition = Precondition::default();
+            let by = Actor::submitter();
+            let put = other
+                .store
+                .put_workflow(name.clone(), body, condition, None, by);
+            put.await.unwrap();
+        }
+        let workflows = Arc::new(WorkflowCache::default());
+        let active = async || {
+            let active = workflows.resolve(&here.store, &here.store.reader, &name, None);
+            active.await.unwrap().unwrap().workflow.version
+        };
+        assert_eq!(active().await, 2);
+        let request = ActivationRequest {
+            name: name.clone(),
+            version: 1,
+            by: Actor::operator("another"),
+            reason: None,
+            condition: Precondition::default(),
+        };
+        other.store.activate_workflow(request).await.unwrap();
+        assert_eq!(active().await, 2, "nothing has said that it changed");
+        let agents = Arc::new(Agents::new(AgentSettings::default()));
+        let watch = RegistrationWatch {
+            store: here.store.clone(),
+            registered: Arc::new(Registered::new(agents, BTreeMap::new())),
+            workflows: workflows.clone(),
+            interval: Duration::from_millis(10),
+            notified: Arc::default(),
+        };
+        let stop = CancellationToken::new();
+        let used = async {
+            while active().await != 1 {
+                tokio::task::yield_now().await;
+            }
+            stop.cancel();
+        };
+        let both = async { tokio::join!(loops::run(watch, stop.clone()), used) };
+        let in_time = tokio::time::timeout(Duration::from_secs(60), both).await;
+        assert!(in_time.is_ok(), "it never used the version");
+    }
+}

@@ -1,9 +1,11 @@
 //! The questions that are open: saved and deleted with the changes that open and close them, and listed.
 
+use std::ops::Range;
+
 use super::{
     Batch, Reader, StoreError, Transaction,
     rows::{Columns, Row, json},
-    statement::Statement,
+    statement::{BindValue, Statement},
 };
 use crate::domain::{
     AskChange, OpenAsk, SavedReplies, StepIndex, StepName, StepRef, Task, Timestamp,
@@ -84,24 +86,55 @@ impl Transaction<'_> {
     }
 }
 
+/// With ranges in place of `=`, and in the order of the whole index: so PostgreSQL cannot follow the primary key through
+/// the questions of others, whatever it believes of this person or this workflow.
+fn page(query: &AskQuery) -> Statement {
+    let mut columns = Vec::new();
+    let mut values: Vec<BindValue> = Vec::new();
+    for (column, value) in [("person", &query.person), ("workflow", &query.workflow)] {
+        if let Some(value) = value {
+            columns.push(column);
+            values.push(value.as_str().into());
+        }
+    }
+    let count = columns.len();
+    let row = |parts: &[String]| format!("({})", parts.join(", "));
+    let parameters =
+        |range: Range<usize>| range.map(|at| format!("${}", at + 1)).collect::<Vec<_>>();
+    let mut columns: Vec<String> = columns.into_iter().map(str::to_owned).collect();
+    let mut conditions = Vec::new();
+    if query.person.is_none() {
+        // As the indexes say it.
+        conditions.push("place = 0".to_owned());
+    }
+    let given = row(&parameters(0..count));
+    if count > 0 {
+        conditions.push(format!("{} >= {given}", row(&columns)));
+    }
+    let of_all = row(&columns);
+    columns.extend(["task_id", "idx"].map(str::to_owned));
+    if let Some(before) = query.before {
+        values.extend([before.task.0.into(), before.step.into()]);
+        let upto = row(&parameters(0..count + 2));
+        conditions.push(format!("{} < {upto}", row(&columns)));
+    } else if count > 0 {
+        conditions.push(format!("{of_all} <= {given}"));
+    }
+    let order: Vec<_> = columns
+        .iter()
+        .map(|column| format!("{column} DESC"))
+        .collect();
+    let (conditions, order) = (conditions.join(" AND "), order.join(", "));
+    let mut statement = Statement::new(format!("{LISTED}{conditions} ORDER BY {order}"));
+    statement.values = values;
+    statement.push(" LIMIT ?", query.limit);
+    statement.sql.push_str(OF_LISTED);
+    statement
+}
+
 impl Reader {
     pub async fn open_asks(&self, query: &AskQuery) -> Result<Vec<ListedAsk>, StoreError> {
-        let mut statement = Statement::new(LISTED);
-        match &query.person {
-            Some(person) => statement.push("person = ?", person.as_str()),
-            // As the indexes say it.
-            None => statement.sql.push_str("place = 0"),
-        }
-        if let Some(workflow) = &query.workflow {
-            statement.push(" AND workflow = ?", workflow.as_str());
-        }
-        if let Some(before) = query.before {
-            statement.push(" AND (task_id, idx) < (?", before.task.0);
-            statement.push(", ?)", before.step);
-        }
-        statement.push(" ORDER BY task_id DESC, idx DESC LIMIT ?", query.limit);
-        statement.sql.push_str(OF_LISTED);
-        let found = self.fetch_along_indexes(statement).await?;
+        let found = self.fetch_along_indexes(page(query)).await?;
         found.iter().map(listed).collect()
     }
 }
@@ -119,4 +152,56 @@ fn listed(row: &Row) -> Result<ListedAsk, StoreError> {
         until: row.get("complete_by")?,
         ask: saved.and_then(|saved| saved.ask),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::*;
+    use crate::domain::TaskId;
+
+    #[test]
+    fn a_page_of_open_questions_is_read_along_an_index_and_no_further() {
+        let database = Connection::open_in_memory().unwrap();
+        for migration in crate::store::migrations::sqlite() {
+            database.execute_batch(migration.sql.as_str()).unwrap();
+        }
+        let first = StepRef {
+            task: TaskId(uuid::Uuid::from_u128(1)),
+            step: StepIndex(0),
+        };
+        for (person, workflow, index) in [
+            (None, None, "open_asks_listed"),
+            (None, Some("order"), "open_asks_of_workflow"),
+            (Some("ann@x"), None, "open_asks_of_person"),
+            (
+                Some("ann@x"),
+                Some("order"),
+                "open_asks_of_person_by_workflow",
+            ),
+        ] {
+            for before in [None, Some(first)] {
+                let query = AskQuery {
+                    person: person.map(str::to_owned),
+                    workflow: workflow.map(str::to_owned),
+                    before,
+                    limit: 10,
+                };
+                let explain = format!("EXPLAIN QUERY PLAN {}", page(&query).sql);
+                let mut explain = database.prepare(&explain).unwrap();
+                // Parameters that are not bound are null.
+                let lines = explain.raw_query().mapped(|line| line.get("detail"));
+                let lines: Vec<String> = lines.map(Result::unwrap).collect();
+                let along = |line: &&String| line.contains(&format!(" INDEX {index}"));
+                assert_eq!(lines.iter().filter(along).count(), 1, "{lines:#?}");
+                // What is sorted is the page.
+                let sorted = lines.iter().position(|line| line.contains("TEMP B-TREE"));
+                assert!(sorted.is_none_or(|at| at + 1 == lines.len()), "{lines:#?}");
+                let others = ["SCAN steps", "SCAN tasks"];
+                let scans = |line: &String| others.iter().any(|scan| line.starts_with(scan));
+                assert!(!lines.iter().any(scans), "{lines:#?}");
+            }
+        }
+    }
 }

@@ -91,7 +91,7 @@ fn handle_until(provost: &Provost, url: Option<&str>, time: &str, millis: i64) {
 }
 
 /// The fire times of its tasks: each once, and none of those between them is missing.
-async fn each_second_once(api: &Api, name: &str) -> usize {
+pub async fn each_second_once(api: &Api, name: &str) -> usize {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for task in tasks(api, name).await {
         let label = task["labels"]["fire_time"].as_str().unwrap().to_owned();

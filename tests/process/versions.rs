@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Provost, Remote, new_database, setups};
+use crate::harness::{Api, Provost, Remote, new_database, setups, sql, until};
 
 async fn put(api: &Api, remote: &Remote, path: &str, query: &str) -> Value {
     let steps = json!({ "steps": [
@@ -258,4 +258,25 @@ async fn an_instance_that_is_not_notified_uses_it_within_seconds() {
     for _ in 0..20 {
         assert_eq!(used(&b).await, 1);
     }
+}
+
+/// Saved by another instance whose notification never came, because the connection for notifications was lost as well.
+#[tokio::test]
+async fn an_instance_that_missed_the_notification_uses_it_once_it_listens_again() {
+    let remote = Remote::quick().await;
+    let url = new_database().await;
+    let provost = Provost::setup().database_url(&url).start().await;
+    put(&provost, &remote, "/1", "").await;
+    put(&provost, &remote, "/2", "").await;
+    assert_eq!(used(&provost).await, 2);
+    sql(
+        &url,
+        "INSERT INTO workflow_activations (name, number, version, from_version, at, activated_by)
+         SELECT 'order', coalesce(max(number), 0) + 1, 1, 2, 1, 'operator:another' FROM workflow_activations",
+    );
+    assert_eq!(used(&provost).await, 2, "nothing has said that it changed");
+    let listening = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+         WHERE datname = current_database() AND query ILIKE 'LISTEN%'";
+    assert_eq!(sql(&url, listening).trim(), "1");
+    until(json!(1), || used(&provost)).await;
 }

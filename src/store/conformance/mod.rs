@@ -4,6 +4,7 @@
 mod agent_checks;
 mod agent_controls;
 mod alert_causes;
+mod asks;
 #[path = "../../../tests/cluster/mod.rs"]
 pub mod cluster;
 mod cut_off;
@@ -45,6 +46,8 @@ macro_rules! suite {
 }
 
 suite!([sqlite postgres] {
+    asks::open_questions_are_listed_by_person_and_by_workflow_in_pages,
+    asks::a_question_is_listed_until_it_is_closed_however_that_happens,
     agent_checks::the_last_check_is_kept_as_long_as_its_agent,
     schedules::of_two_that_look_at_a_schedule_one_decides,
     schedules::schedules_are_due_until_they_are_looked_at_and_listed_by_name,

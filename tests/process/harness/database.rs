@@ -81,6 +81,11 @@ impl Database {
         self.rows(ends, |row| row.get("until"))
     }
 
+    pub fn columns(&self, table: &str) -> Vec<String> {
+        let sql = format!("SELECT name FROM pragma_table_info('{table}')");
+        self.rows(&sql, |row| row.get("name"))
+    }
+
     /// How SQLite would run a statement.
     pub fn plan(&self, sql: &str) -> String {
         let lines: Vec<String> = self.rows(sql, |row| row.get("detail"));

@@ -6,6 +6,7 @@ use std::{
     ops::Deref,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
+    time::Duration,
 };
 
 use serde_json::Value;
@@ -344,6 +345,19 @@ impl Provost {
             .find_map(|line| line.strip_prefix("VmHWM:"))?;
         let kib: u64 = peak.trim().trim_end_matches(" kB").parse().ok()?;
         Some(kib * 1024)
+    }
+
+    /// How long it has kept processors busy since it was started last. Where the system says it.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        let id = self.process.child.id().expect("it runs");
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        // After the name of the program, which may have spaces.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let ticks = fields.split_whitespace().skip(11).take(2);
+        let ticks = ticks.map(|ticks| ticks.parse::<u64>().ok());
+        let ticks: u64 = ticks.sum::<Option<u64>>()?;
+        // Linux counts a hundred a second.
+        Some(Duration::from_millis(ticks * 10))
     }
 
     /// Whether it has ended by itself.
