@@ -14,7 +14,7 @@ use crate::{
     matching::exact_difference,
     mock::Mock,
     rehearsal::{Beginning, OutsideEvent, OutsideResult, Rehearsal, RehearsalEnd, Services},
-    schedule::{ScheduleCase, watch},
+    schedule::{ScheduleCase, rehearse_schedule},
     workflow::WorkflowFile,
     world::rehearse,
 };
@@ -171,7 +171,7 @@ fn run_schedule(
     used_shared: &mut UsedMocks,
 ) -> CaseResult {
     let mut services = CaseServices::new(case, &file.services, used_shared);
-    let seen = watch(case, schedule, workflow, &mut services);
+    let seen = rehearse_schedule(case, schedule, workflow, &mut services);
     let used_own = services.used_own;
     let mut failures = Vec::new();
     let mut warnings = unused(&workflow.names, &case.services, &used_own);

@@ -109,13 +109,13 @@ fn spans(fields: &mut Fields<'_>, name: &str) -> Vec<(Span, Span)> {
 }
 
 /// Runs a case with a schedule.
-pub fn watch(
+pub fn rehearse_schedule(
     case: &TestCase,
     schedule: &ScheduleCase,
     workflow: &WorkflowFile,
     services: &mut dyn Services,
 ) -> SeenSchedule {
-    let mut watch = Watch {
+    let mut rehearsal = ScheduleRehearsal {
         case,
         schedule,
         workflow,
@@ -126,10 +126,10 @@ pub fn watch(
         commands: 0,
         too_long: None,
     };
-    watch.run();
+    rehearsal.run();
     SeenSchedule {
-        runs: watch.runs.into_values().collect(),
-        too_long: watch.too_long,
+        runs: rehearsal.runs.into_values().collect(),
+        too_long: rehearsal.too_long,
     }
 }
 
@@ -142,7 +142,7 @@ struct RunTask {
     is_cancelled: bool,
 }
 
-struct Watch<'a> {
+struct ScheduleRehearsal<'a> {
     case: &'a TestCase,
     schedule: &'a ScheduleCase,
     workflow: &'a WorkflowFile,
@@ -155,7 +155,7 @@ struct Watch<'a> {
     too_long: Option<String>,
 }
 
-impl Watch<'_> {
+impl ScheduleRehearsal<'_> {
     fn run(&mut self) {
         let end = self.case.starts_at + self.schedule.lasts;
         let mut now = self.case.starts_at;
