@@ -199,7 +199,7 @@ async fn a_condition_that_is_never_true_ends_in_error_and_an_operator_decides() 
         assert_eq!(task["error"]["kind"], "exhausted");
         assert_eq!(
             task["error"]["message"],
-            "it was repeated 3 times, and `until` was not true"
+            "`until` was not true after 3 iterations: retry the step for as many more, or skip or resolve it"
         );
         until(json!(1), async || {
             json!(alerts(&provost, "open").await.len())

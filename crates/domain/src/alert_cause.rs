@@ -61,12 +61,19 @@ impl AlertCause {
         }
     }
 
-    /// Of steps that call no service: those of one name in one workflow.
-    pub fn of_uncalled(workflow: Option<&WorkflowName>, step: &StepName, fault: &Fault) -> Self {
-        let reason = match fault.kind {
-            FaultKind::Deadline => "the task was late",
-            FaultKind::Exhausted => "no signal came in time",
-            _ => "no result",
+    /// Of steps that call no service, or that are groups: those of one name in one workflow.
+    pub fn of_uncalled(
+        workflow: Option<&WorkflowName>,
+        step: &StepName,
+        is_repeated: bool,
+        fault: &Fault,
+    ) -> Self {
+        let reason = match (fault.kind, is_repeated) {
+            (FaultKind::Deadline, _) => "the task was late",
+            (FaultKind::Exhausted, true) => "`until` was not true after all iterations",
+            (FaultKind::Exhausted, false) => "no signal came in time",
+            (_, true) => "cannot be repeated",
+            (_, false) => "no result",
         };
         let of = match workflow {
             Some(workflow) => format!("workflow {}", shortened(workflow.as_str())),
@@ -169,13 +176,19 @@ mod tests {
         };
         let cause = |workflow: Option<&str>, step, kind| {
             let workflow = workflow.map(WorkflowName::new);
-            AlertCause::of_uncalled(workflow.as_ref(), &StepName::new(step), &fault(kind))
+            AlertCause::of_uncalled(workflow.as_ref(), &StepName::new(step), false, &fault(kind))
         };
         let order = cause(Some("order"), "approval", FaultKind::Exhausted);
         assert_eq!(order.agent, None);
         assert_eq!(
             order.text,
             "workflow order, step approval: no signal came in time"
+        );
+        let exhausted = fault(FaultKind::Exhausted);
+        let repeated = AlertCause::of_uncalled(None, &StepName::new("poll"), true, &exhausted);
+        assert_eq!(
+            repeated.text,
+            "inline steps, step poll: `until` was not true after all iterations"
         );
         for other in [
             cause(None, "approval", FaultKind::Exhausted),

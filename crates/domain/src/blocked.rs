@@ -226,6 +226,17 @@ impl Task {
                             at_most: group.at_most().unwrap_or_default(),
                         });
                     }
+                    // One iteration runs: what keeps it from its end keeps the group.
+                    if group.at_most().is_some()
+                        && let Some(at) = group.items.iter().rev().find(|at| {
+                            let status = self.steps[*at].status();
+                            matches!(status, StepStatus::Pending | StepStatus::Processing)
+                        })
+                        // There are at most as many steps as an index can count.
+                        && let Some(blocked) = self.blocked_by(StepIndex(at as u16), now)
+                    {
+                        return Some(blocked);
+                    }
                     let counts = self.steps.counts_of(&group.items);
                     return Some(Blocked::Items {
                         waiting: counts.count(StepStatus::Waiting),

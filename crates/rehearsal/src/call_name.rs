@@ -76,6 +76,11 @@ impl CallName {
             if let Some(name) = text.strip_suffix(".undo") {
                 return format!("write `undo {name}`");
             }
+            if let Some((name, _)) = text.split_once('[')
+                && definition.find(name).is_some()
+            {
+                return format!("write `{name}`, which stands for all its items or iterations");
+            }
             let names = definition.steps.iter().map(|step| step.name.as_str());
             match nearest(text, names) {
                 Some(meant) => {

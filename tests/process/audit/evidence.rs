@@ -216,6 +216,8 @@ impl PlannedAsk {
 pub struct PlannedItems {
     pub count: usize,
     pub at_once: usize,
+    /// Of a step that is repeated: how many iterations make it done. `count` is more than there can be then.
+    pub iterations: Option<usize>,
 }
 
 /// What was asked for, of a task.
@@ -408,6 +410,9 @@ pub struct Evidence {
     pub decisions: Vec<Decision>,
 }
 
+/// With all that operators grant when they are used up.
+const MOST_ITERATIONS: usize = 16;
+
 /// One attempt of a step by its history.
 #[derive(Clone, Debug, Default)]
 pub struct Attempt {
@@ -419,25 +424,44 @@ pub struct Attempt {
 impl PlannedStep {
     /// The step, or the group and its items.
     fn with_items(self, definition: &Value) -> Vec<Self> {
-        let Some(list) = definition["for_each"].as_array() else {
-            return vec![self];
+        let items = match &definition["for_each"] {
+            Value::Array(list) => PlannedItems {
+                count: list.len(),
+                at_once: definition["max_parallel"].as_u64().unwrap() as usize,
+                iterations: None,
+            },
+            _ => match definition["repeat"]["until"].as_str() {
+                Some(until) => PlannedItems {
+                    count: MOST_ITERATIONS,
+                    at_once: 1,
+                    iterations: until
+                        .strip_prefix("index >= ")
+                        .and_then(|last| last.parse::<usize>().ok())
+                        .map(|last| last + 1),
+                },
+                None => return vec![self],
+            },
         };
         let group = Self {
             name: self.name.clone(),
             uncalled: true,
             after: self.after.clone(),
-            items: Some(PlannedItems {
-                count: list.len(),
-                at_once: definition["max_parallel"].as_u64().unwrap() as usize,
-            }),
+            items: Some(items),
             ..Self::default()
         };
-        let item = |at| Self {
-            name: format!("{}[{at}]", self.name),
-            of: Some(self.name.clone()),
-            ..self.clone()
+        let name = |at: usize| format!("{}[{at}]", self.name);
+        let item = |at: usize| {
+            let mut after = self.after.clone();
+            // Each iteration follows the one before it.
+            after.extend((items.iterations.is_some() && at > 0).then(|| name(at - 1)));
+            Self {
+                name: name(at),
+                of: Some(self.name.clone()),
+                after,
+                ..self.clone()
+            }
         };
-        let items = (0..list.len()).map(item);
+        let items = (0..items.count).map(item);
         std::iter::once(group).chain(items).collect()
     }
 }
@@ -547,8 +571,10 @@ impl Record {
     /// When an operator, or a policy, first said that the step is to be passed over or was done by hand.
     pub fn set_aside(&self, step: &str) -> Option<At> {
         let mut said = self.of_step(step).filter(|entry| {
+            let by_operator = entry.by.starts_with("operator:");
+            let by_policy = entry.reason.starts_with("its policy is skip");
             entry.kind == "step.resolved"
-                || entry.kind == "step.skipped" && entry.by.starts_with("operator:")
+                || entry.kind == "step.skipped" && (by_operator || by_policy)
         });
         said.next().map(|entry| entry.at)
     }

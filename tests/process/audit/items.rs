@@ -23,7 +23,7 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
         for group in &task.plan.steps {
             let Some(planned) = group.items else { continue };
             let items = items(task, &group.name);
-            agree(task, record, group, &items, findings);
+            agree(task, record, (group, planned), &items, findings);
             at_once(task, record, (&group.name, planned), &items, findings);
             let calls = calls.get(task.id.as_str());
             let calls = calls.map_or(&[][..], Vec::as_slice);
@@ -38,11 +38,12 @@ fn items<'a>(task: &'a Accepted, group: &str) -> Vec<&'a str> {
     items.map(|item| item.name.as_str()).collect()
 }
 
-/// There are as many items as the list has, and whenever the group is done, each of them is.
+/// There are as many items as the list has, and whenever the group is done, each of them is. A step that is repeated is
+/// done once its condition is true, unless an operator says so.
 fn agree(
     task: &Accepted,
     record: &Record,
-    group: &PlannedStep,
+    (group, planned): (&PlannedStep, PlannedItems),
     items: &[&str],
     findings: &mut Vec<Finding>,
 ) {
@@ -61,9 +62,17 @@ fn agree(
             continue;
         }
         let state = |item: &&&str| states.get(**item).copied().unwrap_or("waiting");
-        let open = items
-            .iter()
-            .find(|item| !["processed", "skipped"].contains(&state(item)));
+        let mut done = vec!["processed", "skipped"];
+        if let Some(iterations) = planned.iterations {
+            // Those that were not needed.
+            done.push("waiting");
+            let ended = items.iter().filter(|item| state(item) != "waiting").count();
+            if ended < iterations && !entry.by.starts_with("operator") {
+                let what = format!("only {ended} iterations have ended: {entry:?}");
+                findings.push(Rule::ItemsDisagree.of(&task.id, what));
+            }
+        }
+        let open = items.iter().find(|item| !done.contains(&state(item)));
         if let Some(item) = open {
             let what = format!("{item} is {}: {entry:?}", state(&item));
             findings.push(Rule::ItemsDisagree.of(&task.id, what));
@@ -72,10 +81,15 @@ fn agree(
     let prefix = format!("{}[", group.name);
     let recorded = record.steps.keys();
     let recorded = recorded.filter(|step| step.starts_with(&prefix) && step.ends_with(']'));
-    let (recorded, expected) = (recorded.count(), if has_begun { items.len() } else { 0 });
-    if recorded != expected {
+    let expected = match (has_begun, planned.iterations) {
+        (false, _) => 0..=0,
+        (true, None) => items.len()..=items.len(),
+        (true, Some(_)) => 1..=items.len(),
+    };
+    let recorded = recorded.count();
+    if !expected.contains(&recorded) {
         let name = &group.name;
-        let what = format!("{name} has {recorded} items on record, and its list has {expected}");
+        let what = format!("{name} has {recorded} items on record, and its list has {expected:?}");
         findings.push(Rule::ItemsDisagree.of(&task.id, what));
     }
 }

@@ -15,7 +15,8 @@
 //! - a reply that the broker has confirmed is taken soon, or once whatever is wrong is over; nothing is left in its
 //!   queues;
 //! - what a worker fetched was claimed for it and given to no other, and it keeps it through every crash;
-//! - the items of a list are all there, run so many at once as may, and end before their group does;
+//! - the items of a list are all there, run so many at once as may, and end before their group does; iterations run and are
+//!   undone one after the other, until their condition is true;
 //! - a step with a task has one child for each attempt, which was made with the note of it, and ends as the child does;
 //! - a child is undone before what its step followed, and cancelled with its parent;
 //! - a task that has moved to another version goes on by that one, and nothing is done twice for it;

@@ -21,6 +21,7 @@ fn listed(evidence: &mut Evidence) {
         items: Some(PlannedItems {
             count: 2,
             at_once: 1,
+            iterations: None,
         }),
         ..planned("all", &[])
     };

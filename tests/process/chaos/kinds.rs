@@ -26,6 +26,23 @@ pub fn for_each(random: &mut StdRng, step: &mut Value, undoable: bool) {
     }
 }
 
+/// Has the step done again, once to three times in all.
+pub fn repeat(random: &mut StdRng, step: &mut Value) {
+    let times = random.random_range(1..=3);
+    step["repeat"] = json!({
+        "until": format!("index >= {}", times - 1),
+        "at_most": random.random_range(2..=4),
+        "every": one_of(random, &["0s", "0s", "300ms"]),
+        "on_exhausted": one_of(random, &["error", "skip"]),
+    });
+    if step["request"]["body"].is_object() {
+        step["request"]["body"]["item"] = json!("{{ index }}");
+    }
+    if step["task"].is_object() {
+        step["task"]["key"] = json!("{{ task.key }}.{{ index }}");
+    }
+}
+
 /// A step that has a task of one of these workflows.
 pub fn child(random: &mut StdRng, name: &str, after: &[&str], parts: &[String]) -> Value {
     json!({
@@ -43,7 +60,13 @@ pub fn child(random: &mut StdRng, name: &str, after: &[&str], parts: &[String]) 
 /// A task can move as long as it knows no list, and whatever has begun stays as it is.
 pub fn movable(mut workflow: Value) -> Value {
     for step in workflow["steps"].as_array_mut().unwrap() {
-        for field in ["pivot", "for_each", "max_parallel", "on_item_error"] {
+        for field in [
+            "pivot",
+            "for_each",
+            "max_parallel",
+            "on_item_error",
+            "repeat",
+        ] {
             step.as_object_mut().unwrap().remove(field);
         }
         if step["request"]["body"].is_object() {

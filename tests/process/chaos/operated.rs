@@ -524,14 +524,19 @@ fn summarise(evidence: &Evidence, mix: Mix) {
         ledger.queued_replies.len()
     );
     let plans = evidence.accepted.iter().map(|task| &task.plan.steps);
-    let items = plans.flatten().filter(|step| step.of.is_some()).count();
+    let groups = plans.flatten().filter_map(|step| step.items);
+    let (lists, repeats): (Vec<_>, Vec<_>) = groups.partition(|items| items.iterations.is_none());
+    let items: usize = lists.iter().map(|items| items.count).sum();
+    let repeats = repeats.len();
     let children = evidence.records.values();
     let children = children.filter(|record| record.parent.is_some()).count();
     let moved = evidence.accepted.iter().map(|task| task.earlier.len());
     let moved: usize = moved.sum();
     let decided = evidence.decisions.iter();
     let decided = decided.filter(|decision| decision.status == 200).count();
-    println!("{items} items of lists, {children} children, {moved} moves, {decided} decisions");
+    println!(
+        "{items} items of lists, {repeats} repeats, {children} children, {moved} moves, {decided} decisions"
+    );
     let runs = evidence
         .schedules
         .iter()

@@ -109,8 +109,10 @@ pub fn order(random: &mut StdRng, mix: Mix, parts: &[String], key: &str, receive
         let is_pivot = pivot == Some(*name);
         if !is_pivot && !parts.is_empty() && mix.has_kind(random, 4, 20) {
             let mut step = kinds::child(random, name, after, parts);
-            if random.random_ratio(1, 4) {
-                kinds::for_each(random, &mut step, !behind);
+            match random.random_range(0..6) {
+                0 => kinds::for_each(random, &mut step, !behind),
+                1 => kinds::repeat(random, &mut step),
+                _ => {}
             }
             steps.push(step);
             continue;
@@ -122,13 +124,17 @@ pub fn order(random: &mut StdRng, mix: Mix, parts: &[String], key: &str, receive
             };
             if mix.has_kind(random, 3, 6) {
                 kinds::for_each(random, &mut step, !behind);
+            } else if mix.has_kind(random, 6, 10) {
+                kinds::repeat(random, &mut step);
             }
             steps.push(step);
             continue;
         }
         let mut step = step(random, mix, name, after, !behind && !is_pivot);
-        if !is_pivot && mix.has_kind(random, 2, 10) {
+        if !is_pivot && mix.has_kind(random, 3, 10) {
             kinds::for_each(random, &mut step, !behind);
+        } else if !is_pivot && mix.has_kind(random, 3, 10) {
+            kinds::repeat(random, &mut step);
         }
         if is_pivot {
             step["pivot"] = json!(true);

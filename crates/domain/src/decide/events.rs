@@ -174,7 +174,7 @@ impl Draft {
             return Err(self.refuse_step(
                 index,
                 match self.task.has_items(index) {
-                    true => "its items await signals: name one of them, such as approve[0]",
+                    true => "its items await signals: add the number of one of them in brackets, such as [0]",
                     false => "it awaits no signal",
                 },
             ));

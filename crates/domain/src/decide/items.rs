@@ -257,7 +257,7 @@ impl Draft {
         let length = output.as_json().len();
         (length > room).then(|| {
             let message = format!(
-                "its output of {length} bytes is not kept: the outputs of all items of a group have room for {MOST_OUTPUT} bytes together"
+                "its output of {length} bytes is not kept: the outputs of all items of a group have room for {MOST_OUTPUT} bytes together; have its service give less, or split the work over several tasks"
             );
             fault(FaultKind::Permanent, message, now)
         })

@@ -425,7 +425,9 @@ impl Draft {
             None => {
                 let workflow = self.task.details.workflow.as_ref();
                 let workflow = workflow.map(|workflow| &workflow.name);
-                AlertCause::of_uncalled(workflow, self.task.common_name(index), fault)
+                let is_repeated = definition.repeat().is_some();
+                let name = self.task.common_name(index);
+                AlertCause::of_uncalled(workflow, name, is_repeated, fault)
             }
         })
     }

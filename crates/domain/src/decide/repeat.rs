@@ -20,6 +20,9 @@ use crate::{
     time::{Span, Timestamp},
 };
 
+/// What an operator can do where `at_most` iterations are used up.
+const TO_GO_ON: &str = "retry the step for as many more, or skip or resolve it";
+
 impl Draft {
     /// A pending group begins: its first iteration does, also where it has had some before. True if it is done already.
     pub(super) fn begin_repeat(&mut self, group: StepIndex, by: &Actor, now: Timestamp) -> bool {
@@ -139,7 +142,8 @@ impl Draft {
             self.task.step(group).status(),
         ) {
             (StepStatus::Error, StepStatus::Processing) => {
-                let message = format!("its iteration {name} is in error");
+                let message =
+                    format!("its iteration {name} is in error: retry, skip or resolve that one");
                 let fault = fault(FaultKind::Permanent, message, now);
                 self.change(group, "step.error", StepState::Error(fault), by, None);
                 return false;
@@ -161,10 +165,13 @@ impl Draft {
             }
             Ok(false) if !self.task.has_iterations_left(group) => {
                 let at_most = self.task.group(group).and_then(ItemGroup::at_most);
-                let message = format!(
-                    "it was repeated {} times, and `until` was not true",
-                    at_most.unwrap_or_default()
-                );
+                let message = match at_most {
+                    Some(1) => format!("`until` was not true after 1 iteration: {TO_GO_ON}"),
+                    at_most => {
+                        let at_most = at_most.unwrap_or_default();
+                        format!("`until` was not true after {at_most} iterations: {TO_GO_ON}")
+                    }
+                };
                 self.end_badly(group, Some(index), FaultKind::Exhausted, message, by, now)
             }
             Ok(false) if every == Span::default() && !at_once => self.go_on(group, by, now),
@@ -328,6 +335,9 @@ impl Draft {
         if self.task.step(group).status() == StepStatus::Error {
             let reason = reason.unwrap_or_else(|| "it goes on".to_owned());
             self.hold_group_again(group, &reason, by, now);
+        } else {
+            let reason = reason.unwrap_or_else(|| "its next iteration begins now".to_owned());
+            self.say(group, "step.retried", reason, by);
         }
         if self.go_on(group, by, now) {
             self.open_followers(group, by, now);

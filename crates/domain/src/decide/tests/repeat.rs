@@ -162,8 +162,26 @@ fn the_next_iteration_begins_after_a_while_and_is_there_only_then() {
         StepStatus::Pending,
         "an operator does not want to wait"
     );
+    let mut events = bench.draft.events.iter();
+    let said = events.find(|event| event.kind == "step.retried").unwrap();
+    assert_eq!(
+        said.reason.as_deref(),
+        Some("its next iteration begins now")
+    );
     let step = bench.step("poll");
     assert_eq!(bench.draft.task.next_begin(step), None);
+}
+
+#[test]
+fn what_an_iteration_waits_for_blocks_its_group() {
+    let bench = Bench::new(json!([
+        { "name": "agree", "signal": { "within": "1h" },
+          "repeat": { "until": "output.ok", "at_most": 3 } },
+    ]));
+    let view = serde_json::to_value(TaskView::new(&bench.draft.task, bench.now)).unwrap();
+    let until = bench.now + Span::from_secs(3600);
+    let blocked = json!({ "reason": "signal", "until": until });
+    assert_eq!(view["steps"][0]["blocked_by"], blocked);
 }
 
 #[test]
@@ -205,7 +223,7 @@ fn too_many_iterations_are_an_error_and_an_operator_can_grant_as_many_again() {
     assert_eq!(bench.task(), TaskStatus::Error);
     assert_eq!(
         message(&bench, "poll"),
-        "it was repeated 2 times, and `until` was not true"
+        "`until` was not true after 2 iterations: retry the step for as many more, or skip or resolve it"
     );
     let raised = bench.draft.alerts.iter();
     let raised = raised.filter(|alert| matches!(alert, AlertChange::Raise { .. }));
@@ -227,7 +245,7 @@ fn too_many_iterations_are_an_error_and_an_operator_can_grant_as_many_again() {
     }
     assert_eq!(
         message(&bench, "poll"),
-        "it was repeated 6 times, and `until` was not true"
+        "`until` was not true after 6 iterations: retry the step for as many more, or skip or resolve it"
     );
     retry(&mut bench, "poll").unwrap();
     ends(&mut bench, "poll[6]", true);
@@ -301,7 +319,7 @@ fn an_operator_ends_a_repetition_by_its_group() {
     assert_eq!(failed.status("poll"), StepStatus::Error);
     assert_eq!(
         message(&failed, "poll"),
-        "its iteration poll[0] is in error"
+        "its iteration poll[0] is in error: retry, skip or resolve that one"
     );
     skip(&mut failed, "poll", None).unwrap();
     assert_eq!(failed.status("poll[0]"), StepStatus::Skipped);
