@@ -82,6 +82,33 @@ fn items_that_run_at_once_and_a_group_that_ends_before_them_are_found() {
     });
 }
 
+/// The same as a step that is repeated, until so many iterations have ended.
+fn repeated(evidence: &mut Evidence, iterations: usize) {
+    listed(evidence);
+    let steps = &mut evidence.accepted[0].plan.steps;
+    steps[0].items = Some(PlannedItems {
+        count: 16,
+        at_once: 1,
+        iterations: Some(iterations),
+    });
+    steps[2].after = vec!["all[0]".to_owned()];
+}
+
+#[test]
+fn a_step_that_is_repeated_too_seldom_or_out_of_order_is_found() {
+    finds(&[], |evidence| repeated(evidence, 2));
+    finds(&[Rule::ItemsDisagree], |evidence| repeated(evidence, 3));
+    finds(&[Rule::ForwardOrder, Rule::ItemsTooMany], |evidence| {
+        repeated(evidence, 2);
+        evidence.ledger.calls[0].at = at(110);
+        evidence.ledger.calls[1].at = at(105);
+        evidence.ledger.effects[0].at = at(110);
+        evidence.ledger.effects[1].at = at(105);
+        let history = &mut record(evidence).history;
+        history[6].at = at(120);
+    });
+}
+
 /// The second step has a task, which is done.
 fn with_child(evidence: &mut Evidence) {
     processed(evidence);
