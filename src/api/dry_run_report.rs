@@ -202,7 +202,8 @@ mod tests {
     /// The domain knows nothing of the document, so the shapes here could drift from what is sent.
     #[test]
     fn the_documented_shape_is_the_one_that_is_sent() {
-        let steps = r#"[{"name": "a", "agent": "x", "for_each": [1], "complete_within": "2h", "undo": {"request": {}}}]"#;
+        let steps = r#"[{"name": "a", "agent": "x", "for_each": [1], "complete_within": "2h", "undo": {"request": {}}},
+            {"name": "b", "agent": "x", "repeat": {"until": "output.done", "at_most": 2}}]"#;
         let steps = Payload::parse(steps.to_owned()).unwrap();
         let definition = parse_steps(
             &steps,
@@ -217,12 +218,15 @@ mod tests {
             ..TaskFields::default()
         };
         let sent = dry_run(&definition, &fields, &|_| None);
-        let sent = serde_json::to_value(&sent).unwrap();
+        let mut sent = serde_json::to_value(&sent).unwrap();
+        // A step has one of the two.
+        sent["steps"][0]["repeat"] = sent["steps"][1]["repeat"].clone();
         let warning = sent["warnings"].as_array().unwrap();
         let warning = warning.iter().find(|warning| warning["step"].is_string());
         for (sent, schema) in [
             (&sent, DryRunReportBody::schema()),
             (&sent["steps"][0], PlannedStepBody::schema()),
+            (&sent["steps"][0]["repeat"], PlannedRepeatBody::schema()),
             (&sent["undo"][0], UndoStepBody::schema()),
             (warning.unwrap(), WarningBody::schema()),
         ] {
