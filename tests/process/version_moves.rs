@@ -1,5 +1,7 @@
 //! Tasks that move to another version of their workflow.
 
+use std::time::Duration;
+
 use futures::future::join_all;
 use serde_json::{Value, json};
 
@@ -693,7 +695,10 @@ async fn no_row_of_a_moved_task_refers_to_another_step() {
 /// Moves, calls and replies meet in every order, at both instances.
 #[tokio::test]
 async fn tasks_move_back_and_forth_under_load_and_every_call_is_made_once() {
-    let remote = Remote::quick().await;
+    // So slow that tasks are there to be moved.
+    let remote =
+        Remote::with(|seen| Act::After(Duration::from_millis(50), json!({ "path": seen.path })))
+            .await;
     let url = new_database().await;
     let on = || Provost::setup().database_url(&url);
     let (a, b) = tokio::join!(on().start(), on().start());
