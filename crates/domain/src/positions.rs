@@ -7,6 +7,8 @@ use std::ops::Range;
 pub struct Positions {
     /// In their order, none of them empty, and none adjacent to the next.
     ranges: Vec<Range<usize>>,
+    /// For each range, how many positions the ranges before it have.
+    before: Vec<usize>,
     length: usize,
 }
 
@@ -20,7 +22,10 @@ impl Positions {
         match self.ranges.last_mut() {
             Some(last) if last.end > range.start => return false,
             Some(last) if last.end == range.start => last.end = range.end,
-            _ => self.ranges.push(range),
+            _ => {
+                self.ranges.push(range);
+                self.before.push(self.length);
+            }
         }
         self.length += length;
         true
@@ -43,14 +48,11 @@ impl Positions {
     }
 
     pub fn get(&self, number: usize) -> Option<usize> {
-        let mut left = number;
-        for range in &self.ranges {
-            match left.checked_sub(range.len()) {
-                None => return Some(range.start + left),
-                Some(more) => left = more,
-            }
-        }
-        None
+        let at = self.before.partition_point(|before| *before <= number);
+        let at = at.checked_sub(1)?;
+        let range = &self.ranges[at];
+        let position = range.start + (number - self.before[at]);
+        range.contains(&position).then_some(position)
     }
 
     pub fn last(&self) -> Option<usize> {
