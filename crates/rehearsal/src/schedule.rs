@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 
 use provost_domain::{
-    Begun, FIRE_TIME_LABEL, FieldFault, Fields, LONGEST_NAME, MISSED_AFTER, RunState,
-    SCHEDULE_LABEL, ScheduleRule, ScheduleRun, ScheduleSpec, ScheduleState, SchemaOwner, Span,
-    TaskId, Timestamp, Timing,
+    Begun, FieldFault, Fields, LONGEST_NAME, MISSED_AFTER, RunState, ScheduleRule, ScheduleRun,
+    ScheduleSpec, ScheduleState, SchemaOwner, Span, TaskId, Timestamp, Timing,
 };
 use uuid::Uuid;
 
@@ -319,10 +318,8 @@ impl ScheduleRehearsal<'_> {
         cancelled_at: Option<Timestamp>,
     ) -> Rehearsal {
         let name = &self.schedule.rule.name;
-        let fire_time = run.fire_time;
         let mut labels = self.case.labels.clone();
-        labels.insert(SCHEDULE_LABEL.to_owned(), name.clone());
-        labels.insert(FIRE_TIME_LABEL.to_owned(), fire_time.to_string());
+        labels.extend(run.task_labels(name));
         let mut outside = self.case.outside.clone();
         outside.extend(cancelled_at.map(|at| OutsideEvent {
             pointer: self.case.pointer.clone(),
@@ -334,7 +331,7 @@ impl ScheduleRehearsal<'_> {
         let beginning = Beginning {
             workflow: self.workflow,
             input: self.case.input.clone(),
-            key: Some(format!("{name}@{fire_time}")),
+            key: Some(run.task_key(name)),
             labels,
             starts_at: begun_at,
             outside: &outside,

@@ -38,14 +38,9 @@ pub async fn submit_run(
         Err(problem) if is_temporary(problem.kind()) => return Err(problem),
         Err(problem) => return Ok(Begun::Failed(problem.explained())),
     };
-    let (name, fire_time) = (&record.name, run.fire_time);
-    submission.key = Some(format!("{name}@{fire_time}"));
-    let labels = [
-        (SCHEDULE_LABEL, name.clone()),
-        (FIRE_TIME_LABEL, fire_time.to_string()),
-    ];
-    let labels = labels.map(|(label, value)| (label.to_owned(), value));
-    submission.labels.extend(labels);
+    let name = &record.name;
+    submission.key = Some(run.task_key(name));
+    submission.labels.extend(run.task_labels(name));
     let by = run.by.as_deref().unwrap_or_default();
     let reason = match run.source {
         RunSource::Scheduled => format!("schedule {name}"),

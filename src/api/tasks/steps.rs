@@ -30,9 +30,10 @@ pub(super) struct StepPage<'a> {
 
 /// List the steps of a task
 ///
-/// In order: the steps of the definition, the items of those with `for_each` or `repeat` as they came to be, and the undo steps once the task is undone.
+/// The steps of the definition, in its order, but with those that a move to another version has added after the others; then the
+/// items of steps with `for_each` or `repeat`, in the order in which they came to be; and then the undo steps, once the task is undone.
 /// With `of`, only the items of one step: `of=import` lists `import[0]`, `import[1]` and so on, `of=import.undo` what undoes
-/// them. The list of items never changes; their states may, between two pages.
+/// them. A list of items never changes, and iterations are only added; their states may change between two pages.
 #[utoipa::path(
     get, path = "/v1/tasks/{id}/steps", tag = "tasks", operation_id = "list_steps",
     params(

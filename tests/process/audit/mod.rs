@@ -21,7 +21,7 @@
 //! - a child is undone before what its step followed, and cancelled with its parent;
 //! - a task that has moved to another version goes on by that one, and nothing is done twice for it;
 //! - each time of a schedule has one run on record, with one task or a reason, and only where it may do two tasks run;
-//! - what people decided is what they sent by their links, once, and enough of them; whoever opens a link decides nothing;
+//! - what people decided is what they sent by their links, once, and enough of them; opening a link decides nothing;
 //! - nothing of a task is called before its `start_at`, unless an operator begins it;
 //! - no process ended by itself, and none panicked.
 //!

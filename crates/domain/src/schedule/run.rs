@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::spec::{Overlap, words};
+use super::{
+    FIRE_TIME_LABEL, SCHEDULE_LABEL,
+    spec::{Overlap, words},
+};
 use crate::{ids::TaskId, time::Timestamp};
 
 words! {
@@ -101,6 +104,21 @@ pub struct ScheduleRun {
 }
 
 impl ScheduleRun {
+    /// The key of its task.
+    pub fn task_key(&self, schedule: &str) -> String {
+        format!("{schedule}@{}", self.fire_time)
+    }
+
+    /// What its task has besides the labels of the schedule.
+    pub fn task_labels(&self, schedule: &str) -> [(String, String); 2] {
+        let fire_time = self.fire_time.to_string();
+        [
+            (SCHEDULE_LABEL, schedule.to_owned()),
+            (FIRE_TIME_LABEL, fire_time),
+        ]
+        .map(|(label, value)| (label.to_owned(), value))
+    }
+
     /// Whether an operator asked for it.
     pub fn is_asked_for(&self) -> bool {
         matches!(self.source, RunSource::Triggered | RunSource::Backfilled)
