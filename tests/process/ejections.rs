@@ -34,6 +34,18 @@ async fn states(api: &Api) -> Vec<Value> {
     each(api, "endpoints", "state").await
 }
 
+/// Submits until it is so: which endpoint a call goes to is left to chance, and one that fails is chosen ever less often.
+async fn submit_until<F: Future<Output = bool>>(api: &Api, so: impl Fn() -> F) {
+    let submitted = async {
+        while !so().await {
+            let ids = submit_charges(api, 10).await;
+            all_processed(api, &ids).await;
+        }
+    };
+    let in_time = tokio::time::timeout(PATIENCE, submitted).await;
+    in_time.expect("it never came to be, however many tasks were submitted");
+}
+
 /// Responds 503 while it is sick.
 async fn service() -> (Remote, Arc<AtomicBool>) {
     let sick = Arc::new(AtomicBool::new(true));
@@ -53,10 +65,9 @@ async fn an_endpoint_that_fails_in_a_row_is_left_out_and_comes_back() {
         let mut provost = setup.start().await;
         let ejection = json!({ "ejection": { "after": 3, "for": "1h", "max": "1h" } });
         register(provost.api(), &[&remote, &healthy], ejection).await;
-        let ids = submit_charges(provost.api(), 30).await;
-        all_processed(provost.api(), &ids).await;
-        until(vec![json!("ejected"), json!("healthy")], || {
-            states(provost.api())
+        let api = provost.api();
+        submit_until(api, || async {
+            states(api).await == ["ejected", "healthy"]
         })
         .await;
         let agent = provost.get("/v1/agents/payments").await.expect(200);
@@ -88,9 +99,7 @@ async fn an_endpoint_that_fails_in_a_row_is_left_out_and_comes_back() {
         let reset = json!({ "action": "reset" });
         let after = api.post("/v1/agents/payments/breaker", &reset).await;
         assert_eq!(after.expect(200)["endpoints"][0]["state"], "healthy");
-        let ids = submit_charges(api, 30).await;
-        all_processed(api, &ids).await;
-        assert!(remote.count() > made, "it is called again");
+        submit_until(api, || async { remote.count() > made }).await;
         assert_eq!(provost.metric(&metric).await, 0.0);
     }
 }
@@ -128,9 +137,7 @@ async fn an_ejection_ends_by_itself_and_the_next_takes_longer() {
     sick.store(false, Ordering::SeqCst);
     until(vec![json!("healthy"); 2], || states(api)).await;
     let made = remote.count();
-    let ids = submit_charges(api, 20).await;
-    all_processed(api, &ids).await;
-    assert!(remote.count() > made, "it is called again");
+    submit_until(api, || async { remote.count() > made }).await;
 }
 
 #[tokio::test]
@@ -173,11 +180,10 @@ async fn what_one_instance_saw_of_an_endpoint_the_others_know() {
         two.get("/v1/agents/payments").await.status
     })
     .await;
-    // The one that fails is chosen ever less often, and it takes three failures in a row.
-    while states(one.api()).await[0] != "ejected" {
-        let ids = submit_charges(one.api(), 30).await;
-        all_processed(one.api(), &ids).await;
-    }
+    submit_until(one.api(), || async {
+        states(one.api()).await[0] == "ejected"
+    })
+    .await;
     until(vec![json!("ejected"), json!("healthy")], || {
         states(two.api())
     })

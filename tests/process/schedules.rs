@@ -508,6 +508,8 @@ async fn a_run_that_cannot_be_submitted_raises_one_alert_and_delays_no_other() {
         let delete = "DELETE FROM workflows WHERE name = 'gone'; UPDATE schedules SET spec = '{' WHERE name = 'damaged'";
         change(&provost, url.as_deref(), delete, delete);
         provost.restart().await;
+        // What was missed while it was down is caught up with at once, maybe before the others were looked at.
+        until(2, || async { failing(&provost).await.len() }).await;
         let before = tasks(&provost, "good").await.len();
         until_tasks(&provost, "good", before + 4).await;
         let failed = schedule(&provost, "broken").await;
