@@ -81,10 +81,10 @@ impl LocalLease {
         !self.hold.is_held() && self.is_alive(now)
     }
 
-    /// Whether this instance may be the one that supervises: one that is held would recover nothing, and keep
+    /// What keeps this instance from claiming, and from supervising: one that is held would recover nothing, and keep
     /// others from it.
-    pub fn may_supervise(&self) -> bool {
-        !self.hold.is_held()
+    pub fn hold(&self) -> &Hold {
+        &self.hold
     }
 
     /// Whether that has been so all the time since `then`: nobody can have taken over what this instance

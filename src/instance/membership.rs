@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
-use super::{LocalLease, process};
+use super::{Hold, LocalLease, process};
 use crate::{
     domain::{
         Holder, IdInUse, Incarnation, InstanceId, InstanceRecord, KnownDead, Renewal, Span, Term,
@@ -52,6 +52,8 @@ struct RenewalState {
     due: Option<Instant>,
     failing: bool,
     term: Option<Term>,
+    /// Whether it asked for the supervisors' lease.
+    supervise: bool,
 }
 
 impl Membership {
@@ -131,12 +133,19 @@ impl Membership {
         })
     }
 
+    /// What keeps this process from supervising, and from claiming.
+    pub fn hold(&self) -> &Hold {
+        self.local_lease.hold()
+    }
+
     /// Renews both leases when it is time: well before the trust in them is over, when the lease of
-    /// another supervisor has run out, and soon again after a failure.
+    /// another supervisor has run out, when it is to supervise from now on or no longer, and soon again after a failure.
     pub async fn renew_if_due(&self, supervise: bool) -> Result<(), IdLost> {
         let state = *self.state.lock();
         let leaves_lead = state.term.is_some() && !supervise;
-        if state.due.is_some_and(|due| Instant::now() < due) && !leaves_lead {
+        let wants_lead = supervise && !self.hold().is_held() && !state.supervise;
+        let changes_lead = leaves_lead || wants_lead;
+        if state.due.is_some_and(|due| Instant::now() < due) && !changes_lead {
             return Ok(());
         }
         let was_alive = self.local_lease.is_alive(Instant::now());
@@ -185,7 +194,7 @@ impl Membership {
     }
 
     async fn renew(&self, known_dead: KnownDead, supervise: bool) -> Result<Renewed, StoreError> {
-        let supervise = supervise && self.local_lease.may_supervise();
+        let supervise = supervise && !self.hold().is_held();
         if !supervise {
             self.local_lease.step_down();
         }
@@ -202,7 +211,7 @@ impl Membership {
         if let Ok(term) = renewed.outcome {
             self.local_lease.renewed(term, sent + trust(self.length));
             let mut due = sent + renew_after(self.length);
-            if let (None, Some(lease)) = (term, &renewed.supervisor) {
+            if let (true, None, Some(lease)) = (supervise, term, &renewed.supervisor) {
                 due = due.min(Instant::now() + lease.until.since(renewed.now));
             }
             let mut state = self.state.lock();
@@ -216,6 +225,7 @@ impl Membership {
                 due: Some(due),
                 failing: false,
                 term,
+                supervise,
             };
         }
         Ok(renewed)

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{JoinError, LocalLease, Membership, membership::IdLost};
+use super::{Hold, JoinError, LocalLease, Membership, membership::IdLost};
 use crate::{
     domain::{InstanceId, Renewal, Span, Term},
     store::{
@@ -64,6 +64,26 @@ async fn a_member_that_will_not_supervise_gives_that_up_at_once_and_stays() {
     assert!(one.is_alive(Instant::now()));
     let (_second, two) = join(&h.store, "node-2", LONG).await.unwrap();
     assert_eq!(term(&two), Some(Term(2)));
+}
+
+#[tokio::test]
+async fn a_member_that_may_not_supervise_rests_although_nobody_does_and_asks_at_once_when_it_may() {
+    let h = shared().await;
+    let (first, _) = join(&h.store, "node-1", LONG).await.unwrap();
+    first.leave().await;
+    let hold = Arc::new(Hold::new(true));
+    let local_lease = Arc::new(LocalLease::with(hold.clone()));
+    let instance = InstanceId::new("node-2");
+    let joined = Membership::join(h.store.clone(), instance, LONG, local_lease.clone()).await;
+    let held = joined.unwrap();
+    assert!(held.due_in() > Duration::from_secs(60), "nobody supervises");
+    hold.release();
+    held.renew_if_due(true).await.unwrap();
+    assert_eq!(term(&local_lease), Some(Term(2)));
+    // One that is to stop gives it up, and rests as well.
+    held.renew_if_due(false).await.unwrap();
+    assert_eq!(term(&local_lease), None);
+    assert!(held.due_in() > Duration::from_secs(60), "nobody supervises");
 }
 
 #[tokio::test]

@@ -180,6 +180,8 @@ pub(super) async fn renew_leases(
         member,
         stop,
         has_stopped: false,
+        // It may have been released since this instance joined.
+        is_held: true,
     };
     loops::run(renewal, left).await;
 }

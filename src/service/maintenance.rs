@@ -113,6 +113,7 @@ pub(super) struct LeaseRenewal {
     pub member: Arc<Membership>,
     pub stop: CancellationToken,
     pub has_stopped: bool,
+    pub is_held: bool,
 }
 
 impl PeriodicLoop for LeaseRenewal {
@@ -124,6 +125,7 @@ impl PeriodicLoop for LeaseRenewal {
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
         self.has_stopped = self.stop.is_cancelled();
+        self.is_held = self.member.hold().is_held();
         let supervise = !self.has_stopped;
         Ok(match self.member.renew_if_due(supervise).await {
             Ok(()) => NextRound::After(self.member.due_in()),
@@ -132,9 +134,11 @@ impl PeriodicLoop for LeaseRenewal {
     }
 
     async fn woken(&mut self) {
-        match self.has_stopped {
-            false => self.stop.cancelled().await,
-            true => std::future::pending().await,
+        // What has happened already wakes it no more.
+        tokio::select! {
+            () = self.stop.cancelled(), if !self.has_stopped => {}
+            () = self.member.hold().released(), if self.is_held => {}
+            else => std::future::pending().await,
         }
     }
 }

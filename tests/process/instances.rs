@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::harness::{Act, Database, Gate, Provost, Remote, Setup, kinds, one_step, step};
+use crate::harness::{Act, Database, Gate, Provost, Remote, Setup, kinds, one_step, step, until};
 
 fn named(lease: &str) -> Setup {
     Provost::setup()
@@ -118,6 +118,21 @@ async fn stopped_in_order_it_gives_its_leases_up() {
     let ends = database.lease_ends();
     assert_eq!(ends.len(), 2, "its own and the supervisors'");
     assert!(ends.iter().all(|end| *end <= now()), "{ends:?}");
+}
+
+#[tokio::test]
+async fn one_that_was_held_supervises_at_once_when_it_is_released() {
+    let mut provost = named("1h").start().await;
+    provost.terminate();
+    provost.ended().await;
+    provost.restart_with(|setup| setup.argument("--hold")).await;
+    assert_eq!(instance(&provost).await["supervising"], false);
+    provost.command("/v1/hold/release").await.expect(200);
+    // Long before its lease is to be renewed.
+    until(json!(true), || async {
+        instance(&provost).await["supervising"].clone()
+    })
+    .await;
 }
 
 #[tokio::test]
