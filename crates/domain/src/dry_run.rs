@@ -153,6 +153,8 @@ pub enum WarningCode {
     LooksLikeExpression,
     /// The step has a task of a workflow that is not registered.
     UnknownWorkflow,
+    /// The lists and the repetitions of all steps may come to more items than a task can have.
+    TooManyItems,
 }
 
 impl WarningCode {

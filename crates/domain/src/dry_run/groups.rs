@@ -168,6 +168,28 @@ impl Groups {
                 message,
             });
         }
+        warnings.extend(self.too_many_items(definition));
+    }
+
+    /// At the first step that there may be no room for, where all before it run.
+    fn too_many_items(&self, definition: &Definition) -> Option<Warning> {
+        let mut sum = 0;
+        let (index, field, sum) = self.all().find_map(|(index, group)| {
+            let (field, most) = match group.kind {
+                PlannedKind::ForEach { items, .. } => ("for_each", items.unwrap_or(0)),
+                PlannedKind::Repeat { planned, .. } => ("repeat/at_most", planned.at_most.into()),
+            };
+            sum += most;
+            (sum > MOST_ITEMS).then_some((index, field, sum))
+        })?;
+        Some(Warning {
+            code: WarningCode::TooManyItems,
+            step: Some(definition.steps[index].name.clone()),
+            pointer: format!("/steps/{index}/{field}"),
+            message: format!(
+                "with those of the steps before it, this step may come to {sum} items and iterations, and a task has at most {MOST_ITEMS}: without room for all of them it ends in error. Lower `at_most`, or give some of the steps tasks of their own"
+            ),
+        })
     }
 }
 

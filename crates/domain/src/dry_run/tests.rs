@@ -448,3 +448,21 @@ fn a_list_that_is_null_for_this_input_has_a_warning() {
         assert_eq!(codes, [WarningCode::CannotRender], "{input:?}");
     }
 }
+
+#[test]
+fn more_items_than_a_task_can_have_are_warned_of_before_it_runs() {
+    let too_many = |count: usize| {
+        let poll = |at| {
+            json!({ "name": format!("poll-{at}"), "agent": "x",
+                "repeat": { "until": "output.done", "at_most": 1000 } })
+        };
+        let steps: Vec<_> = (0..count).map(poll).collect();
+        let mut warnings = of(&json!(steps)).warnings.into_iter();
+        warnings.find(|warning| warning.code == WarningCode::TooManyItems)
+    };
+    assert_eq!(too_many(10), None);
+    let warning = too_many(12).unwrap();
+    assert_eq!(warning.pointer, "/steps/10/repeat/at_most");
+    let message = warning.message;
+    assert!(message.contains("may come to 11000 items"), "{message}");
+}
