@@ -1,24 +1,35 @@
 //! The bulkhead: how many calls of one agent may be in flight at once. A slow service fills its own bulkhead and no
 //! other. Every claim uses it, so it consists of atomics only.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, AtomicU32, Ordering},
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, oneshot},
+    time::{Instant, timeout},
+};
 
 use super::{
     meters::InFlight,
     rate::{RateLimiter, RateUsedUp},
     slots::SlotLimiter,
 };
-use crate::domain::{AgentName, RateLimitSpec};
+use crate::domain::{AgentName, CallPace, RateLimitSpec, Release, claims_ahead};
 
 /// No limit on the replies that are awaited.
 const UNLIMITED: u32 = u32::MAX;
 /// They have not been counted yet: as if there were too many.
 const UNKNOWN: u32 = u32::MAX;
+
+/// The longest that a call that was claimed ahead waits for a slot before its step is queued again.
+const SLOT_WITHIN: Duration = Duration::from_millis(100);
 
 type OnFreed = Box<dyn Fn(&AgentName) + Send + Sync>;
 
@@ -27,6 +38,8 @@ type OnFreed = Box<dyn Fn(&AgentName) + Send + Sync>;
 pub(super) struct Gate {
     closed: AtomicBool,
     on_freed: OnceLock<OnFreed>,
+    /// How long claims take to be saved, in microseconds, of late.
+    commit_micros: AtomicU64,
 }
 
 impl Gate {
@@ -45,6 +58,19 @@ impl Gate {
         if self.on_freed.set(notify).is_err() {
             tracing::error!("a listener for freed capacity is already set: the new one is ignored");
         }
+    }
+
+    /// Claims took so long to be saved.
+    pub fn committed(&self, took: Duration) {
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let known = self.commit_micros.load(Ordering::Relaxed);
+        // What another thread adds at the same moment may be lost.
+        let smoothed = known - known / 8 + took / 8;
+        self.commit_micros.store(smoothed, Ordering::Relaxed);
+    }
+
+    fn commit_time(&self) -> Duration {
+        Duration::from_micros(self.commit_micros.load(Ordering::Relaxed))
     }
 
     pub fn freed(&self, agent: &AgentName) {
@@ -78,6 +104,22 @@ pub(super) struct Bulkhead {
     wants_slots: Arc<Notify>,
     gate: Arc<Gate>,
     gauge: InFlight,
+    ahead: ClaimsAhead,
+}
+
+/// Calls that were claimed although no slot was free.
+struct ClaimsAhead {
+    is_allowed: AtomicBool,
+    /// All of them, those whose claims are being saved included.
+    count: AtomicU32,
+    /// How many calls have ended.
+    ended: AtomicU64,
+    /// What the pace counts time from.
+    start: Instant,
+    pace: Mutex<CallPace>,
+    /// Those whose claims are saved, in that order.
+    waiting: Mutex<VecDeque<oneshot::Sender<Slot>>>,
+    waiting_count: AtomicUsize,
 }
 
 impl Bulkhead {
@@ -94,7 +136,93 @@ impl Bulkhead {
             wants_slots: wants.slots,
             gate,
             gauge,
+            ahead: ClaimsAhead {
+                is_allowed: AtomicBool::new(false),
+                count: AtomicU32::new(0),
+                ended: AtomicU64::new(0),
+                start: Instant::now(),
+                pace: Mutex::default(),
+                waiting: Mutex::default(),
+                waiting_count: AtomicUsize::new(0),
+            },
         }
+    }
+
+    /// Whether steps may be claimed before a slot is free.
+    pub fn allow_claims_ahead(&self, is_allowed: bool) {
+        self.ahead.is_allowed.store(is_allowed, Ordering::Relaxed);
+    }
+
+    /// How many more steps may be claimed, while no slot is free.
+    pub fn free_ahead(&self) -> usize {
+        if self.gate.is_closed() {
+            return 0;
+        }
+        let most = self.most_ahead();
+        most.saturating_sub(self.ahead.count.load(Ordering::Relaxed)) as usize
+    }
+
+    fn most_ahead(&self) -> u32 {
+        let ahead = &self.ahead;
+        if !ahead.is_allowed.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let ended = ahead.ended.load(Ordering::Relaxed);
+        let pace = ahead.pace.lock().per_second(ended, ahead.start.elapsed());
+        claims_ahead(pace, self.gate.commit_time(), self.most())
+    }
+
+    /// A claim for which a slot will probably be free once it is saved.
+    pub fn try_claim_ahead(self: &Arc<Self>) -> Option<AheadClaim> {
+        if self.gate.is_closed() {
+            return None;
+        }
+        let most = self.most_ahead();
+        let more = |count: u32| (count < most).then_some(count + 1);
+        let counted = (self.ahead.count).try_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        counted.is_ok().then(|| AheadClaim {
+            bulkhead: Arc::clone(self),
+        })
+    }
+
+    fn wait_for_slot(self: &Arc<Self>) -> oneshot::Receiver<Slot> {
+        let (sender, receiver) = oneshot::channel();
+        let mut waiting = self.ahead.waiting.lock();
+        waiting.retain(|other| !other.is_closed());
+        waiting.push_back(sender);
+        self.ahead
+            .waiting_count
+            .store(waiting.len(), Ordering::SeqCst);
+        drop(waiting);
+        // One may have been freed meanwhile.
+        self.pass_on();
+        receiver
+    }
+
+    /// Gives free slots to calls that were claimed ahead.
+    fn pass_on(self: &Arc<Self>) {
+        if self.ahead.waiting_count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let mut slot = None;
+        let mut waiting = self.ahead.waiting.lock();
+        while let Some(first) = waiting.pop_front() {
+            if first.is_closed() {
+                continue;
+            }
+            let Some(free) = slot.take().or_else(|| self.try_take()) else {
+                waiting.push_front(first);
+                break;
+            };
+            // It may have given up just now.
+            slot = first.send(free).err();
+        }
+        self.ahead
+            .waiting_count
+            .store(waiting.len(), Ordering::SeqCst);
+        // Before the slot is dropped, which passes it on.
+        drop(waiting);
+        drop(slot);
     }
 
     /// If more calls are in flight, a lower maximum takes effect as slots are released.
@@ -251,6 +379,62 @@ impl Bulkhead {
     }
 }
 
+/// The right to make one call, now or soon.
+#[derive(Debug)]
+pub enum CallSlot {
+    Free(Slot),
+    Ahead(AheadClaim),
+}
+
+impl CallSlot {
+    /// The slot of a call that begins now, and must have its response within a time. An error says why it does not begin.
+    pub async fn begin(self, complete_within: Duration) -> Result<Slot, Release> {
+        let slot = match self {
+            Self::Free(slot) => slot,
+            Self::Ahead(claim) => {
+                let within = SLOT_WITHIN.min(complete_within / 10);
+                let bulkhead = Arc::clone(&claim.bulkhead);
+                let slot = timeout(within, claim.slot()).await;
+                slot.map_err(|_| match bulkhead.is_open() {
+                    true => Release::NoSlot,
+                    false => Release::Stopped,
+                })?
+            }
+        };
+        slot.begins().then_some(slot).ok_or(Release::Stopped)
+    }
+}
+
+/// The right to the next slot that is freed.
+#[must_use = "a claim is over when it is dropped"]
+pub struct AheadClaim {
+    bulkhead: Arc<Bulkhead>,
+}
+
+impl AheadClaim {
+    /// Waits for the slot.
+    async fn slot(self) -> Slot {
+        let slot = self.bulkhead.wait_for_slot();
+        match slot.await {
+            Ok(slot) => slot,
+            // Nothing drops it but this.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for AheadClaim {
+    fn drop(&mut self) {
+        self.bulkhead.ahead.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl std::fmt::Debug for AheadClaim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AheadClaim({})", self.bulkhead.agent)
+    }
+}
+
 /// The right to have one call in flight. When it is dropped, the slot is free again and the scheduler is notified.
 #[must_use = "a slot is given back when it is dropped"]
 pub struct Slot {
@@ -289,11 +473,13 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let has_begun = *self.has_begun.get_mut();
         let bulkhead = &self.bulkhead;
-        bulkhead.in_flight.fetch_sub(1, Ordering::Relaxed);
+        bulkhead.in_flight.fetch_sub(1, Ordering::SeqCst);
         bulkhead.gauge.decrement(1);
         if !has_begun && bulkhead.rate.is_limited() {
             bulkhead.rate.give_back();
         }
+        bulkhead.ahead.ended.fetch_add(1, Ordering::Relaxed);
+        bulkhead.pass_on();
         if self.notifies {
             bulkhead.gate.freed(&bulkhead.agent);
         }
@@ -308,8 +494,9 @@ impl std::fmt::Debug for Slot {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Poll;
+
     use super::*;
-    use parking_lot::Mutex;
 
     fn bulkhead(max: u32) -> (Arc<Bulkhead>, Arc<Gate>) {
         let gate = Arc::new(Gate::default());
@@ -411,6 +598,103 @@ mod tests {
         second.release();
         bulkhead.counted_open(4);
         assert_eq!(bulkhead.blocking_limit(), Some(5));
+    }
+
+    /// Of an agent with so many slots, all taken, whose calls end so fast that further steps are claimed.
+    fn busy(max: u32) -> (Arc<Bulkhead>, Vec<Slot>) {
+        let (bulkhead, gate) = bulkhead(max);
+        bulkhead.allow_claims_ahead(true);
+        for _ in 0..100 {
+            gate.committed(Duration::from_millis(10));
+        }
+        // In the future: these windows are the last that it measures.
+        let mut pace = bulkhead.ahead.pace.lock();
+        for hour in 1..=3 {
+            pace.per_second(hour * 36_000_000, Duration::from_secs(hour * 3600));
+        }
+        drop(pace);
+        let taken = std::iter::from_fn(|| bulkhead.try_take()).collect();
+        (bulkhead, taken)
+    }
+
+    async fn begin(claim: AheadClaim) -> Result<Slot, Release> {
+        CallSlot::Ahead(claim).begin(Duration::from_secs(10)).await
+    }
+
+    #[tokio::test]
+    async fn a_claim_ahead_gets_the_next_slot_that_is_freed_and_no_call_is_too_many() {
+        let (bulkhead, mut taken) = busy(2);
+        assert_eq!(bulkhead.free(), 0);
+        assert_eq!(bulkhead.free_ahead(), 2, "no more than there are slots");
+        let (first, second) = (bulkhead.try_claim_ahead(), bulkhead.try_claim_ahead());
+        assert!(bulkhead.try_claim_ahead().is_none());
+        let mut second = Box::pin(begin(second.unwrap()));
+        assert!(futures::poll!(&mut second).is_pending());
+        let mut first = Box::pin(begin(first.unwrap()));
+        assert!(futures::poll!(&mut first).is_pending());
+        assert_eq!(bulkhead.in_flight(), 2);
+        taken.pop().unwrap().release();
+        assert!(futures::poll!(&mut first).is_pending(), "it came later");
+        let Poll::Ready(Ok(slot)) = futures::poll!(&mut second) else {
+            panic!("its slot is free");
+        };
+        assert_eq!(bulkhead.in_flight(), 2);
+        assert_eq!(bulkhead.free_ahead(), 1);
+        assert!(bulkhead.try_take().is_none());
+        drop((slot, taken.pop()));
+        assert!(first.await.is_ok());
+        assert_eq!(bulkhead.in_flight(), 0);
+        assert_eq!(bulkhead.free(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_claim_ahead_whose_slot_is_not_freed_in_time_is_given_up() {
+        let (bulkhead, taken) = busy(2);
+        let claim = bulkhead.try_claim_ahead().unwrap();
+        let begun = CallSlot::Ahead(claim).begin(Duration::from_millis(10));
+        assert_eq!(begun.await.err(), Some(Release::NoSlot));
+        assert_eq!(bulkhead.ahead.count.load(Ordering::Relaxed), 0);
+        drop(taken);
+        assert_eq!(bulkhead.in_flight(), 0);
+        assert_eq!(bulkhead.free(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_slot_passes_those_that_wait_no_more() {
+        let (bulkhead, mut taken) = busy(3);
+        let claims: Vec<_> = std::iter::from_fn(|| bulkhead.try_claim_ahead()).collect();
+        let mut waiting: Vec<_> = claims
+            .into_iter()
+            .map(|claim| Box::pin(begin(claim)))
+            .collect();
+        for claim in &mut waiting {
+            assert!(futures::poll!(claim).is_pending());
+        }
+        drop(waiting.remove(0));
+        drop(taken.pop());
+        assert_eq!(bulkhead.in_flight(), 3, "the second has it");
+        // It is aborted before it has heard of its slot.
+        drop(waiting.remove(0));
+        let slot = waiting.remove(0).await;
+        assert!(slot.is_ok());
+        assert_eq!(bulkhead.in_flight(), 3);
+        drop((slot, taken));
+        assert_eq!(bulkhead.in_flight(), 0);
+    }
+
+    #[tokio::test]
+    async fn no_call_that_was_claimed_ahead_begins_while_the_agent_is_not_called() {
+        let (bulkhead, mut taken) = busy(2);
+        let claim = begin(bulkhead.try_claim_ahead().unwrap());
+        bulkhead.resize(0);
+        taken.pop();
+        assert_eq!(claim.await.err(), Some(Release::Stopped));
+        bulkhead.resize(2);
+        let (freed, bulkhead) = (taken.pop(), bulkhead);
+        drop(freed);
+        assert_eq!(bulkhead.in_flight(), 0);
+        bulkhead.allow_claims_ahead(false);
+        assert!(bulkhead.try_claim_ahead().is_none());
     }
 
     #[test]

@@ -45,7 +45,7 @@ mod tests;
 mod transport;
 
 pub use address::{AddressPolicy, OwnAddresses};
-pub use capacity::Slot;
+pub use capacity::CallSlot;
 pub use check::{CheckRequest, ShownExchange};
 pub use client_tls::certificate_faults;
 pub use guard::{BreakerReport, RecordSource, Stopped};

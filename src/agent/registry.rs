@@ -18,7 +18,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     access::{AccessFault, AgentAccess},
-    capacity::{Bulkhead, Gate, Slot, Wants},
+    capacity::{Bulkhead, CallSlot, Gate, Slot, Wants},
     connector::CallConnector,
     guard::{BreakerReport, Guard, RecordSource, Reports, Stopped},
     http,
@@ -72,6 +72,17 @@ impl Agent {
 
     pub fn free(&self) -> usize {
         self.bulkhead.free()
+    }
+
+    /// A slot, or a claim ahead of one.
+    fn try_claim(&self) -> Option<CallSlot> {
+        let slot = self.bulkhead.try_take().map(CallSlot::Free);
+        slot.or_else(|| self.bulkhead.try_claim_ahead().map(CallSlot::Ahead))
+    }
+
+    /// How many steps may be claimed now.
+    fn claimable(&self) -> usize {
+        self.free() + self.bulkhead.free_ahead()
     }
 
     /// So many of its replies are awaited, by the record.
@@ -195,9 +206,9 @@ impl Agent {
     }
 
     /// So many calls may be in flight until then.
-    pub fn grant_slots(&self, grant: SlotGrant, valid_until: Instant) {
+    pub fn grant_slots(&self, grant: SlotGrant, wanted: u32, valid_until: Instant) {
         meters::show_slots(&self.name, grant.slots);
-        if self.bulkhead.slots.granted(grant, valid_until) {
+        if self.bulkhead.slots.granted(grant, wanted, valid_until) {
             self.bulkhead.announce();
         }
     }
@@ -375,6 +386,21 @@ impl Agents {
         agent.has_secrets().then(|| agent.try_take())?
     }
 
+    /// [`Agents::try_take`]; if no slot is free, a claim ahead of one that is freed soon.
+    pub fn try_claim(&self, name: &AgentName) -> Option<CallSlot> {
+        if is_origin(name) {
+            return self.for_origin(name).try_claim();
+        }
+        let registered = self.registered.load();
+        let agent = registered.get(name)?;
+        agent.has_secrets().then(|| agent.try_claim())?
+    }
+
+    /// Claims took so long to be saved.
+    pub fn committed(&self, took: Duration) {
+        self.gate.committed(took);
+    }
+
     /// Why the agent was not called until a moment, if there was such a time. `now` is the store's time at `instant`.
     pub fn past_stop(
         &self,
@@ -464,14 +490,15 @@ impl Agents {
     }
 
     /// How many slots can be taken now.
-    pub fn free(&self, name: &AgentName) -> usize {
+    /// How many of its steps may be claimed now.
+    pub fn claimable(&self, name: &AgentName) -> usize {
         if is_origin(name) {
-            return self.for_origin(name).free();
+            return self.for_origin(name).claimable();
         }
         let registered = self.registered.load();
         let agent = registered.get(name);
         agent.map_or(0, |agent| match agent.has_secrets() {
-            true => agent.free(),
+            true => agent.claimable(),
             false => 0,
         })
     }
@@ -641,6 +668,9 @@ impl Agents {
         bulkhead
             .slots
             .configure(spec.max_in_flight, self.settings.is_shared);
+        // Where more than slots is counted, nothing is claimed before all of it is free.
+        let is_plain = spec.rate_limit.is_none() && spec.max_open.is_none();
+        bulkhead.allow_claims_ahead(is_plain && spec.limits.is_empty() && spec.fairness.is_none());
         let endpoints = Endpoints::new(
             &spec.endpoints,
             &self.settings.addresses,

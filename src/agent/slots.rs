@@ -32,6 +32,8 @@ pub(super) struct SlotLimiter {
     valid_until: AtomicU64,
     /// A call was wanted and had no slot of these.
     is_wanting: AtomicBool,
+    /// Others have the rest: to ask again is in vain until something has changed, or a while has passed.
+    is_in_vain: AtomicBool,
     /// The most calls that were in flight since the last look.
     peak: AtomicU32,
     demand: Mutex<Demand>,
@@ -72,6 +74,7 @@ impl SlotLimiter {
             granted: AtomicU32::new(UNLIMITED),
             valid_until: AtomicU64::new(FOREVER),
             is_wanting: AtomicBool::new(false),
+            is_in_vain: AtomicBool::new(false),
             peak: AtomicU32::new(0),
             demand: Mutex::new(Demand {
                 since: Instant::now(),
@@ -135,10 +138,11 @@ impl SlotLimiter {
         self.granted.fetch_min(slots, Ordering::SeqCst).min(slots)
     }
 
-    /// There was no slot for a call while so many were in flight. True if there could be more.
+    /// There was no slot for a call while so many were in flight. True if more are to be asked for at once.
     pub fn refused(&self, in_flight: u32) -> bool {
         let may_grow = self.is_shared.load(Ordering::Relaxed) && in_flight >= self.most();
-        may_grow && !self.is_wanting.swap(true, Ordering::AcqRel)
+        let is_new = may_grow && !self.is_wanting.swap(true, Ordering::AcqRel);
+        is_new && !self.is_in_vain.load(Ordering::Acquire)
     }
 
     /// What to settle with the record; `None` if there is nothing to hold.
@@ -168,14 +172,16 @@ impl SlotLimiter {
         self.is_wanting.store(true, Ordering::Release);
     }
 
-    /// Returns whether there are more than before.
-    pub fn granted(&self, grant: SlotGrant, valid_until: Instant) -> bool {
+    /// `wanted`: how many were asked for. Returns whether there are more than before.
+    pub fn granted(&self, grant: SlotGrant, wanted: u32, valid_until: Instant) -> bool {
         if !self.is_shared.load(Ordering::Acquire) {
             return false;
         }
         let before = self.most();
         let valid_until = self.millis(valid_until);
         self.granted.store(grant.slots, Ordering::Release);
+        let is_in_vain = grant.slots < wanted;
+        self.is_in_vain.store(is_in_vain, Ordering::Release);
         if grant.is_short {
             // Until it has come.
             self.is_wanting.store(true, Ordering::Release);
@@ -235,7 +241,7 @@ mod tests {
         let now = Instant::now();
         assert_eq!(slots.take_need(0, now), Some(all(0)));
         let long = now + Duration::from_secs(3600);
-        assert!(slots.granted(grant(4), long));
+        assert!(slots.granted(grant(4), 4, long));
         assert_eq!(slots.most(), 4);
         slots.used(4);
         assert!(slots.refused(4), "there could be more");
@@ -251,14 +257,33 @@ mod tests {
             is_short: true,
             ..grant(2)
         };
-        slots.granted(short, long);
+        slots.granted(short, 8, long);
         assert_eq!(slots.take_need(1, later), Some(all(1)), "until it has come");
-        assert!(!slots.granted(grant(4), Instant::now()));
+        assert!(!slots.granted(grant(4), 8, Instant::now()));
         assert_eq!(slots.most(), 0, "the trust is over");
-        assert!(slots.granted(grant(4), long));
+        assert!(slots.granted(grant(4), 8, long));
         slots.configure(Some(2), true);
         assert!(slots.is_wanting(), "a lower limit");
         assert_eq!(slots.most(), 2);
+    }
+
+    #[test]
+    fn what_others_have_is_not_asked_for_again_and_again() {
+        let slots = SlotLimiter::new();
+        slots.configure(Some(8), true);
+        let (now, long) = (Instant::now(), Instant::now() + Duration::from_secs(3600));
+        slots.take_need(0, now);
+        slots.granted(grant(4), 8, long);
+        assert!(!slots.refused(4), "it would get no more");
+        let all = SlotNeed {
+            in_use: 4,
+            wants: 8,
+            max: 8,
+        };
+        assert_eq!(slots.take_need(4, now), Some(all), "when it is asked for");
+        slots.granted(grant(8), 8, long);
+        slots.granted(grant(6), 6, long);
+        assert!(slots.refused(6), "there could be more");
     }
 
     #[test]
@@ -266,7 +291,7 @@ mod tests {
         let slots = SlotLimiter::new();
         assert!(slots.used(1000), "without a limit");
         slots.configure(Some(8), true);
-        slots.granted(grant(6), Instant::now() + Duration::from_secs(3600));
+        slots.granted(grant(6), 8, Instant::now() + Duration::from_secs(3600));
         assert!(slots.used(6));
         assert_eq!(slots.cap(3), 3);
         // One that has looked a moment ago.
@@ -294,7 +319,7 @@ mod tests {
         let end = later + IDLE_AFTER;
         assert_eq!(slots.take_need(0, end), Some(SlotNeed::NONE));
         assert_eq!(slots.take_need(0, end), None);
-        slots.granted(SlotGrant::default(), end);
+        slots.granted(SlotGrant::default(), 0, end);
         assert!(slots.refused(0));
         assert!(slots.take_need(0, end).is_some());
     }

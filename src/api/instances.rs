@@ -41,7 +41,7 @@ pub struct InstanceView {
     /// The term under which it supervises. The history contains it, as in `supervisor:worker-1#4`.
     #[schema(required, example = 4)]
     term: Option<u64>,
-    /// The steps that it has claimed and whose calls are in flight.
+    /// The steps that it has claimed: their calls are in flight, or about to begin.
     #[schema(example = 12)]
     in_flight: u64,
 }

@@ -10,10 +10,8 @@ use tracing::{Span, debug, debug_span, error};
 
 use super::{Local, recovery::end};
 use crate::{
-    agent::{Permission, Slot},
-    domain::{
-        Actor, Call, CallOutcome, Command, Effect, Fault, FaultKind, Purpose, Release, RetryWait,
-    },
+    agent::{CallSlot, Permission},
+    domain::{Actor, Call, CallOutcome, Command, Effect, Fault, FaultKind, Purpose, RetryWait},
     planted,
     store::{Apply, CommandError, Dispatch, LocalScheduler, Store, StoreError},
 };
@@ -40,9 +38,13 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     let by = local.actor().clone();
     let (step, attempt) = (call.step, call.attempt);
     let claimed = deadline.checked_sub(call.complete_within.duration());
-    if permit.slot::<Slot>().is_some_and(|slot| !slot.begins()) {
-        return end((step, attempt), Release::Stopped, local, store).await;
-    }
+    let slot = match permit.into_slot::<CallSlot>() {
+        Some(claimed) => match claimed.begin(call.complete_within.duration()).await {
+            Ok(slot) => Some(slot),
+            Err(why) => return end((step, attempt), why, local, store).await,
+        },
+        None => None,
+    };
     let permission = HeldCalls::new(local, store, claimed.unwrap_or_else(Instant::now));
     // Nothing of it is needed once it is sent.
     let body = call.body.take();
@@ -66,7 +68,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     };
     // The next queued step is claimed in the transaction that saves the reply.
     let mut kept = None;
-    if let Some(slot) = permit.into_slot::<Slot>() {
+    if let Some(slot) = slot {
         match matches!(outcome, CallOutcome::Deferred) && slot.is_open_limited() {
             // Where awaited replies are limited, the promise takes the place of the call.
             true => kept = Some(slot),

@@ -2,7 +2,7 @@
 //! when a delayed step is due, and at every poll, which finds whatever the hints missed. Where no steps are known to
 //! be queued, polls are rare: the supervising instance looks every second.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::Local;
 use crate::{
-    domain::{AgentName, Backoff, idle, jittered},
+    domain::{AgentName, Backoff, LEFT_TO_OTHERS, idle, jittered},
     store::{LocalScheduler, Promoted, Store, StoreError},
 };
 
@@ -21,6 +21,12 @@ const PROMOTE_ANYWAY: Duration = Duration::from_secs(30);
 /// When due steps whose tasks others have locked are looked at again. Locks are mostly held for a few milliseconds, but
 /// a session that hangs may keep one for seconds.
 const LOCKED_AGAIN: Backoff = Backoff::doubling(Duration::from_millis(10), Duration::from_secs(1));
+
+/// When a queue is looked at again in which nothing was found but steps that are left to other instances.
+const LEFT_AGAIN: Backoff = Backoff::doubling(LEFT_TO_OTHERS.duration(), Duration::from_secs(1));
+
+/// A queue that nobody has looked at for so long is looked at as if for the first time.
+const FORGET_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimerSettings {
@@ -36,6 +42,43 @@ struct Promotions {
     found_locked: u32,
 }
 
+/// Queues in which nothing was found but steps that are left to other instances for now.
+#[derive(Default)]
+struct LeftQueues(HashMap<AgentName, LeftQueue>);
+
+struct LeftQueue {
+    looks: u32,
+    next_look: Instant,
+}
+
+impl LeftQueues {
+    /// One that is due already waits for a slot.
+    fn next_look(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let looks = self.0.values().map(|queue| queue.next_look);
+        looks.filter(|look| *look > now).min()
+    }
+
+    fn may_look(&self, agent: &AgentName, now: Instant) -> bool {
+        (self.0.get(agent)).is_none_or(|queue| queue.next_look <= now)
+    }
+
+    fn found(&mut self, agent: &AgentName) {
+        self.0.remove(agent);
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        self.0
+            .retain(|_, queue| now < queue.next_look + FORGET_AFTER);
+    }
+
+    fn leave(&mut self, agent: AgentName, now: Instant) {
+        let looks = self.0.get(&agent).map_or(0, |queue| queue.looks) + 1;
+        let next_look = now + LEFT_AGAIN.wait(looks);
+        self.0.insert(agent, LeftQueue { looks, next_look });
+    }
+}
+
 pub async fn run(
     local: Arc<Local>,
     store: Store,
@@ -48,6 +91,7 @@ pub async fn run(
         at: Instant::now(),
         found_locked: 0,
     };
+    let mut left = LeftQueues::default();
     let mut chance = rand::random();
     loop {
         let is_idle = settings.is_notified && local.agent_queues.is_empty();
@@ -57,17 +101,19 @@ pub async fn run(
             None => Instant::now(),
         };
         let next_due = local.agent_queues.next_due_at().unwrap_or(next_poll);
+        let next_look = left.next_look().unwrap_or(next_poll);
         tokio::select! {
             () = stop.cancelled() => return,
             () = local.agent_queues.woken() => {}
-            () = sleep_until(next_due.min(next_poll)) => {}
+            () = sleep_until(next_due.min(next_look).min(next_poll)) => {}
         }
         let polled = next_poll <= Instant::now();
         if polled {
             polled_at = Some(Instant::now());
             chance = rand::random();
+            left.0.clear();
         }
-        if let Err(error) = look(&local, &store, polled, &mut promotions).await {
+        if let Err(error) = look(&local, &store, polled, &mut promotions, &mut left).await {
             warn!(%error, "agent queues could not be read; trying again");
             let again = Instant::now() + jittered(poll, chance);
             // All of it, whichever part it was.
@@ -100,6 +146,7 @@ async fn look(
     store: &Store,
     polled: bool,
     promotions: &mut Promotions,
+    left: &mut LeftQueues,
 ) -> Result<(), StoreError> {
     let everywhere = local.agent_queues.take_everywhere();
     let is_due = local.agent_queues.take_due();
@@ -139,6 +186,7 @@ async fn look(
         }
     }
     let queues = local.agent_queues.all();
+    let now = Instant::now();
     let able: Vec<AgentName> = queues
         .into_iter()
         .filter(|agent| local.free(agent) > 0)
@@ -146,8 +194,28 @@ async fn look(
     // Elsewhere a step of another instance waits for that one's slots at first. But the only worker may be here.
     let fetched = able.iter().filter(|agent| local.has_waiting_worker(agent));
     store.read_shared_queues_again(&fetched.cloned().collect::<Vec<_>>());
-    if !able.is_empty() && store.claim_queued(able).await? > 0 {
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        able.into_iter().partition(|agent| store.knows_head(agent));
+    let (left_to_others, mut read): (Vec<_>, Vec<_>) = unknown
+        .into_iter()
+        .partition(|agent| store.leaves_to_others(agent) && local.leaves_to_others(agent));
+    left.forget_old(now);
+    let due = left_to_others.into_iter();
+    let due: Vec<_> = due.filter(|agent| left.may_look(agent, now)).collect();
+    read.extend(due.iter().cloned());
+    if read.is_empty() && known.is_empty() {
+        return Ok(());
+    }
+    // From heads that are known every batch claims.
+    if store.claim_queued(read).await? > 0 {
+        due.iter().for_each(|agent| left.found(agent));
         // There may be more than one claim takes.
+        local.agent_queues.look_again();
+        return Ok(());
+    }
+    due.into_iter().for_each(|agent| left.leave(agent, now));
+    if known.iter().any(|agent| !store.knows_head(agent)) {
+        // Others have claimed what was known. The record may have more.
         local.agent_queues.look_again();
     }
     Ok(())

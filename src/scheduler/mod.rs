@@ -281,13 +281,18 @@ impl LocalScheduler for Local {
         self.take_for_queued(agent)
     }
 
+    /// Not while a worker waits here: there may be no other. And not where the record says whose turn it is.
+    fn leaves_to_others(&self, agent: &AgentName) -> bool {
+        !self.has_waiting_worker(agent) && self.lane_rule(agent).is_none()
+    }
+
     fn free(&self, agent: &AgentName) -> usize {
         if !self.may_claim() {
             return 0;
         }
         match self.work_requests.free(agent) {
             waiting if waiting > 0 && self.is_pulled(agent) => waiting,
-            _ => self.agents.free(agent),
+            _ => self.agents.claimable(agent),
         }
     }
 
@@ -295,7 +300,7 @@ impl LocalScheduler for Local {
         if !self.may_claim() {
             return None;
         }
-        match self.agents.try_take(agent) {
+        match self.agents.try_claim(agent) {
             Some(slot) => Some(SlotPermit::for_call(slot)),
             None => self.take_for_worker(agent),
         }
@@ -328,6 +333,10 @@ impl LocalScheduler for Local {
 
     fn lane_freed(&self, agent: &AgentName) {
         self.agent_queues.capacity_freed(agent);
+    }
+
+    fn committed(&self, took: Duration) {
+        self.agents.committed(took);
     }
 
     fn claim_later(&self, wait: Duration) {

@@ -72,7 +72,7 @@ impl PeriodicLoop for SlotUpkeep {
             } else if waits {
                 next = next.min(LOOK_AGAIN);
             }
-            agent.grant_slots(grant, valid_until);
+            agent.grant_slots(grant, need.wants, valid_until);
         }
         Ok(NextRound::After(next))
     }

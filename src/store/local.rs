@@ -46,11 +46,6 @@ impl SlotPermit {
     }
 
     /// What it was made of.
-    pub fn slot<T: Any>(&self) -> Option<&T> {
-        self.slot.downcast_ref()
-    }
-
-    /// What it was made of.
     pub fn into_slot<T: Any>(self) -> Option<T> {
         self.slot.downcast().ok().map(|slot| *slot)
     }
@@ -72,6 +67,10 @@ pub trait LocalScheduler: Send + Sync + 'static {
     fn actor(&self) -> &Actor;
     /// A slot for one more call, if one is free and no step is queued for it.
     fn try_take(&self, agent: &AgentName) -> Option<SlotPermit>;
+    /// Whether a step that has just been enqueued by another instance is left to that one for a moment.
+    fn leaves_to_others(&self, _agent: &AgentName) -> bool {
+        false
+    }
     /// How many more calls the agent can take now.
     fn free(&self, agent: &AgentName) -> usize;
     /// A slot for the first queued step.
@@ -101,6 +100,8 @@ pub trait LocalScheduler: Send + Sync + 'static {
     fn lane_freed(&self, _agent: &AgentName) {}
     /// Steps may be claimed after so long that may not be now.
     fn claim_later(&self, _wait: Duration) {}
+    /// A batch took so long to be saved.
+    fn committed(&self, _took: Duration) {}
     /// Claims that have just been committed.
     fn dispatch(&self, dispatches: Vec<Dispatch>);
     /// A step is pending and nobody claimed it; it may be from `due_at` on, `now` being now.

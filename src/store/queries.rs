@@ -29,6 +29,10 @@ SELECT task_id, idx FROM steps
 WHERE due_at IS NOT NULL AND queued = 0 AND due_at <= $1
 ORDER BY due_at LIMIT $2"#;
 
+/// Relies on steps_line.
+const ANY_QUEUED: &str =
+    "SELECT idx FROM steps WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 LIMIT 1";
+
 /// The agents with queued steps, as `line`. Goes from one agent to the next by steps_line, so that long queues cost no
 /// more than short ones. Not by `min`: up to version 16, PostgreSQL reads whole queues for it where they were empty when
 /// it planned.
@@ -140,6 +144,10 @@ SELECT task_id, idx, kind FROM alerts
 WHERE state <> 'closed' AND task_id IS NOT NULL AND kind IN ($1, $2) LIMIT 1000"#;
 
 /// What [`read_backlog`] reads.
+pub fn any_queued(agent: &AgentName) -> Statement {
+    Statement::new(ANY_QUEUED).bind(agent)
+}
+
 pub fn backlog() -> Statement {
     Statement::new(format!("{QUEUED_AGENTS}{BACKLOG}"))
 }

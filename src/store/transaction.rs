@@ -119,10 +119,11 @@ pub trait Session: Send {
     /// The tasks that were submitted under the idempotency keys among `keys`.
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError>;
 
-    /// Up to `limit` steps at the head of an agent's queue, most important first.
+    /// Up to `limit` steps at the head of an agent's queue, most important first; only those that were due at a time.
     async fn queued(
         &mut self,
         agent: &AgentName,
+        due_at: Timestamp,
         limit: usize,
     ) -> Result<Vec<QueuedStep>, StoreError>;
 
@@ -214,6 +215,12 @@ impl Transaction<'_> {
         statement: Statement,
     ) -> Result<Option<Row>, StoreError> {
         Ok(self.fetch(statement).await?.into_iter().next())
+    }
+
+    /// Whether any step is in the queue of an agent.
+    pub async fn has_queued(&mut self, agent: &AgentName) -> Result<bool, StoreError> {
+        let found = self.fetch_first(queries::any_queued(agent)).await?;
+        Ok(found.is_some())
     }
 
     /// Enqueues delayed steps whose time has come, [`Promoted::MOST`] at once. Returns which agents have queued steps

@@ -461,7 +461,9 @@ impl<'w> Committer<'w> {
                 }
             };
             let writer = self.writer;
-            writer.metrics.commit_seconds.record(started.elapsed());
+            let took = started.elapsed();
+            writer.metrics.commit_seconds.record(took);
+            writer.local.committed(took);
             // It is committed: whatever goes wrong from here on, the callers hear so.
             let published = faults::guarded(|| {
                 writer.remember(&batch);

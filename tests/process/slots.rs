@@ -87,6 +87,91 @@ async fn no_more_calls_are_in_flight_than_the_agent_takes() {
     }
 }
 
+/// So fast that further steps are claimed before a slot is free.
+#[tokio::test]
+async fn no_more_calls_are_in_flight_of_a_fast_service_than_the_agent_takes() {
+    for setup in setups().await {
+        let service = Counting::start(Duration::from_millis(1)).await;
+        let provost = setup.start().await;
+        for most in [8, 1] {
+            service.most.store(0, Ordering::SeqCst);
+            service.register(provost.api(), Some(most)).await;
+            let before = service.remote.count();
+            let ids = [
+                provost.submit(&charges(200)).await,
+                provost.submit(&charges(200)).await,
+            ];
+            for id in &ids {
+                assert_eq!(provost.settled(id).await["state"], "processed");
+            }
+            assert_eq!(service.most(), most as usize);
+            assert_eq!(service.remote.count() - before, 400);
+        }
+    }
+}
+
+/// Steps were claimed for slots that would be free in a moment, and then the service hangs: they are queued again. None of
+/// them is called, and none counts as failed.
+#[tokio::test]
+async fn steps_that_were_claimed_ahead_are_queued_again_when_the_service_hangs() {
+    for setup in setups().await {
+        let gate = Gate::closed();
+        let held = gate.clone();
+        let remote = Remote::with(move |_| held.then(json!({}))).await;
+        let provost = setup.start().await;
+        provost.register("payments", &remote.url(), 8).await;
+        let mut ids = Vec::new();
+        let mut let_through = 0;
+        // How many steps are claimed ahead depends on how fast this machine is.
+        let released = r#"provost_events_total{type="step.released"}"#;
+        while provost.metric(released).await == 0.0 {
+            assert!(ids.len() < 50, "no step was ever claimed ahead");
+            ids.push(provost.submit(&charges(400)).await);
+            gate.let_through(300);
+            let_through += 300;
+            remote.requests(let_through + 8).await;
+            // What was claimed ahead is in nobody's hands then.
+            until(8, || async {
+                let instances = provost.get("/v1/instances").await.expect(200);
+                instances["items"][0]["in_flight"].as_u64().unwrap()
+            })
+            .await;
+        }
+        assert_eq!(remote.count(), let_through + 8, "none of them was called");
+        gate.open();
+        for id in &ids {
+            assert_eq!(provost.settled(id).await["state"], "processed");
+        }
+        assert_eq!(remote.count(), 400 * ids.len());
+        let mut reasons = Vec::new();
+        for id in &ids {
+            let mut cursor = String::new();
+            loop {
+                let page = format!("/v1/tasks/{id}/history?limit=500{cursor}");
+                let page = provost.get(&page).await.expect(200);
+                let entries = page["items"].as_array().unwrap().iter();
+                let released = entries.filter(|entry| entry["type"] == "step.released");
+                reasons.extend(released.map(|entry| entry["reason"].clone()));
+                match page["next_cursor"].as_str() {
+                    Some(next) => cursor = format!("&cursor={next}"),
+                    None => break,
+                }
+            }
+            let task = provost.task(id).await;
+            let steps = task["steps"].as_array().unwrap();
+            assert!(
+                steps.iter().all(|step| step["failure_count"] == 0),
+                "{task}"
+            );
+        }
+        let reason = "no slot of its agent was freed for its call; it is queued again";
+        assert!(
+            !reasons.is_empty() && reasons.iter().all(|found| found == reason),
+            "{reasons:?}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_step_beyond_the_limit_waits_for_capacity() {
     for setup in setups().await {

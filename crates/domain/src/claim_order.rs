@@ -118,15 +118,15 @@ impl ClaimPlan {
         Some(QueueRead { limit, free })
     }
 
-    /// Adds what was read of a queue.
+    /// Adds what was read of a queue. `is_whole`: it holds no other steps.
     pub fn add(
         &mut self,
         agent: &AgentName,
         read: QueueRead,
         mut steps: Vec<QueueRank>,
+        mut is_whole: bool,
         is_left_alone: impl Fn(TaskId) -> bool,
     ) {
-        let mut is_whole = steps.len() < read.limit;
         steps.retain(|position| !is_left_alone(position.step.task));
         is_whole &= steps.len() <= read.free;
         steps.truncate(read.free);
@@ -343,11 +343,12 @@ mod tests {
         let mut plan = ClaimPlan::new(false);
         for (name, free, tasks) in agents {
             let read = plan.read(&agent(name), *free, 0).unwrap();
-            let read_steps = positions(tasks.clone())
+            let read_steps: Vec<_> = positions(tasks.clone())
                 .into_iter()
                 .take(read.limit)
                 .collect();
-            plan.add(&agent(name), read, read_steps, |_| false);
+            let is_whole = read_steps.len() < read.limit;
+            plan.add(&agent(name), read, read_steps, is_whole, |_| false);
         }
         plan
     }
@@ -387,7 +388,7 @@ mod tests {
         let mut plan = ClaimPlan::new(false);
         let mut read = plan.read(&agent("x"), 2, 0).unwrap();
         read.limit = 100;
-        plan.add(&agent("x"), read, positions(0..5), |_| false);
+        plan.add(&agent("x"), read, positions(0..5), false, |_| false);
         let result = plan.claim(&mut TestSlots::new(9));
         assert_eq!((result.claimed, result.drained), (2, Vec::new()));
     }
@@ -397,7 +398,7 @@ mod tests {
         let mut plan = ClaimPlan::new(false);
         let read = plan.read(&agent("x"), 2, 1).unwrap();
         assert_eq!(read.limit, 3);
-        plan.add(&agent("x"), read, positions(0..3), |id| id == task(0));
+        plan.add(&agent("x"), read, positions(0..3), true, |id| id == task(0));
         let mut slots = TestSlots::new(9);
         plan.claim(&mut slots);
         assert_eq!(slots.claimed, [task(1), task(2)]);
@@ -468,7 +469,7 @@ mod tests {
         let mut plan = ClaimPlan::new(true);
         let read = plan.read(&agent("x"), 9, 0).unwrap();
         assert_eq!(read.limit, 1);
-        plan.add(&agent("x"), read, positions(0..1), |_| false);
+        plan.add(&agent("x"), read, positions(0..1), true, |_| false);
         assert!(plan.read(&agent("y"), 9, 0).is_none());
     }
 

@@ -239,6 +239,8 @@ pub enum Release {
     Undelivered,
     /// The agent was paused, or its breaker opened, after the claim and before the call.
     Stopped,
+    /// It was claimed ahead of a slot, and none was freed in time.
+    NoSlot,
 }
 
 impl Release {
@@ -251,6 +253,7 @@ impl Release {
             Release::Stopped => {
                 "its agent was paused, or its breaker opened, before the call began"
             }
+            Release::NoSlot => "no slot of its agent was freed for its call; it is queued again",
             Release::NeverStarted => "it was recorded as claimed, but its call never started",
         }
     }

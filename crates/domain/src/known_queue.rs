@@ -15,6 +15,10 @@ const MOST: usize = 1024;
 /// the queue is claimed from as the record has it.
 const OTHERS_WAIT: Span = Span::from_millis(1000);
 
+/// So long a step that another instance put into the queue is left to that one, which usually claims it with the next
+/// slot that one of its calls frees: it has the task in memory, and its callers wait for the task there.
+pub const LEFT_TO_OTHERS: Span = Span::from_millis(25);
+
 /// A step in a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueuedStep {
@@ -90,6 +94,11 @@ impl KnownQueue {
     /// Whether there are no steps behind those that are known.
     pub fn is_whole(&self) -> bool {
         !self.is_cut
+    }
+
+    /// Whether no step is known, of those that this instance has enqueued.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
     }
 
     /// Whether steps can be claimed without reading the record.

@@ -21,6 +21,7 @@ mod bulk;
 mod call;
 mod child;
 mod circuit;
+mod claim_ahead;
 mod claim_order;
 mod command;
 mod cron;
@@ -128,6 +129,7 @@ pub use child::{
     MOST_DESCENDANTS, News, ParentStep, child_actions,
 };
 pub use circuit::{BacklogClaim, BacklogState, Circuit, DestinationFailure, ExpiredMessages};
+pub use claim_ahead::{CallPace, claims_ahead};
 pub use claim_order::{ClaimAttempt, ClaimPlan, ClaimSteps, QueueRank};
 pub use command::{Claimant, Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
@@ -165,7 +167,7 @@ pub use ids::{
     StepName, StepRef, TaskId, WorkerName, WorkflowName,
 };
 pub use instance::{IdInUse, InstanceRecord, Leases, Renewal};
-pub use known_queue::{KnownQueue, QueuedStep};
+pub use known_queue::{KnownQueue, LEFT_TO_OTHERS, QueuedStep};
 pub use lane_ring::LaneRing;
 pub use lanes::{Fairness, KeyLimit, LaneRule, LaneTurn, LimitedKey, polls_of};
 pub use latency::{Candidate, Latency};

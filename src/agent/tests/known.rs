@@ -87,18 +87,18 @@ async fn a_busy_endpoint_is_passed_over() {
 async fn a_changed_agent_keeps_what_is_under_way() {
     let agents = agents_at("http://127.0.0.1:1");
     let slot = agents.try_take(&payments()).unwrap();
-    assert_eq!(agents.free(&payments()), 3);
+    assert_eq!(agents.claimable(&payments()), 3);
     agents.put(
         payments(),
         spec(&["http://127.0.0.1:1", "http://127.0.0.1:2"]),
     );
-    assert_eq!(agents.free(&payments()), 7);
+    assert_eq!(agents.claimable(&payments()), 7);
     drop(slot);
-    assert_eq!(agents.free(&payments()), 8);
+    assert_eq!(agents.claimable(&payments()), 8);
 
     assert!(agents.remove(&payments()));
     assert!(!agents.remove(&payments()));
-    assert_eq!(agents.free(&payments()), 0);
+    assert_eq!(agents.claimable(&payments()), 0);
     assert!(agents.try_take(&payments()).is_none());
 }
 
@@ -141,7 +141,7 @@ async fn after_closing_no_slot_is_given_out() {
     agents.close();
     assert!(agents.try_take(&payments()).is_none());
     assert!(agents.try_take(&url).is_none());
-    assert_eq!(agents.free(&url), 0);
+    assert_eq!(agents.claimable(&url), 0);
 }
 
 #[tokio::test]
@@ -151,7 +151,7 @@ async fn origins_are_forgotten_but_never_what_is_under_way_with_them() {
     let slots: Vec<_> = std::iter::from_fn(|| agents.try_take(&origin(1))).collect();
     assert_eq!(slots.len(), 64);
     for port in 2..3_000 {
-        assert_eq!(agents.free(&origin(port)), 64);
+        assert_eq!(agents.claimable(&origin(port)), 64);
     }
     assert!(agents.try_take(&origin(1)).is_none());
     assert!(agents.origins_known() <= 1024);

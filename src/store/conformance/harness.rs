@@ -125,6 +125,8 @@ pub struct Notes {
     slots: TestSlots,
     /// A step that becomes ready finds others in its agent's queue.
     pub has_queued: AtomicBool,
+    /// What others have just enqueued is left to them.
+    pub leaves_to_others: AtomicBool,
     pub dispatched: Mutex<Vec<Dispatch>>,
     pub pending: Mutex<Vec<AgentName>>,
     pub drained: Mutex<Vec<AgentName>>,
@@ -148,6 +150,10 @@ impl LocalScheduler for Notes {
             return None;
         }
         self.take_for_queued(agent)
+    }
+
+    fn leaves_to_others(&self, _: &AgentName) -> bool {
+        self.leaves_to_others.load(Ordering::Relaxed)
     }
 
     fn has_lanes(&self) -> bool {
@@ -245,6 +251,7 @@ impl Harness {
             instance,
             slots: TestSlots::default(),
             has_queued: AtomicBool::default(),
+            leaves_to_others: AtomicBool::default(),
             dispatched: Mutex::default(),
             pending: Mutex::default(),
             drained: Mutex::default(),

@@ -111,6 +111,39 @@ async fn a_queued_step_that_another_instance_has_claimed_is_not_claimed_with_a_r
     }
 }
 
+/// It has the task in memory, and its callers wait there. One that does not claim it in time leaves it to all.
+#[tokio::test]
+async fn a_step_that_was_just_enqueued_is_left_to_its_instance_for_a_moment() {
+    let (a, b) = pair().await;
+    let x = vec![AgentName::new("x")];
+    let id = a.submit(New::default()).await.id();
+    b.notes.leaves_to_others.store(true, Ordering::Relaxed);
+    b.slots("x", 2);
+    let due = |sql| a.database.execute(sql);
+    due("UPDATE steps SET due_at = due_at + 3600000").await;
+    assert_eq!(b.store.claim_queued(x.clone()).await.unwrap(), 0);
+    assert!(b.notes.drained.lock().is_empty(), "it is still queued");
+    due("UPDATE steps SET due_at = due_at - 3600000 - 25").await;
+    assert_eq!(b.store.claim_queued(x.clone()).await.unwrap(), 1);
+    assert_eq!(b.calls(), [(id, 0, 1)]);
+    assert_eq!(b.store.claim_queued(x.clone()).await.unwrap(), 0);
+    assert_eq!(*b.notes.drained.lock(), x);
+}
+
+/// While a worker waits at an instance, nothing is left to others: there may be no other worker.
+#[tokio::test]
+async fn a_step_that_was_just_enqueued_is_claimed_for_a_worker_at_once() {
+    let (a, b) = pair().await;
+    let x = vec![AgentName::new("x")];
+    let id = a.submit(New::default()).await.id();
+    b.slots("x", 1);
+    a.database
+        .execute("UPDATE steps SET due_at = due_at + 3600000")
+        .await;
+    assert_eq!(b.store.claim_queued(x).await.unwrap(), 1);
+    assert_eq!(b.calls(), [(id, 0, 1)]);
+}
+
 /// An instance whose task in memory is older than its steps in a lane reads it again.
 #[tokio::test]
 async fn a_step_in_a_lane_that_a_stale_task_lacks_is_claimed_as_the_record_has_it() {

@@ -211,7 +211,7 @@ impl Store {
         ask(&self.requests, |answer| Request::Apply { apply, answer }).await
     }
 
-    /// Claims from the head of these agents' queues; returns how many steps were claimed.
+    /// Claims from all queues whose heads are known, and from those of these agents; returns how many steps were claimed.
     pub async fn claim_queued(&self, agents: Vec<AgentName>) -> Result<usize, StoreError> {
         ask(&self.requests, |answer| Request::ClaimQueued {
             agents,
@@ -237,6 +237,17 @@ impl Store {
         if self.is_shared {
             self.heads.doubt(agents);
         }
+    }
+
+    /// Whether steps of this queue are left to the instances that have just enqueued them: not where some are this
+    /// instance's own, and not where steps stand in it that workflows limit.
+    pub fn leaves_to_others(&self, agent: &AgentName) -> bool {
+        self.is_shared && !self.heads.is_limited(agent) && !self.heads.has_own(agent)
+    }
+
+    /// Whether the next claim from this queue need not read it.
+    pub fn knows_head(&self, agent: &AgentName) -> bool {
+        !self.heads.need_read(std::slice::from_ref(agent))
     }
 
     pub async fn promote(&self) -> Result<Promoted, StoreError> {

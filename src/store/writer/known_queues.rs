@@ -139,6 +139,12 @@ impl KnownQueues {
         }
     }
 
+    /// Whether steps may be queued that this instance has enqueued.
+    pub fn has_own(&self, agent: &AgentName) -> bool {
+        let heads = self.heads.lock();
+        heads.get(agent).is_some_and(|head| !head.is_empty())
+    }
+
     pub fn is_usable(&self, agent: &AgentName) -> bool {
         self.heads
             .lock()

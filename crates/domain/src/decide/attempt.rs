@@ -454,7 +454,7 @@ impl Draft {
             self.take_back(index, why, by, now);
             return Ok(());
         }
-        if why == Release::Stopped {
+        if matches!(why, Release::Stopped | Release::NoSlot) {
             self.check_holder(index, attempt)?;
             if self.is_polled(index) {
                 self.poll_again(index, None, Duration::ZERO, by, now);

@@ -5,7 +5,10 @@ use std::collections::hash_map::Entry;
 
 use super::{BatchDraft, LoadedTask, Unreadable};
 use crate::{
-    domain::{AgentName, Command, LaneRule, QueueRank, QueuedStep, StepRef, Task, TaskId},
+    domain::{
+        AgentName, Command, LEFT_TO_OTHERS, LaneRule, QueueRank, QueuedStep, StepRef, Task, TaskId,
+        Timestamp,
+    },
     store::{
         LocalScheduler, StoreError, Transaction, UnreadableTask,
         writer::{
@@ -69,7 +72,7 @@ impl BatchDraft {
                     match queues.heads.is_usable(agent) {
                         true => {}
                         false if queues.may_read => {
-                            self.read_queue(agent, queues.is_shared, tx, local).await?;
+                            self.read_queue(agent, queues, tx, local).await?;
                         }
                         // Since the batch was begun its head has run out, or is in doubt.
                         false => self.is_unread = true,
@@ -96,10 +99,11 @@ impl BatchDraft {
     async fn read_queue(
         &mut self,
         agent: &AgentName,
-        is_shared: bool,
+        queues: &Queues<'_, '_>,
         tx: &mut Transaction<'_>,
         local: &dyn LocalScheduler,
     ) -> Result<(), Halted> {
+        let is_shared = queues.is_shared;
         if self.left_out.queues.contains(agent) {
             return Ok(());
         }
@@ -111,16 +115,26 @@ impl BatchDraft {
             // What is read is locked on a shared store: other instances would pass it over.
             read.limit = read.limit.max(AHEAD);
         }
-        let steps = match tx.queued(agent, read.limit).await {
+        let has_own = queues.heads.has_own(agent);
+        let leaves_some = is_shared && !has_own && local.leaves_to_others(agent);
+        let due_at = match leaves_some {
+            true => Timestamp::from_millis(self.now.as_millis() - LEFT_TO_OTHERS.as_millis()),
+            false => Timestamp::MAX,
+        };
+        let steps = match tx.queued(agent, due_at, read.limit).await {
             Ok(steps) => steps,
             Err(error) => return Err(damaged(error, agent)),
         };
+        let mut is_whole = steps.len() < read.limit;
+        if leaves_some {
+            is_whole = steps.is_empty() && !tx.has_queued(agent).await?;
+        }
         let is_left_alone = |task| self.faults.rests(task);
         let found = steps.iter().map(QueuedStep::position).collect();
-        self.claims.add(agent, read, found, is_left_alone);
+        self.claims.add(agent, read, found, is_whole, is_left_alone);
         self.claimed.found.push(FoundQueue {
             agent: agent.clone(),
-            is_whole: steps.len() < read.limit,
+            is_whole,
             steps,
         });
         Ok(())
