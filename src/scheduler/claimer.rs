@@ -220,3 +220,48 @@ async fn look(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_whose_steps_are_left_to_others_is_looked_at_ever_less_often() {
+        let mut left = LeftQueues::default();
+        let agent = AgentName::new("payments");
+        let mut now = Instant::now();
+        assert!(left.may_look(&agent, now));
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            left.leave(agent.clone(), now);
+            assert!(!left.may_look(&agent, now));
+            let next_look = left.0[&agent].next_look;
+            waits.push((next_look - now).as_millis());
+            now = next_look;
+            assert!(left.may_look(&agent, now));
+        }
+        assert_eq!(waits, [25, 50, 100, 200, 400, 800, 1000, 1000]);
+        left.forget_old(now + FORGET_AFTER / 2);
+        left.leave(agent.clone(), now);
+        assert!(!left.may_look(&agent, now + Duration::from_millis(900)));
+        left.found(&agent);
+        assert!(left.may_look(&agent, now));
+        left.leave(agent.clone(), now);
+        left.forget_old(now + 2 * FORGET_AFTER);
+        assert!(left.0.is_empty());
+    }
+
+    /// A look that is due is made when a slot is free, which wakes the claimer: it must not keep it awake until then.
+    #[test]
+    fn a_look_that_is_due_wakes_nobody_by_itself() {
+        let mut left = LeftQueues::default();
+        let long_ago = Instant::now() - Duration::from_secs(1);
+        left.leave(AgentName::new("payments"), long_ago);
+        assert_eq!(left.next_look(), None);
+        left.leave(
+            AgentName::new("shipping"),
+            Instant::now() + Duration::from_secs(60),
+        );
+        assert!(left.next_look().is_some());
+    }
+}
