@@ -226,14 +226,15 @@ impl Bulkhead {
     }
 
     /// If more calls are in flight, a lower maximum takes effect as slots are released.
-    pub fn resize(&self, max: u32) {
+    pub fn resize(self: &Arc<Self>, max: u32) {
         if self.max.swap(max, Ordering::Relaxed) < max {
             self.announce();
         }
     }
 
     /// There may be capacity where there was none.
-    pub fn announce(&self) {
+    pub fn announce(self: &Arc<Self>) {
+        self.pass_on();
         self.gate.freed(&self.agent);
     }
 
@@ -478,7 +479,9 @@ impl Drop for Slot {
         if !has_begun && bulkhead.rate.is_limited() {
             bulkhead.rate.give_back();
         }
-        bulkhead.ahead.ended.fetch_add(1, Ordering::Relaxed);
+        if has_begun {
+            bulkhead.ahead.ended.fetch_add(1, Ordering::Relaxed);
+        }
         bulkhead.pass_on();
         if self.notifies {
             bulkhead.gate.freed(&bulkhead.agent);

@@ -490,15 +490,23 @@ impl Agents {
     }
 
     /// How many slots can be taken now.
+    pub fn free(&self, name: &AgentName) -> usize {
+        self.count(name, Agent::free)
+    }
+
     /// How many of its steps may be claimed now.
     pub fn claimable(&self, name: &AgentName) -> usize {
+        self.count(name, Agent::claimable)
+    }
+
+    fn count(&self, name: &AgentName, count: impl Fn(&Agent) -> usize) -> usize {
         if is_origin(name) {
-            return self.for_origin(name).claimable();
+            return count(&self.for_origin(name));
         }
         let registered = self.registered.load();
         let agent = registered.get(name);
         agent.map_or(0, |agent| match agent.has_secrets() {
-            true => agent.claimable(),
+            true => count(agent),
             false => 0,
         })
     }

@@ -52,11 +52,10 @@ struct LeftQueue {
 }
 
 impl LeftQueues {
-    /// One that is due already waits for a slot.
-    fn next_look(&self) -> Option<Instant> {
-        let now = Instant::now();
+    /// The next look after one. Those that were due by then, and were not made, wait for slots.
+    fn next_look(&self, looked_at: Instant) -> Option<Instant> {
         let looks = self.0.values().map(|queue| queue.next_look);
-        looks.filter(|look| *look > now).min()
+        looks.filter(|look| *look > looked_at).min()
     }
 
     fn may_look(&self, agent: &AgentName, now: Instant) -> bool {
@@ -72,8 +71,10 @@ impl LeftQueues {
             .retain(|_, queue| now < queue.next_look + FORGET_AFTER);
     }
 
-    fn leave(&mut self, agent: AgentName, now: Instant) {
-        let looks = self.0.get(&agent).map_or(0, |queue| queue.looks) + 1;
+    /// `is_empty`: nothing is there. What comes next may be for this instance.
+    fn leave(&mut self, agent: AgentName, is_empty: bool, now: Instant) {
+        let before = self.0.get(&agent).filter(|_| !is_empty);
+        let looks = before.map_or(0, |queue| queue.looks) + 1;
         let next_look = now + LEFT_AGAIN.wait(looks);
         self.0.insert(agent, LeftQueue { looks, next_look });
     }
@@ -92,6 +93,7 @@ pub async fn run(
         found_locked: 0,
     };
     let mut left = LeftQueues::default();
+    let mut looked_at = Instant::now();
     let mut chance = rand::random();
     loop {
         let is_idle = settings.is_notified && local.agent_queues.is_empty();
@@ -101,7 +103,7 @@ pub async fn run(
             None => Instant::now(),
         };
         let next_due = local.agent_queues.next_due_at().unwrap_or(next_poll);
-        let next_look = left.next_look().unwrap_or(next_poll);
+        let next_look = left.next_look(looked_at).unwrap_or(next_poll);
         tokio::select! {
             () = stop.cancelled() => return,
             () = local.agent_queues.woken() => {}
@@ -111,9 +113,17 @@ pub async fn run(
         if polled {
             polled_at = Some(Instant::now());
             chance = rand::random();
-            left.0.clear();
         }
-        if let Err(error) = look(&local, &store, polled, &mut promotions, &mut left).await {
+        looked_at = Instant::now();
+        let looked = look(
+            &local,
+            &store,
+            polled,
+            looked_at,
+            &mut promotions,
+            &mut left,
+        );
+        if let Err(error) = looked.await {
             warn!(%error, "agent queues could not be read; trying again");
             let again = Instant::now() + jittered(poll, chance);
             // All of it, whichever part it was.
@@ -145,6 +155,7 @@ async fn look(
     local: &Local,
     store: &Store,
     polled: bool,
+    now: Instant,
     promotions: &mut Promotions,
     left: &mut LeftQueues,
 ) -> Result<(), StoreError> {
@@ -185,8 +196,12 @@ async fn look(
             local.agent_queues.grew(&agent);
         }
     }
+    // What was delayed is in nobody's head.
+    let leaves_some = !is_due && !polled;
+    if !leaves_some {
+        left.0.clear();
+    }
     let queues = local.agent_queues.all();
-    let now = Instant::now();
     let able: Vec<AgentName> = queues
         .into_iter()
         .filter(|agent| local.free(agent) > 0)
@@ -196,9 +211,9 @@ async fn look(
     store.read_shared_queues_again(&fetched.cloned().collect::<Vec<_>>());
     let (known, unknown): (Vec<_>, Vec<_>) =
         able.into_iter().partition(|agent| store.knows_head(agent));
-    let (left_to_others, mut read): (Vec<_>, Vec<_>) = unknown
-        .into_iter()
-        .partition(|agent| store.leaves_to_others(agent) && local.leaves_to_others(agent));
+    let (left_to_others, mut read): (Vec<_>, Vec<_>) = unknown.into_iter().partition(|agent| {
+        leaves_some && store.leaves_to_others(agent) && local.leaves_to_others(agent)
+    });
     left.forget_old(now);
     let due = left_to_others.into_iter();
     let due: Vec<_> = due.filter(|agent| left.may_look(agent, now)).collect();
@@ -207,15 +222,22 @@ async fn look(
         return Ok(());
     }
     // From heads that are known every batch claims.
-    if store.claim_queued(read).await? > 0 {
+    let claimed = match leaves_some {
+        true => store.claim_queued(read).await?,
+        false => store.claim_all_queued(read).await?,
+    };
+    if claimed > 0 {
         due.iter().for_each(|agent| left.found(agent));
         // There may be more than one claim takes.
         local.agent_queues.look_again();
         return Ok(());
     }
-    due.into_iter().for_each(|agent| left.leave(agent, now));
+    for agent in due {
+        let is_empty = !local.has_queued(&agent);
+        left.leave(agent, is_empty, now);
+    }
     if known.iter().any(|agent| !store.knows_head(agent)) {
-        // Others have claimed what was known. The record may have more.
+        // What was known has been claimed. The record may have more.
         local.agent_queues.look_again();
     }
     Ok(())
@@ -233,7 +255,7 @@ mod tests {
         assert!(left.may_look(&agent, now));
         let mut waits = Vec::new();
         for _ in 0..8 {
-            left.leave(agent.clone(), now);
+            left.leave(agent.clone(), false, now);
             assert!(!left.may_look(&agent, now));
             let next_look = left.0[&agent].next_look;
             waits.push((next_look - now).as_millis());
@@ -242,26 +264,33 @@ mod tests {
         }
         assert_eq!(waits, [25, 50, 100, 200, 400, 800, 1000, 1000]);
         left.forget_old(now + FORGET_AFTER / 2);
-        left.leave(agent.clone(), now);
+        left.leave(agent.clone(), false, now);
         assert!(!left.may_look(&agent, now + Duration::from_millis(900)));
         left.found(&agent);
         assert!(left.may_look(&agent, now));
-        left.leave(agent.clone(), now);
+        left.leave(agent.clone(), false, now);
         left.forget_old(now + 2 * FORGET_AFTER);
         assert!(left.0.is_empty());
     }
 
-    /// A look that is due is made when a slot is free, which wakes the claimer: it must not keep it awake until then.
     #[test]
-    fn a_look_that_is_due_wakes_nobody_by_itself() {
+    fn a_look_that_came_due_is_made_once_and_then_when_a_slot_is_free() {
         let mut left = LeftQueues::default();
-        let long_ago = Instant::now() - Duration::from_secs(1);
-        left.leave(AgentName::new("payments"), long_ago);
-        assert_eq!(left.next_look(), None);
-        left.leave(
-            AgentName::new("shipping"),
-            Instant::now() + Duration::from_secs(60),
-        );
-        assert!(left.next_look().is_some());
+        let looked_at = Instant::now();
+        left.leave(AgentName::new("payments"), false, looked_at);
+        let due = looked_at + LEFT_TO_OTHERS.duration();
+        // However long the claim of that look has taken.
+        assert_eq!(left.next_look(looked_at), Some(due));
+        assert_eq!(left.next_look(due), None);
+    }
+
+    #[test]
+    fn a_queue_that_was_empty_is_looked_at_again_soon() {
+        let mut left = LeftQueues::default();
+        let (agent, now) = (AgentName::new("payments"), Instant::now());
+        for is_empty in [false, false, false, true] {
+            left.leave(agent.clone(), is_empty, now);
+        }
+        assert!(left.may_look(&agent, now + LEFT_TO_OTHERS.duration()));
     }
 }

@@ -71,7 +71,7 @@ pub struct Local {
 }
 
 /// What is on its way to the dispatcher. Unbounded, because each claim holds a permit: there are never more
-/// than the agents have slots, and no more drops than claims.
+/// than twice the slots of the agents, and no more drops than claims.
 #[derive(Debug)]
 enum Work {
     Call(Vec<Dispatch>),
@@ -161,7 +161,7 @@ impl Local {
         agent: &AgentName,
         store: &Store,
     ) -> Result<(), StoreError> {
-        let claimed = store.claim_queued(vec![agent.clone()]).await?;
+        let claimed = store.claim_all_queued(vec![agent.clone()]).await?;
         if claimed > 0 || self.has_waiting_worker(agent) {
             // There may be more. Or others have claimed what is known here of the queue, and then the claimer reads it.
             self.agent_queues.look_again();
@@ -258,6 +258,16 @@ impl Local {
         self.local_lease.may_claim(Instant::now())
     }
 
+    fn free_of(&self, agent: &AgentName, called: fn(&Agents, &AgentName) -> usize) -> usize {
+        if !self.may_claim() {
+            return 0;
+        }
+        match self.work_requests.free(agent) {
+            waiting if waiting > 0 && self.is_pulled(agent) => waiting,
+            _ => called(&self.agents, agent),
+        }
+    }
+
     /// The queue may hold steps: the claimer looks.
     pub fn expect_queued(&self, agent: &AgentName) {
         self.agent_queues.grew(agent);
@@ -287,13 +297,11 @@ impl LocalScheduler for Local {
     }
 
     fn free(&self, agent: &AgentName) -> usize {
-        if !self.may_claim() {
-            return 0;
-        }
-        match self.work_requests.free(agent) {
-            waiting if waiting > 0 && self.is_pulled(agent) => waiting,
-            _ => self.agents.claimable(agent),
-        }
+        self.free_of(agent, Agents::claimable)
+    }
+
+    fn free_slots(&self, agent: &AgentName) -> usize {
+        self.free_of(agent, Agents::free)
     }
 
     fn take_for_queued(&self, agent: &AgentName) -> Option<SlotPermit> {

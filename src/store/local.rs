@@ -71,8 +71,12 @@ pub trait LocalScheduler: Send + Sync + 'static {
     fn leaves_to_others(&self, _agent: &AgentName) -> bool {
         false
     }
-    /// How many more calls the agent can take now.
+    /// How many more steps of the agent can be claimed now.
     fn free(&self, agent: &AgentName) -> usize;
+    /// How many more calls the agent can take now: nothing is claimed ahead where more than slots is counted.
+    fn free_slots(&self, agent: &AgentName) -> usize {
+        self.free(agent)
+    }
     /// A slot for the first queued step.
     fn take_for_queued(&self, agent: &AgentName) -> Option<SlotPermit>;
     /// The agent's queue is empty, as far as this process knows.

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    ops::Range,
     sync::Arc,
 };
 
@@ -119,11 +120,11 @@ pub trait Session: Send {
     /// The tasks that were submitted under the idempotency keys among `keys`.
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError>;
 
-    /// Up to `limit` steps at the head of an agent's queue, most important first; only those that were due at a time.
+    /// Up to `limit` steps at the head of an agent's queue, most important first; none that was due in the time `left`.
     async fn queued(
         &mut self,
         agent: &AgentName,
-        due_at: Timestamp,
+        left: Range<Timestamp>,
         limit: usize,
     ) -> Result<Vec<QueuedStep>, StoreError>;
 

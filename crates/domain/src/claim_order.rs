@@ -248,7 +248,10 @@ impl ClaimPlan {
                 match steps.claim(&queue.agent, position.step) {
                     ClaimAttempt::Claimed => claimed += 1,
                     ClaimAttempt::NotClaimed => {}
-                    ClaimAttempt::NoSlot => break,
+                    ClaimAttempt::NoSlot => {
+                        is_drained = false;
+                        break;
+                    }
                 }
                 if !is_new {
                     result.gone.push((queue.agent.clone(), position.step));

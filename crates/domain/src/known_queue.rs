@@ -4,7 +4,7 @@
 //! fence. It holds the steps that the instance enqueued itself. Steps of other instances are met when the record is
 //! read: at every poll, and whenever the head has run out.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::Range};
 
 use crate::{QueueRank, Span, StepRef, Timestamp, Turn};
 
@@ -18,6 +18,14 @@ const OTHERS_WAIT: Span = Span::from_millis(1000);
 /// So long a step that another instance put into the queue is left to that one, which usually claims it with the next
 /// slot that one of its calls frees: it has the task in memory, and its callers wait for the task there.
 pub const LEFT_TO_OTHERS: Span = Span::from_millis(25);
+/// A step that is due later than in this time was not enqueued just now: the clock of the store was set back.
+const CLOCK_SET_BACK: Span = Span::from_secs(10);
+
+/// When those steps were due that are left to others.
+pub fn left_to_others(now: Timestamp) -> Range<Timestamp> {
+    let since = Timestamp::from_millis(now.as_millis() - LEFT_TO_OTHERS.as_millis() + 1);
+    since..now + CLOCK_SET_BACK
+}
 
 /// A step in a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

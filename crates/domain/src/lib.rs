@@ -167,7 +167,7 @@ pub use ids::{
     StepName, StepRef, TaskId, WorkerName, WorkflowName,
 };
 pub use instance::{IdInUse, InstanceRecord, Leases, Renewal};
-pub use known_queue::{KnownQueue, LEFT_TO_OTHERS, QueuedStep};
+pub use known_queue::{KnownQueue, LEFT_TO_OTHERS, QueuedStep, left_to_others};
 pub use lane_ring::LaneRing;
 pub use lanes::{Fairness, KeyLimit, LaneRule, LaneTurn, LimitedKey, polls_of};
 pub use latency::{Candidate, Latency};

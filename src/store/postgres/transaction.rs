@@ -6,7 +6,7 @@
 //! locked, and from then on waits for nobody: see [`LockOrder`]. So no circle of
 //! transactions that wait for each other can arise.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{Executor, PgConnection, Row as _, raw_sql};
@@ -48,9 +48,9 @@ SELECT task_id, idx, turn, due_at
 FROM steps
 CROSS JOIN LATERAL (
     SELECT FROM tasks WHERE tasks.id = steps.task_id FOR NO KEY UPDATE SKIP LOCKED) AS locked
-WHERE agent = $1 AND due_at <= $2 AND queued = 1
+WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 AND NOT (due_at >= $2 AND due_at < $3)
 ORDER BY lane, turn, task_id, idx
-LIMIT $3"#;
+LIMIT $4"#;
 
 /// Relies on steps_delayed. Locks the tasks, as every change of steps does, and passes over those that others have
 /// locked. What was changed while the lock was taken is looked at as it is then, or left for the next promotion.
@@ -455,7 +455,7 @@ impl Session for PgTransaction<'_> {
     async fn queued(
         &mut self,
         agent: &AgentName,
-        due_at: Timestamp,
+        left: Range<Timestamp>,
         limit: usize,
     ) -> Result<Vec<QueuedStep>, StoreError> {
         self.lock_out_of_order();
@@ -463,7 +463,8 @@ impl Session for PgTransaction<'_> {
             .prepared()
             .query(QUEUED)
             .bind(agent.as_str())
-            .bind(due_at.as_millis())
+            .bind(left.start.as_millis())
+            .bind(left.end.as_millis())
             .bind(limit as i64);
         let found = answered(query.fetch_all(self.connection().await?)).await;
         self.noted(found)?.iter().map(rows::queued_step).collect()

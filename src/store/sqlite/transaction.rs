@@ -1,6 +1,6 @@
 //! The writer's transaction.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use async_trait::async_trait;
 use rusqlite::Connection;
@@ -29,9 +29,9 @@ use crate::{
 /// Relies on steps_line.
 const QUEUED: &str = r#"
 SELECT task_id, idx, turn, due_at FROM steps
-WHERE agent = $1 AND due_at <= $2 AND queued = 1
+WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 AND NOT (due_at >= $2 AND due_at < $3)
 ORDER BY lane, turn, task_id, idx
-LIMIT $3"#;
+LIMIT $4"#;
 
 const PROMOTE: &str = r#"
 UPDATE steps SET queued = 1
@@ -220,10 +220,11 @@ impl Session for SqliteTransaction<'_> {
     async fn queued(
         &mut self,
         agent: &AgentName,
-        due_at: Timestamp,
+        left: Range<Timestamp>,
         limit: usize,
     ) -> Result<Vec<QueuedStep>, StoreError> {
-        let find = Statement::new(QUEUED).bind(agent).bind(due_at).bind(limit);
+        let find = Statement::new(QUEUED).bind(agent);
+        let find = find.bind(left.start).bind(left.end).bind(limit);
         let found = self.read(move |connection| fetch(connection, &find)).await;
         let found = found.inspect_err(|error| self.files.health.note(error))?;
         found.iter().map(rows::queued_step).collect()

@@ -212,9 +212,20 @@ impl Store {
     }
 
     /// Claims from all queues whose heads are known, and from those of these agents; returns how many steps were claimed.
+    /// What other instances have just enqueued is left to them.
     pub async fn claim_queued(&self, agents: Vec<AgentName>) -> Result<usize, StoreError> {
+        self.claim(agents, true).await
+    }
+
+    /// [`Store::claim_queued`], and nothing is left to others: what was delayed is in nobody's head.
+    pub async fn claim_all_queued(&self, agents: Vec<AgentName>) -> Result<usize, StoreError> {
+        self.claim(agents, false).await
+    }
+
+    async fn claim(&self, agents: Vec<AgentName>, leaves_some: bool) -> Result<usize, StoreError> {
         ask(&self.requests, |answer| Request::ClaimQueued {
             agents,
+            leaves_some,
             answer,
         })
         .await

@@ -69,6 +69,8 @@ pub(super) enum Request {
     /// Claims as many steps of these agents' queues as they have free slots; returns how many were claimed.
     ClaimQueued {
         agents: Vec<AgentName>,
+        /// What other instances have just enqueued is left to them.
+        leaves_some: bool,
         answer: ReplySender<usize, StoreError>,
     },
     Write(RareWrite),

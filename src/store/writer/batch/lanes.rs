@@ -273,7 +273,7 @@ impl BatchDraft {
         if self.left_out.queues.contains(agent) {
             return Ok(());
         }
-        let free = local.free(agent);
+        let free = local.free_slots(agent);
         let Some(read) = self.claims.read(agent, free, 0) else {
             return Ok(());
         };

@@ -6,8 +6,8 @@ use std::collections::hash_map::Entry;
 use super::{BatchDraft, LoadedTask, Unreadable};
 use crate::{
     domain::{
-        AgentName, Command, LEFT_TO_OTHERS, LaneRule, QueueRank, QueuedStep, StepRef, Task, TaskId,
-        Timestamp,
+        AgentName, Command, LaneRule, QueueRank, QueuedStep, StepRef, Task, TaskId, Timestamp,
+        left_to_others,
     },
     store::{
         LocalScheduler, StoreError, Transaction, UnreadableTask,
@@ -56,7 +56,12 @@ impl BatchDraft {
         local: &dyn LocalScheduler,
     ) -> Result<(), Halted> {
         for request in requests {
-            if let Request::ClaimQueued { agents, .. } = request {
+            if let Request::ClaimQueued {
+                agents,
+                leaves_some,
+                ..
+            } = request
+            {
                 for agent in agents {
                     let rule = local.lane_rule(agent);
                     let limited = || queues.heads.is_limited(agent);
@@ -72,7 +77,9 @@ impl BatchDraft {
                     match queues.heads.is_usable(agent) {
                         true => {}
                         false if queues.may_read => {
-                            self.read_queue(agent, queues, tx, local).await?;
+                            let leaves_some = *leaves_some && local.leaves_to_others(agent);
+                            self.read_queue(agent, leaves_some, queues, tx, local)
+                                .await?;
                         }
                         // Since the batch was begun its head has run out, or is in doubt.
                         false => self.is_unread = true,
@@ -99,6 +106,7 @@ impl BatchDraft {
     async fn read_queue(
         &mut self,
         agent: &AgentName,
+        leaves_some: bool,
         queues: &Queues<'_, '_>,
         tx: &mut Transaction<'_>,
         local: &dyn LocalScheduler,
@@ -115,13 +123,12 @@ impl BatchDraft {
             // What is read is locked on a shared store: other instances would pass it over.
             read.limit = read.limit.max(AHEAD);
         }
-        let has_own = queues.heads.has_own(agent);
-        let leaves_some = is_shared && !has_own && local.leaves_to_others(agent);
-        let due_at = match leaves_some {
-            true => Timestamp::from_millis(self.now.as_millis() - LEFT_TO_OTHERS.as_millis()),
-            false => Timestamp::MAX,
+        let leaves_some = leaves_some && is_shared && !queues.heads.has_own(agent);
+        let left = match leaves_some {
+            true => left_to_others(self.now),
+            false => Timestamp::MAX..Timestamp::MAX,
         };
-        let steps = match tx.queued(agent, due_at, read.limit).await {
+        let steps = match tx.queued(agent, left, read.limit).await {
             Ok(steps) => steps,
             Err(error) => return Err(damaged(error, agent)),
         };
