@@ -170,7 +170,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Processing,
             "step.released",
             Pending,
-            "the instance that held it stopped, restarted or never called; no failure is counted",
+            "the instance that held it stopped, restarted or never called, or no slot was freed for a step that was claimed ahead; no failure is counted",
         ),
         step(
             Processing,
