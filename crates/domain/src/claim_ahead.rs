@@ -1,6 +1,6 @@
 //! Claims ahead of slots. A claim is saved before its call begins, and that takes a while. If an agent has no free slot, the
 //! instance claims as many further steps as slots will be freed until then; each is called when a slot is free, and no
-//! slot is idle while the next claim is saved. For a service that is slow that is none.
+//! slot is idle while the next claim is saved. If calls take seconds, it is none, or a few where there are hundreds of slots.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const LONGEST_COMMIT: Duration = Duration::from_millis(10);
 const COMMITS: f64 = 3.0;
 
 /// At what pace the calls of an agent end, as it was in the last two windows: in the slower of them, so that a service that
-/// stops to respond is noticed after one.
+/// stops responding is noticed after two at most.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallPace {
     since: Duration,

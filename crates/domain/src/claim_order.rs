@@ -513,4 +513,14 @@ mod tests {
             }
         );
     }
+
+    #[test]
+    fn a_queue_is_not_drained_where_slots_ran_out() {
+        let mut plan = ClaimPlan::new(false);
+        let read = plan.read(&agent("x"), 5, 0).unwrap();
+        plan.add(&agent("x"), read, positions(0..3), true, |_| false);
+        // Fewer than when it was planned.
+        let result = plan.claim(&mut TestSlots::new(1));
+        assert_eq!((result.claimed, result.drained), (1, Vec::new()));
+    }
 }
