@@ -19,12 +19,13 @@ use crate::domain::{
 macro_rules! saved_rows {
     ($with:ident) => {
         $with! {
-            /// What a save may change of a task. `TaskRowState` compares it: a new column is added there as well.
+            /// What a save may change of a task. `TaskRowState` compares it: a new column is added there as well. It has
+            /// something in the columns after the semicolon while it is paused or waits, where its time is limited, and
+            /// once it fails or is undone.
             TaskRow {
-                id: id, version: number, state: word, paused: boolean, waits: boolean, start_at: maybe_number,
-                complete_by: maybe_number,
-                overdue_at: maybe_number, ended_at: maybe_number, error: maybe_owned,
-                undo: maybe_owned
+                id: id, version: number, state: word, ended_at: maybe_number;
+                paused: boolean, waits: boolean, start_at: maybe_number, complete_by: maybe_number,
+                overdue_at: maybe_number, error: maybe_owned, undo: maybe_owned
             }
             /// The rest of it, which never changes.
             NewTaskRow<'a> {
@@ -38,14 +39,14 @@ macro_rules! saved_rows {
                 task_id: id, steps: maybe_text, policies: maybe_text, input: text,
                 reply_to: maybe_owned, parent: maybe_owned
             }
-            /// What a save may change of a step.
+            /// What a save may change of a step. One that is called at once and succeeds has nothing in the columns after
+            /// the semicolon.
             StepRow<'a> {
-                task_id: id, idx: number, state: word, attempt: number, failure_count: number,
-                extended: number, doubt: maybe_word, tries: number, locked_by: maybe_shared,
-                complete_by: maybe_number, ready_at: maybe_number, due_at: maybe_number,
-                queued: flag, lane: text, started_at: maybe_number, ended_at: maybe_number, body: maybe_text,
-                output: maybe_text, error: maybe_owned, last_fault: maybe_owned,
-                reply: maybe_owned, worker: maybe_shared
+                task_id: id, idx: number, state: word, attempt: number, locked_by: maybe_shared,
+                complete_by: maybe_number, started_at: maybe_number, ended_at: maybe_number, output: maybe_text;
+                failure_count: number, extended: number, doubt: maybe_word, tries: number,
+                ready_at: maybe_number, due_at: maybe_number, queued: flag, lane: text, body: maybe_text,
+                error: maybe_owned, last_fault: maybe_owned, reply: maybe_owned, worker: maybe_shared
             }
             /// The rest of it.
             NewStepRow<'a> { name: shared, agent: shared, turn: number }
@@ -146,13 +147,21 @@ macro_rules! name_of {
 }
 
 macro_rules! row_structs {
-    ($($(#[$doc:meta])* $Row:ident $(<$a:lifetime>)? { $($column:ident: $kind:ident),* })*) => { $(
+    ($($(#[$doc:meta])* $Row:ident $(<$a:lifetime>)? {
+        $($column:ident: $kind:ident),* $(; $($rare:ident: $rare_kind:ident),*)?
+    })*) => { $(
         $(#[$doc])*
         #[derive(Clone, Debug)]
-        pub struct $Row $(<$a>)? { $(pub $column: value_of!($kind)),* }
+        pub struct $Row $(<$a>)? {
+            $(pub $column: value_of!($kind),)*
+            $($(pub $rare: value_of!($rare_kind),)*)?
+        }
 
         impl $(<$a>)? $Row $(<$a>)? {
-            pub const COLUMNS: &'static [SqlColumn] = &[$((name_of!($column), type_of!($kind))),*];
+            pub const COLUMNS: &'static [SqlColumn] = &[
+                $((name_of!($column), type_of!($kind)),)*
+                $($((name_of!($rare), type_of!($rare_kind)),)*)?
+            ];
         }
     )* };
 }

@@ -16,7 +16,7 @@ use crate::{
         batch::TaskChange,
         record::{
             DetailsRow, HistoryRow, KeyRow, LabelRow, MessageRow, NewStepRow, NewTaskRow, QueueRow,
-            StepRow, TaskRow, saved_rows,
+            SqlColumn, StepRow, TaskRow, saved_rows,
         },
     },
 };
@@ -85,6 +85,7 @@ pub(super) async fn save(
     let new = changes.iter().filter(|change| change.base.is_none());
     let new: Vec<_> = new.map(|change| &*change.task).collect();
     let steps = ChangedSteps::of(changes, now);
+    let tasks = column(&new, |task| TaskRow::of(task, task.version));
     let labels: Vec<_> = new.iter().flat_map(|task| LabelRow::of(task)).collect();
     // In the order of keys, because the second of two instances that insert one key waits for the first.
     let mut keys = column(&batch.keys, |new| KeyRow::of(new, now));
@@ -96,31 +97,38 @@ pub(super) async fn save(
         undos: !steps.undos.0.is_empty(),
         labels: !labels.is_empty(),
         keys: !keys.is_empty(),
+        rare_of_tasks: !known.iter().chain(&tasks).all(TaskRow::is_common),
+        rare_of_steps: !steps.all().all(StepRow::is_common),
     };
+    let bind_tasks = |rows: &[TaskRow], statement| bind(rows, parts.rare_of_tasks, statement);
+    let bind_steps = |rows: &[StepRow], statement| bind(rows, parts.rare_of_steps, statement);
     let mut statement = prepared.query(parts.sql());
     if parts.known {
-        statement = TaskRow::bind(&known, statement);
-        statement = StepRow::bind(&steps.known, statement);
+        statement = bind_tasks(&known, statement);
+        statement = bind_steps(&steps.known, statement);
     }
     if parts.new {
-        let tasks = column(&new, |task| TaskRow::of(task, task.version));
-        statement = TaskRow::bind(&tasks, statement);
-        statement = NewTaskRow::bind(&column(&new, |task| NewTaskRow::of(task)), statement);
-        statement = DetailsRow::bind(&column(&new, |task| DetailsRow::of(task)), statement);
-        statement = bind_new_steps(&steps.new, statement);
+        statement = bind_tasks(&tasks, statement);
+        let rest = column(&new, |task| NewTaskRow::of(task));
+        statement = bind_all(&rest, statement);
+        let details = column(&new, |task| DetailsRow::of(task));
+        statement = bind_all(&details, statement);
+        statement = bind_steps(&steps.new.0, statement);
+        statement = bind_all(&steps.new.1, statement);
     }
     if parts.undos {
-        statement = bind_new_steps(&steps.undos, statement);
+        statement = bind_steps(&steps.undos.0, statement);
+        statement = bind_all(&steps.undos.1, statement);
     }
     if parts.labels {
-        statement = LabelRow::bind(&labels, statement);
+        statement = bind_all(&labels, statement);
     }
     if parts.keys {
-        statement = KeyRow::bind(&keys, statement);
+        statement = bind_all(&keys, statement);
     }
     let with_events = changes.iter().filter(|change| !change.events.is_empty());
     let history: Vec<_> = with_events.map(HistoryRow::of).collect();
-    statement = HistoryRow::bind(&history, statement);
+    statement = bind_all(&history, statement);
     match statement.fetch_one(&mut *tx).await {
         Ok(row) if row.try_get("saved")? => Ok(RowsSaved::All),
         Ok(_) => Ok(RowsSaved::Stale),
@@ -141,18 +149,93 @@ pub(super) fn is_one_statement(batch: &Batch) -> bool {
 
 type SaveQuery = Query<'static, Postgres, PgArguments>;
 
+/// A row that a save is given.
+pub(super) trait SavedRow: Sized {
+    const COLUMNS: &'static [SqlColumn];
+    /// What stands in the last columns where there is nothing: in those that are rare.
+    const EMPTY: &'static [&'static str];
+
+    /// Whether there is nothing in the columns that are rare.
+    fn is_common(&self) -> bool;
+    fn bind_common(rows: &[Self], statement: SaveQuery) -> SaveQuery;
+    fn bind_rare(_rows: &[Self], statement: SaveQuery) -> SaveQuery {
+        statement
+    }
+}
+
+fn bind<R: SavedRow>(rows: &[R], with_rare: bool, statement: SaveQuery) -> SaveQuery {
+    let statement = R::bind_common(rows, statement);
+    match with_rare {
+        true => R::bind_rare(rows, statement),
+        false => statement,
+    }
+}
+
+fn bind_all<R: SavedRow>(rows: &[R], statement: SaveQuery) -> SaveQuery {
+    bind(rows, true, statement)
+}
+
 fn column<'r, R, V>(rows: &'r [R], value: impl FnMut(&'r R) -> V) -> Vec<V> {
     rows.iter().map(value).collect()
 }
 
 macro_rules! bind_rows {
-    ($($(#[$doc:meta])* $Row:ident $(<$a:lifetime>)? { $($column:ident: $kind:ident),* })*) => { $(
-        impl $(<$a>)? $Row $(<$a>)? {
-            fn bind(rows: &[Self], statement: SaveQuery) -> SaveQuery {
+    ($($(#[$doc:meta])* $Row:ident $(<$a:lifetime>)? {
+        $($column:ident: $kind:ident),* $(; $($rare:ident: $rare_kind:ident),*)?
+    })*) => { $(
+        impl $(<$a>)? SavedRow for $Row $(<$a>)? {
+            const COLUMNS: &'static [SqlColumn] = Self::COLUMNS;
+            const EMPTY: &'static [&'static str] = &[$($(empty!($rare_kind)),*)?];
+
+            fn is_common(&self) -> bool {
+                true $($(&& is_empty!(self.$rare, $rare_kind))*)?
+            }
+
+            fn bind_common(rows: &[Self], statement: SaveQuery) -> SaveQuery {
                 statement$(.bind(column(rows, |row| bind_value!(row.$column, $kind))))*
             }
+
+            $(fn bind_rare(rows: &[Self], statement: SaveQuery) -> SaveQuery {
+                statement$(.bind(column(rows, |row| bind_value!(row.$rare, $rare_kind))))*
+            })?
         }
     )* };
+}
+
+macro_rules! empty {
+    (number) => {
+        "0"
+    };
+    (flag) => {
+        "0"
+    };
+    (boolean) => {
+        "false"
+    };
+    (text) => {
+        "''"
+    };
+    ($maybe:ident) => {
+        "NULL"
+    };
+}
+
+macro_rules! is_empty {
+    ($value:expr, number) => {
+        $value == 0
+    };
+    ($value:expr, flag) => {
+        !$value
+    };
+    ($value:expr, boolean) => {
+        !$value
+    };
+    ($value:expr, text) => {
+        $value.is_empty()
+    };
+    ($value:expr, $maybe:ident) => {
+        $value.is_none()
+    };
 }
 
 macro_rules! bind_value {
@@ -188,6 +271,11 @@ struct ChangedSteps<'c> {
 }
 
 impl<'c> ChangedSteps<'c> {
+    fn all(&self) -> impl Iterator<Item = &StepRow<'c>> {
+        let added = self.new.0.iter().chain(&self.undos.0);
+        self.known.iter().chain(added)
+    }
+
     fn of(changes: &'c [TaskChange], now: Timestamp) -> Self {
         let mut changed = Self::default();
         for change in changes {
@@ -210,30 +298,126 @@ impl<'c> ChangedSteps<'c> {
     }
 }
 
-fn bind_new_steps(
-    (steps, new): &(Vec<StepRow>, Vec<NewStepRow>),
-    statement: SaveQuery,
-) -> SaveQuery {
-    NewStepRow::bind(new, StepRow::bind(steps, statement))
-}
-
 pub(super) async fn add_messages(
     tx: &mut PgConnection,
     messages: &[&Message],
     prepared: Prepared,
 ) -> Result<(), StoreError> {
-    static INSERT: LazyLock<&str> =
-        LazyLock::new(|| insert("messages", &[MessageRow::COLUMNS], "").leak());
+    static INSERT: LazyLock<&str> = LazyLock::new(|| insert::<MessageRow>("messages", "").leak());
     static ADD_TO_QUEUES: LazyLock<&str> =
-        LazyLock::new(|| insert("queues", &[QueueRow::COLUMNS], CONFLICT_OF_QUEUES).leak());
+        LazyLock::new(|| insert::<QueueRow>("queues", CONFLICT_OF_QUEUES).leak());
     if messages.is_empty() {
         return Ok(());
     }
     let rows = column(messages, |message| MessageRow::of(message));
-    let inserted = MessageRow::bind(&rows, prepared.query(*INSERT));
+    let inserted = bind_all(&rows, prepared.query(*INSERT));
     inserted.execute(&mut *tx).await?;
     let queues = QueueRow::of(messages);
-    let added = QueueRow::bind(&queues, prepared.query(*ADD_TO_QUEUES));
+    let added = bind_all(&queues, prepared.query(*ADD_TO_QUEUES));
     added.execute(&mut *tx).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, LazyLock};
+
+    use uuid::Uuid;
+
+    use super::*;
+
+    static WORD: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from("word"));
+
+    fn task() -> TaskRow {
+        TaskRow {
+            id: Uuid::nil(),
+            version: 3,
+            state: "processed",
+            ended_at: Some(1),
+            paused: false,
+            waits: false,
+            start_at: None,
+            complete_by: None,
+            overdue_at: None,
+            error: None,
+            undo: None,
+        }
+    }
+
+    fn step() -> StepRow<'static> {
+        StepRow {
+            task_id: Uuid::nil(),
+            idx: 1,
+            state: "processed",
+            attempt: 1,
+            locked_by: Some(&WORD),
+            complete_by: Some(1),
+            started_at: Some(1),
+            ended_at: Some(1),
+            output: Some("1"),
+            failure_count: 0,
+            extended: 0,
+            doubt: None,
+            tries: 0,
+            ready_at: None,
+            due_at: None,
+            queued: false,
+            lane: "",
+            body: None,
+            error: None,
+            last_fault: None,
+            reply: None,
+            worker: None,
+        }
+    }
+
+    /// Whether a row is not common any more with something in any one of the columns that are rare, which are those of the
+    /// list.
+    fn check<R: SavedRow>(common: fn() -> R, rare: &[(&str, fn(&mut R))]) {
+        assert!(common().is_common());
+        let columns = &R::COLUMNS[R::COLUMNS.len() - R::EMPTY.len()..];
+        let names: Vec<_> = columns.iter().map(|(name, _)| *name).collect();
+        let listed: Vec<_> = rare.iter().map(|(name, _)| *name).collect();
+        assert_eq!(listed, names);
+        for (name, fill) in rare {
+            let mut row = common();
+            fill(&mut row);
+            assert!(!row.is_common(), "{name}");
+        }
+    }
+
+    /// What is in a column that is not bound would be lost.
+    #[test]
+    fn a_row_is_common_only_while_nothing_is_in_any_column_that_is_rare() {
+        check(
+            task,
+            &[
+                ("paused", |row| row.paused = true),
+                ("waits", |row| row.waits = true),
+                ("start_at", |row| row.start_at = Some(0)),
+                ("complete_by", |row| row.complete_by = Some(0)),
+                ("overdue_at", |row| row.overdue_at = Some(0)),
+                ("error", |row| row.error = Some(String::new())),
+                ("undo", |row| row.undo = Some(String::new())),
+            ],
+        );
+        check(
+            step,
+            &[
+                ("failure_count", |row| row.failure_count = 1),
+                ("extended", |row| row.extended = 1),
+                ("doubt", |row| row.doubt = Some("unknown")),
+                ("tries", |row| row.tries = 1),
+                ("ready_at", |row| row.ready_at = Some(0)),
+                ("due_at", |row| row.due_at = Some(0)),
+                ("queued", |row| row.queued = true),
+                ("lane", |row| row.lane = "a"),
+                ("body", |row| row.body = Some("")),
+                ("error", |row| row.error = Some(String::new())),
+                ("last_fault", |row| row.last_fault = Some(String::new())),
+                ("reply", |row| row.reply = Some(String::new())),
+                ("worker", |row| row.worker = Some(&WORD)),
+            ],
+        );
+    }
 }

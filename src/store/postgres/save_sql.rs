@@ -4,6 +4,7 @@
 
 use std::{fmt::Write, sync::OnceLock};
 
+use super::save::SavedRow;
 use crate::store::record::{
     DetailsRow, HistoryRow, KeyRow, LabelRow, NewStepRow, NewTaskRow, SqlColumn, StepRow, TaskRow,
     names, set_all,
@@ -24,9 +25,43 @@ pub(super) struct SaveShape {
     pub labels: bool,
     /// Idempotency keys.
     pub keys: bool,
+    /// The columns in which few tasks have something.
+    pub rare_of_tasks: bool,
+    /// Those in which few steps have.
+    pub rare_of_steps: bool,
 }
 
-const FORMS: usize = 1 << 6;
+const FORMS: usize = 1 << 8;
+
+/// Columns of the rows that a statement is given, an array each. Where none of the rows has anything in those that are rare,
+/// what stands there then is written into the statement: each array costs both sides something for every row.
+#[derive(Clone, Copy)]
+struct RowColumns {
+    bound: &'static [SqlColumn],
+    empty: &'static [SqlColumn],
+    /// What stands in each of those.
+    values: &'static [&'static str],
+}
+
+impl RowColumns {
+    fn of<R: SavedRow>(with_rare: bool) -> Self {
+        let values = if with_rare { &[] } else { R::EMPTY };
+        let (bound, empty) = R::COLUMNS.split_at(R::COLUMNS.len() - values.len());
+        Self {
+            bound,
+            empty,
+            values,
+        }
+    }
+
+    fn all_of<R: SavedRow>() -> Self {
+        Self::of::<R>(true)
+    }
+
+    fn all(self) -> impl Iterator<Item = SqlColumn> {
+        self.bound.iter().chain(self.empty).copied()
+    }
+}
 
 impl SaveShape {
     pub fn sql(self) -> &'static str {
@@ -38,8 +73,19 @@ impl SaveShape {
             undos,
             labels,
             keys,
+            rare_of_tasks,
+            rare_of_steps,
         } = self;
-        let parts = [known, wait, new, undos, labels, keys];
+        let parts = [
+            known,
+            wait,
+            new,
+            undos,
+            labels,
+            keys,
+            rare_of_tasks,
+            rare_of_steps,
+        ];
         let number = parts
             .iter()
             .fold(0, |number, part| (number << 1) | usize::from(*part));
@@ -48,35 +94,53 @@ impl SaveShape {
 
     fn write(self) -> String {
         let mut form = SaveBuilder::default();
+        let tasks = RowColumns::of::<TaskRow>(self.rare_of_tasks);
+        let steps = RowColumns::of::<StepRow>(self.rare_of_steps);
         if self.known {
-            form.known_tasks(self.wait);
-            form.known_steps();
+            form.known_tasks(tasks, self.wait);
+            form.known_steps(steps);
         }
         if self.new {
-            form.new_tasks();
-            form.new_steps("new_steps", "");
+            form.new_tasks(tasks);
+            form.new_steps(steps, "new_steps", "");
         }
         if self.undos {
             let set = set_all(&StepRow::COLUMNS[2..], "excluded");
             form.new_steps(
+                steps,
                 "undo_steps",
                 &format!(" ON CONFLICT (task_id, idx) DO UPDATE SET {set}"),
             );
         }
         if self.labels {
-            form.insert("new_labels", "task_labels", &[LabelRow::COLUMNS], "");
+            form.insert(
+                "new_labels",
+                "task_labels",
+                &[RowColumns::all_of::<LabelRow>()],
+                "",
+            );
         }
         if self.keys {
-            form.insert("new_keys", "idempotency_keys", &[KeyRow::COLUMNS], "");
+            form.insert(
+                "new_keys",
+                "idempotency_keys",
+                &[RowColumns::all_of::<KeyRow>()],
+                "",
+            );
         }
-        form.insert("new_history", "history", &[HistoryRow::COLUMNS], "");
+        form.insert(
+            "new_history",
+            "history",
+            &[RowColumns::all_of::<HistoryRow>()],
+            "",
+        );
         form.end()
     }
 }
 
 /// A statement by itself that inserts rows.
-pub(super) fn insert(table: &str, columns: &[&[SqlColumn]], conflict: &str) -> String {
-    SaveBuilder::default().insertion(table, columns, conflict)
+pub(super) fn insert<R: SavedRow>(table: &str, conflict: &str) -> String {
+    SaveBuilder::default().insertion(table, &[RowColumns::all_of::<R>()], conflict)
 }
 
 #[derive(Default)]
@@ -96,19 +160,21 @@ impl SaveBuilder {
         let _ = write!(self.sql, "{joint}{name} AS {body}");
     }
 
-    /// An array for each column: a FROM item of rows. In a list `unnest` hands out one row after the other;
+    /// An array for each column that is bound: a FROM item of rows. In a list `unnest` hands out one row after the other;
     /// as a FROM item it would put each array into a store of its own first, which was seen to cost the
     /// server a fifth of the whole statement.
-    fn rows(&mut self, columns: &[&[SqlColumn]]) -> String {
-        let arrays: Vec<_> = columns
-            .concat()
-            .iter()
-            .map(|(name, kind)| {
+    fn rows(&mut self, parts: &[RowColumns]) -> String {
+        let mut list = Vec::new();
+        for part in parts {
+            for (name, kind) in part.bound {
                 self.parameters += 1;
-                format!("unnest(${}::{kind}[]) AS {name}", self.parameters)
-            })
-            .collect();
-        format!("(SELECT {}) AS new", arrays.join(", "))
+                list.push(format!("unnest(${}::{kind}[]) AS {name}", self.parameters));
+            }
+            for ((name, kind), value) in part.empty.iter().zip(part.values) {
+                list.push(format!("{value}::{kind} AS {name}"));
+            }
+        }
+        format!("(SELECT {}) AS new", list.join(", "))
     }
 
     /// By compare-and-set on the version, and nothing at all is written unless all of them match: `unmoved`
@@ -122,9 +188,9 @@ impl SaveBuilder {
     /// The form leaves no choice of a plan: a LATERAL that locks, and a subquery in a list, are run for
     /// each row by the primary key, and only a TID scan finds a row by its `ctid`. A plain join was seen to
     /// read the whole primary key, when it was planned for a table that was small at that moment.
-    fn known_tasks(&mut self, wait: bool) {
+    fn known_tasks(&mut self, columns: RowColumns, wait: bool) {
         let ids = self.parameters + 1;
-        let rows = self.rows(&[TaskRow::COLUMNS]);
+        let rows = self.rows(&[columns]);
         let skip = if wait { "" } else { " SKIP LOCKED" };
         self.part(
             "mine",
@@ -157,8 +223,8 @@ impl SaveBuilder {
         self.known = Some((ids, self.parameters + 1));
     }
 
-    fn known_steps(&mut self) {
-        let rows = self.rows(&[StepRow::COLUMNS]);
+    fn known_steps(&mut self, columns: RowColumns) {
+        let rows = self.rows(&[columns]);
         let (set, condition) = (set_all(&StepRow::COLUMNS[2..], "known"), self.condition);
         self.part("saved_steps", &format!("(
     UPDATE steps SET {set}
@@ -170,24 +236,26 @@ impl SaveBuilder {
     RETURNING 1)"));
     }
 
-    fn new_tasks(&mut self) {
-        let columns = [TaskRow::COLUMNS, NewTaskRow::COLUMNS];
-        self.insert("new_tasks", "tasks", &columns, "");
-        self.insert("new_details", "task_details", &[DetailsRow::COLUMNS], "");
+    fn new_tasks(&mut self, tasks: RowColumns) {
+        let tasks = [tasks, RowColumns::all_of::<NewTaskRow>()];
+        self.insert("new_tasks", "tasks", &tasks, "");
+        let details = [RowColumns::all_of::<DetailsRow>()];
+        self.insert("new_details", "task_details", &details, "");
     }
 
-    fn new_steps(&mut self, name: &str, conflict: &str) {
-        let columns = [StepRow::COLUMNS, NewStepRow::COLUMNS];
-        self.insert(name, "steps", &columns, conflict);
+    fn new_steps(&mut self, steps: RowColumns, name: &str, conflict: &str) {
+        let steps = [steps, RowColumns::all_of::<NewStepRow>()];
+        self.insert(name, "steps", &steps, conflict);
     }
 
-    fn insert(&mut self, name: &str, table: &str, columns: &[&[SqlColumn]], conflict: &str) {
+    fn insert(&mut self, name: &str, table: &str, columns: &[RowColumns], conflict: &str) {
         let body = self.insertion(table, columns, conflict);
         self.part(name, &format!("({body})"));
     }
 
-    fn insertion(&mut self, table: &str, columns: &[&[SqlColumn]], conflict: &str) -> String {
-        let (names, rows, condition) = (names(columns), self.rows(columns), self.condition);
+    fn insertion(&mut self, table: &str, columns: &[RowColumns], conflict: &str) -> String {
+        let all: Vec<_> = columns.iter().copied().flat_map(RowColumns::all).collect();
+        let (names, rows, condition) = (names(&[&all]), self.rows(columns), self.condition);
         format!(
             "
     INSERT INTO {table} ({names})

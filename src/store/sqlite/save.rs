@@ -93,7 +93,9 @@ impl<'c> RowsStatement<'c> {
 }
 
 macro_rules! bind_rows {
-    ($($(#[$doc:meta])* $Row:ident $(<$a:lifetime>)? { $($column:ident: $kind:ident),* })*) => { $(
+    ($($(#[$doc:meta])* $Row:ident $(<$a:lifetime>)? {
+        $($column:ident: $kind:ident),* $(; $($rare:ident: $rare_kind:ident),*)?
+    })*) => { $(
         impl $(<$a>)? $Row $(<$a>)? {
             /// Binds the columns to the parameters from number `at` on.
             fn bind_to(&self, rows: &mut RowsStatement<'_>, mut at: usize) -> Result<(), StoreError> {
@@ -101,6 +103,10 @@ macro_rules! bind_rows {
                     rows.bind(at, bound!(self.$column, $kind))?;
                     at += 1;
                 )*
+                $($(
+                    rows.bind(at, bound!(self.$rare, $rare_kind))?;
+                    at += 1;
+                )*)?
                 let _ = at;
                 Ok(())
             }
