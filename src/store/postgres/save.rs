@@ -7,7 +7,7 @@ use sqlx::{PgConnection, Postgres, Row, postgres::PgArguments, query::Query};
 
 use super::{
     prepared::Prepared,
-    save_sql::{SaveShape, insert},
+    save_sql::{SaveShape, SavedRow, insert},
 };
 use crate::{
     domain::{Message, Timestamp},
@@ -149,12 +149,8 @@ pub(super) fn is_one_statement(batch: &Batch) -> bool {
 
 type SaveQuery = Query<'static, Postgres, PgArguments>;
 
-/// A row that a save is given.
-pub(super) trait SavedRow: Sized {
-    const COLUMNS: &'static [SqlColumn];
-    /// What stands in the last columns where there is nothing: in those that are rare.
-    const EMPTY: &'static [&'static str];
-
+/// How a row that a save is given becomes parameters of the statement.
+trait BoundRow: SavedRow {
     /// Whether there is nothing in the columns that are rare.
     fn is_common(&self) -> bool;
     fn bind_common(rows: &[Self], statement: SaveQuery) -> SaveQuery;
@@ -163,7 +159,7 @@ pub(super) trait SavedRow: Sized {
     }
 }
 
-fn bind<R: SavedRow>(rows: &[R], with_rare: bool, statement: SaveQuery) -> SaveQuery {
+fn bind<R: BoundRow>(rows: &[R], with_rare: bool, statement: SaveQuery) -> SaveQuery {
     let statement = R::bind_common(rows, statement);
     match with_rare {
         true => R::bind_rare(rows, statement),
@@ -171,7 +167,7 @@ fn bind<R: SavedRow>(rows: &[R], with_rare: bool, statement: SaveQuery) -> SaveQ
     }
 }
 
-fn bind_all<R: SavedRow>(rows: &[R], statement: SaveQuery) -> SaveQuery {
+fn bind_all<R: BoundRow>(rows: &[R], statement: SaveQuery) -> SaveQuery {
     bind(rows, true, statement)
 }
 
@@ -186,7 +182,9 @@ macro_rules! bind_rows {
         impl $(<$a>)? SavedRow for $Row $(<$a>)? {
             const COLUMNS: &'static [SqlColumn] = Self::COLUMNS;
             const EMPTY: &'static [&'static str] = &[$($(empty!($rare_kind)),*)?];
+        }
 
+        impl $(<$a>)? BoundRow for $Row $(<$a>)? {
             fn is_common(&self) -> bool {
                 true $($(&& is_empty!(self.$rare, $rare_kind))*)?
             }
@@ -371,9 +369,12 @@ mod tests {
         }
     }
 
+    /// Puts something into a column.
+    type Fill<R> = fn(&mut R);
+
     /// Whether a row is not common any more with something in any one of the columns that are rare, which are those of the
     /// list.
-    fn check<R: SavedRow>(common: fn() -> R, rare: &[(&str, fn(&mut R))]) {
+    fn check<R: BoundRow>(common: fn() -> R, rare: &[(&str, Fill<R>)]) {
         assert!(common().is_common());
         let columns = &R::COLUMNS[R::COLUMNS.len() - R::EMPTY.len()..];
         let names: Vec<_> = columns.iter().map(|(name, _)| *name).collect();

@@ -4,7 +4,6 @@
 
 use std::{fmt::Write, sync::OnceLock};
 
-use super::save::SavedRow;
 use crate::store::record::{
     DetailsRow, HistoryRow, KeyRow, LabelRow, NewStepRow, NewTaskRow, SqlColumn, StepRow, TaskRow,
     names, set_all,
@@ -32,6 +31,13 @@ pub(super) struct SaveShape {
 }
 
 const FORMS: usize = 1 << 8;
+
+/// A row that a save is given.
+pub(super) trait SavedRow: Sized {
+    const COLUMNS: &'static [SqlColumn];
+    /// What stands in the last columns where there is nothing: in those that are rare.
+    const EMPTY: &'static [&'static str];
+}
 
 /// Columns of the rows that a statement is given, an array each. Where none of the rows has anything in those that are rare,
 /// what stands there then is written into the statement: each array costs both sides something for every row.
