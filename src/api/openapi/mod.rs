@@ -417,6 +417,56 @@ mod tests {
         assert_eq!(schemas["StepRequest"].get("required"), None);
     }
 
+    /// What a reference leads to.
+    fn resolved<'d>(document: &'d Value, schema: &'d Value) -> &'d Value {
+        let target = schema["$ref"].as_str();
+        let target = target.and_then(|target| document.pointer(target.trim_start_matches('#')));
+        target.unwrap_or(schema)
+    }
+
+    /// Whether every object that is like `one` may be like `other` as well.
+    fn may_be(document: &Value, one: &Value, other: &Value) -> bool {
+        let (known, required) = (&one["properties"], &other["required"]);
+        let mut required = required.as_array().into_iter().flatten();
+        let has_all = required.all(|name| known.get(name.as_str().unwrap()).is_some());
+        let words = |schema: &Value| resolved(document, schema)["enum"].clone();
+        let properties = other["properties"].as_object();
+        let mut properties = properties.into_iter().flatten();
+        // They have one field of which the words differ.
+        let is_told_apart = properties.any(|(name, schema)| {
+            let of_one = known.get(name).map_or(Value::Null, words);
+            of_one.is_array() && words(schema).is_array() && of_one != words(schema)
+        });
+        has_all && other["additionalProperties"] != false && !is_told_apart
+    }
+
+    /// A generated client refuses an answer that is two of the parts of a choice by `oneOf`.
+    #[test]
+    fn what_is_one_part_of_a_choice_is_no_other() {
+        let document = document();
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        let mut compared = 0;
+        for (name, schema) in schemas {
+            let parts = schema["oneOf"].as_array();
+            let parts = parts.into_iter().flatten();
+            let parts: Vec<_> = parts.map(|part| resolved(&document, part)).collect();
+            let is_object = |part: &Value| part["type"] == "object";
+            for (at, one) in parts.iter().enumerate() {
+                for (other_at, other) in parts.iter().enumerate() {
+                    if at == other_at || !is_object(one) || !is_object(other) {
+                        continue;
+                    }
+                    compared += 1;
+                    assert!(
+                        !may_be(&document, one, other),
+                        "{name}: parts {at} and {other_at}"
+                    );
+                }
+            }
+        }
+        assert!(compared > 0, "there is a choice of objects");
+    }
+
     #[test]
     fn a_link_leads_from_a_submission_to_its_task() {
         let document = document();

@@ -5,7 +5,7 @@ mod commands;
 mod firing;
 mod view;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use axum::{
     extract::State,
@@ -15,7 +15,10 @@ use axum::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tracing::info;
-use utoipa::ToSchema;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{Ref, RefOr, Schema, schema::AnyOfBuilder},
+};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub use self::firing::fire;
@@ -117,13 +120,35 @@ pub struct PreviewView {
     next: Vec<FireTimeView>,
 }
 
-/// The schedule; with `dry_run`, when it would fire.
-#[derive(ToSchema)]
-#[serde(untagged)]
-#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
-pub enum ScheduleOrPreview {
-    Schedule(Box<ScheduleView<'static>>),
-    Preview(PreviewView),
+/// The schedule; with `dry_run`, when it would fire. A schedule has all that a preview has: it may be both.
+pub struct ScheduleOrPreview;
+
+impl PartialSchema for ScheduleOrPreview {
+    fn schema() -> RefOr<Schema> {
+        let named = |name: Cow<'static, str>| Ref::from_schema_name(name);
+        let choice = AnyOfBuilder::new()
+            .item(named(ScheduleView::name()))
+            .item(named(PreviewView::name()))
+            .description(Some("The schedule; with `dry_run`, when it would fire."));
+        RefOr::T(Schema::AnyOf(choice.build()))
+    }
+}
+
+impl ToSchema for ScheduleOrPreview {
+    fn name() -> Cow<'static, str> {
+        "ScheduleOrPreview".into()
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        for (name, schema) in [
+            (ScheduleView::name(), ScheduleView::schema()),
+            (PreviewView::name(), PreviewView::schema()),
+        ] {
+            schemas.push((name.into(), schema));
+        }
+        ScheduleView::schemas(schemas);
+        PreviewView::schemas(schemas);
+    }
 }
 
 /// What a caller puts, parsed and validated.
