@@ -34,6 +34,8 @@ pub struct TaskChange {
     /// So many of the steps have rows: those after them are new.
     pub known_rows: usize,
     pub steps: Vec<StepIndex>,
+    /// Those of them that have no rows yet although the task may have, in order: nothing had happened in them.
+    pub first_touched: Vec<StepIndex>,
     /// How many steps it had before, if it has moved to another version of its workflow.
     pub had_steps: Option<usize>,
     /// Those of them that stand or run in a lane of their agent.
@@ -48,6 +50,13 @@ pub struct TaskChange {
 }
 
 impl TaskChange {
+    /// Whether the step has a row already.
+    pub fn has_row(&self, step: StepIndex) -> bool {
+        self.base.is_some()
+            && step.at() < self.known_rows
+            && self.first_touched.binary_search(&step).is_err()
+    }
+
     /// Empty where the agent's queue is not divided.
     pub fn lane(&self, step: StepIndex) -> &str {
         let lane = self.lanes.iter().find(|(index, _)| *index == step);

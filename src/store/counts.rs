@@ -29,11 +29,11 @@ const COUNT_OPEN: &str = r#"
 SELECT agent, count(*) AS count FROM {awaited}
 WHERE state = 'processing' AND locked_by IS NULL AND agent <> '' AND due_at IS NULL GROUP BY agent"#;
 
-/// Goes from the tasks that have not ended, by tasks_by_state, to their steps.
+/// Goes from the tasks that have not ended, by tasks_by_state, to their steps. Those without rows wait, too.
 const COUNT_WAITING: &str = r#"
-SELECT count(*) AS waiting FROM {tasks} JOIN steps ON steps.task_id = tasks.id
-WHERE tasks.state <> 'processed' AND tasks.state IN ({live})
-  AND steps.state = 'waiting'"#;
+SELECT CAST(coalesce(sum(untouched + (
+    SELECT count(*) FROM steps WHERE steps.task_id = tasks.id AND steps.state = 'waiting')), 0) AS bigint) AS waiting
+FROM {tasks} WHERE state <> 'processed' AND state IN ({live})"#;
 
 /// Relies on alerts_unclosed. The alert of a cause is counted once, and so is each of its steps.
 const COUNT_ALERTS: &str = r#"

@@ -13,11 +13,11 @@ SELECT instance, incarnation, term, until, CAST(NULL AS bigint), NULL, NULL FROM
 const SUPERVISOR: &str = "SELECT instance, incarnation, term, until FROM supervisor";
 
 const NEW_INSTANCE: &str = r#"
-INSERT INTO instances (id, incarnation, term, until, started_at, version, process)
-VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO NOTHING"#;
+INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_untouched)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 1) ON CONFLICT (id) DO NOTHING"#;
 
 const RENEW_INSTANCE: &str = r#"
-UPDATE instances SET incarnation = $2, term = $3, until = $4, started_at = $5, version = $6, process = $7
+UPDATE instances SET incarnation = $2, term = $3, until = $4, started_at = $5, version = $6, process = $7, reads_untouched = 1
 WHERE id = $1 AND incarnation = $8 AND term = $9 AND until = $10"#;
 
 const NEW_SUPERVISOR: &str = r#"
@@ -45,6 +45,8 @@ SELECT instance, incarnation, term, until, (SELECT count(*) FROM prolonged) AS p
 FROM supervisor"#;
 
 const LIVE: &str = "SELECT id AS instance, incarnation FROM instances WHERE until > $1";
+
+const OLDER: &str = "SELECT id FROM instances WHERE reads_untouched IS NULL LIMIT 1";
 
 const FORGET: &str = "DELETE FROM instances WHERE until < $1";
 
@@ -89,6 +91,11 @@ pub fn instances(steps: &str) -> Statement {
 /// The processes whose leases have not run out.
 pub fn live(now: Timestamp) -> Statement {
     Statement::new(LIVE).bind(now)
+}
+
+/// Those on record that cannot read a task with steps that have no rows, if there are any. They came before there were such.
+pub fn older() -> Statement {
+    Statement::new(OLDER)
 }
 
 pub fn forget(ended_before: Timestamp) -> Statement {

@@ -49,6 +49,7 @@ const SQLITE: Scripts = scripts! {
     "0023_asks",
     "0024_child_tasks",
     "0025_schedules",
+    "0026_untouched",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -78,6 +79,7 @@ const POSTGRES: Scripts = scripts! {
     "0023_asks",
     "0024_child_tasks",
     "0025_schedules",
+    "0026_untouched",
 };
 
 pub fn sqlite() -> Vec<Migration> {

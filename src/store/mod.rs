@@ -53,6 +53,7 @@ mod step_limits;
 mod stored_workflow;
 mod task_limits;
 mod transaction;
+mod untouched;
 mod unusable_secrets;
 mod watch;
 mod workers;

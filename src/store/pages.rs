@@ -180,6 +180,13 @@ impl<'f> IndexFilter<'f> {
     }
 }
 
+/// As it stands among the agents of untouched steps, so that it is found nowhere else in their list. `None` of what no agent is
+/// called.
+fn quoted(name: &str) -> Option<String> {
+    let is_found_elsewhere = name.is_empty() || name == "," || name.contains(['"', '\\']);
+    (!is_found_elsewhere).then(|| format!("\"{name}\""))
+}
+
 /// The least id of this time.
 fn least_of(millis: i64) -> Uuid {
     let millis = u128::try_from(millis).unwrap_or(0).min((1 << 48) - 1);
@@ -199,8 +206,14 @@ impl Statement {
             self.of_task(filter);
         }
         if let Some(agent) = &filter.agent {
-            let of_agent = " AND (SELECT 1 FROM steps WHERE task_id = looked.id AND agent = ? LIMIT 1) IS NOT NULL";
+            let of_agent = " AND ((SELECT 1 FROM steps WHERE task_id = looked.id AND agent = ? LIMIT 1) IS NOT NULL";
             self.push(of_agent, agent.as_str());
+            if let Some(quoted) = quoted(agent) {
+                let untouched = " OR ((SELECT untouched FROM tasks WHERE tasks.id = looked.id) > 0
+    AND (SELECT 1 FROM task_details WHERE task_id = looked.id AND replace(agents, ?, '') <> agents) IS NOT NULL)";
+                self.push(untouched, quoted);
+            }
+            self.sql.push(')');
         }
         if filter.at_risk {
             self.sql.push_str(" AND (SELECT 1 FROM tasks_at_risk WHERE task_id = looked.id) IS NOT NULL AND (SELECT overdue_at FROM tasks WHERE tasks.id = looked.id) IS NOT NULL");

@@ -23,7 +23,7 @@ macro_rules! saved_rows {
             /// something in the columns after the semicolon while it is paused or waits, where its time is limited, and
             /// once it fails or is undone.
             TaskRow {
-                id: id, version: number, state: word, ended_at: maybe_number;
+                id: id, version: number, state: word, ended_at: maybe_number, untouched: number;
                 paused: boolean, waits: boolean, start_at: maybe_number, complete_by: maybe_number,
                 overdue_at: maybe_number, error: maybe_owned, undo: maybe_owned
             }
@@ -37,7 +37,7 @@ macro_rules! saved_rows {
             /// there is one.
             DetailsRow<'a> {
                 task_id: id, steps: maybe_text, policies: maybe_text, input: text,
-                reply_to: maybe_owned, parent: maybe_owned
+                reply_to: maybe_owned, parent: maybe_owned, agents: maybe_owned
             }
             /// What a save may change of a step. One that is called at once and succeeds has nothing in the columns after
             /// the semicolon.
@@ -68,7 +68,7 @@ macro_rules! saved_rows {
 pub(super) use saved_rows;
 
 /// Columns that are written only for an index to find rows by.
-const ONLY_FOUND_BY: [&str; 5] = ["overdue_at", "due_at", "queued", "lane", "worker"];
+const ONLY_FOUND_BY: [&str; 6] = ["overdue_at", "due_at", "queued", "lane", "worker", "agents"];
 
 /// The name of a column, and its type on PostgreSQL.
 pub type SqlColumn = (&'static str, &'static str);
@@ -181,13 +181,14 @@ impl TaskRow {
             complete_by: millis(task.complete_by),
             overdue_at: millis(task.overdue_at()),
             ended_at: millis(task.ended_at()),
+            untouched: task.untouched.len() as i64,
             error: task.error().map(json),
             undo: task.undo.as_ref().map(json),
         }
     }
 }
 
-/// What tells whether a change touches more of a [`TaskRow`] than the version. Most do not.
+/// What tells whether a change touches more of a [`TaskRow`] than the version and the number of untouched steps. Most do not.
 #[derive(PartialEq, Eq, Debug)]
 pub struct TaskRowState {
     status: TaskStatus,
@@ -249,8 +250,20 @@ impl<'a> DetailsRow<'a> {
             input: details.input.as_json(),
             reply_to: details.reply_to.as_ref().map(json),
             parent: details.parent.as_ref().map(json),
+            agents: agents_of_untouched(task),
         }
     }
+}
+
+/// By the places of the steps, up to the last of those.
+fn agents_of_untouched(task: &Task) -> Option<String> {
+    let last = task.untouched.last()?;
+    let mut agents = vec![""; last.at() + 1];
+    for index in &task.untouched {
+        let agent = task.definition(*index).agent();
+        agents[index.at()] = agent.map_or("", AgentName::as_str);
+    }
+    Some(json(&agents))
 }
 
 impl<'a> StepRow<'a> {

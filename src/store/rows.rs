@@ -287,10 +287,17 @@ pub fn assemble<R: Columns>(
     definition: Arc<Definition>,
     steps: &[R],
 ) -> Result<Task, StoreError> {
-    let mut task = task(row, definition)?;
+    let (mut task, untouched) = task(row, definition)?;
     let definition = &task.details.definition;
     let missing = || corrupt("records of its steps are missing");
-    let steps: Vec<_> = steps.iter().map(step).collect::<Result<_, _>>()?;
+    if untouched > definition.steps.len() {
+        return Err(missing());
+    }
+    let (steps, untouched) = with_untouched(steps, untouched)?;
+    let is_own = |index: &StepIndex| index.at() < definition.steps.len();
+    if !untouched.iter().all(is_own) {
+        return Err(missing());
+    }
     let own = steps.get(..definition.steps.len()).ok_or_else(missing)?;
     let expansion = expansion(definition, own)?;
     let (forward, undos) = match &expansion {
@@ -316,7 +323,34 @@ pub fn assemble<R: Columns>(
         task.undos.push_items(rows);
     }
     task.expansion = expansion.map(Arc::new);
+    task.untouched = untouched;
     Ok(task)
+}
+
+/// The steps of these rows, and between them those that have none: so many, where the first gaps are.
+fn with_untouched(
+    rows: &[impl Columns],
+    count: usize,
+) -> Result<(Vec<Step>, Vec<StepIndex>), StoreError> {
+    let mut steps = Vec::with_capacity(rows.len() + count);
+    let mut places = Vec::with_capacity(count);
+    let mut rows = rows.iter();
+    let mut next = rows.next();
+    while next.is_some() || places.len() < count {
+        let place = next.map(|row| row.get::<usize>("idx")).transpose()?;
+        let is_gap = place.is_none_or(|place| steps.len() < place);
+        match next {
+            Some(row) if !is_gap || places.len() == count => {
+                steps.push(step(row)?);
+                next = rows.next();
+            }
+            _ => {
+                places.push(StepIndex(steps.len() as u16));
+                steps.push(Step::new());
+            }
+        }
+    }
+    Ok((steps, places))
 }
 
 /// The items of the groups, as the records of the groups have them.
@@ -338,7 +372,8 @@ fn expansion(definition: &Definition, own: &[Step]) -> Result<Option<Expansion>,
         .ok_or_else(|| corrupt("its items are not one after the other, or too many"))
 }
 
-fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreError> {
+/// A task without its steps, and how many of those have no rows.
+fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<(Task, usize), StoreError> {
     let ended_at = || row.get("ended_at");
     let state = match row.get("state")? {
         TaskStatus::Pending => TaskState::Pending,
@@ -364,8 +399,9 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         reply_to: json(row, "reply_to")?,
         parent: json(row, "parent")?,
     };
-    Ok(Task {
+    let task = Task {
         steps: StepList::default(),
+        untouched: Vec::new(),
         undos: StepList::default(),
         expansion: None,
         undo: json(row, "undo")?,
@@ -377,7 +413,8 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         waits: row.get("waits")?,
         start_at: row.get("start_at")?,
         complete_by: row.get("complete_by")?,
-    })
+    };
+    Ok((task, row.get("untouched")?))
 }
 
 /// Of a task from before the rest of it was kept, the id alone.

@@ -21,6 +21,9 @@ use crate::domain::{
     AlertKind, AlertNotice, Definition, SavedReplies, Sender, StepIndex, Task, TaskId,
 };
 
+/// No definition has more steps.
+const MOST_UNTOUCHED: usize = u16::MAX as usize / 2;
+
 /// Relies on the primary key.
 const REPLY_TO: &str = "SELECT reply_to FROM task_details WHERE task_id = $1";
 
@@ -74,7 +77,8 @@ async fn salvage(
     let steps = loaded_names(&[StepRow::COLUMNS, NewStepRow::COLUMNS]);
     let steps = format!("SELECT {steps} FROM steps WHERE task_id = $1 ORDER BY idx");
     let steps = tx.fetch(of(&steps)).await?;
-    let definition = stand_in(&steps)?;
+    let untouched = row.get::<usize>("untouched").unwrap_or_default();
+    let definition = stand_in(&steps, untouched)?;
     let steps: Vec<_> = steps.iter().map(Salvaged).collect();
     let mut task = rows::assemble(&Salvaged(row), Arc::new(definition), &steps)?;
     // Who waits for the task hears of its end, where it is known who that is.
@@ -87,12 +91,25 @@ async fn salvage(
     Ok(Some(task))
 }
 
-/// A definition with these steps, which nothing can be called by.
-fn stand_in(steps: &[impl Columns]) -> Result<Definition, StoreError> {
-    let named = steps
+/// A definition with these steps, which nothing can be called by, and so many that have no rows.
+fn stand_in(steps: &[impl Columns], untouched: usize) -> Result<Definition, StoreError> {
+    let rows = steps
         .iter()
-        .map(|row| Ok((row.get("name")?, row.get("agent")?)));
-    let named: Vec<(String, String)> = named.collect::<Result<_, StoreError>>()?;
+        .map(|row| Ok((row.get("idx")?, row.get("name")?, row.get("agent")?)));
+    let rows: Vec<(usize, String, String)> = rows.collect::<Result<_, StoreError>>()?;
+    let names: HashSet<&str> = rows.iter().map(|(_, name, _)| name.as_str()).collect();
+    let mut left = untouched.min(MOST_UNTOUCHED);
+    let mut named = Vec::with_capacity(rows.len() + left);
+    for (place, name, agent) in &rows {
+        while left > 0 && named.len() < *place {
+            named.push((name_of_untouched(named.len(), &names), String::new()));
+            left -= 1;
+        }
+        named.push((name.clone(), agent.clone()));
+    }
+    for _ in 0..left {
+        named.push((name_of_untouched(named.len(), &names), String::new()));
+    }
     let all: HashSet<&str> = named.iter().map(|(name, _)| name.as_str()).collect();
     let undo_of = |name: &str| format!("{name}.undo");
     let forward = named.iter().filter(|(name, _)| !name.contains('.'));
@@ -117,6 +134,15 @@ fn stand_in(steps: &[impl Columns]) -> Result<Definition, StoreError> {
     });
     let steps: Vec<_> = steps.collect();
     compile(None, &serde_json::Value::from(steps).to_string())
+}
+
+/// Its own is in the definition, which may be what is damaged.
+fn name_of_untouched(place: usize, taken: &HashSet<&str>) -> String {
+    let mut name = format!("untouched-at-{place}");
+    while taken.contains(name.as_str()) {
+        name.push('-');
+    }
+    name
 }
 
 /// A row whose payloads read as null where they are damaged.

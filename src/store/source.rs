@@ -21,6 +21,9 @@ pub trait Source: Send + Sync + 'static {
     fn by_index(&self, table: &'static str, index: &'static str) -> String;
     /// How a text is compared with those of a JSON array.
     fn is_one_of(&self) -> &'static str;
+    /// After `task_details` in a FROM clause: the elements of its `agents`, each an `element` with its `value`, and its
+    /// place as its `key`.
+    fn agents_of_untouched(&self) -> &'static str;
     /// Makes the later statements of a view read along indexes alone, where the planner would rather read
     /// a whole table, or all that an index finds, on statistics of another day.
     fn along_indexes(&self) -> Option<Statement>;

@@ -18,7 +18,8 @@ const COMPILED: usize = 4;
 
 /// What a task will take once it is loaded, by the lengths of what is stored of it.
 pub fn memory_of(input: usize, definition: usize, steps: usize, payloads: usize) -> usize {
-    TASK + input + COMPILED * definition + STEP * steps + payloads
+    let of_steps = STEP.saturating_mul(steps);
+    (TASK + input + COMPILED * definition + payloads).saturating_add(of_steps)
 }
 
 impl Task {

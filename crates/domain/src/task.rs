@@ -45,6 +45,9 @@ pub struct Task {
     pub complete_by: Option<Timestamp>,
     /// Those of the definition, followed by the items of its groups.
     pub steps: StepList,
+    /// Those of the definition in which nothing has happened since the task was submitted, in order: they wait, and need no
+    /// rows.
+    pub untouched: Vec<StepIndex>,
     /// What undoes the steps, in the order of the definition's, and then of the items. None before the task is to be undone.
     pub undos: StepList,
     /// The items, once the list of a group is known.

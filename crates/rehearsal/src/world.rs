@@ -536,6 +536,7 @@ impl<'a> World<'a> {
             self.events.push((passed, event));
         }
         self.draft.changed.clear();
+        self.draft.first_touched.clear();
         self.draft.alerts.clear();
         self.draft.ready.clear();
         for dropped in std::mem::take(&mut self.draft.dropped) {

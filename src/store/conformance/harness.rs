@@ -99,6 +99,21 @@ impl TestDatabase {
             }
         }
     }
+
+    /// The number that a query finds.
+    pub async fn count(&self, sql: &'static str) -> i64 {
+        match self {
+            TestDatabase::Sqlite(folder) => {
+                let path = folder.path().join("provost.db");
+                let other = rusqlite::Connection::open(path).unwrap();
+                other.query_row(sql, [], |row| row.get(0)).unwrap()
+            }
+            TestDatabase::Postgres(url) => {
+                let mut other = sqlx::PgConnection::connect(url).await.unwrap();
+                sqlx::query_scalar(sql).fetch_one(&mut other).await.unwrap()
+            }
+        }
+    }
 }
 
 type TestSlots = Arc<Mutex<HashMap<AgentName, usize>>>;

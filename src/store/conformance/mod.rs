@@ -23,6 +23,7 @@ mod shared_alerts;
 mod step_limits;
 mod supervision;
 mod undo;
+mod untouched;
 mod unusable_secrets;
 mod writes;
 
@@ -143,6 +144,12 @@ suite!([sqlite postgres] {
     later_replies::a_promised_reply_is_read_back_and_held_by_no_instance,
     later_replies::a_silent_service_is_found_by_the_supervisor,
     later_replies::operations_are_counted_where_they_are_polled,
+    untouched::a_step_has_a_row_once_something_happens_in_it,
+    untouched::a_task_that_has_not_begun_has_no_rows_of_steps,
+    untouched::an_undo_and_items_leave_what_is_untouched_in_its_place,
+    untouched::a_task_is_found_by_the_agents_of_steps_without_rows,
+    untouched::a_row_that_is_lost_is_not_taken_for_an_untouched_step,
+    untouched::a_damaged_task_with_untouched_steps_can_be_cancelled,
     undo::an_undo_is_read_back_at_every_step,
     undo::policies_are_read_back,
     undo::the_policies_of_a_workflow_are_read_back,

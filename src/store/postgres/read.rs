@@ -176,6 +176,12 @@ impl Source for PgSource {
         IS_ONE_OF
     }
 
+    fn agents_of_untouched(&self) -> &'static str {
+        "LATERAL (
+            SELECT value, place - 1 AS key
+            FROM json_array_elements_text(agents::json) WITH ORDINALITY AS each_of (value, place)) AS element"
+    }
+
     fn by_index(&self, table: &'static str, _: &'static str) -> String {
         table.to_owned()
     }

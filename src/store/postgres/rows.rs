@@ -1,8 +1,12 @@
 //! How tasks are loaded.
 
-use std::{collections::HashMap, sync::LazyLock};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::LazyLock,
+};
 
-use sqlx::PgConnection;
+use sqlx::{PgConnection, postgres::PgRow};
+use uuid::Uuid;
 
 use super::prepared::Prepared;
 use crate::{
@@ -32,13 +36,16 @@ LEFT JOIN LATERAL (
     .leak()
 });
 
+/// With the version that each task has at that moment; in a row without a step where there is none.
 static LOAD_STEPS: LazyLock<&str> = LazyLock::new(|| {
     format!(
         "
-SELECT step.*
+SELECT wanted.id AS of_task, task.version AS of_version, step.*
 FROM unnest($1::uuid[]) AS wanted (id)
 CROSS JOIN LATERAL (
-    SELECT {} FROM steps WHERE task_id = wanted.id OFFSET 0) AS step",
+    SELECT version FROM tasks WHERE tasks.id = wanted.id OFFSET 0) AS task
+LEFT JOIN LATERAL (
+    SELECT {} FROM steps WHERE task_id = wanted.id OFFSET 0) AS step ON true",
         loaded_names(&[StepRow::COLUMNS])
     )
     .leak()
@@ -52,7 +59,7 @@ CROSS JOIN LATERAL (
     SELECT octet_length(input)::bigint AS input, (coalesce(octet_length(steps), 0) + coalesce(octet_length(policies), 0))::bigint AS definition
     FROM task_details WHERE task_id = wanted.id OFFSET 0) AS details
 CROSS JOIN LATERAL (
-    SELECT count(*) AS steps,
+    SELECT count(*) + coalesce((SELECT greatest(untouched, 0) FROM tasks WHERE tasks.id = wanted.id), 0) AS steps,
            coalesce(sum(coalesce(octet_length(body), 0)::bigint + coalesce(octet_length(output), 0)
                         + coalesce(octet_length(error), 0) + coalesce(octet_length(last_fault), 0) + coalesce(octet_length(reply), 0)), 0)::bigint
                AS payloads
@@ -75,8 +82,10 @@ pub(super) async fn sizes(
     found.iter().map(size).collect()
 }
 
-/// The tasks among `ids` that exist, each with its steps. Tasks and steps are of one moment only where
-/// the transaction sees one: a writer that sees more finds out by the version when it saves.
+/// How often tasks are read that others are changing.
+const LOADS: u32 = 16;
+
+/// The tasks among `ids` that exist, each with its steps of the same version.
 pub(super) async fn load(
     connection: &mut PgConnection,
     ids: &[TaskId],
@@ -86,16 +95,35 @@ pub(super) async fn load(
     let mut ids: Vec<_> = ids.iter().map(|id| id.0).collect();
     ids.sort_unstable();
     ids.dedup();
-    let mut tasks = prepared
-        .query(*LOAD_TASKS)
-        .bind(&ids)
-        .fetch_all(&mut *connection)
-        .await?;
-    let mut steps = prepared
-        .query(*LOAD_STEPS)
-        .bind(&ids)
-        .fetch_all(&mut *connection)
-        .await?;
+    let (mut tasks, mut steps) = (Vec::new(), Vec::new());
+    let mut tried = 0;
+    while !ids.is_empty() {
+        if tried == LOADS {
+            return Err(StoreError::Retryable(format!(
+                "{} tasks changed whenever they were read",
+                ids.len()
+            )));
+        }
+        tried += 1;
+        let found = prepared
+            .query(*LOAD_TASKS)
+            .bind(&ids)
+            .fetch_all(&mut *connection)
+            .await?;
+        let of_steps = prepared
+            .query(*LOAD_STEPS)
+            .bind(&ids)
+            .fetch_all(&mut *connection)
+            .await?;
+        ids = changed_meanwhile(&found, &of_steps)?;
+        let is_whole = |row: &PgRow, id: &str| match row.get::<Option<TaskId>>(id) {
+            Ok(Some(task)) => ids.binary_search(&task.0).is_err(),
+            Ok(None) | Err(_) => true,
+        };
+        tasks.extend(found.into_iter().filter(|row| is_whole(row, "id")));
+        let of_steps = of_steps.into_iter();
+        steps.extend(of_steps.filter(|row| is_whole(row, "task_id")));
+    }
     tasks.sort_by_cached_key(|row| row.get::<TaskId>("id").ok());
     steps.sort_by_cached_key(|row| {
         let index = row.get::<u16>("idx").ok();
@@ -112,4 +140,23 @@ pub(super) async fn load(
         loading.workflow(workflow, Ok(row));
     }
     loading.tasks(steps)
+}
+
+/// The tasks of which the two statements saw different versions, in order: where the transaction does not see one moment,
+/// another may have changed them in between.
+fn changed_meanwhile(tasks: &[PgRow], steps: &[PgRow]) -> Result<Vec<Uuid>, StoreError> {
+    let mut versions = BTreeMap::new();
+    for row in steps {
+        let version: i64 = row.get("of_version")?;
+        versions.insert(row.get::<TaskId>("of_task")?, version);
+    }
+    let mut changed = Vec::new();
+    for row in tasks {
+        let id: TaskId = row.get("id")?;
+        if versions.get(&id) != Some(&row.get("version")?) {
+            changed.push(id.0);
+        }
+    }
+    changed.sort_unstable();
+    Ok(changed)
 }

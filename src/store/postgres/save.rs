@@ -94,7 +94,7 @@ pub(super) async fn save(
         known: !known.is_empty(),
         wait,
         new: !new.is_empty(),
-        undos: !steps.undos.0.is_empty(),
+        added: !steps.added.0.is_empty(),
         labels: !labels.is_empty(),
         keys: !keys.is_empty(),
         rare_of_tasks: !known.iter().chain(&tasks).all(TaskRow::is_common),
@@ -116,9 +116,9 @@ pub(super) async fn save(
         statement = bind_steps(&steps.new.0, statement);
         statement = bind_all(&steps.new.1, statement);
     }
-    if parts.undos {
-        statement = bind_steps(&steps.undos.0, statement);
-        statement = bind_all(&steps.undos.1, statement);
+    if parts.added {
+        statement = bind_steps(&steps.added.0, statement);
+        statement = bind_all(&steps.added.1, statement);
     }
     if parts.labels {
         statement = bind_all(&labels, statement);
@@ -264,13 +264,14 @@ saved_rows!(bind_rows);
 struct ChangedSteps<'c> {
     known: Vec<StepRow<'c>>,
     new: (Vec<StepRow<'c>>, Vec<NewStepRow<'c>>),
-    /// Their rows come later than the task's: those of items, of what undoes a step, and of another version of the workflow.
-    undos: (Vec<StepRow<'c>>, Vec<NewStepRow<'c>>),
+    /// Their rows come later than the task's: those of steps in which nothing had happened, of items, of what undoes a step,
+    /// and of another version of the workflow.
+    added: (Vec<StepRow<'c>>, Vec<NewStepRow<'c>>),
 }
 
 impl<'c> ChangedSteps<'c> {
     fn all(&self) -> impl Iterator<Item = &StepRow<'c>> {
-        let added = self.new.0.iter().chain(&self.undos.0);
+        let added = self.new.0.iter().chain(&self.added.0);
         self.known.iter().chain(added)
     }
 
@@ -279,14 +280,13 @@ impl<'c> ChangedSteps<'c> {
         for change in changes {
             for index in &change.steps {
                 let row = StepRow::of(&change.task, *index, change.lane(*index), now);
-                let is_added = index.at() >= change.known_rows;
-                let rows = match (change.base, is_added) {
-                    (None, _) => &mut changed.new,
-                    (Some(_), true) => &mut changed.undos,
-                    (Some(_), false) => {
-                        changed.known.push(row);
-                        continue;
-                    }
+                if change.has_row(*index) {
+                    changed.known.push(row);
+                    continue;
+                }
+                let rows = match change.base {
+                    None => &mut changed.new,
+                    Some(_) => &mut changed.added,
                 };
                 rows.0.push(row);
                 rows.1.push(NewStepRow::of(&change.task, *index));
@@ -332,6 +332,7 @@ mod tests {
             version: 3,
             state: "processed",
             ended_at: Some(1),
+            untouched: 2,
             paused: false,
             waits: false,
             start_at: None,

@@ -18,8 +18,9 @@ pub(super) struct SaveShape {
     pub wait: bool,
     /// New tasks and their steps.
     pub new: bool,
-    /// Steps of known tasks whose rows are not there yet: those that undo others, and the items of groups.
-    pub undos: bool,
+    /// Steps of known tasks whose rows are not there yet: those in which nothing had happened, those that undo others, and the
+    /// items of groups.
+    pub added: bool,
     /// Of new tasks.
     pub labels: bool,
     /// Idempotency keys.
@@ -76,7 +77,7 @@ impl SaveShape {
             known,
             wait,
             new,
-            undos,
+            added,
             labels,
             keys,
             rare_of_tasks,
@@ -86,7 +87,7 @@ impl SaveShape {
             known,
             wait,
             new,
-            undos,
+            added,
             labels,
             keys,
             rare_of_tasks,
@@ -110,13 +111,8 @@ impl SaveShape {
             form.new_tasks(tasks);
             form.new_steps(steps, "new_steps", "");
         }
-        if self.undos {
-            let set = set_all(&StepRow::COLUMNS[2..], "excluded");
-            form.new_steps(
-                steps,
-                "undo_steps",
-                &format!(" ON CONFLICT (task_id, idx) DO UPDATE SET {set}"),
-            );
+        if self.added {
+            form.added_steps(steps);
         }
         if self.labels {
             form.insert(
@@ -157,6 +153,8 @@ struct SaveBuilder {
     condition: &'static str,
     /// The numbers of the parameters with the ids of known tasks and steps.
     known: Option<(usize, usize)>,
+    /// That of the parameter with the ids of steps of known tasks that have no rows yet.
+    added: Option<usize>,
 }
 
 impl SaveBuilder {
@@ -254,6 +252,13 @@ impl SaveBuilder {
         self.insert(name, "steps", &steps, conflict);
     }
 
+    fn added_steps(&mut self, steps: RowColumns) {
+        self.added = Some(self.parameters + 1);
+        let set = set_all(&StepRow::COLUMNS[2..], "excluded");
+        let conflict = format!(" ON CONFLICT (task_id, idx) DO UPDATE SET {set} RETURNING 1");
+        self.new_steps(steps, "added_steps", &conflict);
+    }
+
     fn insert(&mut self, name: &str, table: &str, columns: &[RowColumns], conflict: &str) {
         let body = self.insertion(table, columns, conflict);
         self.part(name, &format!("({body})"));
@@ -272,14 +277,25 @@ impl SaveBuilder {
     /// A row that is locked, or existed, and yet was not found, is an error that changes nothing: the division is by
     /// zero then.
     fn end(self) -> String {
-        let Self { mut sql, known, .. } = self;
+        let Self {
+            mut sql,
+            known,
+            added,
+            ..
+        } = self;
+        let are_added = added.map_or_else(String::new, |steps| {
+            format!(
+                "
+                  AND (SELECT count(*) FROM added_steps) = cardinality(${steps}::uuid[])"
+            )
+        });
         sql.push_str(&match known {
             None => "\nSELECT true AS saved".to_owned(),
             Some((tasks, steps)) => format!(
                 "
 SELECT \"all\" AS saved,
     1 / (NOT \"all\" OR (SELECT count(*) FROM saved_tasks) = cardinality(${tasks}::uuid[])
-                  AND (SELECT count(*) FROM saved_steps) = cardinality(${steps}::uuid[]))::int AS found
+                  AND (SELECT count(*) FROM saved_steps) = cardinality(${steps}::uuid[]){are_added})::int AS found
 FROM unmoved"
             ),
         });

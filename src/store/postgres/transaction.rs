@@ -35,9 +35,6 @@ use crate::{
     },
 };
 
-/// How often what does not fit together is read again.
-const LOADS: u32 = 3;
-
 /// It waits for no lock. Most cuts are met here, because between batches the connection rests.
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 
@@ -427,16 +424,9 @@ impl Session for PgTransaction<'_> {
     async fn load(&mut self, ids: &[TaskId]) -> Result<Loaded, StoreError> {
         let definitions = self.backend.definitions.clone();
         let prepared = self.prepared();
-        let mut tried = 0;
-        loop {
-            tried += 1;
-            let loaded = super::rows::load(self.reading()?, ids, &definitions, prepared);
-            match answered(loaded).await {
-                // A task and its steps may be of two moments, between which it began to be undone.
-                Ok(loaded) if tried < LOADS && !loaded.unreadable.is_empty() => {}
-                loaded => return self.noted(loaded),
-            }
-        }
+        let loaded = super::rows::load(self.reading()?, ids, &definitions, prepared);
+        let loaded = answered(loaded).await;
+        self.noted(loaded)
     }
 
     async fn sizes(&mut self, ids: &[TaskId]) -> Result<HashMap<TaskId, usize>, StoreError> {

@@ -105,6 +105,10 @@ impl Source for SqliteSource {
         IS_ONE_OF
     }
 
+    fn agents_of_untouched(&self) -> &'static str {
+        "json_each(CASE WHEN json_valid(agents) THEN agents ELSE '[]' END) AS element"
+    }
+
     fn by_index(&self, table: &'static str, index: &'static str) -> String {
         format!("{table} INDEXED BY {index}")
     }

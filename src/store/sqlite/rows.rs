@@ -43,7 +43,8 @@ ORDER BY task_id, idx",
 /// The length of a text stands at its beginning: nothing of the texts is read.
 const SIZES: &str = r#"
 SELECT id, octet_length(input) AS input, coalesce(octet_length(task_details.steps), 0) + coalesce(octet_length(task_details.policies), 0) AS definition,
-       (SELECT count(*) FROM steps WHERE task_id = id) AS steps,
+       (SELECT count(*) FROM steps WHERE task_id = id)
+       + coalesce((SELECT max(untouched, 0) FROM tasks WHERE tasks.id = task_details.task_id), 0) AS steps,
        (SELECT coalesce(sum(coalesce(octet_length(body), 0) + coalesce(octet_length(output), 0)
                             + coalesce(octet_length(error), 0) + coalesce(octet_length(last_fault), 0) + coalesce(octet_length(reply), 0)), 0)
         FROM steps WHERE task_id = id) AS payloads

@@ -25,7 +25,8 @@ static UPDATE_TASK: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// SQLite writes the entries of every index anew that has a column of the list, whether its value changes or not.
-const UPDATE_VERSION: &str = "UPDATE tasks SET version = ?2 + 1 WHERE id = ?1 AND version = ?2";
+const UPDATE_VERSION: &str =
+    "UPDATE tasks SET version = ?2 + 1, untouched = ?3 WHERE id = ?1 AND version = ?2";
 
 static INSERT_DETAILS: LazyLock<String> =
     LazyLock::new(|| insert("task_details", &[DetailsRow::COLUMNS]));
@@ -156,6 +157,7 @@ pub(super) fn save(
         let saved = if change.is_row_kept {
             version.bind(1, &change.task.id().0.as_bytes()[..])?;
             version.bind(2, base as i64)?;
+            version.bind(3, change.task.untouched.len() as i64)?;
             version.run()?
         } else {
             TaskRow::of(&change.task, base).bind_to(&mut task, 1)?;
@@ -181,7 +183,7 @@ pub(super) fn save(
     for change in changes() {
         for at in &change.steps {
             let row = StepRow::of(&change.task, *at, change.lane(*at), now);
-            if change.base.is_some() && at.at() < change.known_rows {
+            if change.has_row(*at) {
                 row.bind_to(&mut update, 1)?;
                 update.run()?;
                 continue;

@@ -68,6 +68,8 @@ pub(super) struct BatchDraft {
     spent: u64,
     /// The claim that is being decided on.
     claiming: Option<StepRef>,
+    /// Whether the untouched steps of a new task go without rows.
+    pub(super) spares_rows: bool,
     faults: Arc<Faults>,
 }
 
@@ -127,6 +129,7 @@ impl BatchDraft {
             most_requests: usize::MAX,
             spent: 0,
             claiming: None,
+            spares_rows: false,
             faults,
         }
     }
@@ -235,10 +238,13 @@ impl BatchDraft {
             true => Admission::Begins,
             false => self.limits.admit(details)?,
         };
-        let draft = match admission {
+        let mut draft = match admission {
             Admission::Begins => Draft::submit(details.clone(), self.now),
             Admission::Waits => Draft::submit_waiting(details.clone(), self.now),
         };
+        if !self.spares_rows {
+            draft.touch_all();
+        }
         let new = LoadedTask {
             base: None,
             row: None,

@@ -36,6 +36,7 @@ use crate::{
     store::{
         Alert, AlertId, CommandError, Definitions, Health, LocalScheduler, Promoted, Purged,
         SharedReader, StepCounter, StoreConnections, StoreError, Watchers, metrics::WriterMetrics,
+        untouched::SparesRows,
     },
 };
 
@@ -74,6 +75,8 @@ pub struct Store {
     /// What this process has completed.
     pub step_counter: Arc<StepCounter>,
     pub health: Health,
+    #[cfg(test)]
+    pub(in crate::store) spares_rows: SparesRows,
 }
 
 impl Store {
@@ -106,6 +109,9 @@ impl Store {
         let marked = Arc::new(MarkedSteps::default());
         let claims_in_doubt = Arc::<AtomicBool>::default();
         let step_counter = Arc::new(StepCounter::default());
+        let spares_rows = SparesRows::new(is_shared);
+        let housekeeping = connections.readers.housekeeping;
+        let keep = spares_rows.clone().keep(housekeeping.clone(), is_shared);
         let (health, sender) = (settings.health.clone(), settings.sender.clone());
         let writer = BatchWriter {
             command_queue: CommandQueue::new(receiver, lease_requests, writers.len()),
@@ -123,6 +129,7 @@ impl Store {
             metrics: WriterMetrics::new(step_counter.clone()),
             complained: Mutex::default(),
             claims_in_doubt: claims_in_doubt.clone(),
+            spares_rows: spares_rows.clone(),
         };
         let store = Self {
             requests,
@@ -130,7 +137,7 @@ impl Store {
             purges,
             is_shared,
             reader: connections.readers.callers,
-            housekeeping: connections.readers.housekeeping,
+            housekeeping,
             watchers,
             definitions,
             outbox,
@@ -143,13 +150,21 @@ impl Store {
             claims_in_doubt,
             step_counter,
             health,
+            #[cfg(test)]
+            spares_rows,
         };
         let writing = async move {
-            futures::join!(
-                writer.run(writers),
-                OptionFuture::from(apart),
-                OptionFuture::from(purging),
-            );
+            let writing = async {
+                futures::join!(
+                    writer.run(writers),
+                    OptionFuture::from(apart),
+                    OptionFuture::from(purging),
+                );
+            };
+            tokio::select! {
+                () = writing => {}
+                never = keep => match never {},
+            }
         };
         (store, writing)
     }

@@ -54,6 +54,8 @@ pub struct Draft {
     pub known_steps: usize,
     /// The steps whose records changed, without repeats.
     pub changed: Vec<StepIndex>,
+    /// Those of them in which nothing had happened before.
+    pub first_touched: Vec<StepIndex>,
     pub events: Vec<Event>,
     pub alerts: Vec<AlertChange>,
     /// What people are asked, and are no longer asked.
@@ -107,7 +109,9 @@ impl Draft {
 
     fn submit_as(details: Arc<Details>, waits: bool, now: Timestamp) -> Self {
         let start_at = details.start_at.filter(|start| *start > now);
-        let steps = vec![Step::new(); details.definition.steps.len()].into();
+        let definition = &details.definition;
+        let steps = vec![Step::new(); definition.steps.len()].into();
+        let untouched = definition.forward().collect();
         let mut draft = Self::on(Task {
             created_at: now,
             version: 0,
@@ -119,12 +123,12 @@ impl Draft {
                 .complete_within
                 .map(|span| start_at.unwrap_or(now) + span),
             steps,
+            untouched,
             undos: StepList::default(),
             expansion: None,
             undo: None,
             details,
         });
-        draft.changed.extend(draft.task.indexes());
         draft.events.push(Event {
             kind: "task.accepted".into(),
             step: None,
@@ -162,6 +166,7 @@ impl Draft {
             known_steps: task.steps.len() + task.undos.len(),
             task,
             changed: Vec::new(),
+            first_touched: Vec::new(),
             events: Vec::new(),
             alerts: Vec::new(),
             asks: Vec::new(),
@@ -415,6 +420,18 @@ impl Draft {
 
     fn touch(&mut self, index: StepIndex) {
         self.changed_marks.add(&mut self.changed, index);
+        if let Ok(at) = self.task.untouched.binary_search(&index) {
+            self.task.untouched.remove(at);
+            self.first_touched.push(index);
+        }
+    }
+
+    /// Has the steps recorded in which nothing has happened, too.
+    pub fn touch_all(&mut self) {
+        for index in std::mem::take(&mut self.task.untouched) {
+            self.changed_marks.add(&mut self.changed, index);
+            self.first_touched.push(index);
+        }
     }
 
     /// `None` for a step that calls no service: what it waited for is a matter of its task.

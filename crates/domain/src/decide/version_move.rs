@@ -35,6 +35,8 @@ impl Draft {
                 steps: unmapped.into(),
             });
         }
+        // Which steps the definition has is about to change.
+        self.touch_all();
         let from = self.task.details.workflow.as_ref();
         let change = VersionChange {
             from: from.map_or(0, |from| from.version),

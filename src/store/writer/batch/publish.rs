@@ -81,6 +81,7 @@ impl BatchDraft {
         self.dropped.extend(own);
         let alerts = draft.alerts.into_iter();
         let lanes = lanes_of(&draft.task, &draft.changed, local);
+        draft.first_touched.sort_unstable();
         let is_row_kept = row.is_some_and(|row| row.is_kept(&draft.task));
         self.batch.changes.push(TaskChange {
             task: Arc::new(draft.task),
@@ -88,6 +89,7 @@ impl BatchDraft {
             is_row_kept,
             known_rows: draft.known_steps,
             steps: draft.changed,
+            first_touched: draft.first_touched,
             had_steps: draft.had_steps,
             lanes,
             events: draft.events,

@@ -497,6 +497,7 @@ proptest! {
 /// A task with the reply logs of another: all else must be equal.
 fn without_reply_logs(task: &Task, with: &Task) -> Task {
     let mut task = task.clone();
+    task.untouched.clone_from(&with.untouched);
     for index in task.indexes() {
         task.step_mut(index).reply_log = with.step(index).reply_log.clone();
     }
@@ -536,6 +537,12 @@ fn bulk_states(bench: &Bench) -> Result<(), TestCaseError> {
 
 /// What holds for every task at every moment.
 fn check(task: &Task) -> Result<(), TestCaseError> {
+    prop_assert!(task.untouched.is_sorted_by(|a, b| a < b));
+    for index in &task.untouched {
+        let is_own = index.at() < task.details.definition.steps.len();
+        prop_assert!(is_own, "{index:?} is no step of the definition");
+        prop_assert_eq!(task.step(*index), &Step::new(), "{:?} was touched", index);
+    }
     for index in task.forward() {
         if task.definition(index).item.is_some() {
             continue;

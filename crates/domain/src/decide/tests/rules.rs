@@ -13,12 +13,14 @@ fn pipeline() -> Value {
 }
 
 #[test]
-fn a_submitted_task_has_a_record_of_every_step_before_anything_runs() {
+fn a_submitted_task_has_all_its_steps_and_those_that_wait_are_untouched() {
     let bench = Bench::new(pipeline());
     assert_eq!(bench.task(), TaskStatus::Pending);
     assert_eq!(bench.status("reserve"), StepStatus::Pending);
     assert_eq!(bench.status("charge"), StepStatus::Waiting);
-    assert_eq!(bench.draft.changed.len(), 3);
+    assert_eq!(bench.draft.changed, [StepIndex(0)]);
+    assert_eq!(bench.draft.first_touched, [StepIndex(0)]);
+    assert_eq!(bench.draft.task.untouched, [StepIndex(1), StepIndex(2)]);
     assert_eq!(bench.events(), ["task.accepted", "step.ready"]);
     assert_eq!(bench.draft.ready, [StepIndex(0)]);
 }

@@ -1,0 +1,314 @@
+//! Steps in which nothing has happened have no rows. Whoever reads a task sees them all the same.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::Connection;
+
+use super::{
+    harness::{Harness, New, postgres, postgres_at, refusal, success},
+    shared::{outside, pair, url},
+};
+use crate::{
+    domain::{
+        AgentName, Command, Policies, Span, StepIndex, StepStatus, Task, TaskId, TaskStatus,
+        Timestamp,
+    },
+    store::{StoreError, TaskFilter, TaskQuery},
+};
+
+const ROWS: &str = "SELECT count(*) FROM steps";
+
+/// Three steps, one after the other, at three agents.
+fn pipeline() -> New {
+    New {
+        steps: json!([
+            { "name": "a", "agent": "x" },
+            { "name": "b", "agent": "y" },
+            { "name": "c", "agent": "z" },
+        ]),
+        complete_within: Some(Span::from_millis(3_600_000)),
+        ..New::default()
+    }
+}
+
+/// Once the store knows of no older instance.
+async fn spares_rows(h: &Harness) {
+    for _ in 0..2_000 {
+        if h.store.spares_rows.get() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("older instances are still on record");
+}
+
+/// The task is read as it was saved, has so many rows, and as many untouched steps as it says.
+async fn expect_rows(h: &Harness, saved: &Task, rows: i64) {
+    assert_eq!(h.read(saved.id()).await, *saved);
+    assert_eq!(h.database.count(ROWS).await, rows);
+    let untouched = h.database.count("SELECT untouched FROM tasks").await;
+    assert_eq!(untouched, saved.untouched.len() as i64);
+}
+
+pub async fn a_step_has_a_row_once_something_happens_in_it(h: Harness) {
+    spares_rows(&h).await;
+    for agent in ["x", "y", "z"] {
+        h.slots(agent, 1);
+    }
+    let task = h.submit(pipeline()).await;
+    let id = task.id();
+    assert_eq!(task.untouched, [StepIndex(1), StepIndex(2)]);
+    expect_rows(&h, &task, 1).await;
+    let mut counts = h.store.reader.counts().await.unwrap();
+    assert_eq!((counts.waiting, counts.held), (2, 1));
+    let task = h.reply(id, 0, 1, success(json!(1))).await.unwrap();
+    expect_rows(&h, &task, 2).await;
+    counts = h.store.reader.counts().await.unwrap();
+    assert_eq!((counts.waiting, counts.held), (1, 1));
+    let task = h.reply(id, 1, 1, success(json!(2))).await.unwrap();
+    expect_rows(&h, &task, 3).await;
+    let task = h.reply(id, 2, 1, success(json!(3))).await.unwrap();
+    assert_eq!(task.status(), TaskStatus::Processed);
+    expect_rows(&h, &task, 3).await;
+}
+
+/// Its steps have no rows at all, and come to have them whatever ends it.
+pub async fn a_task_that_has_not_begun_has_no_rows_of_steps(h: Harness) {
+    spares_rows(&h).await;
+    let mut details = h.details(&pipeline());
+    details.start_at = Some(h.store.reader.now().await.unwrap() + Span::from_millis(3_600_000));
+    let task = h.store.submit(details, None, None).await.unwrap();
+    let task = super::harness::now(task);
+    expect_rows(&h, &task, 0).await;
+    assert_eq!(h.store.reader.counts().await.unwrap().waiting, 3);
+    let cancelled = h.apply(task.id(), Command::Cancel { reason: None }).await;
+    expect_rows(&h, &cancelled.unwrap(), 3).await;
+}
+
+pub async fn an_undo_and_items_leave_what_is_untouched_in_its_place(h: Harness) {
+    spares_rows(&h).await;
+    h.slots("x", 100);
+    let undo = json!({ "request": { "path": "/undo" } });
+    let steps = json!([
+        { "name": "list", "agent": "x", "undo": undo },
+        { "name": "import", "agent": "x", "for_each": "{{ steps.list.output }}", "undo": undo },
+        { "name": "report", "agent": "y" },
+        { "name": "archive", "agent": "y" },
+    ]);
+    let task = h
+        .submit(New {
+            steps,
+            policies: Policies::parse(r#"{"on_permanent":"undo"}"#).unwrap(),
+            ..New::default()
+        })
+        .await;
+    let id = task.id();
+    expect_rows(&h, &task, 1).await;
+    let task = h.reply(id, 0, 1, success(json!([1, 2]))).await.unwrap();
+    assert_eq!(task.untouched, [StepIndex(2), StepIndex(3)]);
+    // The first step, the group and its two items.
+    expect_rows(&h, &task, 4).await;
+    h.reply(id, 4, 1, success(json!(1))).await.unwrap();
+    let task = h.reply(id, 5, 1, refusal()).await.unwrap();
+    assert_eq!(task.status(), TaskStatus::Undoing);
+    let read = h.read(id).await;
+    assert_eq!(read, *task);
+    assert_eq!(read.step(StepIndex(3)).status(), StepStatus::Cancelled);
+}
+
+async fn found(h: &Harness, agent: &str) -> Vec<TaskId> {
+    let filter = TaskFilter {
+        agent: Some(agent.to_owned()),
+        ..TaskFilter::default()
+    };
+    let query = TaskQuery {
+        filter: filter.clone(),
+        before: None,
+        limit: 100,
+    };
+    let page = h.store.reader.tasks(&query).await.unwrap();
+    let look = h
+        .store
+        .reader
+        .count_tasks(&filter, None, 100)
+        .await
+        .unwrap();
+    assert_eq!(look.found, page.tasks.len() as u64);
+    page.tasks.iter().map(|task| task.id).collect()
+}
+
+async fn in_danger(h: &Harness, agent: &str) -> u64 {
+    let reader = &h.store.reader;
+    let agent = AgentName::new(agent);
+    let danger = reader.tasks_in_danger(&agent, Timestamp::MAX, 100);
+    let danger = danger.await.unwrap();
+    assert_eq!(danger.looked_at, 1);
+    danger.tasks
+}
+
+pub async fn a_task_is_found_by_the_agents_of_steps_without_rows(h: Harness) {
+    spares_rows(&h).await;
+    h.slots("x", 2);
+    h.slots("y", 1);
+    let mut new = pipeline();
+    new.steps = json!([
+        { "name": "a", "agent": "x" },
+        { "name": "b", "agent": "y" },
+        { "name": "again", "agent": "x" },
+        { "name": "c", "agent": "z" },
+    ]);
+    let id = h.submit(new).await.id();
+    for agent in ["x", "y", "z"] {
+        assert_eq!(found(&h, agent).await, [id], "{agent}");
+        assert_eq!(in_danger(&h, agent).await, 1, "{agent}");
+    }
+    for agent in ["", ",", "\"", "\",\"", "a", "y\",\"z", "%", "\\"] {
+        assert_eq!(found(&h, agent).await, [], "{agent}");
+        assert_eq!(in_danger(&h, agent).await, 0, "{agent}");
+    }
+    // The second step, which had no row at submission, is done, and the last has none yet.
+    h.reply(id, 0, 1, success(json!(1))).await.unwrap();
+    h.reply(id, 1, 1, success(json!(2))).await.unwrap();
+    for (agent, is_in_danger) in [("x", 1), ("y", 0), ("z", 1)] {
+        assert_eq!(found(&h, agent).await, [id], "{agent}");
+        assert_eq!(in_danger(&h, agent).await, is_in_danger, "{agent}");
+    }
+}
+
+pub async fn a_row_that_is_lost_is_not_taken_for_an_untouched_step(h: Harness) {
+    spares_rows(&h).await;
+    h.slots("x", 1);
+    let id = h.submit(pipeline()).await.id();
+    h.database.execute("DELETE FROM steps").await;
+    let read = h.store.reader.task(id).await;
+    let Err(StoreError::Task(unreadable)) = read else {
+        panic!("{read:?}");
+    };
+    assert!(unreadable.reason.contains("missing"), "{unreadable:?}");
+    for damage in [
+        "UPDATE tasks SET untouched = 4",
+        "UPDATE tasks SET untouched = 9223372036854775807",
+        "UPDATE tasks SET untouched = -1",
+    ] {
+        h.database.execute(damage).await;
+        let read = h.store.reader.task(id).await;
+        assert!(matches!(read, Err(StoreError::Task(_))), "{read:?}");
+    }
+}
+
+/// Its definition is lost, and with it the names of the steps that have no rows.
+pub async fn a_damaged_task_with_untouched_steps_can_be_cancelled(h: Harness) {
+    spares_rows(&h).await;
+    h.slots("x", 1);
+    let steps = json!([
+        { "name": "untouched-at-1", "agent": "x" },
+        { "name": "b", "agent": "y" },
+        { "name": "c", "agent": "z" },
+    ]);
+    let id = h
+        .submit(New {
+            steps,
+            ..New::default()
+        })
+        .await
+        .id();
+    let damage = "UPDATE task_details SET steps = '['";
+    h.database.execute(damage).await;
+    // Until it is in the memory of this process no more.
+    for _ in 0..100 {
+        h.submit(New::default()).await;
+    }
+    let cancelled = h.apply(id, Command::Cancel { reason: None }).await.unwrap();
+    assert_eq!(cancelled.status(), TaskStatus::Cancelled);
+    let rows = "SELECT count(*) FROM steps
+        WHERE state = 'cancelled' AND task_id = (SELECT id FROM tasks ORDER BY id LIMIT 1)";
+    assert_eq!(h.database.count(rows).await, 3);
+    let names = "SELECT count(DISTINCT name) FROM steps WHERE state = 'cancelled'";
+    assert_eq!(h.database.count(names).await, 3);
+}
+
+/// The record of an instance that came before steps went without rows.
+const OLDER: &str =
+    "INSERT INTO instances (id, incarnation, term, until, started_at, version, process)
+    VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 9000000000000, 1, '0.0.9', 'p')";
+
+#[tokio::test]
+async fn while_an_older_instance_is_on_record_every_step_has_a_row() {
+    let first = Harness::new(postgres().await).await;
+    spares_rows(&first).await;
+    first.database.execute(OLDER).await;
+    let h = Harness::new(postgres_at(url(&first)).await).await;
+    let task = h.submit(pipeline()).await;
+    assert_eq!(task.untouched, []);
+    expect_rows(&h, &task, 3).await;
+    h.database.execute("DELETE FROM instances").await;
+    spares_rows(&h).await;
+    let task = h.submit(pipeline()).await;
+    assert_eq!(task.untouched.len(), 3 - 1);
+    assert_eq!(h.database.count(ROWS).await, 3 + 1);
+    // One that comes back is heard of, too.
+    h.database.execute(OLDER).await;
+    for _ in 0..2_000 {
+        if !h.store.spares_rows.get() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("the older instance was not seen");
+}
+
+#[tokio::test]
+async fn an_older_cache_adds_no_row_that_is_there() {
+    let (a, b) = pair().await;
+    spares_rows(&a).await;
+    a.slots("x", 1);
+    let id = a.submit(pipeline()).await.id();
+    b.reply(id, 0, 1, success(json!(1))).await.unwrap();
+    // In its memory the second step is untouched.
+    let cancelled = a.apply(id, Command::Cancel { reason: None }).await.unwrap();
+    assert_eq!(cancelled.step(StepIndex(0)).status(), StepStatus::Processed);
+    expect_rows(&a, &cancelled, 3).await;
+    assert_eq!(b.read(id).await, *cancelled);
+}
+
+/// The second step's row, which somebody adds between the two statements of a read.
+const TOUCH_SECOND: [&str; 5] = [
+    "CREATE TEMPORARY TABLE second AS SELECT * FROM steps",
+    "UPDATE second SET idx = 1, name = 'b', agent = 'y', state = 'waiting', ready_at = NULL, due_at = NULL, queued = 0",
+    "UPDATE tasks SET version = version + 1, untouched = 1",
+    "INSERT INTO steps SELECT * FROM second",
+    "COMMIT",
+];
+const WAITS_FOR_STEPS: &str =
+    "SELECT count(*) FROM pg_locks WHERE relation = 'steps'::regclass AND NOT granted";
+
+#[tokio::test]
+async fn a_task_that_changes_while_it_is_read_is_read_again() {
+    let (a, b) = pair().await;
+    spares_rows(&a).await;
+    let id = a.submit(pipeline()).await.id();
+    let mut other = outside(&a).await;
+    for sql in ["BEGIN", "LOCK TABLE steps IN ACCESS EXCLUSIVE MODE"] {
+        sqlx::query(sql).execute(&mut other).await.unwrap();
+    }
+    // Nothing of the task is in its memory.
+    let asked = tokio::spawn({
+        let b = b.clone();
+        async move { b.ask(id, Command::Pause { reason: None }).await }
+    });
+    let mut tries = 0;
+    while a.database.count(WAITS_FOR_STEPS).await == 0 {
+        tries += 1;
+        assert!(tries < 2_000, "the read never came to the steps");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for sql in TOUCH_SECOND {
+        sqlx::query(sql).execute(&mut other).await.unwrap();
+    }
+    other.close().await.unwrap();
+    asked.await.unwrap().unwrap();
+    let read = a.read(id).await;
+    assert_eq!((read.version, read.status()), (3, TaskStatus::Paused));
+    assert_eq!(read.untouched, [StepIndex(2)]);
+}
