@@ -34,7 +34,7 @@ pub struct TaskChange {
     /// So many of the steps have rows: those after them are new.
     pub known_rows: usize,
     pub steps: Vec<StepIndex>,
-    /// Those of them that have no rows yet although the task may have, in order: nothing had happened in them.
+    /// Those of them that get their first row now, in order.
     pub first_touched: Vec<StepIndex>,
     /// How many steps it had before, if it has moved to another version of its workflow.
     pub had_steps: Option<usize>,

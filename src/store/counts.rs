@@ -2,6 +2,7 @@
 
 use super::{
     EndedCount, Reader, StoreCounts, StoreError,
+    record::UNTOUCHED,
     rows::{self, Columns},
     statement::Statement,
 };
@@ -31,9 +32,11 @@ WHERE state = 'processing' AND locked_by IS NULL AND agent <> '' AND due_at IS N
 
 /// Goes from the tasks that have not ended, by tasks_by_state, to their steps. Those without rows wait, too.
 const COUNT_WAITING: &str = r#"
-SELECT CAST(coalesce(sum(untouched + (
-    SELECT count(*) FROM steps WHERE steps.task_id = tasks.id AND steps.state = 'waiting')), 0) AS bigint) AS waiting
-FROM {tasks} WHERE state <> 'processed' AND state IN ({live})"#;
+SELECT CAST((
+    SELECT count(*) FROM {tasks} JOIN steps ON steps.task_id = tasks.id
+    WHERE tasks.state <> 'processed' AND tasks.state IN ({live}) AND steps.state = 'waiting')
+    + (SELECT coalesce(sum({untouched}), 0) FROM {tasks}
+       WHERE state <> 'processed' AND state IN ({live})) AS bigint) AS waiting"#;
 
 /// Relies on alerts_unclosed. The alert of a cause is counted once, and so is each of its steps.
 const COUNT_ALERTS: &str = r#"
@@ -88,7 +91,8 @@ impl Reader {
             counts.waits = row.get("waits")?;
             counts.at_risk = row.get("at_risk")?;
         }
-        if let Some(row) = self.fetch(of_live(COUNT_WAITING)).await?.first() {
+        let waiting = COUNT_WAITING.replace("{untouched}", UNTOUCHED);
+        if let Some(row) = self.fetch(of_live(&waiting)).await?.first() {
             counts.waiting = row.get("waiting")?;
         }
         let alerts = Statement::new(COUNT_ALERTS);

@@ -182,9 +182,9 @@ impl<'f> IndexFilter<'f> {
 
 /// As it stands among the agents of untouched steps, so that it is found nowhere else in their list. `None` of what no agent is
 /// called.
-fn quoted(name: &str) -> Option<String> {
-    let is_found_elsewhere = name.is_empty() || name == "," || name.contains(['"', '\\']);
-    (!is_found_elsewhere).then(|| format!("\"{name}\""))
+fn quoted(agent: &str) -> Option<String> {
+    let is_name = !agent.is_empty() && !agent.contains(['"', '\\']);
+    is_name.then(|| format!(":\"{agent}\""))
 }
 
 /// The least id of this time.
@@ -209,8 +209,7 @@ impl Statement {
             let of_agent = " AND ((SELECT 1 FROM steps WHERE task_id = looked.id AND agent = ? LIMIT 1) IS NOT NULL";
             self.push(of_agent, agent.as_str());
             if let Some(quoted) = quoted(agent) {
-                let untouched = " OR ((SELECT untouched FROM tasks WHERE tasks.id = looked.id) > 0
-    AND (SELECT 1 FROM task_details WHERE task_id = looked.id AND replace(agents, ?, '') <> agents) IS NOT NULL)";
+                let untouched = " OR (SELECT 1 FROM tasks WHERE tasks.id = looked.id AND untouched > 0 AND replace(agents, ?, '') <> agents) IS NOT NULL";
                 self.push(untouched, quoted);
             }
             self.sql.push(')');

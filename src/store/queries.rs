@@ -62,16 +62,15 @@ SELECT count(*) AS count FROM (
     WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 AND lane = $5 AND turn = $2 AND task_id < $3
     LIMIT $4) AS ahead"#;
 
-/// Relies on tasks_overdue, and on the primary keys of the steps and the details. An ended task has no overdue_at. Steps
-/// without rows wait.
+/// Relies on tasks_overdue, and on the primary key of the steps. An ended task has no overdue_at. Steps without rows wait.
 const IN_DANGER: &str = r#"
 SELECT count(*) AS looked_at, COALESCE(sum(waits), 0) AS tasks FROM (
     SELECT CASE WHEN EXISTS (
         SELECT 1 FROM steps WHERE steps.task_id = tasks.id AND steps.agent = $1
           AND steps.state IN ('waiting', 'pending', 'processing'))
       OR untouched > 0 AND EXISTS (
-        SELECT 1 FROM task_details CROSS JOIN {untouched}
-        WHERE task_details.task_id = tasks.id AND element.value = $1
+        SELECT 1 FROM {untouched}
+        WHERE element.value = $1
           AND NOT EXISTS (SELECT 1 FROM steps WHERE steps.task_id = tasks.id AND steps.idx = element.key))
       THEN 1 ELSE 0 END AS waits
     FROM tasks WHERE overdue_at IS NOT NULL AND overdue_at <= $2

@@ -1,6 +1,9 @@
 //! What is written of tasks, messages and queues, row by row and column by column, the same for every database.
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+};
 
 use uuid::Uuid;
 
@@ -31,13 +34,13 @@ macro_rules! saved_rows {
             NewTaskRow<'a> {
                 key: maybe_shared, workflow: maybe_shared, workflow_version: maybe_number,
                 labels: owned, priority: number, complete_within: maybe_number, created_at: number,
-                trace_id: maybe_owned, trace_flags: maybe_number, tracestate: maybe_shared
+                trace_id: maybe_owned, trace_flags: maybe_number, tracestate: maybe_shared, agents: maybe_owned
             }
             /// In a table of their own, so that what changes stays small. The definition stands in the workflow, if
             /// there is one.
             DetailsRow<'a> {
                 task_id: id, steps: maybe_text, policies: maybe_text, input: text,
-                reply_to: maybe_owned, parent: maybe_owned, agents: maybe_owned
+                reply_to: maybe_owned, parent: maybe_owned
             }
             /// What a save may change of a step. One that is called at once and succeeds has nothing in the columns after
             /// the semicolon.
@@ -67,8 +70,11 @@ macro_rules! saved_rows {
 }
 pub(super) use saved_rows;
 
-/// Columns that are written only for an index to find rows by.
+/// Columns that are written only to find rows by.
 const ONLY_FOUND_BY: [&str; 6] = ["overdue_at", "due_at", "queued", "lane", "worker", "agents"];
+
+/// How many steps of a task have no rows, if it can have so many: a damaged number is to cost nothing but its task.
+pub const UNTOUCHED: &str = "CASE WHEN untouched BETWEEN 0 AND 32767 THEN untouched ELSE 0 END";
 
 /// The name of a column, and its type on PostgreSQL.
 pub type SqlColumn = (&'static str, &'static str);
@@ -235,6 +241,7 @@ impl<'a> NewTaskRow<'a> {
             trace_id: trace.map(|trace| format!("{:032x}", trace.id)),
             trace_flags: trace.map(|trace| trace.flags.into()),
             tracestate: trace.and_then(|trace| trace.state.as_ref()),
+            agents: agents_of_untouched(task),
         }
     }
 }
@@ -250,20 +257,15 @@ impl<'a> DetailsRow<'a> {
             input: details.input.as_json(),
             reply_to: details.reply_to.as_ref().map(json),
             parent: details.parent.as_ref().map(json),
-            agents: agents_of_untouched(task),
         }
     }
 }
 
-/// By the places of the steps, up to the last of those.
+/// By the places of the steps. `None` where none of them calls an agent.
 fn agents_of_untouched(task: &Task) -> Option<String> {
-    let last = task.untouched.last()?;
-    let mut agents = vec![""; last.at() + 1];
-    for index in &task.untouched {
-        let agent = task.definition(*index).agent();
-        agents[index.at()] = agent.map_or("", AgentName::as_str);
-    }
-    Some(json(&agents))
+    let agent = |index: &StepIndex| Some((index.0, task.definition(*index).agent()?.as_str()));
+    let agents: BTreeMap<_, _> = task.untouched.iter().filter_map(agent).collect();
+    (!agents.is_empty()).then(|| json(&agents))
 }
 
 impl<'a> StepRow<'a> {

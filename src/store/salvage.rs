@@ -21,8 +21,8 @@ use crate::domain::{
     AlertKind, AlertNotice, Definition, SavedReplies, Sender, StepIndex, Task, TaskId,
 };
 
-/// No definition has more steps.
-const MOST_UNTOUCHED: usize = u16::MAX as usize / 2;
+/// No definition has more.
+const MOST_STEPS: usize = u16::MAX as usize / 2;
 
 /// Relies on the primary key.
 const REPLY_TO: &str = "SELECT reply_to FROM task_details WHERE task_id = $1";
@@ -77,10 +77,14 @@ async fn salvage(
     let steps = loaded_names(&[StepRow::COLUMNS, NewStepRow::COLUMNS]);
     let steps = format!("SELECT {steps} FROM steps WHERE task_id = $1 ORDER BY idx");
     let steps = tx.fetch(of(&steps)).await?;
+    // A damaged number counts for nothing.
     let untouched = row.get::<usize>("untouched").unwrap_or_default();
+    let may_be = |untouched: &usize| untouched + steps.len() <= MOST_STEPS;
+    let untouched = Some(untouched).filter(may_be).unwrap_or_default();
     let definition = stand_in(&steps, untouched)?;
-    let steps: Vec<_> = steps.iter().map(Salvaged).collect();
-    let mut task = rows::assemble(&Salvaged(row), Arc::new(definition), &steps)?;
+    let salvaged = |row| Salvaged { row, untouched };
+    let steps: Vec<_> = steps.iter().map(salvaged).collect();
+    let mut task = rows::assemble(&salvaged(row), Arc::new(definition), &steps)?;
     // Who waits for the task hears of its end, where it is known who that is.
     if with_details && let Some(details) = Arc::get_mut(&mut task.details) {
         let found = tx.fetch(of(REPLY_TO)).await?;
@@ -98,7 +102,7 @@ fn stand_in(steps: &[impl Columns], untouched: usize) -> Result<Definition, Stor
         .map(|row| Ok((row.get("idx")?, row.get("name")?, row.get("agent")?)));
     let rows: Vec<(usize, String, String)> = rows.collect::<Result<_, StoreError>>()?;
     let names: HashSet<&str> = rows.iter().map(|(_, name, _)| name.as_str()).collect();
-    let mut left = untouched.min(MOST_UNTOUCHED);
+    let mut left = untouched;
     let mut named = Vec::with_capacity(rows.len() + left);
     for (place, name, agent) in &rows {
         while left > 0 && named.len() < *place {
@@ -146,14 +150,18 @@ fn name_of_untouched(place: usize, taken: &HashSet<&str>) -> String {
 }
 
 /// A row whose payloads read as null where they are damaged.
-struct Salvaged<'r, R>(&'r R);
+struct Salvaged<'r, R> {
+    row: &'r R,
+    /// How many steps of the task have no rows.
+    untouched: usize,
+}
 
 /// What a cancel neither looks at nor writes, but for steps that it ends.
 const PAYLOADS: [&str; 2] = ["body", "output"];
 
 impl<R: Columns> Columns for Salvaged<'_, R> {
     fn text(&self, column: &str) -> Result<Option<String>, StoreError> {
-        match (column, self.0.text(column)) {
+        match (column, self.row.text(column)) {
             (column, read) if PAYLOADS.contains(&column) => Ok(match read {
                 Ok(Some(text)) if is_json(&text) => Some(text),
                 Ok(None) => None,
@@ -174,15 +182,18 @@ impl<R: Columns> Columns for Salvaged<'_, R> {
     }
 
     fn integer(&self, column: &str) -> Result<Option<i64>, StoreError> {
-        self.0.integer(column)
+        match column {
+            "untouched" => Ok(Some(self.untouched as i64)),
+            _ => self.row.integer(column),
+        }
     }
 
     fn uuid(&self, column: &str) -> Result<Option<Uuid>, StoreError> {
-        self.0.uuid(column)
+        self.row.uuid(column)
     }
 
     fn flag(&self, column: &str) -> Result<bool, StoreError> {
-        self.0.flag(column)
+        self.row.flag(column)
     }
 }
 

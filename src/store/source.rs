@@ -21,8 +21,8 @@ pub trait Source: Send + Sync + 'static {
     fn by_index(&self, table: &'static str, index: &'static str) -> String;
     /// How a text is compared with those of a JSON array.
     fn is_one_of(&self) -> &'static str;
-    /// After `task_details` in a FROM clause: the elements of its `agents`, each an `element` with its `value`, and its
-    /// place as its `key`.
+    /// In a FROM clause: the elements of the `agents` of a task, each an `element` with the agent as its `value` and the place of
+    /// the step as its `key`. What is damaged has none.
     fn agents_of_untouched(&self) -> &'static str;
     /// Makes the later statements of a view read along indexes alone, where the planner would rather read
     /// a whole table, or all that an index finds, on statistics of another day.

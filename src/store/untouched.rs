@@ -14,11 +14,12 @@ use tracing::debug;
 
 use super::{SharedReader, leases};
 
-/// How long until it is looked again for instances that are older. The record of one is deleted an hour after it ended.
+/// How long until it is looked again for instances that are older. The record of one is deleted an hour after it ended, or
+/// becomes that of the instance that succeeds it.
 const LOOK: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5_000 });
-/// The same once there was none. None starts where the schema is newer than itself: one would have to come back after its record
-/// was deleted.
-const LOOK_AGAIN: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 60_000 });
+/// The same while there is none. No older instance starts once the schema is newer than itself: it would have to come back
+/// after its record was deleted, or have looked at the schema before the migration and be on record only after it.
+const LOOK_AGAIN: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 15_000 });
 
 /// Cheap to clone.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@ use super::{
     backlog::{explaining, plans_of, rows_read},
     pages::{TASKS, fill_postgres, filled_on_sqlite},
 };
-use crate::harness::{Api, Provost};
+use crate::harness::{Api, Provost, until};
 
 const CAUSES: usize = 200;
 
@@ -84,8 +84,10 @@ async fn on_postgresql_lists_of_alerts_read_what_they_show_whatever_is_believed_
     }
     let lists = plans_of(&server.log(), |sql| sql.contains("FROM alerts AS alert"));
     assert!(lists.len() > 40, "{}", lists.len());
-    let upkeep = plans_of(&server.log(), |sql| sql.contains("(kind, cause) >"));
-    assert!(!upkeep.is_empty());
+    // While there were no alerts it rested, and a fast machine gets here first.
+    let upkeep = || plans_of(&server.log(), |sql| sql.contains("(kind, cause) >"));
+    until(true, async || !upkeep().is_empty()).await;
+    let upkeep = upkeep();
     for plan in lists.iter().chain(&upkeep) {
         // Of each alert some of its steps, and those that are counted.
         let read = rows_read(plan);

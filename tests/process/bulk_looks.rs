@@ -16,9 +16,10 @@ const MOST_LOOKED_AT: usize = 10_000;
 fn fill(series: &str, id: &str) -> [String; 3] {
     [
         format!(
-            "INSERT INTO tasks (id, workflow, workflow_version, labels, priority, created_at, version, state, paused)
+            "INSERT INTO tasks (id, workflow, workflow_version, labels, priority, created_at, version, state, paused, untouched, agents)
              SELECT {id}, CASE WHEN at % 2 = 0 THEN 'order' END, CASE WHEN at % 2 = 0 THEN 1 END, '{{}}', 0,
-                    1700000000000 + at, 1, CASE WHEN at % 4 = 3 THEN 'paused' ELSE 'error' END, false
+                    1700000000000 + at, 1, CASE WHEN at % 4 = 3 THEN 'paused' ELSE 'error' END, false, 1,
+                    '{{\"1\":\"another\"}}'
              FROM {series}"
         ),
         format!(

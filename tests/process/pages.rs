@@ -14,9 +14,10 @@ pub const TASKS: usize = 25_000;
 fn fill(series: &str, id: &str) -> [String; 3] {
     [
         format!(
-            "INSERT INTO tasks (id, workflow, workflow_version, labels, priority, created_at, version, state, paused)
+            "INSERT INTO tasks (id, workflow, workflow_version, labels, priority, created_at, version, state, paused, untouched, agents)
              SELECT {id}, CASE WHEN at % 2 = 0 THEN 'order' END, CASE WHEN at % 2 = 0 THEN 1 END, '{{}}', 0,
-                    1700000000000 + at, 1, CASE WHEN at % 2 = 0 THEN 'processed' ELSE 'error' END, false
+                    1700000000000 + at, 1, CASE WHEN at % 2 = 0 THEN 'processed' ELSE 'error' END, false, 1,
+                    '{{\"1\":\"another\"}}'
              FROM {series}"
         ),
         format!(

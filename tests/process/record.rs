@@ -106,16 +106,19 @@ impl Records {
 
     /// The version of each task.
     async fn tasks(&mut self, accepted: &BTreeMap<String, String>) -> HashMap<String, i64> {
-        let rows = sqlx::query(r#"SELECT id::text AS id, "key", state, version FROM tasks"#)
-            .fetch_all(&mut self.connection)
-            .await
-            .unwrap();
+        let rows =
+            sqlx::query(r#"SELECT id::text AS id, "key", state, version, untouched FROM tasks"#)
+                .fetch_all(&mut self.connection)
+                .await
+                .unwrap();
         let mut found = BTreeMap::new();
         let mut versions = HashMap::new();
         for row in rows {
             let (id, key, state): (String, String, String) =
                 (row.get("id"), row.get("key"), row.get("state"));
             assert_eq!(state, "processed", "{key}");
+            let untouched: i64 = row.get("untouched");
+            assert_eq!(untouched, 0, "{key}: steps without rows");
             versions.insert(id.clone(), row.get("version"));
             let other = found.insert(key, id);
             assert_eq!(other, None, "two tasks for one submission");

@@ -37,6 +37,11 @@ async fn queued(provost: &Provost, remote: &Remote) -> (String, Vec<String>) {
     }
     let mut bad = of("one");
     bad["input"]["mark"] = json!("bad");
+    // Nothing has happened in the last two.
+    for name in ["second", "third"] {
+        let steps = bad["steps"].as_array_mut().unwrap();
+        steps.push(json!({ "name": name, "agent": "two" }));
+    }
     let bad = provost.submit(&bad).await;
     let mut good = Vec::new();
     for agent in ["one", "two", "one", "two"] {
@@ -73,6 +78,9 @@ async fn expect_others_to_go_on(provost: &Provost, ops: &Remote, bad: &str, good
     let named = |line: &&str| line.contains("cannot be read") && line.contains(bad);
     assert!(log.lines().any(|line| named(&line)), "{log}");
 }
+
+/// The steps that a cancelled task has on record.
+const CANCELLED: &str = "SELECT count(*) FROM steps WHERE state = 'cancelled'";
 
 /// What is said of the task, and how an operator gets rid of it.
 async fn expect_it_can_be_cancelled(provost: &Provost, ops: &Remote, bad: &str) {
@@ -123,6 +131,9 @@ async fn a_task_whose_input_is_damaged_is_left_alone_and_can_be_cancelled() {
             .await;
         expect_others_to_go_on(&provost, &ops, &bad, &good).await;
         expect_it_can_be_cancelled(&provost, &ops, &bad).await;
+        provost.terminate();
+        assert!(provost.ended().await.success());
+        assert_eq!(Database::open(&provost.database()).number(CANCELLED), 3);
     }
 }
 

@@ -45,8 +45,7 @@ pub struct Task {
     pub complete_by: Option<Timestamp>,
     /// Those of the definition, followed by the items of its groups.
     pub steps: StepList,
-    /// Those of the definition in which nothing has happened since the task was submitted, in order: they wait, and need no
-    /// rows.
+    /// Those of the definition that have no rows, in order. They wait: nothing has happened in them since the task was submitted.
     pub untouched: Vec<StepIndex>,
     /// What undoes the steps, in the order of the definition's, and then of the items. None before the task is to be undone.
     pub undos: StepList,

@@ -149,6 +149,7 @@ suite!([sqlite postgres] {
     untouched::an_undo_and_items_leave_what_is_untouched_in_its_place,
     untouched::a_task_is_found_by_the_agents_of_steps_without_rows,
     untouched::a_row_that_is_lost_is_not_taken_for_an_untouched_step,
+    untouched::a_damaged_number_of_untouched_steps_costs_its_task_alone,
     untouched::a_damaged_task_with_untouched_steps_can_be_cancelled,
     undo::an_undo_is_read_back_at_every_step,
     undo::policies_are_read_back,

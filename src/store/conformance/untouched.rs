@@ -117,21 +117,24 @@ pub async fn an_undo_and_items_leave_what_is_untouched_in_its_place(h: Harness) 
     assert_eq!(read.step(StepIndex(3)).status(), StepStatus::Cancelled);
 }
 
-async fn found(h: &Harness, agent: &str) -> Vec<TaskId> {
-    let filter = TaskFilter {
-        agent: Some(agent.to_owned()),
-        ..TaskFilter::default()
-    };
-    let query = TaskQuery {
-        filter: filter.clone(),
+fn of_agent(agent: &str) -> TaskQuery {
+    TaskQuery {
+        filter: TaskFilter {
+            agent: Some(agent.to_owned()),
+            ..TaskFilter::default()
+        },
         before: None,
         limit: 100,
-    };
+    }
+}
+
+async fn found(h: &Harness, agent: &str) -> Vec<TaskId> {
+    let query = of_agent(agent);
     let page = h.store.reader.tasks(&query).await.unwrap();
     let look = h
         .store
         .reader
-        .count_tasks(&filter, None, 100)
+        .count_tasks(&query.filter, None, 100)
         .await
         .unwrap();
     assert_eq!(look.found, page.tasks.len() as u64);
@@ -186,14 +189,56 @@ pub async fn a_row_that_is_lost_is_not_taken_for_an_untouched_step(h: Harness) {
         panic!("{read:?}");
     };
     assert!(unreadable.reason.contains("missing"), "{unreadable:?}");
-    for damage in [
-        "UPDATE tasks SET untouched = 4",
-        "UPDATE tasks SET untouched = 9223372036854775807",
-        "UPDATE tasks SET untouched = -1",
-    ] {
+}
+
+const DAMAGES: [&str; 5] = [
+    "UPDATE tasks SET untouched = 1",
+    "UPDATE tasks SET untouched = 32767",
+    "UPDATE tasks SET untouched = 9223372036854775807",
+    "UPDATE tasks SET untouched = -1",
+    r#"UPDATE tasks SET untouched = 1, agents = '{"1":"y","2'"#,
+];
+
+/// Whoever asks of many tasks at once gets an answer, and the task can be cancelled.
+pub async fn a_damaged_number_of_untouched_steps_costs_its_task_alone(h: Harness) {
+    spares_rows(&h).await;
+    for damage in DAMAGES {
+        let bad = h.submit(pipeline()).await.id();
         h.database.execute(damage).await;
-        let read = h.store.reader.task(id).await;
-        assert!(matches!(read, Err(StoreError::Task(_))), "{read:?}");
+        let good = h.submit(pipeline()).await.id();
+        // Until neither is in the memory of this process any more.
+        for _ in 0..100 {
+            h.submit(New::default()).await;
+        }
+        let read = h.store.reader.task(bad).await;
+        assert!(
+            matches!(read, Err(StoreError::Task(_))),
+            "{damage}: {read:?}"
+        );
+        h.store.reader.counts().await.unwrap();
+        let agent = AgentName::new("y");
+        let danger = h.store.reader.tasks_in_danger(&agent, Timestamp::MAX, 100);
+        danger.await.unwrap();
+        h.store.reader.tasks(&of_agent("y")).await.unwrap();
+        h.slots("x", 300);
+        let agents = || vec![AgentName::new("x")];
+        // The budget of a batch may be spent on the damaged task.
+        while h.store.claim_queued(agents()).await.unwrap() > 0 {}
+        let claimed = h.calls();
+        assert!(claimed.contains(&(good, 0, 1)), "{damage}");
+        assert!(!claimed.iter().any(|(task, _, _)| *task == bad), "{damage}");
+        h.slots("x", 0);
+        let cancelled = h.apply(bad, Command::Cancel { reason: None }).await;
+        assert_eq!(
+            cancelled.unwrap().status(),
+            TaskStatus::Cancelled,
+            "{damage}"
+        );
+        for (task, _, _) in claimed {
+            h.apply(task, Command::Cancel { reason: None })
+                .await
+                .unwrap();
+        }
     }
 }
 

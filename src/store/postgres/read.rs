@@ -177,9 +177,8 @@ impl Source for PgSource {
     }
 
     fn agents_of_untouched(&self) -> &'static str {
-        "LATERAL (
-            SELECT value, place - 1 AS key
-            FROM json_array_elements_text(agents::json) WITH ORDINALITY AS each_of (value, place)) AS element"
+        r#"(SELECT substring(part FROM '^"([0-9]{1,5})":')::bigint AS key, substring(part FROM '^"[0-9]{1,5}":"(.*)"$') AS value
+    FROM unnest(string_to_array(trim('{}' FROM agents), ',')) AS parts (part)) AS element"#
     }
 
     fn by_index(&self, table: &'static str, _: &'static str) -> String {

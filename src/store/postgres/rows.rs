@@ -13,7 +13,7 @@ use crate::{
     domain::TaskId,
     store::{
         Definitions, Loaded, StoreError,
-        record::{DetailsRow, NewTaskRow, StepRow, TaskRow, loaded_names},
+        record::{DetailsRow, NewTaskRow, StepRow, TaskRow, UNTOUCHED, loaded_names},
         rows::{Columns, Loading, size},
     },
 };
@@ -52,18 +52,23 @@ LEFT JOIN LATERAL (
 });
 
 /// The length of a text stands where the text is led to: nothing of the texts is read.
-const SIZES: &str = r#"
+static SIZES: LazyLock<&str> = LazyLock::new(|| {
+    format!(
+        "
 SELECT wanted.id, details.input, details.definition, step.steps, step.payloads
 FROM unnest($1::uuid[]) AS wanted (id)
 CROSS JOIN LATERAL (
     SELECT octet_length(input)::bigint AS input, (coalesce(octet_length(steps), 0) + coalesce(octet_length(policies), 0))::bigint AS definition
     FROM task_details WHERE task_id = wanted.id OFFSET 0) AS details
 CROSS JOIN LATERAL (
-    SELECT count(*) + coalesce((SELECT greatest(untouched, 0) FROM tasks WHERE tasks.id = wanted.id), 0) AS steps,
+    SELECT count(*) + coalesce((SELECT {UNTOUCHED} FROM tasks WHERE tasks.id = wanted.id), 0) AS steps,
            coalesce(sum(coalesce(octet_length(body), 0)::bigint + coalesce(octet_length(output), 0)
                         + coalesce(octet_length(error), 0) + coalesce(octet_length(last_fault), 0) + coalesce(octet_length(reply), 0)), 0)::bigint
                AS payloads
-    FROM steps WHERE task_id = wanted.id OFFSET 0) AS step"#;
+    FROM steps WHERE task_id = wanted.id OFFSET 0) AS step"
+    )
+    .leak()
+});
 
 const LOAD_WORKFLOW: &str = "SELECT body FROM workflows WHERE name = $1 AND version = $2";
 
@@ -75,7 +80,7 @@ pub(super) async fn sizes(
 ) -> Result<HashMap<TaskId, usize>, StoreError> {
     let ids: Vec<_> = ids.iter().map(|id| id.0).collect();
     let found = prepared
-        .query(SIZES)
+        .query(*SIZES)
         .bind(ids)
         .fetch_all(connection)
         .await?;
@@ -83,7 +88,7 @@ pub(super) async fn sizes(
 }
 
 /// How often tasks are read that others are changing.
-const LOADS: u32 = 16;
+const LOADS: u32 = 4;
 
 /// The tasks among `ids` that exist, each with its steps of the same version.
 pub(super) async fn load(

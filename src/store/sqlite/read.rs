@@ -106,7 +106,7 @@ impl Source for SqliteSource {
     }
 
     fn agents_of_untouched(&self) -> &'static str {
-        "json_each(CASE WHEN json_valid(agents) THEN agents ELSE '[]' END) AS element"
+        "json_each(CASE WHEN json_valid(agents) THEN agents ELSE '{}' END) AS element"
     }
 
     fn by_index(&self, table: &'static str, index: &'static str) -> String {

@@ -16,7 +16,7 @@ use crate::{
     store::{
         Definitions, Health, Loaded, StoreError, UnreadableTask,
         error::corrupt,
-        record::{DetailsRow, NewTaskRow, StepRow, TaskRow, loaded_names},
+        record::{DetailsRow, NewTaskRow, StepRow, TaskRow, UNTOUCHED, loaded_names},
         rows::{Columns, Loading, size},
         statement::{BindValue, Statement},
     },
@@ -41,14 +41,18 @@ ORDER BY task_id, idx",
 });
 
 /// The length of a text stands at its beginning: nothing of the texts is read.
-const SIZES: &str = r#"
+static SIZES: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "
 SELECT id, octet_length(input) AS input, coalesce(octet_length(task_details.steps), 0) + coalesce(octet_length(task_details.policies), 0) AS definition,
        (SELECT count(*) FROM steps WHERE task_id = id)
-       + coalesce((SELECT max(untouched, 0) FROM tasks WHERE tasks.id = task_details.task_id), 0) AS steps,
+       + coalesce((SELECT {UNTOUCHED} FROM tasks WHERE tasks.id = task_details.task_id), 0) AS steps,
        (SELECT coalesce(sum(coalesce(octet_length(body), 0) + coalesce(octet_length(output), 0)
                             + coalesce(octet_length(error), 0) + coalesce(octet_length(last_fault), 0) + coalesce(octet_length(reply), 0)), 0)
         FROM steps WHERE task_id = id) AS payloads
-FROM (SELECT unhex(value) AS id FROM json_each($1)) JOIN task_details ON task_details.task_id = id"#;
+FROM (SELECT unhex(value) AS id FROM json_each($1)) JOIN task_details ON task_details.task_id = id"
+    )
+});
 
 const LOAD_WORKFLOW: &str = "SELECT body FROM workflows WHERE name = $1 AND version = $2";
 
@@ -191,7 +195,7 @@ pub fn sizes(
     connection: &Connection,
     ids: &[TaskId],
 ) -> Result<HashMap<TaskId, usize>, StoreError> {
-    let sizes = Statement::new(SIZES).bind(listed(ids)?);
+    let sizes = Statement::new(SIZES.as_str()).bind(listed(ids)?);
     fetch(connection, &sizes)?.iter().map(size).collect()
 }
 

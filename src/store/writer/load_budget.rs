@@ -34,10 +34,10 @@ impl<'s> LoadBudget<'s> {
         if self.taken.contains(&task) {
             return true;
         }
-        if !self.taken.is_empty() && self.bytes + size > MOST {
+        if !self.taken.is_empty() && self.bytes.saturating_add(*size) > MOST {
             return false;
         }
-        self.bytes += size;
+        self.bytes = self.bytes.saturating_add(*size);
         self.taken.insert(task)
     }
 

@@ -54,7 +54,7 @@ pub struct Draft {
     pub known_steps: usize,
     /// The steps whose records changed, without repeats.
     pub changed: Vec<StepIndex>,
-    /// Those of them in which nothing had happened before.
+    /// Those of them that had no rows, because nothing had happened in them.
     pub first_touched: Vec<StepIndex>,
     pub events: Vec<Event>,
     pub alerts: Vec<AlertChange>,
@@ -426,7 +426,7 @@ impl Draft {
         }
     }
 
-    /// Has the steps recorded in which nothing has happened, too.
+    /// Has all steps of the definition get their rows.
     pub fn touch_all(&mut self) {
         for index in std::mem::take(&mut self.task.untouched) {
             self.changed_marks.add(&mut self.changed, index);

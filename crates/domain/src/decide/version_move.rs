@@ -35,7 +35,7 @@ impl Draft {
                 steps: unmapped.into(),
             });
         }
-        // Which steps the definition has is about to change.
+        // The record says of steps without rows what the version before said of them.
         self.touch_all();
         let from = self.task.details.workflow.as_ref();
         let change = VersionChange {
