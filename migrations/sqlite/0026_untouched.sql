@@ -4,5 +4,5 @@ ALTER TABLE tasks ADD COLUMN untouched INTEGER NOT NULL DEFAULT 0;
 -- The agents of the steps that had no row when the task was submitted, by their places: {"1":"payments"}. It does not change when
 -- they get one.
 ALTER TABLE tasks ADD COLUMN agents TEXT;
--- Of an instance that reads tasks with such steps; null of an older one.
+-- Of an instance that reads tasks with such steps. On PostgreSQL older ones may be on record.
 ALTER TABLE instances ADD COLUMN reads_untouched INTEGER;

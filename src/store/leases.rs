@@ -93,7 +93,7 @@ pub fn live(now: Timestamp) -> Statement {
     Statement::new(LIVE).bind(now)
 }
 
-/// Those on record that cannot read a task with steps that have no rows, if there are any. They came before there were such.
+/// Of those on record that cannot read a task with steps that have no rows, one.
 pub fn older() -> Statement {
     Statement::new(OLDER)
 }

@@ -17,9 +17,6 @@ use super::{SharedReader, leases};
 /// How long until it is looked again for instances that are older. The record of one is deleted an hour after it ended, or
 /// becomes that of the instance that succeeds it.
 const LOOK: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5_000 });
-/// The same while there is none. No older instance starts once the schema is newer than itself: it would have to come back
-/// after its record was deleted, or have looked at the schema before the migration and be on record only after it.
-const LOOK_AGAIN: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 15_000 });
 
 /// Cheap to clone.
 #[derive(Clone, Debug)]
@@ -35,17 +32,18 @@ impl SparesRows {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Keeps it up to date as long as it is polled.
-    pub async fn keep(self, reader: SharedReader, is_shared: bool) -> std::convert::Infallible {
-        if !is_shared {
-            return std::future::pending().await;
-        }
-        loop {
+    /// Looks until there is no older instance. Then there will be none: the schema keeps those that are not on record from
+    /// joining.
+    pub async fn settle(self, reader: SharedReader) {
+        while !self.get() {
             match reader.fetch(leases::older()).await {
-                Ok(older) => self.0.store(older.is_empty(), Ordering::Release),
-                Err(error) => debug!(%error, "could not look for older instances"),
+                Ok(older) if older.is_empty() => self.0.store(true, Ordering::Release),
+                Ok(_) => sleep(LOOK).await,
+                Err(error) => {
+                    debug!(%error, "could not look for older instances");
+                    sleep(LOOK).await;
+                }
             }
-            sleep(if self.get() { LOOK_AGAIN } else { LOOK }).await;
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use arc_swap::ArcSwap;
 use futures::{
     FutureExt,
-    future::{OptionFuture, join_all},
+    future::{OptionFuture, join_all, pending},
 };
 use parking_lot::Mutex;
 use tokio::{
@@ -111,7 +111,7 @@ impl Store {
         let step_counter = Arc::new(StepCounter::default());
         let spares_rows = SparesRows::new(is_shared);
         let housekeeping = connections.readers.housekeeping;
-        let keep = spares_rows.clone().keep(housekeeping.clone(), is_shared);
+        let settle = spares_rows.clone().settle(housekeeping.clone());
         let (health, sender) = (settings.health.clone(), settings.sender.clone());
         let writer = BatchWriter {
             command_queue: CommandQueue::new(receiver, lease_requests, writers.len()),
@@ -161,9 +161,13 @@ impl Store {
                     OptionFuture::from(purging),
                 );
             };
+            let settle = async {
+                settle.await;
+                pending().await
+            };
             tokio::select! {
                 () = writing => {}
-                never = keep => match never {},
+                () = settle => {}
             }
         };
         (store, writing)
