@@ -227,7 +227,7 @@ impl Bulkhead {
 
     /// If more calls are in flight, a lower maximum takes effect as slots are released.
     pub fn resize(self: &Arc<Self>, max: u32) {
-        if self.max.swap(max, Ordering::Relaxed) < max {
+        if self.max.swap(max, Ordering::Release) < max {
             self.announce();
         }
     }
@@ -293,7 +293,7 @@ impl Bulkhead {
 
     /// The same, however many replies are awaited.
     fn most_slots(&self) -> u32 {
-        self.max.load(Ordering::Relaxed).min(self.slots.most())
+        self.max.load(Ordering::Acquire).min(self.slots.most())
     }
 
     /// The limit on replies that are awaited, where it and no other stops the next call.

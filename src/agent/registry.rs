@@ -299,9 +299,10 @@ impl Agents {
 
     /// Adds an agent, or changes one: its calls in flight continue and keep their slots.
     pub fn put(&self, name: AgentName, spec: AgentSpec) {
-        if !spec.limits.is_empty() || spec.fairness.is_some() {
-            // Before it is known: nothing is claimed from its queue as if it were not divided.
+        // Before it is known, and before it has more slots: nothing is claimed by those as if its queue were not divided.
+        if let Some(lanes) = LaneRule::of(&spec.limits, spec.fairness.as_ref()) {
             self.has_lanes.store(true, Ordering::Release);
+            self.divide(&name, &Arc::new(lanes));
         }
         self.registered.rcu(|known| {
             let mut next = HashMap::clone(known);
@@ -330,6 +331,26 @@ impl Agents {
         }
         // New capacity is free capacity.
         self.gate.freed(&name);
+    }
+
+    /// Has the queue of a known agent divided, which stays as it was otherwise.
+    fn divide(&self, name: &AgentName, lanes: &Arc<LaneRule>) {
+        self.registered.rcu(|known| {
+            let Some(agent) = known.get(name) else {
+                return Arc::clone(known);
+            };
+            let divided = Agent {
+                name: agent.name.clone(),
+                spec: agent.spec.clone(),
+                bulkhead: Arc::clone(&agent.bulkhead),
+                guard: Arc::clone(&agent.guard),
+                wire: Arc::clone(&agent.wire),
+                lanes: Some(Arc::clone(lanes)),
+            };
+            let mut next = HashMap::clone(known);
+            next.insert(name.clone(), Arc::new(divided));
+            Arc::new(next)
+        });
     }
 
     /// Does not affect calls in flight. True if the agent was known.

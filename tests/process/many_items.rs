@@ -258,9 +258,9 @@ async fn every_item_has_its_effect_once_although_an_instance_is_killed_again_and
             .values()
             .all(|entry| entry.done == 1 && entry.undos.is_empty())
     );
-    // Only what was under way at a kill was called again.
+    // Only what was under way at a kill was called again, or answered and not saved yet: a slot is handed on before that.
     let again: usize = entries.values().map(|entry| entry.calls.len() - 1).sum();
-    assert!(again > 0 && again <= KILLS * SLOTS as usize, "{again}");
+    assert!(again > 0 && again <= 2 * KILLS * SLOTS as usize, "{again}");
     let history = scene.history().await;
     assert_consistent(&history);
     let (processed, claimed) = (

@@ -1,6 +1,12 @@
 //! Which agents there are, where they may be called, and what is counted of them.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::sync::mpsc;
@@ -9,6 +15,7 @@ use super::{
     servers::{Server, hang, response},
     *,
 };
+use crate::domain::Fairness;
 
 fn at_url(url: &str) -> Call {
     let after_scheme = url.find("://").unwrap() + 3;
@@ -200,4 +207,43 @@ async fn tries_retries_and_calls_are_counted_per_agent() {
             .render()
             .contains(r#"provost_agent_in_flight{agent="payments"} 0"#)
     );
+}
+
+/// Whoever sees slots and then no rule claims from a queue that is divided as if it were not.
+#[tokio::test]
+async fn slots_that_come_with_a_rule_are_not_seen_before_it() {
+    const AGENTS: usize = 300;
+    let agents = Arc::new(Agents::new(settings()));
+    let spec = |max_in_flight, fairness| {
+        let mut spec = spec(&["http://127.0.0.1:9"]);
+        spec.endpoints[0].max_in_flight = max_in_flight;
+        AgentSpec { fairness, ..spec }
+    };
+    let by_customer = Fairness {
+        by: "{{ task.labels.customer }}".to_owned(),
+        weights: BTreeMap::new(),
+    };
+    let name = |number: usize| AgentName::new(format!("agent-{number}"));
+    let current = Arc::new(AtomicUsize::new(0));
+    let looking = std::thread::spawn({
+        let (agents, current) = (agents.clone(), current.clone());
+        move || {
+            let mut undivided = 0;
+            loop {
+                let number = current.load(Ordering::Relaxed);
+                if number == AGENTS {
+                    return undivided;
+                }
+                let free = agents.free(&name(number));
+                undivided += usize::from(free > 1 && agents.lane_rule(&name(number)).is_none());
+            }
+        }
+    });
+    for number in 0..AGENTS {
+        current.store(number, Ordering::Relaxed);
+        agents.put(name(number), spec(1, None));
+        agents.put(name(number), spec(30, Some(by_customer.clone())));
+    }
+    current.store(AGENTS, Ordering::Relaxed);
+    assert_eq!(looking.join().unwrap(), 0);
 }

@@ -22,6 +22,7 @@ use tokio::{
 use super::{
     cluster,
     harness::{Harness, New, TestDatabase, postgres, postgres_at, postgres_with, refusal, success},
+    untouched::{pipeline, spares_rows},
 };
 use crate::{
     domain::{Actor, AgentName, Attempt, Command, Expiry, StepIndex, TaskStatus},
@@ -407,6 +408,7 @@ async fn a_promotion_locks_the_tasks_of_its_steps_and_passes_over_locked_ones() 
 async fn a_step_whose_row_cannot_be_found_is_not_saved_and_its_task_neither() {
     for listen in [true, false] {
         let h = Harness::new(postgres_with(cluster::new_database(), listen).await).await;
+        spares_rows(&h).await;
         let id = h.submit(New::default()).await.id();
         h.database
             .execute(
@@ -429,6 +431,24 @@ async fn a_step_whose_row_cannot_be_found_is_not_saved_and_its_task_neither() {
         h.database.execute("DROP TRIGGER ignore ON steps").await;
         let paused = h.apply(id, Command::Pause { reason: None }).await;
         assert_eq!(paused.unwrap().version, 2);
+        // The same for a row that is to be added: that of the second step.
+        h.slots("x", 1);
+        let id = h.submit(pipeline()).await.id();
+        h.database
+            .execute(
+                "CREATE TRIGGER ignore BEFORE INSERT ON steps
+                    FOR EACH ROW EXECUTE FUNCTION ignore()",
+            )
+            .await;
+        for _ in 0..2 {
+            let lost = h.reply(id, 0, 1, success(json!(1))).await.err();
+            let lost = lost.unwrap().to_string();
+            assert!(lost.contains("step"), "{lost}");
+            assert_eq!(h.read(id).await.version, 1);
+        }
+        h.database.execute("DROP TRIGGER ignore ON steps").await;
+        let replied = h.reply(id, 0, 1, success(json!(1))).await;
+        assert_eq!(replied.unwrap().version, 2);
     }
 }
 

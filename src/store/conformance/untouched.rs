@@ -20,7 +20,7 @@ use crate::{
 const ROWS: &str = "SELECT count(*) FROM steps";
 
 /// Three steps, one after the other, at three agents.
-fn pipeline() -> New {
+pub(super) fn pipeline() -> New {
     New {
         steps: json!([
             { "name": "a", "agent": "x" },
@@ -33,7 +33,7 @@ fn pipeline() -> New {
 }
 
 /// Once the store knows of no older instance.
-async fn spares_rows(h: &Harness) {
+pub(super) async fn spares_rows(h: &Harness) {
     for _ in 0..2_000 {
         if h.store.spares_rows.get() {
             return;

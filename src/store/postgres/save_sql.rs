@@ -141,8 +141,8 @@ impl SaveShape {
 }
 
 /// A statement by itself that inserts rows.
-pub(super) fn insert<R: SavedRow>(table: &str, conflict: &str) -> String {
-    SaveBuilder::default().insertion(table, &[RowColumns::all_of::<R>()], conflict)
+pub(super) fn insert<R: SavedRow>(table: &str, end: &str) -> String {
+    SaveBuilder::default().insertion(table, &[RowColumns::all_of::<R>()], end)
 }
 
 #[derive(Default)]
@@ -247,30 +247,28 @@ impl SaveBuilder {
         self.insert("new_details", "task_details", &details, "");
     }
 
-    fn new_steps(&mut self, steps: RowColumns, name: &str, conflict: &str) {
+    fn new_steps(&mut self, steps: RowColumns, name: &str, end: &str) {
         let steps = [steps, RowColumns::all_of::<NewStepRow>()];
-        self.insert(name, "steps", &steps, conflict);
+        self.insert(name, "steps", &steps, end);
     }
 
     fn added_steps(&mut self, steps: RowColumns) {
         self.added = Some(self.parameters + 1);
-        let set = set_all(&StepRow::COLUMNS[2..], "excluded");
-        let conflict = format!(" ON CONFLICT (task_id, idx) DO UPDATE SET {set} RETURNING 1");
-        self.new_steps(steps, "added_steps", &conflict);
+        self.new_steps(steps, "added_steps", "\n    RETURNING 1");
     }
 
-    fn insert(&mut self, name: &str, table: &str, columns: &[RowColumns], conflict: &str) {
-        let body = self.insertion(table, columns, conflict);
+    fn insert(&mut self, name: &str, table: &str, columns: &[RowColumns], end: &str) {
+        let body = self.insertion(table, columns, end);
         self.part(name, &format!("({body})"));
     }
 
-    fn insertion(&mut self, table: &str, columns: &[RowColumns], conflict: &str) -> String {
+    fn insertion(&mut self, table: &str, columns: &[RowColumns], end: &str) -> String {
         let all: Vec<_> = columns.iter().copied().flat_map(RowColumns::all).collect();
         let (names, rows, condition) = (names(&[&all]), self.rows(columns), self.condition);
         format!(
             "
     INSERT INTO {table} ({names})
-    SELECT new.* FROM {rows} WHERE true{condition}{conflict}"
+    SELECT new.* FROM {rows} WHERE true{condition}{end}"
         )
     }
 

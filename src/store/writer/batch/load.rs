@@ -35,6 +35,13 @@ pub(in crate::store::writer) struct Queues<'w, 'g> {
     pub is_shared: bool,
 }
 
+/// How much of a queue is read.
+struct QueueRead {
+    free: usize,
+    /// Whether what others have just enqueued is left to them.
+    leaves_some: bool,
+}
+
 /// Where a part of its queue is damaged, those of other agents go on.
 pub(super) fn damaged(error: StoreError, agent: &AgentName) -> Halted {
     match error {
@@ -63,6 +70,8 @@ impl BatchDraft {
             } = request
             {
                 for agent in agents {
+                    // Before the rule is looked at: slots may come with one.
+                    let free = local.free(agent);
                     let rule = local.lane_rule(agent);
                     let limited = || queues.heads.is_limited(agent);
                     let rule = rule.or_else(|| limited().then(|| LaneRule::undivided().into()));
@@ -78,8 +87,8 @@ impl BatchDraft {
                         true => {}
                         false if queues.may_read => {
                             let leaves_some = *leaves_some && local.leaves_to_others(agent);
-                            self.read_queue(agent, leaves_some, queues, tx, local)
-                                .await?;
+                            let most = QueueRead { free, leaves_some };
+                            self.read_queue(agent, most, queues, tx).await?;
                         }
                         // Since the batch was begun its head has run out, or is in doubt.
                         false => self.is_unread = true,
@@ -89,9 +98,10 @@ impl BatchDraft {
         }
         let (claims, faults) = (&mut self.claims, &self.faults);
         queues.heads.known(|agent, head| {
+            let free = local.free(agent);
             if local.lane_rule(agent).is_none()
                 && !queues.heads.is_limited(agent)
-                && let Some(read) = claims.read(agent, local.free(agent), 0)
+                && let Some(read) = claims.read(agent, free, 0)
             {
                 let task = |position: &QueueRank| position.step().task;
                 let steps = head.steps().filter(|position| {
@@ -106,16 +116,15 @@ impl BatchDraft {
     async fn read_queue(
         &mut self,
         agent: &AgentName,
-        leaves_some: bool,
+        most: QueueRead,
         queues: &Queues<'_, '_>,
         tx: &mut Transaction<'_>,
-        local: &dyn LocalScheduler,
     ) -> Result<(), Halted> {
+        let QueueRead { free, leaves_some } = most;
         let is_shared = queues.is_shared;
         if self.left_out.queues.contains(agent) {
             return Ok(());
         }
-        let free = local.free(agent);
         let Some(mut read) = self.claims.read(agent, free, self.faults.len()) else {
             return Ok(());
         };
