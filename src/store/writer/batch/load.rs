@@ -36,7 +36,7 @@ pub(in crate::store::writer) struct Queues<'w, 'g> {
 }
 
 /// How much of a queue is read.
-struct QueueRead {
+struct ReadBounds {
     free: usize,
     /// Whether what others have just enqueued is left to them.
     leaves_some: bool,
@@ -87,7 +87,7 @@ impl BatchDraft {
                         true => {}
                         false if queues.may_read => {
                             let leaves_some = *leaves_some && local.leaves_to_others(agent);
-                            let most = QueueRead { free, leaves_some };
+                            let most = ReadBounds { free, leaves_some };
                             self.read_queue(agent, most, queues, tx).await?;
                         }
                         // Since the batch was begun its head has run out, or is in doubt.
@@ -116,11 +116,11 @@ impl BatchDraft {
     async fn read_queue(
         &mut self,
         agent: &AgentName,
-        most: QueueRead,
+        most: ReadBounds,
         queues: &Queues<'_, '_>,
         tx: &mut Transaction<'_>,
     ) -> Result<(), Halted> {
-        let QueueRead { free, leaves_some } = most;
+        let ReadBounds { free, leaves_some } = most;
         let is_shared = queues.is_shared;
         if self.left_out.queues.contains(agent) {
             return Ok(());
