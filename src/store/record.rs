@@ -481,3 +481,15 @@ fn json(value: &impl serde::Serialize) -> String {
     // Strings and numbers, under fixed names or as a map of strings, always serialise.
     serde_json::to_string(value).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::UNTOUCHED;
+    use crate::domain::MOST_STEPS;
+
+    #[test]
+    fn a_task_may_have_as_many_untouched_steps_as_a_definition_may() {
+        let most = format!("BETWEEN 0 AND {MOST_STEPS} THEN");
+        assert!(UNTOUCHED.contains(&most), "{UNTOUCHED}");
+    }
+}

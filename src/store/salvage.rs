@@ -18,11 +18,8 @@ use super::{
     stored_workflow::compile,
 };
 use crate::domain::{
-    AlertKind, AlertNotice, Definition, SavedReplies, Sender, StepIndex, Task, TaskId,
+    AlertKind, AlertNotice, Definition, MOST_STEPS, SavedReplies, Sender, StepIndex, Task, TaskId,
 };
-
-/// No definition has more.
-const MOST_STEPS: usize = u16::MAX as usize / 2;
 
 /// Relies on the primary key.
 const REPLY_TO: &str = "SELECT reply_to FROM task_details WHERE task_id = $1";

@@ -135,10 +135,11 @@ pub use command::{Claimant, Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{
     Accepted, AskField, AskFieldKind, AskRule, Body, CancelRule, ChildFields, ChildRule,
-    Definition, Extend, ForEachRule, GroupItems, GroupRule, ItemRef, KnownAgents, Limits, Method,
-    OnChildError, OnExhausted, OnUndo, Policies, Policy, PollRule, Probe, RepeatOutput, RepeatRule,
-    ReplyMode, ReplyRule, RequestTemplate, SignalRule, StepDefinition, StepKind, StepLayout,
-    StepRule, StepWork, Target, WHOLE_DEFINITION, WaitRule, parse_steps, parse_steps_within,
+    Definition, Extend, ForEachRule, GroupItems, GroupRule, ItemRef, KnownAgents, Limits,
+    MOST_STEPS, Method, OnChildError, OnExhausted, OnUndo, Policies, Policy, PollRule, Probe,
+    RepeatOutput, RepeatRule, ReplyMode, ReplyRule, RequestTemplate, SignalRule, StepDefinition,
+    StepKind, StepLayout, StepRule, StepWork, Target, WHOLE_DEFINITION, WaitRule, parse_steps,
+    parse_steps_within,
 };
 pub use delivery::{
     DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationResponse, LONGEST_ASKED,

@@ -209,7 +209,7 @@ async fn tries_retries_and_calls_are_counted_per_agent() {
     );
 }
 
-/// Whoever sees slots and then no rule claims from a queue that is divided as if it were not.
+/// A claimer that saw the slots and no rule would claim as if the queue were not divided.
 #[tokio::test]
 async fn slots_that_come_with_a_rule_are_not_seen_before_it() {
     const AGENTS: usize = 300;

@@ -1,4 +1,4 @@
-//! Steps in which nothing has happened have no rows. Whoever reads a task sees them all the same.
+//! Steps in which nothing has happened have no rows. A task that is read has them all the same.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ pub async fn a_step_has_a_row_once_something_happens_in_it(h: Harness) {
     expect_rows(&h, &task, 3).await;
 }
 
-/// Its steps have no rows at all, and come to have them whatever ends it.
+/// None of its steps has a row before it begins or ends.
 pub async fn a_task_that_has_not_begun_has_no_rows_of_steps(h: Harness) {
     spares_rows(&h).await;
     let mut details = h.details(&pipeline());
@@ -199,7 +199,7 @@ const DAMAGES: [&str; 5] = [
     r#"UPDATE tasks SET untouched = 1, agents = '{"1":"y","2'"#,
 ];
 
-/// Whoever asks of many tasks at once gets an answer, and the task can be cancelled.
+/// Lists, counts and claims of other tasks go on, and the damaged task can be cancelled.
 pub async fn a_damaged_number_of_untouched_steps_costs_its_task_alone(h: Harness) {
     spares_rows(&h).await;
     for damage in DAMAGES {

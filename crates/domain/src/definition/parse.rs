@@ -47,7 +47,7 @@ impl Default for Limits {
 }
 
 /// No limit can be set higher: steps are counted in 16 bits, each with what undoes it.
-pub(crate) const MOST_STEPS: usize = (u16::MAX / 2) as usize;
+pub const MOST_STEPS: usize = (u16::MAX / 2) as usize;
 
 /// What reading all expressions of a definition may cost, and evaluating those that read nothing: each of them has
 /// what one evaluation may cost.

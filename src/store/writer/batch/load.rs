@@ -87,8 +87,8 @@ impl BatchDraft {
                         true => {}
                         false if queues.may_read => {
                             let leaves_some = *leaves_some && local.leaves_to_others(agent);
-                            let most = ReadBounds { free, leaves_some };
-                            self.read_queue(agent, most, queues, tx).await?;
+                            let bounds = ReadBounds { free, leaves_some };
+                            self.read_queue(agent, bounds, queues, tx).await?;
                         }
                         // Since the batch was begun its head has run out, or is in doubt.
                         false => self.is_unread = true,
@@ -116,11 +116,11 @@ impl BatchDraft {
     async fn read_queue(
         &mut self,
         agent: &AgentName,
-        most: ReadBounds,
+        bounds: ReadBounds,
         queues: &Queues<'_, '_>,
         tx: &mut Transaction<'_>,
     ) -> Result<(), Halted> {
-        let ReadBounds { free, leaves_some } = most;
+        let ReadBounds { free, leaves_some } = bounds;
         let is_shared = queues.is_shared;
         if self.left_out.queues.contains(agent) {
             return Ok(());
