@@ -34,7 +34,7 @@ pub struct TaskChange {
     /// So many of the steps have rows: those after them are new.
     pub known_rows: usize,
     pub steps: Vec<StepIndex>,
-    /// Those of them that get their first row now, in order.
+    /// Those of them that had no row before, in order.
     pub first_touched: Vec<StepIndex>,
     /// How many steps it had before, if it has moved to another version of its workflow.
     pub had_steps: Option<usize>,
@@ -55,6 +55,12 @@ impl TaskChange {
         self.base.is_some()
             && step.at() < self.known_rows
             && self.first_touched.binary_search(&step).is_err()
+    }
+
+    /// The steps whose rows are written. Of a claim in the task's own record there is none.
+    pub fn step_rows(&self) -> impl Iterator<Item = StepIndex> {
+        let steps = self.steps.iter().copied();
+        steps.filter(|step| self.task.own_claim != Some(*step))
     }
 
     /// Empty where the agent's queue is not divided.

@@ -20,7 +20,8 @@ WHERE due_at IS NOT NULL AND queued = 1 GROUP BY agent"#;
 
 const COUNT_OTHERS: &str = r#"
 SELECT (SELECT count(*) FROM steps WHERE due_at IS NOT NULL AND queued = 0) AS delayed,
-       (SELECT count(*) FROM steps WHERE state = 'processing' AND locked_by IS NOT NULL) AS held,
+       (SELECT count(*) FROM steps WHERE state = 'processing' AND locked_by IS NOT NULL)
+       + (SELECT count(*) FROM tasks WHERE claimed_by IS NOT NULL) AS held,
        (SELECT count(*) FROM steps WHERE state = 'processing' AND locked_by IS NULL AND agent <> '') AS awaited,
        (SELECT count(*) FROM steps WHERE state = 'processing' AND agent = '') AS waits,
        (SELECT count(*) FROM tasks_at_risk) AS at_risk"#;

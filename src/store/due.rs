@@ -10,7 +10,8 @@ use super::{
 use crate::domain::{AgentName, InstanceId, Timestamp};
 
 /// Relies on steps_line, steps_delayed, tasks_overdue, steps_awaited, steps_waits, child_marks_due, queues_due, destinations_failing,
-/// destinations_behind and schedules_due, each read to its first entry; and on steps_processing, which covers the search for lost instances: that reads all of it.
+/// destinations_behind and schedules_due, each read to its first entry; and on steps_processing and tasks_claimed, which cover the
+/// search for lost instances: that reads all of them. Of the claims of tasks those are read that end within ten seconds, too.
 /// With ORDER BY in place of EXISTS or `min`, because no statistics of another day make PostgreSQL read a table for it.
 const DUE_SUMMARY: &str = r#"
 SELECT 'queued' AS kind, agent, CAST(NULL AS bigint) AS due_at FROM line WHERE agent IS NOT NULL
@@ -31,6 +32,14 @@ SELECT 'recovery', NULL, (SELECT CAST(0 AS bigint) FROM {steps}
                           WHERE state = 'processing' AND locked_by IS NOT NULL AND locked_by <> $2
                             AND locked_by NOT IN (SELECT id FROM instances WHERE until > $1)
                           ORDER BY complete_by LIMIT 1)
+UNION ALL
+SELECT 'recovery', NULL, (SELECT claim_until FROM {claimed} WHERE claimed_by IS NOT NULL AND claim_after <= $1
+                          ORDER BY claim_until LIMIT 1)
+UNION ALL
+SELECT 'recovery', NULL, (SELECT CAST(0 AS bigint) FROM {claimed}
+                          WHERE claimed_by IS NOT NULL AND claimed_by <> $2
+                            AND claimed_by NOT IN (SELECT id FROM instances WHERE until > $1)
+                          ORDER BY claim_after LIMIT 1)
 UNION ALL
 SELECT 'recovery', NULL, (SELECT overdue_at FROM tasks WHERE overdue_at IS NOT NULL ORDER BY overdue_at LIMIT 1)
 UNION ALL
@@ -71,6 +80,7 @@ impl Reader {
         let awaited = self.source.by_index("steps", "steps_awaited");
         let sql = format!("{QUEUED_AGENTS}{DUE_SUMMARY}")
             .replace("{steps}", &steps)
+            .replace("{claimed}", &self.source.by_index("tasks", "tasks_claimed"))
             .replace("{awaited}", &awaited)
             .replace("{waits}", &self.source.by_index("steps", "steps_waits"));
         let statement = Statement::new(sql).bind(now).bind(asker);

@@ -13,11 +13,12 @@ SELECT instance, incarnation, term, until, CAST(NULL AS bigint), NULL, NULL FROM
 const SUPERVISOR: &str = "SELECT instance, incarnation, term, until FROM supervisor";
 
 const NEW_INSTANCE: &str = r#"
-INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_untouched)
-VALUES ($1, $2, $3, $4, $5, $6, $7, 1) ON CONFLICT (id) DO NOTHING"#;
+INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_untouched, reads_claims)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 1, 1) ON CONFLICT (id) DO NOTHING"#;
 
 const RENEW_INSTANCE: &str = r#"
-UPDATE instances SET incarnation = $2, term = $3, until = $4, started_at = $5, version = $6, process = $7, reads_untouched = 1
+UPDATE instances SET incarnation = $2, term = $3, until = $4, started_at = $5, version = $6, process = $7,
+    reads_untouched = 1, reads_claims = 1
 WHERE id = $1 AND incarnation = $8 AND term = $9 AND until = $10"#;
 
 const NEW_SUPERVISOR: &str = r#"
@@ -46,17 +47,20 @@ FROM supervisor"#;
 
 const LIVE: &str = "SELECT id AS instance, incarnation FROM instances WHERE until > $1";
 
-const OLDER: &str = "SELECT id FROM instances WHERE reads_untouched IS NULL LIMIT 1";
+const OLDER: &str = "SELECT id FROM instances WHERE reads_claims IS NULL LIMIT 1";
 
 const FORGET: &str = "DELETE FROM instances WHERE until < $1";
 
-/// Relies on steps_processing, which covers it.
+/// Relies on steps_processing and tasks_claimed, which cover it.
 const INSTANCES: &str = r#"
 SELECT id AS instance, incarnation, term, until, started_at, version, process,
        coalesce(held.count, 0) AS held
 FROM instances
-LEFT JOIN (SELECT locked_by, count(*) AS count FROM {steps}
-           WHERE state = 'processing' AND locked_by IS NOT NULL GROUP BY locked_by) AS held
+LEFT JOIN (SELECT locked_by, count(*) AS count FROM (
+               SELECT locked_by FROM {steps} WHERE state = 'processing' AND locked_by IS NOT NULL
+               UNION ALL
+               SELECT claimed_by FROM {claimed} WHERE claimed_by IS NOT NULL) AS running
+           GROUP BY locked_by) AS held
        ON held.locked_by = instances.id
 ORDER BY id"#;
 
@@ -83,9 +87,11 @@ pub fn supervisor() -> Statement {
     Statement::new(SUPERVISOR)
 }
 
-/// Each record with how many steps the instance holds. `steps` is the table, by its index.
-pub fn instances(steps: &str) -> Statement {
-    Statement::new(INSTANCES.replace("{steps}", steps))
+/// Each record with how many steps the instance holds. `steps` is the table of steps, and `claimed` that of tasks, by their
+/// indexes.
+pub fn instances(steps: &str, claimed: &str) -> Statement {
+    let instances = INSTANCES.replace("{steps}", steps);
+    Statement::new(instances.replace("{claimed}", claimed))
 }
 
 /// The processes whose leases have not run out.

@@ -50,6 +50,7 @@ const SQLITE: Scripts = scripts! {
     "0024_child_tasks",
     "0025_schedules",
     "0026_untouched",
+    "0027_claims",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -80,6 +81,7 @@ const POSTGRES: Scripts = scripts! {
     "0024_child_tasks",
     "0025_schedules",
     "0026_untouched",
+    "0027_claims",
 };
 
 pub fn sqlite() -> Vec<Migration> {

@@ -180,7 +180,7 @@ impl<'f> IndexFilter<'f> {
     }
 }
 
-/// As it stands among the agents of untouched steps, so that it is found nowhere else in their list. `None` of what no agent is
+/// As it stands among the agents of steps without rows, so that it is found nowhere else in their list. `None` of what no agent is
 /// called.
 fn quoted(agent: &str) -> Option<String> {
     let is_name = !agent.is_empty() && !agent.contains(['"', '\\']);
@@ -209,8 +209,8 @@ impl Statement {
             let of_agent = " AND ((SELECT 1 FROM steps WHERE task_id = looked.id AND agent = ? LIMIT 1) IS NOT NULL";
             self.push(of_agent, agent.as_str());
             if let Some(quoted) = quoted(agent) {
-                let untouched = " OR (SELECT 1 FROM tasks WHERE tasks.id = looked.id AND untouched > 0 AND replace(agents, ?, '') <> agents) IS NOT NULL";
-                self.push(untouched, quoted);
+                let without_rows = " OR (SELECT 1 FROM tasks WHERE tasks.id = looked.id AND (untouched > 0 OR claim_step IS NOT NULL) AND replace(agents, ?, '') <> agents) IS NOT NULL";
+                self.push(without_rows, quoted);
             }
             self.sql.push(')');
         }

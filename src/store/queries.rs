@@ -62,13 +62,13 @@ SELECT count(*) AS count FROM (
     WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 AND lane = $5 AND turn = $2 AND task_id < $3
     LIMIT $4) AS ahead"#;
 
-/// Relies on tasks_overdue, and on the primary key of the steps. An ended task has no overdue_at. Steps without rows wait.
+/// Relies on tasks_overdue, and on the primary key of the steps. An ended task has no overdue_at. Steps without rows wait, or run.
 const IN_DANGER: &str = r#"
 SELECT count(*) AS looked_at, COALESCE(sum(waits), 0) AS tasks FROM (
     SELECT CASE WHEN EXISTS (
         SELECT 1 FROM steps WHERE steps.task_id = tasks.id AND steps.agent = $1
           AND steps.state IN ('waiting', 'pending', 'processing'))
-      OR untouched > 0 AND EXISTS (
+      OR (untouched > 0 OR claim_step IS NOT NULL) AND EXISTS (
         SELECT 1 FROM {untouched}
         WHERE element.value = $1
           AND NOT EXISTS (SELECT 1 FROM steps WHERE steps.task_id = tasks.id AND steps.idx = element.key))
@@ -85,14 +85,19 @@ pub struct TasksInDanger {
     pub looked_at: u64,
 }
 
-/// Relies on steps_processing, which covers the search for lost instances: that reads all of it, and
-/// what runs is little beside what there is. The second part is only gone through if one is lost. The last parts rely
+/// Of a claim in the row of its task: a damaged one is to cost nothing but its task.
+const IS_STEP: &str = "claim_step BETWEEN 0 AND 32767";
+
+/// Relies on steps_processing and tasks_claimed, which cover the search for lost instances: that reads all of them, and
+/// what runs is little beside what there is. The parts that ask for lost ones are only gone through if one is. The last parts rely
 /// on steps_awaited and steps_waits: no instance holds those, however many there are.
 const EXPIRED: &str = r#"
-WITH lost AS MATERIALIZED (
-    SELECT DISTINCT locked_by AS id FROM {steps}
-    WHERE state = 'processing' AND locked_by IS NOT NULL AND locked_by <> $3
-      AND locked_by NOT IN (SELECT id FROM instances WHERE until > $1))
+WITH holders AS MATERIALIZED (
+    SELECT locked_by AS id FROM {steps} WHERE state = 'processing' AND locked_by IS NOT NULL
+    UNION
+    SELECT claimed_by FROM {claimed} WHERE claimed_by IS NOT NULL),
+lost AS MATERIALIZED (
+    SELECT id FROM holders WHERE id <> $3 AND id NOT IN (SELECT id FROM instances WHERE until > $1))
 SELECT task_id, idx, attempt, complete_by, locked_by IN (SELECT id FROM lost) AS lost
 FROM {steps}
 WHERE state = 'processing' AND locked_by IS NOT NULL AND complete_by <= $1
@@ -101,6 +106,15 @@ SELECT task_id, idx, attempt, complete_by, true
 FROM {steps}
 WHERE state = 'processing' AND locked_by IS NOT NULL AND complete_by > $1
   AND EXISTS (SELECT 1 FROM lost) AND locked_by IN (SELECT id FROM lost)
+UNION ALL
+SELECT id, claim_step, 1, claim_until, claimed_by IN (SELECT id FROM lost)
+FROM {claimed}
+WHERE claimed_by IS NOT NULL AND claim_after <= $1 AND claim_until <= $1 AND {is_step}
+UNION ALL
+SELECT id, claim_step, 1, claim_until, true
+FROM {claimed}
+WHERE claimed_by IS NOT NULL AND claim_until > $1 AND {is_step}
+  AND EXISTS (SELECT 1 FROM lost) AND claimed_by IN (SELECT id FROM lost)
 UNION ALL
 SELECT * FROM (
     SELECT task_id, idx, attempt, complete_by, false FROM {awaited}
@@ -124,12 +138,15 @@ const OVERDUE: &str = r#"
 SELECT id FROM tasks
 WHERE overdue_at IS NOT NULL AND overdue_at <= $1 ORDER BY overdue_at LIMIT $2"#;
 
-/// Relies on steps_processing: what instances run is little beside what there is. The task of each step of the page is
-/// then looked up by its key.
+/// Relies on steps_processing and tasks_claimed: what instances run is little beside what there is. The task of each step of the
+/// page is then looked up by its key.
 const PROCESSING: &str = r#"
 WITH running AS MATERIALIZED (
     SELECT task_id, idx, attempt FROM {steps}
-    WHERE state = 'processing' AND locked_by IS NOT NULL AND locked_by = coalesce($4, locked_by)),
+    WHERE state = 'processing' AND locked_by IS NOT NULL AND locked_by = coalesce($4, locked_by)
+    UNION ALL
+    SELECT id, claim_step, 1 FROM {claimed}
+    WHERE claimed_by IS NOT NULL AND claimed_by = coalesce($4, claimed_by) AND {is_step}),
 page AS MATERIALIZED (
     SELECT task_id, idx, attempt FROM running
     WHERE (task_id, idx) > ($1, $2) ORDER BY task_id, idx LIMIT $3)
@@ -141,7 +158,9 @@ FROM page ORDER BY task_id, idx"#;
 const HELD: &str = r#"
 SELECT task_id, idx, attempt,
        (SELECT undo IS NOT NULL FROM tasks WHERE tasks.id = steps.task_id) AS undoing
-FROM steps WHERE task_id = $1 AND idx = $2 AND attempt = $3 AND state = 'processing'"#;
+FROM steps WHERE task_id = $1 AND idx = $2 AND attempt = $3 AND state = 'processing'
+UNION ALL
+SELECT id, claim_step, 1, undo IS NOT NULL FROM tasks WHERE id = $1 AND claim_step = $2 AND $3 = 1"#;
 
 /// Relies on alerts_unclosed.
 const FAULTS: &str = r#"
@@ -395,8 +414,11 @@ impl Reader {
     ) -> Result<Vec<ExpiredStep>, StoreError> {
         let steps = self.source.by_index("steps", "steps_processing");
         let awaited = self.source.by_index("steps", "steps_awaited");
+        let claimed = self.source.by_index("tasks", "tasks_claimed");
         let expired = EXPIRED
             .replace("{steps}", &steps)
+            .replace("{claimed}", &claimed)
+            .replace("{is_step}", IS_STEP)
             .replace("{awaited}", &awaited)
             .replace("{waits}", &self.source.by_index("steps", "steps_waits"));
         let statement = Statement::new(expired)
@@ -470,7 +492,12 @@ impl Reader {
         limit: usize,
     ) -> Result<Vec<HeldStep>, StoreError> {
         let steps = self.source.by_index("steps", "steps_processing");
-        let statement = Statement::new(PROCESSING.replace("{steps}", &steps))
+        let claimed = self.source.by_index("tasks", "tasks_claimed");
+        let processing = PROCESSING
+            .replace("{steps}", &steps)
+            .replace("{claimed}", &claimed)
+            .replace("{is_step}", IS_STEP);
+        let statement = Statement::new(processing)
             .bind(after.map_or(Uuid::nil(), |after| after.task.0))
             .bind(after.map_or(-1, |after| i64::from(after.step.0)))
             .bind(limit)
@@ -501,7 +528,8 @@ impl Reader {
     pub async fn instances(&self) -> Result<Instances, StoreError> {
         let now = self.now().await?;
         let steps = self.source.by_index("steps", "steps_processing");
-        let asked = vec![leases::instances(&steps), leases::supervisor()];
+        let claimed = self.source.by_index("tasks", "tasks_claimed");
+        let asked = vec![leases::instances(&steps, &claimed), leases::supervisor()];
         let found = self.source.view(asked).await?;
         let rows = |at: usize| found.get(at).into_iter().flatten();
         Ok(Instances {

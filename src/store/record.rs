@@ -25,8 +25,10 @@ macro_rules! saved_rows {
             /// What a save may change of a task. `TaskRowState` compares it: a new column is added there as well. It has
             /// something in the columns after the semicolon while it is paused or waits, where its time is limited, and
             /// once it fails or is undone.
-            TaskRow {
-                id: id, version: number, state: word, ended_at: maybe_number, untouched: number;
+            TaskRow<'a> {
+                id: id, version: number, state: word, ended_at: maybe_number, untouched: number,
+                claim_step: maybe_number, claimed_by: maybe_shared, claimed_at: maybe_number,
+                claim_until: maybe_number, claim_after: maybe_number;
                 paused: boolean, waits: boolean, start_at: maybe_number, complete_by: maybe_number,
                 overdue_at: maybe_number, error: maybe_owned, undo: maybe_owned
             }
@@ -71,10 +73,25 @@ macro_rules! saved_rows {
 pub(super) use saved_rows;
 
 /// Columns that are written only to find rows by.
-const ONLY_FOUND_BY: [&str; 6] = ["overdue_at", "due_at", "queued", "lane", "worker", "agents"];
+const ONLY_FOUND_BY: [&str; 7] = [
+    "overdue_at",
+    "due_at",
+    "queued",
+    "lane",
+    "worker",
+    "agents",
+    "claim_after",
+];
+
+/// An index has the end of a claim rounded down to a multiple of so many milliseconds: so the entry of a task stays where it is
+/// while one short step of it follows the other.
+pub const CLAIM_AFTER: i64 = 10_000;
 
 /// How many steps of a task have no rows, if it can have so many: a damaged number is to cost nothing but its task.
 pub const UNTOUCHED: &str = "CASE WHEN untouched BETWEEN 0 AND 32767 THEN untouched ELSE 0 END";
+
+/// How many steps of a task have no rows because its own row has their claims.
+pub const CLAIMED: &str = "CASE WHEN claim_step IS NULL THEN 0 ELSE 1 END";
 
 /// The name of a column, and its type on PostgreSQL.
 pub type SqlColumn = (&'static str, &'static str);
@@ -174,10 +191,16 @@ macro_rules! row_structs {
 
 saved_rows!(row_structs);
 
-impl TaskRow {
+impl<'a> TaskRow<'a> {
     /// `version`: of a task that is there, the one that it must still have.
-    pub fn of(task: &Task, version: u64) -> Self {
+    pub fn of(task: &'a Task, version: u64) -> Self {
+        let claim = task.own_claim();
         Self {
+            claim_step: claim.map(|(step, ..)| step.0.into()),
+            claimed_by: claim.map(|(_, by, ..)| by.shared()),
+            claimed_at: claim.map(|(_, _, at, _)| at.as_millis()),
+            claim_until: claim.map(|(.., until)| until.as_millis()),
+            claim_after: claim_after(task),
             id: task.id().0,
             version: version as i64,
             state: task.status().as_str(),
@@ -194,7 +217,14 @@ impl TaskRow {
     }
 }
 
-/// What tells whether a change touches more of a [`TaskRow`] than the version and the number of untouched steps. Most do not.
+fn claim_after(task: &Task) -> Option<i64> {
+    let (.., until) = task.own_claim()?;
+    let until = until.as_millis();
+    Some(until - until.rem_euclid(CLAIM_AFTER))
+}
+
+/// What tells whether a change touches more of a [`TaskRow`] than the version, the number of untouched steps, and what no index
+/// has of the claim. Most do not.
 #[derive(PartialEq, Eq, Debug)]
 pub struct TaskRowState {
     status: TaskStatus,
@@ -203,6 +233,8 @@ pub struct TaskRowState {
     start_at: Option<Timestamp>,
     complete_by: Option<Timestamp>,
     overdue_at: Option<Timestamp>,
+    claimed_by: Option<InstanceId>,
+    claim_after: Option<i64>,
     /// It has an error, or is undone: such rows are compared no further.
     has_more: bool,
 }
@@ -216,6 +248,8 @@ impl TaskRowState {
             start_at: task.start_at,
             complete_by: task.complete_by,
             overdue_at: task.overdue_at(),
+            claimed_by: task.own_claim().map(|(_, by, ..)| by.clone()),
+            claim_after: claim_after(task),
             has_more: task.error().is_some() || task.undo.is_some() || task.is_ended(),
         }
     }
@@ -241,7 +275,7 @@ impl<'a> NewTaskRow<'a> {
             trace_id: trace.map(|trace| format!("{:032x}", trace.id)),
             trace_flags: trace.map(|trace| trace.flags.into()),
             tracestate: trace.and_then(|trace| trace.state.as_ref()),
-            agents: agents_of_untouched(task),
+            agents: agents_without_rows(task),
         }
     }
 }
@@ -262,9 +296,10 @@ impl<'a> DetailsRow<'a> {
 }
 
 /// By the places of the steps. `None` where none of them calls an agent.
-fn agents_of_untouched(task: &Task) -> Option<String> {
+fn agents_without_rows(task: &Task) -> Option<String> {
     let agent = |index: &StepIndex| Some((index.0, task.definition(*index).agent()?.as_str()));
-    let agents: BTreeMap<_, _> = task.untouched.iter().filter_map(agent).collect();
+    let without_rows = task.untouched.iter().chain(&task.own_claim);
+    let agents: BTreeMap<_, _> = without_rows.filter_map(agent).collect();
     (!agents.is_empty()).then(|| json(&agents))
 }
 

@@ -288,14 +288,16 @@ pub fn assemble<R: Columns>(
     steps: &[R],
 ) -> Result<Task, StoreError> {
     let (mut task, untouched) = task(row, definition)?;
+    let claim = own_claim(row)?;
+    task.own_claim = claim.as_ref().map(|(index, _)| *index);
     let definition = &task.details.definition;
     let missing = || corrupt("records of its steps are missing");
     if untouched > definition.steps.len() {
         return Err(missing());
     }
-    let (steps, untouched) = with_untouched(steps, untouched)?;
+    let (steps, untouched) = with_those_without_rows(steps, untouched, claim)?;
     let is_own = |index: &StepIndex| index.at() < definition.steps.len();
-    if !untouched.iter().all(is_own) {
+    if !untouched.iter().chain(&task.own_claim).all(is_own) {
         return Err(missing());
     }
     let own = steps.get(..definition.steps.len()).ok_or_else(missing)?;
@@ -327,30 +329,55 @@ pub fn assemble<R: Columns>(
     Ok(task)
 }
 
-/// The steps of these rows, and between them those that have none: so many, where the first gaps are.
-fn with_untouched(
+/// The step whose claim stands in the row of its task, as it is by that claim.
+pub fn own_claim(row: &impl Columns) -> Result<Option<(StepIndex, Step)>, StoreError> {
+    let Some(index) = row.get::<Option<StepIndex>>("claim_step")? else {
+        return Ok(None);
+    };
+    let by = row.get("claimed_by")?;
+    let step = Step::first_claimed(by, row.get("claimed_at")?, row.get("claim_until")?);
+    Ok(Some((index, step)))
+}
+
+/// The steps of these rows, and between them those that have none: so many that are untouched, where the first gaps are, and
+/// one whose claim stands in the row of the task, if there is one.
+fn with_those_without_rows(
     rows: &[impl Columns],
     count: usize,
+    mut claim: Option<(StepIndex, Step)>,
 ) -> Result<(Vec<Step>, Vec<StepIndex>), StoreError> {
-    let mut steps = Vec::with_capacity(rows.len() + count);
+    let mut steps = Vec::with_capacity(rows.len() + count + 1);
     let mut places = Vec::with_capacity(count);
     let mut rows = rows.iter();
     let mut next = rows.next();
-    while next.is_some() || places.len() < count {
+    loop {
         let place = next.map(|row| row.get::<usize>("idx")).transpose()?;
         let is_gap = place.is_none_or(|place| steps.len() < place);
+        let is_claimed = claim
+            .as_ref()
+            .is_some_and(|(index, _)| index.at() == steps.len());
+        if is_gap && is_claimed {
+            steps.extend(claim.take().map(|(_, step)| step));
+            continue;
+        }
         match next {
             Some(row) if !is_gap || places.len() == count => {
                 steps.push(step(row)?);
                 next = rows.next();
             }
-            _ => {
+            _ if places.len() < count => {
                 places.push(StepIndex(steps.len() as u16));
                 steps.push(Step::new());
             }
+            _ => break,
         }
     }
-    Ok((steps, places))
+    match claim {
+        Some(_) => Err(corrupt(
+            "the step of its claim has a record, or is none of its steps",
+        )),
+        None => Ok((steps, places)),
+    }
 }
 
 /// The items of the groups, as the records of the groups have them.
@@ -402,6 +429,7 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<(Task, usize)
     let task = Task {
         steps: StepList::default(),
         untouched: Vec::new(),
+        own_claim: None,
         undos: StepList::default(),
         expansion: None,
         undo: json(row, "undo")?,

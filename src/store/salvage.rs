@@ -78,8 +78,17 @@ async fn salvage(
     let untouched = row.get::<usize>("untouched").unwrap_or_default();
     let may_be = |untouched: &usize| untouched + steps.len() <= MOST_STEPS;
     let untouched = Some(untouched).filter(may_be).unwrap_or_default();
-    let definition = stand_in(&steps, untouched)?;
-    let salvaged = |row| Salvaged { row, untouched };
+    let claimed = claimed_step(row, &steps, untouched);
+    // The step of a damaged claim counts as one that waits.
+    let is_lost = claimed.is_none() && row.integer("claim_step").ok().flatten().is_some();
+    let untouched = untouched + usize::from(is_lost);
+    let definition = stand_in(&steps, untouched, claimed)?;
+    let has_claim = claimed.is_some();
+    let salvaged = |row| Salvaged {
+        row,
+        untouched,
+        has_claim,
+    };
     let steps: Vec<_> = steps.iter().map(salvaged).collect();
     let mut task = rows::assemble(&salvaged(row), Arc::new(definition), &steps)?;
     // Who waits for the task hears of its end, where it is known who that is.
@@ -92,24 +101,41 @@ async fn salvage(
     Ok(Some(task))
 }
 
-/// A definition with these steps, which nothing can be called by, and so many that have no rows.
-fn stand_in(steps: &[impl Columns], untouched: usize) -> Result<Definition, StoreError> {
+/// The step whose claim stands in the row of its task, if that can be read and there is room for it among the others.
+fn claimed_step<R: Columns>(row: &R, steps: &[R], untouched: usize) -> Option<StepIndex> {
+    let (index, _) = rows::own_claim(row).ok().flatten()?;
+    let has_row = |row: &R| row.get::<StepIndex>("idx").is_ok_and(|row| row == index);
+    let is_free = index.at() <= steps.len() + untouched && !steps.iter().any(has_row);
+    is_free.then_some(index)
+}
+
+/// A definition with these steps, which nothing can be called by, and so many that have no rows; `claimed` has none either.
+fn stand_in(
+    steps: &[impl Columns],
+    untouched: usize,
+    claimed: Option<StepIndex>,
+) -> Result<Definition, StoreError> {
     let rows = steps
         .iter()
         .map(|row| Ok((row.get("idx")?, row.get("name")?, row.get("agent")?)));
     let rows: Vec<(usize, String, String)> = rows.collect::<Result<_, StoreError>>()?;
     let names: HashSet<&str> = rows.iter().map(|(_, name, _)| name.as_str()).collect();
-    let mut left = untouched;
+    let without_row = |place: usize| {
+        let is_claimed = claimed.is_some_and(|index| index.at() == place);
+        let agent = if is_claimed { "none" } else { "" };
+        (name_of_untouched(place, &names), agent.to_owned())
+    };
+    let mut left = untouched + usize::from(claimed.is_some());
     let mut named = Vec::with_capacity(rows.len() + left);
     for (place, name, agent) in &rows {
         while left > 0 && named.len() < *place {
-            named.push((name_of_untouched(named.len(), &names), String::new()));
+            named.push(without_row(named.len()));
             left -= 1;
         }
         named.push((name.clone(), agent.clone()));
     }
     for _ in 0..left {
-        named.push((name_of_untouched(named.len(), &names), String::new()));
+        named.push(without_row(named.len()));
     }
     let all: HashSet<&str> = named.iter().map(|(name, _)| name.as_str()).collect();
     let undo_of = |name: &str| format!("{name}.undo");
@@ -149,8 +175,10 @@ fn name_of_untouched(place: usize, taken: &HashSet<&str>) -> String {
 /// A row whose payloads read as null where they are damaged.
 struct Salvaged<'r, R> {
     row: &'r R,
-    /// How many steps of the task have no rows.
+    /// How many steps of the task nothing has happened in.
     untouched: usize,
+    /// Whether the claim in the row of the task is good.
+    has_claim: bool,
 }
 
 /// What a cancel neither looks at nor writes, but for steps that it ends.
@@ -181,6 +209,7 @@ impl<R: Columns> Columns for Salvaged<'_, R> {
     fn integer(&self, column: &str) -> Result<Option<i64>, StoreError> {
         match column {
             "untouched" => Ok(Some(self.untouched as i64)),
+            "claim_step" if !self.has_claim => Ok(None),
             _ => self.row.integer(column),
         }
     }

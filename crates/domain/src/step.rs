@@ -4,7 +4,7 @@ use crate::{
     ask::OpenAsk,
     child::Child,
     fault::{Effect, Fault},
-    ids::Attempt,
+    ids::{Attempt, InstanceId},
     open_reply::{ReplyLog, Signal, StepHolder},
     payload::Payload,
     time::{Span, Timestamp},
@@ -147,6 +147,19 @@ impl Step {
             signal: None,
             ask: None,
             child: None,
+        }
+    }
+
+    /// As its first claim leaves it, and whatever else is said of it by then is that nothing else has happened.
+    pub fn first_claimed(by: InstanceId, at: Timestamp, complete_by: Timestamp) -> Self {
+        Self {
+            state: StepState::Processing {
+                held_by: StepHolder::Instance(by),
+                complete_by,
+            },
+            attempt: Attempt(1),
+            started_at: Some(at),
+            ..Self::new()
         }
     }
 

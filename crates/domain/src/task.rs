@@ -11,7 +11,7 @@ use crate::{
     expansion::{Expansion, ItemGroup},
     fault::Fault,
     history::Actor,
-    ids::{Priority, StepIndex, StepName, TaskId, WorkflowName},
+    ids::{InstanceId, Priority, StepIndex, StepName, TaskId, WorkflowName},
     open_reply::StepHolder,
     payload::Payload,
     reply_to::ReplyTo,
@@ -47,6 +47,9 @@ pub struct Task {
     pub steps: StepList,
     /// Those of the definition that have no rows, in order. They wait: nothing has happened in them since the task was submitted.
     pub untouched: Vec<StepIndex>,
+    /// The step whose claim stands in the task's own record, and that has no row: an instance makes its first attempt, and that
+    /// is all that has happened in it.
+    pub own_claim: Option<StepIndex>,
     /// What undoes the steps, in the order of the definition's, and then of the items. None before the task is to be undone.
     pub undos: StepList,
     /// The items, once the list of a group is known.
@@ -223,6 +226,39 @@ impl Task {
         match self.state {
             TaskState::Error(_) => !self.steps.any_live() && !self.undos.any_live(),
             _ => self.is_ended(),
+        }
+    }
+
+    /// What [`Task::own_claim`] has in the record: the step, who claimed it, when, and until when it is to complete.
+    pub fn own_claim(&self) -> Option<(StepIndex, &InstanceId, Timestamp, Timestamp)> {
+        let index = self.own_claim?;
+        let step = self.step(index);
+        let StepState::Processing {
+            held_by: StepHolder::Instance(by),
+            complete_by,
+        } = &step.state
+        else {
+            return None;
+        };
+        Some((index, by, step.started_at?, *complete_by))
+    }
+
+    /// Whether an instance makes the first attempt of this step of the definition, and nothing else is to be recorded of it.
+    pub fn is_bare_claim(&self, index: StepIndex) -> bool {
+        let is_own = index.at() < self.details.definition.steps.len();
+        if !is_own || self.has_step_limits() {
+            return false;
+        }
+        let step = self.step(index);
+        match (&step.state, step.started_at) {
+            (
+                StepState::Processing {
+                    held_by: StepHolder::Instance(by),
+                    complete_by,
+                },
+                Some(at),
+            ) => *step == Step::first_claimed(by.clone(), at, *complete_by),
+            _ => false,
         }
     }
 

@@ -14,6 +14,7 @@ mod later_replies;
 pub mod leases;
 mod moves;
 mod outbox;
+mod own_claims;
 mod predictions;
 mod reads;
 mod recovery;
@@ -144,6 +145,12 @@ suite!([sqlite postgres] {
     later_replies::a_promised_reply_is_read_back_and_held_by_no_instance,
     later_replies::a_silent_service_is_found_by_the_supervisor,
     later_replies::operations_are_counted_where_they_are_polled,
+    own_claims::of_several_claims_one_stands_in_the_row_of_the_task,
+    own_claims::a_claim_in_the_row_of_its_task_is_found_by_all_who_look_for_running_steps,
+    own_claims::a_claim_in_the_row_of_its_task_expires,
+    own_claims::a_step_gets_its_row_with_the_second_thing_that_happens_in_it,
+    own_claims::a_claim_of_a_divided_queue_has_a_row,
+    own_claims::a_damaged_claim_costs_its_task_alone,
     untouched::a_step_has_a_row_once_something_happens_in_it,
     untouched::a_task_that_has_not_begun_has_no_rows_of_steps,
     untouched::an_undo_and_items_leave_what_is_untouched_in_its_place,

@@ -44,7 +44,7 @@ pub(super) async fn spares_rows(h: &Harness) {
 }
 
 /// The task is read as it was saved, has so many rows, and as many untouched steps as it says.
-async fn expect_rows(h: &Harness, saved: &Task, rows: i64) {
+pub(super) async fn expect_rows(h: &Harness, saved: &Task, rows: i64) {
     assert_eq!(h.read(saved.id()).await, *saved);
     assert_eq!(h.database.count(ROWS).await, rows);
     let untouched = h.database.count("SELECT untouched FROM tasks").await;
@@ -59,15 +59,15 @@ pub async fn a_step_has_a_row_once_something_happens_in_it(h: Harness) {
     let task = h.submit(pipeline()).await;
     let id = task.id();
     assert_eq!(task.untouched, [StepIndex(1), StepIndex(2)]);
-    expect_rows(&h, &task, 1).await;
+    expect_rows(&h, &task, 0).await;
     let mut counts = h.store.reader.counts().await.unwrap();
     assert_eq!((counts.waiting, counts.held), (2, 1));
     let task = h.reply(id, 0, 1, success(json!(1))).await.unwrap();
-    expect_rows(&h, &task, 2).await;
+    expect_rows(&h, &task, 1).await;
     counts = h.store.reader.counts().await.unwrap();
     assert_eq!((counts.waiting, counts.held), (1, 1));
     let task = h.reply(id, 1, 1, success(json!(2))).await.unwrap();
-    expect_rows(&h, &task, 3).await;
+    expect_rows(&h, &task, 2).await;
     let task = h.reply(id, 2, 1, success(json!(3))).await.unwrap();
     assert_eq!(task.status(), TaskStatus::Processed);
     expect_rows(&h, &task, 3).await;
@@ -104,7 +104,7 @@ pub async fn an_undo_and_items_leave_what_is_untouched_in_its_place(h: Harness) 
         })
         .await;
     let id = task.id();
-    expect_rows(&h, &task, 1).await;
+    expect_rows(&h, &task, 0).await;
     let task = h.reply(id, 0, 1, success(json!([1, 2]))).await.unwrap();
     assert_eq!(task.untouched, [StepIndex(2), StepIndex(3)]);
     // The first step, the group and its two items.
@@ -183,6 +183,7 @@ pub async fn a_row_that_is_lost_is_not_taken_for_an_untouched_step(h: Harness) {
     spares_rows(&h).await;
     h.slots("x", 1);
     let id = h.submit(pipeline()).await.id();
+    h.reply(id, 0, 1, success(json!(1))).await.unwrap();
     h.database.execute("DELETE FROM steps").await;
     let read = h.store.reader.task(id).await;
     let Err(StoreError::Task(unreadable)) = read else {
@@ -274,7 +275,7 @@ pub async fn a_damaged_task_with_untouched_steps_can_be_cancelled(h: Harness) {
 }
 
 /// The record of an instance that was there before steps went without rows.
-const OLDER: &str = "INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_untouched)
+const OLDER: &str = "INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_claims)
     VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', NULL)";
 const RENEWED: &str = "UPDATE instances SET incarnation = '00000000-0000-0000-0000-000000000002', term = 2, until = 2,
     started_at = 2, version = '0.0.9', process = 'q' WHERE id = 'older'";
@@ -289,8 +290,11 @@ async fn while_an_older_instance_is_on_record_every_step_has_a_row() {
     spares_rows(&first).await;
     first.database.execute(OLDER).await;
     let h = Harness::new(postgres_at(url(&first)).await).await;
+    h.slots("x", 1);
     let task = h.submit(pipeline()).await;
     assert_eq!(task.untouched, []);
+    assert_eq!(task.own_claim, None);
+    assert_eq!(task.step(StepIndex(0)).status(), StepStatus::Processing);
     expect_rows(&h, &task, 3).await;
     // It goes on.
     h.database.execute(RENEWED).await;

@@ -13,7 +13,7 @@ use crate::{
     domain::TaskId,
     store::{
         Definitions, Loaded, StoreError,
-        record::{DetailsRow, NewTaskRow, StepRow, TaskRow, UNTOUCHED, loaded_names},
+        record::{CLAIMED, DetailsRow, NewTaskRow, StepRow, TaskRow, UNTOUCHED, loaded_names},
         rows::{Columns, Loading, size},
     },
 };
@@ -61,7 +61,7 @@ CROSS JOIN LATERAL (
     SELECT octet_length(input)::bigint AS input, (coalesce(octet_length(steps), 0) + coalesce(octet_length(policies), 0))::bigint AS definition
     FROM task_details WHERE task_id = wanted.id OFFSET 0) AS details
 CROSS JOIN LATERAL (
-    SELECT count(*) + coalesce((SELECT {UNTOUCHED} FROM tasks WHERE tasks.id = wanted.id), 0) AS steps,
+    SELECT count(*) + coalesce((SELECT {UNTOUCHED} + {CLAIMED} FROM tasks WHERE tasks.id = wanted.id), 0) AS steps,
            coalesce(sum(coalesce(octet_length(body), 0)::bigint + coalesce(octet_length(output), 0)
                         + coalesce(octet_length(error), 0) + coalesce(octet_length(last_fault), 0) + coalesce(octet_length(reply), 0)), 0)::bigint
                AS payloads

@@ -278,9 +278,9 @@ impl<'c> ChangedSteps<'c> {
     fn of(changes: &'c [TaskChange], now: Timestamp) -> Self {
         let mut changed = Self::default();
         for change in changes {
-            for index in &change.steps {
-                let row = StepRow::of(&change.task, *index, change.lane(*index), now);
-                if change.has_row(*index) {
+            for index in change.step_rows() {
+                let row = StepRow::of(&change.task, index, change.lane(index), now);
+                if change.has_row(index) {
                     changed.known.push(row);
                     continue;
                 }
@@ -289,7 +289,7 @@ impl<'c> ChangedSteps<'c> {
                     Some(_) => &mut changed.added,
                 };
                 rows.0.push(row);
-                rows.1.push(NewStepRow::of(&change.task, *index));
+                rows.1.push(NewStepRow::of(&change.task, index));
             }
         }
         changed
@@ -326,13 +326,18 @@ mod tests {
 
     static WORD: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from("word"));
 
-    fn task() -> TaskRow {
+    fn task() -> TaskRow<'static> {
         TaskRow {
             id: Uuid::nil(),
             version: 3,
             state: "processed",
             ended_at: Some(1),
             untouched: 2,
+            claim_step: Some(1),
+            claimed_by: Some(&WORD),
+            claimed_at: Some(1),
+            claim_until: Some(1),
+            claim_after: Some(0),
             paused: false,
             waits: false,
             start_at: None,

@@ -16,7 +16,7 @@ use crate::{
     store::{
         Definitions, Health, Loaded, StoreError, UnreadableTask,
         error::corrupt,
-        record::{DetailsRow, NewTaskRow, StepRow, TaskRow, UNTOUCHED, loaded_names},
+        record::{CLAIMED, DetailsRow, NewTaskRow, StepRow, TaskRow, UNTOUCHED, loaded_names},
         rows::{Columns, Loading, size},
         statement::{BindValue, Statement},
     },
@@ -46,7 +46,7 @@ static SIZES: LazyLock<String> = LazyLock::new(|| {
         "
 SELECT id, octet_length(input) AS input, coalesce(octet_length(task_details.steps), 0) + coalesce(octet_length(task_details.policies), 0) AS definition,
        (SELECT count(*) FROM steps WHERE task_id = id)
-       + coalesce((SELECT {UNTOUCHED} FROM tasks WHERE tasks.id = task_details.task_id), 0) AS steps,
+       + coalesce((SELECT {UNTOUCHED} + {CLAIMED} FROM tasks WHERE tasks.id = task_details.task_id), 0) AS steps,
        (SELECT coalesce(sum(coalesce(octet_length(body), 0) + coalesce(octet_length(output), 0)
                             + coalesce(octet_length(error), 0) + coalesce(octet_length(last_fault), 0) + coalesce(octet_length(reply), 0)), 0)
         FROM steps WHERE task_id = id) AS payloads

@@ -25,8 +25,9 @@ static UPDATE_TASK: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// SQLite writes the entries of every index anew that has a column of the list, whether its value changes or not.
-const UPDATE_VERSION: &str =
-    "UPDATE tasks SET version = ?2 + 1, untouched = ?3 WHERE id = ?1 AND version = ?2";
+const UPDATE_VERSION: &str = "
+UPDATE tasks SET version = ?2 + 1, untouched = ?3, claim_step = ?4, claimed_at = ?5, claim_until = ?6
+WHERE id = ?1 AND version = ?2";
 
 static INSERT_DETAILS: LazyLock<String> =
     LazyLock::new(|| insert("task_details", &[DetailsRow::COLUMNS]));
@@ -154,13 +155,17 @@ pub(super) fn save(
     let mut version = RowsStatement::prepare(connection, UPDATE_VERSION)?;
     for change in changes() {
         let Some(base) = change.base else { continue };
+        let row = TaskRow::of(&change.task, base);
         let saved = if change.is_row_kept {
-            version.bind(1, &change.task.id().0.as_bytes()[..])?;
-            version.bind(2, base as i64)?;
-            version.bind(3, change.task.untouched.len() as i64)?;
+            version.bind(1, &row.id.as_bytes()[..])?;
+            version.bind(2, row.version)?;
+            version.bind(3, row.untouched)?;
+            version.bind(4, row.claim_step)?;
+            version.bind(5, row.claimed_at)?;
+            version.bind(6, row.claim_until)?;
             version.run()?
         } else {
-            TaskRow::of(&change.task, base).bind_to(&mut task, 1)?;
+            row.bind_to(&mut task, 1)?;
             task.run()?
         };
         if saved == 0 {
@@ -181,15 +186,15 @@ pub(super) fn save(
     let mut update = RowsStatement::prepare(connection, &UPDATE_STEP)?;
     let mut insert = RowsStatement::prepare(connection, &INSERT_STEP)?;
     for change in changes() {
-        for at in &change.steps {
-            let row = StepRow::of(&change.task, *at, change.lane(*at), now);
-            if change.has_row(*at) {
+        for at in change.step_rows() {
+            let row = StepRow::of(&change.task, at, change.lane(at), now);
+            if change.has_row(at) {
                 row.bind_to(&mut update, 1)?;
                 update.run()?;
                 continue;
             }
             row.bind_to(&mut insert, 1)?;
-            NewStepRow::of(&change.task, *at).bind_to(&mut insert, 1 + StepRow::COLUMNS.len())?;
+            NewStepRow::of(&change.task, at).bind_to(&mut insert, 1 + StepRow::COLUMNS.len())?;
             insert.run()?;
         }
     }

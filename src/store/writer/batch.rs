@@ -68,7 +68,7 @@ pub(super) struct BatchDraft {
     spent: u64,
     /// The claim that is being decided on.
     claiming: Option<StepRef>,
-    /// Whether the untouched steps of a new task go without rows.
+    /// Whether the untouched steps of a new task, and first claims, go without rows.
     pub(super) spares_rows: bool,
     faults: Arc<Faults>,
 }

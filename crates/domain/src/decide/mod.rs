@@ -124,6 +124,7 @@ impl Draft {
                 .map(|span| start_at.unwrap_or(now) + span),
             steps,
             untouched,
+            own_claim: None,
             undos: StepList::default(),
             expansion: None,
             undo: None,
@@ -423,14 +424,28 @@ impl Draft {
         if let Ok(at) = self.task.untouched.binary_search(&index) {
             self.task.untouched.remove(at);
             self.first_touched.push(index);
+        } else if self.task.own_claim == Some(index) {
+            self.task.own_claim = None;
+            self.first_touched.push(index);
         }
     }
 
     /// Has all steps of the definition get their rows.
     pub fn touch_all(&mut self) {
-        for index in std::mem::take(&mut self.task.untouched) {
+        let without_rows = std::mem::take(&mut self.task.untouched);
+        let own_claim = self.task.own_claim.take();
+        for index in without_rows.into_iter().chain(own_claim) {
             self.changed_marks.add(&mut self.changed, index);
             self.first_touched.push(index);
+        }
+    }
+
+    /// Has the first claim of a step without a row stand in the task's own record, if one of them says all that there is to say
+    /// of its step. Of several steps one: each task has room for one claim.
+    pub fn keep_claim(&mut self) {
+        if self.task.own_claim.is_none() && self.had_steps.is_none() {
+            let mut steps = self.first_touched.iter().copied();
+            self.task.own_claim = steps.find(|step| self.task.is_bare_claim(*step));
         }
     }
 

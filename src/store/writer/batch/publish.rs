@@ -69,6 +69,10 @@ impl BatchDraft {
             self.batch.messages.extend(asks);
         }
         self.mark(&draft);
+        let lanes = lanes_of(&draft.task, &draft.changed, local);
+        if self.spares_rows && lanes.is_empty() {
+            draft.keep_claim();
+        }
         let task = draft.task.id();
         let (own, others): (Vec<_>, Vec<_>) = draft
             .dropped
@@ -80,7 +84,6 @@ impl BatchDraft {
         });
         self.dropped.extend(own);
         let alerts = draft.alerts.into_iter();
-        let lanes = lanes_of(&draft.task, &draft.changed, local);
         draft.first_touched.sort_unstable();
         let is_row_kept = row.is_some_and(|row| row.is_kept(&draft.task));
         self.batch.changes.push(TaskChange {

@@ -445,6 +445,7 @@ proptest! {
         let versions = [steps(&shapes), other_version(&shapes, &others, &change)];
         check(&bench.draft.task)?;
         for ask in asks {
+            bench.draft.keep_claim();
             let before = bench.draft.task.clone();
             let told = bench.draft.events.len();
             let command = match &ask {
@@ -498,6 +499,7 @@ proptest! {
 fn without_reply_logs(task: &Task, with: &Task) -> Task {
     let mut task = task.clone();
     task.untouched.clone_from(&with.untouched);
+    task.own_claim = with.own_claim;
     for index in task.indexes() {
         task.step_mut(index).reply_log = with.step(index).reply_log.clone();
     }
@@ -542,6 +544,12 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
         let is_own = index.at() < task.details.definition.steps.len();
         prop_assert!(is_own, "{index:?} is no step of the definition");
         prop_assert_eq!(task.step(*index), &Step::new(), "{:?} was touched", index);
+    }
+    if let Some(index) = task.own_claim {
+        prop_assert!(
+            task.is_bare_claim(index),
+            "more happened in {index:?} than its claim"
+        );
     }
     for index in task.forward() {
         if task.definition(index).item.is_some() {

@@ -25,6 +25,66 @@ fn a_submitted_task_has_all_its_steps_and_those_that_wait_are_untouched() {
     assert_eq!(bench.draft.ready, [StepIndex(0)]);
 }
 
+/// As the steps of a command are saved.
+fn save(bench: &mut Bench) {
+    bench.draft.keep_claim();
+    bench.draft = Draft::on(bench.draft.task.clone());
+}
+
+#[test]
+fn the_first_claim_of_a_step_stands_in_the_record_of_its_task_until_more_happens_in_it() {
+    let mut bench = Bench::new(pipeline());
+    let attempt = bench.claim("reserve").unwrap();
+    save(&mut bench);
+    assert_eq!(bench.draft.task.own_claim, Some(StepIndex(0)));
+    let (step, by, at, until) = bench.draft.task.own_claim().unwrap();
+    let claimed = Step::first_claimed(by.clone(), at, until);
+    assert_eq!(bench.draft.task.step(step), &claimed);
+    bench
+        .reply("reserve", attempt, success(json!({ "id": 1 })))
+        .unwrap();
+    assert_eq!(bench.draft.task.own_claim, None);
+    assert_eq!(bench.draft.first_touched, [StepIndex(0), StepIndex(1)]);
+    bench.claim("charge").unwrap();
+    save(&mut bench);
+    assert_eq!(bench.draft.task.own_claim, Some(StepIndex(1)));
+}
+
+#[test]
+fn a_claim_of_a_step_that_has_a_row_stands_there() {
+    let mut bench = Bench::new(pipeline());
+    save(&mut bench);
+    bench.claim("reserve").unwrap();
+    save(&mut bench);
+    assert_eq!(bench.draft.task.own_claim, None);
+}
+
+#[test]
+fn a_task_has_room_for_one_claim() {
+    let mut bench = Bench::new(json!([
+        { "name": "a", "agent": "inventory" },
+        { "name": "b", "agent": "inventory", "after": [] },
+    ]));
+    bench.claim("b").unwrap();
+    bench.claim("a").unwrap();
+    save(&mut bench);
+    assert_eq!(bench.draft.task.own_claim, Some(StepIndex(0)));
+    let attempt = bench.record("a").attempt;
+    bench.reply("a", attempt, success(json!(1))).unwrap();
+    save(&mut bench);
+    assert_eq!(bench.draft.task.own_claim, None);
+}
+
+#[test]
+fn a_claim_of_a_second_attempt_does_not_stand_in_the_record_of_the_task() {
+    let mut bench = Bench::new(pipeline());
+    bench.defer("reserve", 503, Duration::from_secs(1));
+    bench.later(Span::from_secs(60));
+    bench.claim("reserve").unwrap();
+    save(&mut bench);
+    assert_eq!(bench.draft.task.own_claim, None);
+}
+
 #[test]
 fn a_pipeline_runs_in_order_and_ends_processed() {
     let mut bench = Bench::new(pipeline());
