@@ -21,7 +21,7 @@ WHERE due_at IS NOT NULL AND queued = 1 GROUP BY agent"#;
 const COUNT_OTHERS: &str = r#"
 SELECT (SELECT count(*) FROM steps WHERE due_at IS NOT NULL AND queued = 0) AS delayed,
        (SELECT count(*) FROM steps WHERE state = 'processing' AND locked_by IS NOT NULL)
-       + (SELECT count(*) FROM tasks WHERE claimed_by IS NOT NULL) AS held,
+       + (SELECT count(*) FROM {claimed} WHERE claimed_by IS NOT NULL) AS held,
        (SELECT count(*) FROM steps WHERE state = 'processing' AND locked_by IS NULL AND agent <> '') AS awaited,
        (SELECT count(*) FROM steps WHERE state = 'processing' AND agent = '') AS waits,
        (SELECT count(*) FROM tasks_at_risk) AS at_risk"#;
@@ -85,7 +85,9 @@ impl Reader {
                 .await?,
             ..StoreCounts::default()
         };
-        if let Some(row) = self.fetch(Statement::new(COUNT_OTHERS)).await?.first() {
+        let claimed = self.source.by_index("tasks", "tasks_claimed");
+        let others = Statement::new(COUNT_OTHERS.replace("{claimed}", &claimed));
+        if let Some(row) = self.fetch(others).await?.first() {
             counts.delayed = row.get("delayed")?;
             counts.held = row.get("held")?;
             counts.awaited = row.get("awaited")?;

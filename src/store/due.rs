@@ -3,7 +3,7 @@
 
 use super::{
     Reader, StoreError,
-    queries::QUEUED_AGENTS,
+    queries::{IS_STEP, QUEUED_AGENTS},
     rows::{Columns, Row},
     statement::Statement,
 };
@@ -33,12 +33,13 @@ SELECT 'recovery', NULL, (SELECT CAST(0 AS bigint) FROM {steps}
                             AND locked_by NOT IN (SELECT id FROM instances WHERE until > $1)
                           ORDER BY complete_by LIMIT 1)
 UNION ALL
-SELECT 'recovery', NULL, (SELECT claim_until FROM {claimed} WHERE claimed_by IS NOT NULL AND claim_after <= $1
-                          ORDER BY claim_until LIMIT 1)
+SELECT 'recovery', NULL, (SELECT claim_until FROM {claimed}
+                          WHERE claimed_by IS NOT NULL AND claim_after <= $1 AND claim_until <= $1 AND {is_step}
+                          ORDER BY claim_after LIMIT 1)
 UNION ALL
 SELECT 'recovery', NULL, (SELECT CAST(0 AS bigint) FROM {claimed}
                           WHERE claimed_by IS NOT NULL AND claimed_by <> $2
-                            AND claimed_by NOT IN (SELECT id FROM instances WHERE until > $1)
+                            AND claimed_by NOT IN (SELECT id FROM instances WHERE until > $1) AND {is_step}
                           ORDER BY claim_after LIMIT 1)
 UNION ALL
 SELECT 'recovery', NULL, (SELECT overdue_at FROM tasks WHERE overdue_at IS NOT NULL ORDER BY overdue_at LIMIT 1)
@@ -81,6 +82,7 @@ impl Reader {
         let sql = format!("{QUEUED_AGENTS}{DUE_SUMMARY}")
             .replace("{steps}", &steps)
             .replace("{claimed}", &self.source.by_index("tasks", "tasks_claimed"))
+            .replace("{is_step}", IS_STEP)
             .replace("{awaited}", &awaited)
             .replace("{waits}", &self.source.by_index("steps", "steps_waits"));
         let statement = Statement::new(sql).bind(now).bind(asker);

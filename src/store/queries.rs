@@ -86,7 +86,7 @@ pub struct TasksInDanger {
 }
 
 /// Of a claim in the row of its task: a damaged one is to cost nothing but its task.
-const IS_STEP: &str = "claim_step BETWEEN 0 AND 32767";
+pub const IS_STEP: &str = "claim_step BETWEEN 0 AND 32767";
 
 /// Relies on steps_processing and tasks_claimed, which cover the search for lost instances: that reads all of them, and
 /// what runs is little beside what there is. The parts that ask for lost ones are only gone through if one is. The last parts rely
