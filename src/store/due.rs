@@ -39,7 +39,7 @@ SELECT 'recovery', NULL, (SELECT claim_until FROM {claimed}
 UNION ALL
 SELECT 'recovery', NULL, (SELECT CAST(0 AS bigint) FROM {claimed}
                           WHERE claimed_by IS NOT NULL AND claimed_by <> $2
-                            AND claimed_by NOT IN (SELECT id FROM instances WHERE until > $1) AND {is_step}
+                            AND claimed_by NOT IN (SELECT id FROM instances WHERE until > $1)
                           ORDER BY claim_after LIMIT 1)
 UNION ALL
 SELECT 'recovery', NULL, (SELECT overdue_at FROM tasks WHERE overdue_at IS NOT NULL ORDER BY overdue_at LIMIT 1)

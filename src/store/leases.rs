@@ -99,7 +99,7 @@ pub fn live(now: Timestamp) -> Statement {
     Statement::new(LIVE).bind(now)
 }
 
-/// Of those on record that cannot read a task with steps that have no rows, one.
+/// Of those on record that cannot read a task of which steps have no rows, or whose own row has the claim of one, one.
 pub fn older() -> Statement {
     Statement::new(OLDER)
 }

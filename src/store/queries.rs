@@ -93,11 +93,9 @@ pub const IS_STEP: &str = "claim_step BETWEEN 0 AND 32767";
 /// on steps_awaited and steps_waits: no instance holds those, however many there are.
 const EXPIRED: &str = r#"
 WITH holders AS MATERIALIZED (
-    SELECT locked_by AS id FROM {steps} WHERE state = 'processing' AND locked_by IS NOT NULL
-    UNION
-    SELECT claimed_by FROM {claimed} WHERE claimed_by IS NOT NULL),
+    SELECT locked_by AS id FROM {steps} WHERE state = 'processing' AND locked_by IS NOT NULL{holders_of_claims}),
 lost AS MATERIALIZED (
-    SELECT id FROM holders WHERE id <> $3 AND id NOT IN (SELECT id FROM instances WHERE until > $1))
+    SELECT DISTINCT id FROM holders WHERE id <> $3 AND id NOT IN (SELECT id FROM instances WHERE until > $1))
 SELECT task_id, idx, attempt, complete_by, locked_by IN (SELECT id FROM lost) AS lost
 FROM {steps}
 WHERE state = 'processing' AND locked_by IS NOT NULL AND complete_by <= $1
@@ -106,16 +104,7 @@ SELECT task_id, idx, attempt, complete_by, true
 FROM {steps}
 WHERE state = 'processing' AND locked_by IS NOT NULL AND complete_by > $1
   AND EXISTS (SELECT 1 FROM lost) AND locked_by IN (SELECT id FROM lost)
-UNION ALL
-SELECT id, claim_step, 1, claim_until, claimed_by IN (SELECT id FROM lost)
-FROM {claimed}
-WHERE claimed_by IS NOT NULL AND claim_after <= $1 AND claim_until <= $1 AND {is_step}
-UNION ALL
-SELECT id, claim_step, 1, claim_until, true
-FROM {claimed}
-WHERE claimed_by IS NOT NULL AND claim_until > $1 AND {is_step}
-  AND EXISTS (SELECT 1 FROM lost) AND claimed_by IN (SELECT id FROM lost)
-UNION ALL
+UNION ALL{expired_claims}
 SELECT * FROM (
     SELECT task_id, idx, attempt, complete_by, false FROM {awaited}
     WHERE state = 'processing' AND locked_by IS NULL AND agent <> '' AND complete_by <= $1
@@ -126,6 +115,21 @@ SELECT * FROM (
     WHERE state = 'processing' AND agent = '' AND complete_by <= $1
     ORDER BY complete_by LIMIT $2) AS waits
 ORDER BY complete_by LIMIT $2"#;
+
+/// Those of claims in the rows of tasks.
+const HOLDERS_OF_CLAIMS: &str = r#"
+    UNION
+    SELECT claimed_by FROM {claimed} WHERE claimed_by IS NOT NULL"#;
+const EXPIRED_CLAIMS: &str = r#"
+SELECT id, claim_step, 1, claim_until, claimed_by IN (SELECT id FROM lost)
+FROM {claimed}
+WHERE claimed_by IS NOT NULL AND claim_after <= $1 AND claim_until <= $1 AND {is_step}
+UNION ALL
+SELECT id, claim_step, 1, claim_until, true
+FROM {claimed}
+WHERE claimed_by IS NOT NULL AND claim_until > $1 AND {is_step}
+  AND EXISTS (SELECT 1 FROM lost) AND claimed_by IN (SELECT id FROM lost)
+UNION ALL"#;
 
 /// Reads tasks_ended alone, where nothing of the task is asked for.
 const ENDED: &str = r#"
@@ -415,17 +419,24 @@ impl Reader {
         let steps = self.source.by_index("steps", "steps_processing");
         let awaited = self.source.by_index("steps", "steps_awaited");
         let claimed = self.source.by_index("tasks", "tasks_claimed");
-        let expired = EXPIRED
-            .replace("{steps}", &steps)
-            .replace("{claimed}", &claimed)
-            .replace("{is_step}", IS_STEP)
-            .replace("{awaited}", &awaited)
-            .replace("{waits}", &self.source.by_index("steps", "steps_waits"));
-        let statement = Statement::new(expired)
-            .bind(self.now().await?.as_millis())
-            .bind(limit)
-            .bind(asker);
-        self.all(statement, rows::expired_step).await
+        let now = self.now().await?.as_millis();
+        let asked = |holders_of_claims: &str, expired_claims: &str| {
+            let expired = EXPIRED
+                .replace("{holders_of_claims}", holders_of_claims)
+                .replace("{expired_claims}", expired_claims)
+                .replace("{steps}", &steps)
+                .replace("{claimed}", &claimed)
+                .replace("{is_step}", IS_STEP)
+                .replace("{awaited}", &awaited)
+                .replace("{waits}", &self.source.by_index("steps", "steps_waits"));
+            Statement::new(expired).bind(now).bind(limit).bind(asker)
+        };
+        let all = asked(HOLDERS_OF_CLAIMS, EXPIRED_CLAIMS);
+        match self.all(all, rows::expired_step).await {
+            // The rest is found where the row of a task that is claimed cannot be read.
+            Err(error) if error.is_damage() => self.all(asked("", ""), rows::expired_step).await,
+            found => found,
+        }
     }
 
     /// Up to `limit` tasks that ended before `before`, longest ended first, beginning after `after`. Their workflow and state

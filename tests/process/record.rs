@@ -68,8 +68,8 @@ impl Records {
         const OPEN: &str = "
             SELECT concat_ws(' ', tasks.id, tasks.state, steps.name, steps.state, steps.attempt,
                              steps.failure_count, steps.locked_by, to_timestamp(steps.due_at / 1000)) AS said
-            FROM tasks JOIN steps ON steps.task_id = tasks.id
-            WHERE tasks.ended_at IS NULL AND steps.state NOT IN ('processed', 'waiting') LIMIT 10";
+            FROM tasks LEFT JOIN steps ON steps.task_id = tasks.id AND steps.state NOT IN ('processed', 'waiting')
+            WHERE tasks.ended_at IS NULL LIMIT 10";
         let rows = sqlx::query(OPEN).fetch_all(&mut self.connection).await;
         let said: Vec<String> = rows.unwrap().iter().map(|row| row.get("said")).collect();
         (!said.is_empty()).then(|| said.join("\n"))

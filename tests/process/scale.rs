@@ -35,6 +35,15 @@ const HOLDERS: &str = "EXPLAIN QUERY PLAN
 SELECT DISTINCT locked_by FROM steps INDEXED BY steps_processing
 WHERE state = 'processing' AND locked_by IS NOT NULL";
 
+/// Those looks at the claims in the rows of tasks.
+const EXPIRED_CLAIMS: &str = "EXPLAIN QUERY PLAN
+SELECT id, claim_step, claim_until FROM tasks INDEXED BY tasks_claimed
+WHERE claimed_by IS NOT NULL AND claim_after <= 1 AND claim_until <= 1 LIMIT 500";
+const HOLDERS_OF_CLAIMS: &str = "EXPLAIN QUERY PLAN
+SELECT CAST(0 AS bigint) FROM tasks INDEXED BY tasks_claimed
+WHERE claimed_by IS NOT NULL AND claimed_by <> 'a' AND claimed_by NOT IN (SELECT id FROM instances WHERE until > 1)
+ORDER BY claim_after LIMIT 1";
+
 /// The time from submission to the answer that it is processed.
 async fn processed(api: &Api, submission: &Value) -> Duration {
     let submitted = Instant::now();
@@ -86,6 +95,7 @@ async fn ten_thousand_ended_tasks_do_not_slow_claims() {
         (CLAIM, "steps_line"),
         (EXPIRED, "steps_processing"),
         (AWAITED, "steps_awaited"),
+        (EXPIRED_CLAIMS, "tasks_claimed (claim_after<?)"),
     ] {
         let plan = database.plan(look);
         assert!(plan.contains(index), "{plan}");
@@ -97,6 +107,11 @@ async fn ten_thousand_ended_tasks_do_not_slow_claims() {
     assert!(
         plan.contains("COVERING INDEX steps_processing"),
         "no step itself is read: {plan}"
+    );
+    let plan = database.plan(HOLDERS_OF_CLAIMS);
+    assert!(
+        plan.contains("COVERING INDEX tasks_claimed"),
+        "no task itself is read: {plan}"
     );
 }
 

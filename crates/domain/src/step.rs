@@ -150,7 +150,7 @@ impl Step {
         }
     }
 
-    /// As its first claim leaves it, and whatever else is said of it by then is that nothing else has happened.
+    /// As its first claim leaves it, if nothing else has happened in it.
     pub fn first_claimed(by: InstanceId, at: Timestamp, complete_by: Timestamp) -> Self {
         Self {
             state: StepState::Processing {

@@ -243,7 +243,8 @@ impl Task {
         Some((index, by, step.started_at?, *complete_by))
     }
 
-    /// Whether an instance makes the first attempt of this step of the definition, and nothing else is to be recorded of it.
+    /// Whether an instance makes the first attempt of this step of the definition, and nothing else is to be recorded of it. Steps
+    /// that their workflow limits are counted by their rows.
     pub fn is_bare_claim(&self, index: StepIndex) -> bool {
         let is_own = index.at() < self.details.definition.steps.len();
         if !is_own || self.has_step_limits() {

@@ -150,6 +150,7 @@ suite!([sqlite postgres] {
     own_claims::a_claim_in_the_row_of_its_task_expires,
     own_claims::a_step_gets_its_row_with_the_second_thing_that_happens_in_it,
     own_claims::a_claim_of_a_divided_queue_has_a_row,
+    own_claims::a_damaged_task_that_is_undone_while_a_step_runs_can_be_cancelled,
     own_claims::a_damaged_claim_costs_its_task_alone,
     untouched::a_step_has_a_row_once_something_happens_in_it,
     untouched::a_task_that_has_not_begun_has_no_rows_of_steps,

@@ -224,6 +224,36 @@ pub async fn a_damaged_claim_costs_its_task_alone(h: Harness) {
     }
 }
 
+/// Its undo has a row, and so the step must have one by which both are put together.
+pub async fn a_damaged_task_that_is_undone_while_a_step_runs_can_be_cancelled(h: Harness) {
+    spares_rows(&h).await;
+    h.slots("x", 1);
+    let steps = json!([
+        { "name": "a", "agent": "x", "undo": { "request": { "path": "/undo" } } },
+        { "name": "b", "agent": "y" },
+    ]);
+    let task = h
+        .submit(New {
+            steps,
+            ..New::default()
+        })
+        .await;
+    let id = task.id();
+    assert_eq!(task.own_claim, Some(StepIndex(0)));
+    let task = h.apply(id, Command::Undo { reason: None }).await.unwrap();
+    assert_eq!(task.status(), TaskStatus::Undoing);
+    expect_rows(&h, &task, 3).await;
+    h.database
+        .execute("UPDATE task_details SET steps = '['")
+        .await;
+    // Until it is in the memory of this process no more.
+    for _ in 0..100 {
+        h.submit(New::default()).await;
+    }
+    let cancelled = h.apply(id, Command::Cancel { reason: None }).await.unwrap();
+    assert_eq!(cancelled.status(), TaskStatus::Cancelled);
+}
+
 /// An instance with an older cache, in which the step is not claimed yet, or is claimed still.
 #[tokio::test]
 async fn claims_in_the_rows_of_tasks_are_fenced() {

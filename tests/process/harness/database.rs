@@ -75,6 +75,14 @@ impl Database {
         })
     }
 
+    /// The ids of all tasks.
+    pub fn tasks(&self) -> Vec<String> {
+        self.rows("SELECT lower(hex(id)) AS id FROM tasks", |row| {
+            let id: String = row.get("id")?;
+            Ok(uuid::Uuid::try_parse(&id).unwrap().to_string())
+        })
+    }
+
     /// Until when instances and the supervisor have their leases, in milliseconds since 1970.
     pub fn lease_ends(&self) -> Vec<i64> {
         let ends = "SELECT until FROM instances UNION ALL SELECT until FROM supervisor";

@@ -443,7 +443,8 @@ impl Draft {
     /// Has the first claim of a step without a row stand in the task's own record, if one of them says all that there is to say
     /// of its step. Of several steps one: each task has room for one claim.
     pub fn keep_claim(&mut self) {
-        if self.task.own_claim.is_none() && self.had_steps.is_none() {
+        let may_be = self.had_steps.is_none() && self.task.undo.is_none();
+        if may_be && self.task.own_claim.is_none() {
             let mut steps = self.first_touched.iter().copied();
             self.task.own_claim = steps.find(|step| self.task.is_bare_claim(*step));
         }

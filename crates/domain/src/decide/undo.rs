@@ -58,6 +58,8 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) {
+        // Each step that is undone has a row beside that of its undo, which a damaged task is put together by.
+        self.touch_all();
         let before = self.task.status().as_str();
         self.ready.clear();
         self.task.undo = Some(Undo {

@@ -76,6 +76,23 @@ fn a_task_has_room_for_one_claim() {
 }
 
 #[test]
+fn a_task_that_is_undone_has_rows_of_all_steps() {
+    let mut bench = Bench::new(json!([
+        { "name": "a", "agent": "inventory", "undo": { "request": {} } },
+        { "name": "b", "agent": "inventory" },
+    ]));
+    bench.claim("a").unwrap();
+    save(&mut bench);
+    assert_eq!(bench.draft.task.own_claim, Some(StepIndex(0)));
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    assert_eq!(bench.status("a"), StepStatus::Processing);
+    assert_eq!(bench.draft.first_touched, [StepIndex(1), StepIndex(0)]);
+    save(&mut bench);
+    assert_eq!(bench.draft.task.own_claim, None);
+    assert_eq!(bench.draft.task.untouched, []);
+}
+
+#[test]
 fn a_claim_of_a_second_attempt_does_not_stand_in_the_record_of_the_task() {
     let mut bench = Bench::new(pipeline());
     bench.defer("reserve", 503, Duration::from_secs(1));
