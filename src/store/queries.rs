@@ -131,6 +131,16 @@ WHERE claimed_by IS NOT NULL AND claim_until > $1 AND {is_step}
   AND EXISTS (SELECT 1 FROM lost) AND claimed_by IN (SELECT id FROM lost)
 UNION ALL"#;
 
+/// Relies on tasks_claimed, which covers it.
+const CLAIMED_TASKS: &str = "SELECT id FROM {claimed} WHERE claimed_by IS NOT NULL";
+/// As [`EXPIRED_CLAIMS`], of one task by its key.
+const EXPIRED_CLAIM: &str = r#"
+SELECT id AS task_id, claim_step AS idx, 1 AS attempt, is_lost AS lost FROM (
+    SELECT id, claim_step, claim_until,
+           claimed_by <> $3 AND claimed_by NOT IN (SELECT id FROM instances WHERE until > $2) AS is_lost
+    FROM tasks WHERE id = $1 AND claimed_by IS NOT NULL AND {is_step}) AS claimed
+WHERE is_lost OR claim_until <= $2"#;
+
 /// Reads tasks_ended alone, where nothing of the task is asked for.
 const ENDED: &str = r#"
 SELECT id, ended_at{kind} FROM tasks
@@ -433,10 +443,35 @@ impl Reader {
         };
         let all = asked(HOLDERS_OF_CLAIMS, EXPIRED_CLAIMS);
         match self.all(all, rows::expired_step).await {
-            // The rest is found where the row of a task that is claimed cannot be read.
-            Err(error) if error.is_damage() => self.all(asked("", ""), rows::expired_step).await,
+            // The row of a task that is claimed may be what cannot be read. All others are found all the same.
+            Err(error) if error.is_damage() => {
+                let mut expired = self.all(asked("", ""), rows::expired_step).await?;
+                expired.extend(self.readable_claims(asker, now).await?);
+                expired.truncate(limit);
+                Ok(expired)
+            }
             found => found,
         }
+    }
+
+    /// The claims in the rows of tasks that are to be recovered, each read by itself, but for those that cannot be read.
+    async fn readable_claims(
+        &self,
+        asker: &InstanceId,
+        now: i64,
+    ) -> Result<Vec<ExpiredStep>, StoreError> {
+        let claimed = self.source.by_index("tasks", "tasks_claimed");
+        let tasks = Statement::new(CLAIMED_TASKS.replace("{claimed}", &claimed));
+        let mut expired = Vec::new();
+        for task in self.all(tasks, |row| row.get::<TaskId>("id")).await? {
+            let claim = Statement::new(EXPIRED_CLAIM.replace("{is_step}", IS_STEP));
+            let claim = claim.bind(task.0).bind(now).bind(asker);
+            match self.all(claim, rows::expired_step).await {
+                Err(error) if error.is_damage() => {}
+                found => expired.extend(found?),
+            }
+        }
+        Ok(expired)
     }
 
     /// Up to `limit` tasks that ended before `before`, longest ended first, beginning after `after`. Their workflow and state

@@ -341,3 +341,40 @@ async fn a_lost_page_of_inputs_costs_the_tasks_that_are_on_it_alone() {
     until(0, alerts).await;
     let _ = PATIENCE;
 }
+
+/// Killed while each of the tasks is called for the first time: their rows have the claims.
+#[tokio::test]
+async fn a_lost_page_of_tasks_costs_the_tasks_that_are_on_it_alone() {
+    const TASKS: usize = 60;
+    let remote = Remote::with(|_| Act::Hang).await;
+    let mut provost = Provost::setup().start().await;
+    let mut ids = Vec::new();
+    for number in 0..TASKS {
+        let mut submission = one_step(&remote.url(), "/held");
+        submission["key"] = json!(format!("mark-{number}-"));
+        submission["labels"] = json!({ "more": "x".repeat(250) });
+        ids.push(provost.submit(&submission).await);
+    }
+    remote.requests(TASKS).await;
+    provost.kill().await;
+    let database = Database::open(&provost.database());
+    let claimed = "SELECT count(*) FROM tasks WHERE claimed_by IS NOT NULL";
+    assert_eq!(database.number(claimed), TASKS as i64);
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)");
+    drop(database);
+    let holds = |page: &[u8], mark: &str| page.windows(mark.len()).any(|w| w == mark.as_bytes());
+    zero_page(&provost.database(), |page| {
+        page[0] == LEAF && holds(page, "mark-5-") && holds(page, "{\"more\"")
+    });
+    provost.restart().await;
+    let mut lost = 0;
+    for id in &ids {
+        let read = provost.get(&format!("/v1/tasks/{id}")).await;
+        if read.status == 500 {
+            read.expect_problem(500, "unreadable-record");
+            lost += 1;
+        }
+    }
+    assert!((1..TASKS / 2).contains(&lost), "{lost} are lost");
+    remote.requests(TASKS + TASKS - lost).await;
+}
