@@ -79,6 +79,7 @@ fn every_column_of_a_task_that_is_loaded_is_read() {
     let asked = asked(TaskStatus::ALL.iter().map(|s| s.as_str()), |row| {
         let loading = Loading::<AskedRow>::new(Vec::new(), &definitions);
         task(row, loading.definition(row).unwrap()).unwrap();
+        own_claim(row).unwrap();
     });
     let columns = [TaskRow::COLUMNS, NewTaskRow::COLUMNS, DetailsRow::COLUMNS];
     assert_eq!(asked, loaded(&columns, &["task_id"]));
