@@ -22,7 +22,7 @@ impl Columns for AskedRow {
             "steps" => r#"[{"name": "charge", "agent": "payments"}]"#,
             "labels" => "{}",
             "trace_id" => "1",
-            "workflow" | "locked_by" => "shop",
+            "workflow" | "locked_by" | "claimed_by" => "shop",
             "input" | "body" | "output" => "null",
             _ => return Ok(None),
         };
