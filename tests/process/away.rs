@@ -9,6 +9,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
 
 use crate::{
     harness::{
@@ -164,4 +165,25 @@ async fn after_an_outage_of_the_database_the_loops_go_on() {
     assert_eq!(scene.limited.count(), 1);
     database.start_again().await;
     scene.afterwards().await;
+}
+
+/// As when the network forgets a connection in the middle of the start.
+#[tokio::test]
+async fn a_start_that_gets_no_answer_from_postgresql_begins_again() {
+    let server = Postgres::start().await;
+    let setup = Provost::setup().database_url(&server.url());
+    let mut provost = setup.start().await;
+    provost.terminate();
+    assert!(provost.ended().await.success());
+    let mut silent = PgConnection::connect(&server.url()).await.unwrap();
+    for sql in [
+        "BEGIN",
+        "LOCK TABLE _sqlx_migrations IN ACCESS EXCLUSIVE MODE",
+    ] {
+        sqlx::query(sql).execute(&mut silent).await.unwrap();
+    }
+    provost.launch();
+    provost.says("did not respond within 10s").await;
+    silent.close().await.unwrap();
+    provost.ready().await;
 }

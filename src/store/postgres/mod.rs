@@ -95,11 +95,14 @@ pub async fn open(
     let servers = Arc::new(servers(url, prepared)?);
     let name = servers.describe();
     let mut writer = connect(&servers).await?;
-    schema::check_server(&mut writer, &name).await?;
+    in_time(&name, schema::check_server(&mut writer, &name)).await?;
     let mut beside = connect(&servers).await?;
     if prepared == Prepared::Named {
-        let pooled = prepared::are_pooled(&mut writer, &mut beside).await;
-        if pooled.map_err(|error| fault(&name, error))? {
+        let pooled = async {
+            let pooled = prepared::are_pooled(&mut writer, &mut beside).await;
+            pooled.map_err(|error| fault(&name, error))
+        };
+        if in_time(&name, pooled).await? {
             return Err(OpenError::Unusable {
                 database: name,
                 reason: BEHIND_A_POOLER.to_owned(),
@@ -107,7 +110,7 @@ pub async fn open(
         }
     }
     // Who may not change the schema need not be able to where there is nothing to change.
-    match schema::check(&mut writer, &name).await {
+    match in_time(&name, schema::check(&mut writer, &name)).await {
         Err(OpenError::OlderSchema { .. }) if settings.migrate => {
             schema::run(&mut writer, &name).await?;
         }
@@ -118,8 +121,11 @@ pub async fn open(
         prepared,
     };
     let with_settings = async |connection| {
-        let session = connector.with_settings(connection).await;
-        session.map_err(|none| unopened(&servers, &none))
+        let session = async {
+            let session = connector.with_settings(connection).await;
+            session.map_err(|none| unopened(&servers, &none))
+        };
+        in_time(&name, session).await
     };
     let (writer, beside) = (with_settings(writer).await?, with_settings(beside).await?);
     let leases = with_settings(connect(&servers).await?).await?;
@@ -300,6 +306,21 @@ where
     StoreError: From<E>,
 {
     answered_within(ANSWER_WITHIN, work).await
+}
+
+/// A server that does not answer at the start any more, as after a network cut that nobody reports, is as good as away: the
+/// start tries again by other connections.
+async fn in_time<T>(
+    database: &str,
+    asked: impl Future<Output = Result<T, OpenError>>,
+) -> Result<T, OpenError> {
+    let answer = tokio::time::timeout(ANSWER_WITHIN, asked).await;
+    answer.unwrap_or_else(|_| {
+        Err(OpenError::Unreachable {
+            database: database.to_owned(),
+            reason: format!("it did not respond within {ANSWER_WITHIN:?}"),
+        })
+    })
 }
 
 async fn answered_within<T, E>(
