@@ -59,8 +59,9 @@ impl TaskChange {
 
     /// The steps whose rows are written. Of a claim in the task's own record there is none.
     pub fn step_rows(&self) -> impl Iterator<Item = StepIndex> {
+        let claimed = self.task.own_claim().map(|(step, ..)| step);
         let steps = self.steps.iter().copied();
-        steps.filter(|step| self.task.own_claim != Some(*step))
+        steps.filter(move |step| claimed != Some(*step))
     }
 
     /// Empty where the agent's queue is not divided.

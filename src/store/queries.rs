@@ -446,24 +446,28 @@ impl Reader {
             // The row of a task that is claimed may be what cannot be read. All others are found all the same.
             Err(error) if error.is_damage() => {
                 let mut expired = self.all(asked("", ""), rows::expired_step).await?;
-                expired.extend(self.readable_claims(asker, now).await?);
-                expired.truncate(limit);
+                let room = limit.saturating_sub(expired.len());
+                expired.extend(self.readable_claims(asker, now, room).await?);
                 Ok(expired)
             }
             found => found,
         }
     }
 
-    /// The claims in the rows of tasks that are to be recovered, each read by itself, but for those that cannot be read.
+    /// Up to `limit` claims in the rows of tasks that are to be recovered, each read by itself, but for those that cannot be read.
     async fn readable_claims(
         &self,
         asker: &InstanceId,
         now: i64,
+        limit: usize,
     ) -> Result<Vec<ExpiredStep>, StoreError> {
         let claimed = self.source.by_index("tasks", "tasks_claimed");
         let tasks = Statement::new(CLAIMED_TASKS.replace("{claimed}", &claimed));
         let mut expired = Vec::new();
         for task in self.all(tasks, |row| row.get::<TaskId>("id")).await? {
+            if expired.len() >= limit {
+                break;
+            }
             let claim = Statement::new(EXPIRED_CLAIM.replace("{is_step}", IS_STEP));
             let claim = claim.bind(task.0).bind(now).bind(asker);
             match self.all(claim, rows::expired_step).await {

@@ -85,7 +85,7 @@ const ONLY_FOUND_BY: [&str; 7] = [
 
 /// An index has the end of a claim rounded down to a multiple of so many milliseconds: so the entry of a task stays where it is
 /// while one short step of it follows the other.
-pub const CLAIM_AFTER: i64 = 10_000;
+const CLAIM_AFTER: i64 = 10_000;
 
 /// How many steps of a task have no rows, if it can have so many: a damaged number is to cost nothing but its task.
 pub const UNTOUCHED: &str = "CASE WHEN untouched BETWEEN 0 AND 32767 THEN untouched ELSE 0 END";

@@ -1,4 +1,5 @@
-//! The first claim of a step stands in the row of its task, where that can say all of it. Whoever looks for running steps finds it.
+//! The first claim of a step stands in the row of its task if nothing else is to be said of the step. Every look for running steps
+//! finds it.
 
 use serde_json::json;
 
