@@ -41,7 +41,7 @@ pub struct Watchers {
 struct WatchedTask {
     /// The latest that this process knows of.
     version: u64,
-    /// When this process changed it last.
+    /// When this process changed it last, or began to create it.
     changed_here: Option<Instant>,
     watchers: Vec<Watcher>,
 }
@@ -64,6 +64,20 @@ pub struct Watch {
 
 impl Watchers {
     pub fn watch(self: &Arc<Self>, task: TaskId, interest: Interest) -> Watch {
+        self.begin(task, interest, None)
+    }
+
+    /// A watch on a task that this process is about to create: nobody else knows of it yet.
+    pub fn watch_new(self: &Arc<Self>, task: TaskId, interest: Interest) -> Watch {
+        self.begin(task, interest, Some(Instant::now()))
+    }
+
+    fn begin(
+        self: &Arc<Self>,
+        task: TaskId,
+        interest: Interest,
+        changed_here: Option<Instant>,
+    ) -> Watch {
         let (sender, receiver) = watch::channel(None);
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let watcher = Watcher {
@@ -71,12 +85,11 @@ impl Watchers {
             interest,
             sender,
         };
-        self.tasks
-            .lock()
-            .entry(task)
-            .or_default()
-            .watchers
-            .push(watcher);
+        let mut tasks = self.tasks.lock();
+        let watched = tasks.entry(task).or_default();
+        watched.changed_here = changed_here.or(watched.changed_here);
+        watched.watchers.push(watcher);
+        drop(tasks);
         if self.count.fetch_add(1, Ordering::AcqRel) == 0 {
             self.began.notify_one();
         }
@@ -124,20 +137,24 @@ impl Watchers {
         self.began.notified().await;
     }
 
+    /// The tasks that another process may have changed, and the versions that this one knows of.
+    fn left_to_others(&self, now: Instant) -> Vec<(TaskId, u64)> {
+        let is_own = |watched: &WatchedTask| {
+            let changed = watched.changed_here;
+            changed.is_some_and(|at| now.saturating_duration_since(at) < OWN)
+        };
+        let tasks = self.tasks.lock();
+        let left = tasks.iter().filter(|(_, watched)| !is_own(watched));
+        left.map(|(task, watched)| (*task, watched.version))
+            .collect()
+    }
+
     /// Publishes the changes of other instances, which never pass through this process's writer.
     pub async fn look(&self, reader: &Reader) -> Result<(), StoreError> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
-        let is_own =
-            |watched: &WatchedTask| watched.changed_here.is_some_and(|at| at.elapsed() < OWN);
-        let known: Vec<_> = self
-            .tasks
-            .lock()
-            .iter()
-            .filter(|(_, watched)| !is_own(watched))
-            .map(|(task, watched)| (*task, watched.version))
-            .collect();
+        let known = self.left_to_others(Instant::now());
         if known.is_empty() {
             return Ok(());
         }
@@ -184,5 +201,31 @@ impl Drop for Watch {
             }
         }
         self.watchers.count.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_task_that_this_process_creates_is_looked_for_no_sooner_than_another_may_have_changed_it() {
+        let watchers = Arc::new(Watchers::default());
+        let [new, old] = [1, 2].map(|id| TaskId(Uuid::from_u128(id)));
+        let now = Instant::now();
+        let _old = watchers.watch(old, Interest::Settled);
+        let created = watchers.watch_new(new, Interest::Settled);
+        assert_eq!(watchers.left_to_others(now), [(old, 0)]);
+        let mut later = watchers.left_to_others(Instant::now() + OWN);
+        later.sort_unstable();
+        assert_eq!(later, [(new, 0), (old, 0)]);
+        drop(created);
+        assert_eq!(
+            watchers.left_to_others(Instant::now() + OWN),
+            [(old, 0)],
+            "nobody waits for it any more"
+        );
     }
 }

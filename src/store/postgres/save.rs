@@ -94,7 +94,8 @@ pub(super) async fn save(
         known: !known.is_empty(),
         wait,
         new: !new.is_empty(),
-        added: !steps.added.0.is_empty(),
+        changed: !steps.changed.is_empty(),
+        added: !steps.added.is_empty(),
         labels: !labels.is_empty(),
         keys: !keys.is_empty(),
         rare_of_tasks: !known.iter().chain(&tasks).all(TaskRow::is_common),
@@ -105,7 +106,9 @@ pub(super) async fn save(
     let mut statement = prepared.query(parts.sql());
     if parts.known {
         statement = bind_tasks(&known, statement);
-        statement = bind_steps(&steps.known, statement);
+    }
+    if parts.changed {
+        statement = bind_steps(&steps.changed, statement);
     }
     if parts.new {
         statement = bind_tasks(&tasks, statement);
@@ -113,12 +116,10 @@ pub(super) async fn save(
         statement = bind_all(&rest, statement);
         let details = column(&new, |task| DetailsRow::of(task));
         statement = bind_all(&details, statement);
-        statement = bind_steps(&steps.new.0, statement);
-        statement = bind_all(&steps.new.1, statement);
     }
     if parts.added {
-        statement = bind_steps(&steps.added.0, statement);
-        statement = bind_all(&steps.added.1, statement);
+        statement = bind_steps(&steps.added, statement);
+        statement = bind_all(&steps.rest_of_added, statement);
     }
     if parts.labels {
         statement = bind_all(&labels, statement);
@@ -259,40 +260,39 @@ macro_rules! bind_value {
 
 saved_rows!(bind_rows);
 
-/// The steps that changed. Those without rows have what never changes of them, too.
+/// The steps that changed.
 #[derive(Default)]
 struct ChangedSteps<'c> {
-    known: Vec<StepRow<'c>>,
-    new: (Vec<StepRow<'c>>, Vec<NewStepRow<'c>>),
-    /// Their rows come later than the task's: those of steps in which nothing had happened, of items, of what undoes a step,
-    /// and of another version of the workflow.
-    added: (Vec<StepRow<'c>>, Vec<NewStepRow<'c>>),
+    /// Those that have rows.
+    changed: Vec<StepRow<'c>>,
+    /// Those that have none yet: of new tasks, those in which nothing had happened, items, what undoes a step, and those of
+    /// another version of the workflow.
+    added: Vec<StepRow<'c>>,
+    /// What never changes of these.
+    rest_of_added: Vec<NewStepRow<'c>>,
 }
 
 impl<'c> ChangedSteps<'c> {
     fn all(&self) -> impl Iterator<Item = &StepRow<'c>> {
-        let added = self.new.0.iter().chain(&self.added.0);
-        self.known.iter().chain(added)
+        self.changed.iter().chain(&self.added)
     }
 
     fn of(changes: &'c [TaskChange], now: Timestamp) -> Self {
-        let mut changed = Self::default();
+        let mut steps = Self::default();
         for change in changes {
             for index in change.step_rows() {
                 let row = StepRow::of(&change.task, index, change.lane(index), now);
                 if change.has_row(index) {
-                    changed.known.push(row);
+                    steps.changed.push(row);
                     continue;
                 }
-                let rows = match change.base {
-                    None => &mut changed.new,
-                    Some(_) => &mut changed.added,
-                };
-                rows.0.push(row);
-                rows.1.push(NewStepRow::of(&change.task, index));
+                steps.added.push(row);
+                steps
+                    .rest_of_added
+                    .push(NewStepRow::of(&change.task, index));
             }
         }
-        changed
+        steps
     }
 }
 

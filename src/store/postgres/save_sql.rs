@@ -12,14 +12,14 @@ use crate::store::record::{
 /// The parts of the statement; its parameters are in the order of the parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SaveShape {
-    /// Tasks that are there, and their steps.
+    /// Tasks that are there.
     pub known: bool,
     /// Whether a task's row that another instance has locked is waited for; else it is as good as stale.
     pub wait: bool,
-    /// New tasks and their steps.
     pub new: bool,
-    /// Steps of known tasks whose rows are not there yet: those in which nothing had happened, those that undo others, and the
-    /// items of groups.
+    /// Steps of known tasks whose rows are there. Most are written once, when they have ended.
+    pub changed: bool,
+    /// Steps whose rows are not there yet.
     pub added: bool,
     /// Of new tasks.
     pub labels: bool,
@@ -31,7 +31,7 @@ pub(super) struct SaveShape {
     pub rare_of_steps: bool,
 }
 
-const FORMS: usize = 1 << 8;
+const FORMS: usize = 1 << 9;
 
 /// A row that a save is given.
 pub(super) trait SavedRow: Sized {
@@ -77,6 +77,7 @@ impl SaveShape {
             known,
             wait,
             new,
+            changed,
             added,
             labels,
             keys,
@@ -87,6 +88,7 @@ impl SaveShape {
             known,
             wait,
             new,
+            changed,
             added,
             labels,
             keys,
@@ -105,11 +107,12 @@ impl SaveShape {
         let steps = RowColumns::of::<StepRow>(self.rare_of_steps);
         if self.known {
             form.known_tasks(tasks, self.wait);
-            form.known_steps(steps);
+        }
+        if self.changed {
+            form.changed_steps(steps);
         }
         if self.new {
             form.new_tasks(tasks);
-            form.new_steps(steps, "new_steps", "");
         }
         if self.added {
             form.added_steps(steps);
@@ -151,10 +154,10 @@ struct SaveBuilder {
     parameters: usize,
     /// Nothing is written unless this holds.
     condition: &'static str,
-    /// The numbers of the parameters with the ids of known tasks and steps.
-    known: Option<(usize, usize)>,
-    /// That of the parameter with the ids of steps of known tasks that have no rows yet.
-    added: Option<usize>,
+    /// The number of the parameter with the ids of known tasks.
+    known: Option<usize>,
+    /// What must have written as many rows as the parameter of this number has ids.
+    counted: Vec<(&'static str, usize)>,
 }
 
 impl SaveBuilder {
@@ -224,10 +227,12 @@ impl SaveBuilder {
     RETURNING 1)"
             ),
         );
-        self.known = Some((ids, self.parameters + 1));
+        self.known = Some(ids);
+        self.counted.push(("saved_tasks", ids));
     }
 
-    fn known_steps(&mut self, columns: RowColumns) {
+    fn changed_steps(&mut self, columns: RowColumns) {
+        self.counted.push(("saved_steps", self.parameters + 1));
         let rows = self.rows(&[columns]);
         let (set, condition) = (set_all(&StepRow::COLUMNS[2..], "known"), self.condition);
         self.part("saved_steps", &format!("(
@@ -247,14 +252,10 @@ impl SaveBuilder {
         self.insert("new_details", "task_details", &details, "");
     }
 
-    fn new_steps(&mut self, steps: RowColumns, name: &str, end: &str) {
-        let steps = [steps, RowColumns::all_of::<NewStepRow>()];
-        self.insert(name, "steps", &steps, end);
-    }
-
     fn added_steps(&mut self, steps: RowColumns) {
-        self.added = Some(self.parameters + 1);
-        self.new_steps(steps, "added_steps", "\n    RETURNING 1");
+        self.counted.push(("added_steps", self.parameters + 1));
+        let steps = [steps, RowColumns::all_of::<NewStepRow>()];
+        self.insert("added_steps", "steps", &steps, "\n    RETURNING 1");
     }
 
     fn insert(&mut self, name: &str, table: &str, columns: &[RowColumns], end: &str) {
@@ -278,25 +279,24 @@ impl SaveBuilder {
         let Self {
             mut sql,
             known,
-            added,
+            counted,
             ..
         } = self;
-        let are_added = added.map_or_else(String::new, |steps| {
-            format!(
-                "
-                  AND (SELECT count(*) FROM added_steps) = cardinality(${steps}::uuid[])"
-            )
-        });
-        sql.push_str(&match known {
-            None => "\nSELECT true AS saved".to_owned(),
-            Some((tasks, steps)) => format!(
-                "
-SELECT \"all\" AS saved,
-    1 / (NOT \"all\" OR (SELECT count(*) FROM saved_tasks) = cardinality(${tasks}::uuid[])
-                  AND (SELECT count(*) FROM saved_steps) = cardinality(${steps}::uuid[]){are_added})::int AS found
-FROM unmoved"
-            ),
-        });
+        if known.is_none() {
+            return sql + "\nSELECT true AS saved";
+        }
+        let all: Vec<_> = counted
+            .iter()
+            .map(|(part, ids)| {
+                format!("(SELECT count(*) FROM {part}) = cardinality(${ids}::uuid[])")
+            })
+            .collect();
+        let all = all.join(" AND ");
+        let _ = write!(
+            sql,
+            "
+SELECT \"all\" AS saved, 1 / (NOT \"all\" OR {all})::int AS found FROM unmoved"
+        );
         sql
     }
 }
