@@ -26,7 +26,11 @@ pub enum ServeError {
 }
 
 pub fn run(config: Config, sources: Sources) -> ExitCode {
-    let served = tokio::runtime::Builder::new_multi_thread()
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if let Some(threads) = config.instance.threads {
+        runtime.worker_threads(threads);
+    }
+    let served = runtime
         .enable_all()
         .build()
         .map_err(ServeError::Process)

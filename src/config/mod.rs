@@ -207,6 +207,8 @@ pub struct InstanceConfig {
     pub lease: Span,
     /// Where it is: it calls endpoints of this zone rather than others.
     pub zone: Option<String>,
+    /// How many threads work for it; as many as it has cores by default.
+    pub threads: Option<usize>,
 }
 
 impl Default for InstanceConfig {
@@ -214,6 +216,7 @@ impl Default for InstanceConfig {
         Self {
             lease: Span::from_secs(10),
             zone: None,
+            threads: None,
         }
     }
 }

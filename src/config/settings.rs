@@ -54,7 +54,7 @@ const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
 /// In the order of `provost.toml.example`.
-pub static SETTINGS: [Setting; 54] = [
+pub static SETTINGS: [Setting; 55] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -75,6 +75,7 @@ pub static SETTINGS: [Setting; 54] = [
     setting("tls.key", Rule::File),
     setting("instance.lease", Rule::Span(Span::from_secs(1), HOUR)),
     setting("instance.zone", Rule::Instance),
+    setting("instance.threads", Rule::Count(1, 1024)),
     setting("scheduler.poll", Rule::Span(SOON, HOUR)),
     setting("supervisor.interval", Rule::Span(SOON, HOUR)),
     setting("supervisor.batch", Rule::Count(1, 10_000)),

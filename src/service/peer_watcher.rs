@@ -48,7 +48,7 @@ impl PeerWatcher {
     ) -> Vec<JoinHandle<()>> {
         let wake: [Arc<Notify>; 3] = Default::default();
         let [tasks, registrations, drops] = wake.clone();
-        let local = self.local.clone();
+        let (local, peers) = (self.local.clone(), self.store.peers.clone());
         let mut running = vec![
             components.spawn_loop(DropWatch {
                 local: self.local,
@@ -73,6 +73,9 @@ impl PeerWatcher {
         if let Some(listener) = listener {
             let [tasks, registrations, drops] = wake;
             let hear = move |notification: Notification| {
+                if notification.tasks || notification.work {
+                    peers.heard();
+                }
                 if notification.work {
                     local.look_everywhere();
                 }

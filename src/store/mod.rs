@@ -35,6 +35,7 @@ mod open;
 mod operations;
 mod outbox;
 mod pages;
+mod peers;
 pub mod postgres;
 mod predictions;
 mod queries;
@@ -86,6 +87,7 @@ pub use outbox::{
     QueueRelease,
 };
 pub use pages::{MOST_LOOKED_AT, TaskSummaries};
+pub use peers::Peers;
 pub use predictions::{CountedSteps, LimitedEnd, MOST_AT_RISK, PredictionChanges};
 pub use queries::Reader;
 pub use query::*;

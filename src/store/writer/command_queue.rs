@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::request::{Apply, LeaseCall, Request};
-use crate::domain::TaskId;
+use crate::{domain::TaskId, store::Peers};
 
 /// The least that a committer takes up beside another.
 const BESIDE: usize = 24;
@@ -30,6 +30,7 @@ pub(super) struct CommandQueue {
     returned: Mutex<Vec<Request>>,
     committers: usize,
     in_flight: Mutex<BatchesInFlight>,
+    peers: Peers,
     /// Woken when a committer has saved its batch.
     saved: Notify,
 }
@@ -54,7 +55,8 @@ struct BatchesInFlight {
 ///
 /// Where several instances load one database each has small batches, and what every batch costs, however
 /// small, is what keeps all of them busy. So right after a small one a committer waits for as many again, but no
-/// longer than half the time that the last one took. One that was alone, or came a while ago, is no load.
+/// longer than the last one took, and half of that where no other instance is busy. One that was alone, or came a
+/// while ago, is no load.
 #[derive(Clone, Copy, Debug)]
 struct LastBatch {
     requests: usize,
@@ -64,9 +66,13 @@ struct LastBatch {
 
 impl LastBatch {
     /// How long a committer waits that has something to do.
-    fn until(self, now: Instant) -> Instant {
+    fn until(self, now: Instant, peers_are_busy: bool) -> Instant {
         let is_load = SMALL.contains(&self.requests) && now < self.ended + self.took;
-        if is_load { now + self.took / 2 } else { now }
+        match (is_load, peers_are_busy) {
+            (false, _) => now,
+            (true, false) => now + self.took / 2,
+            (true, true) => now + self.took,
+        }
     }
 }
 
@@ -90,6 +96,7 @@ impl CommandQueue {
         requests: mpsc::Receiver<Request>,
         leases: Option<mpsc::Receiver<LeaseCall>>,
         committers: usize,
+        peers: Peers,
     ) -> Self {
         Self {
             arrivals: AsyncMutex::new(Arrivals {
@@ -100,6 +107,7 @@ impl CommandQueue {
             returned: Mutex::default(),
             committers,
             in_flight: Mutex::default(),
+            peers,
             saved: Notify::new(),
         }
     }
@@ -131,7 +139,9 @@ impl CommandQueue {
                 let now = Instant::now();
                 let last_batch = self.last_batch();
                 let until = *until.get_or_insert_with(|| {
-                    last_batch.map_or(now, |last_batch| last_batch.until(now))
+                    last_batch.map_or(now, |last_batch| {
+                        last_batch.until(now, self.peers.are_busy(now))
+                    })
                 });
                 if now >= until
                     || last_batch.is_none_or(|last_batch| batch.len() >= last_batch.requests)
@@ -317,7 +327,10 @@ mod tests {
 
     fn command_queue(committers: usize) -> (mpsc::Sender<Request>, CommandQueue) {
         let (requests, receiver) = mpsc::channel(64);
-        (requests, CommandQueue::new(receiver, None, committers))
+        (
+            requests,
+            CommandQueue::new(receiver, None, committers, Peers::default()),
+        )
     }
 
     /// `mark` distinguishes the commands on one task.
@@ -492,24 +505,47 @@ mod tests {
     fn right_after_a_small_batch_a_lane_waits_but_not_for_long() {
         let ended = Instant::now();
         let took = Duration::from_millis(10);
-        let waits = |requests, later| {
+        let waits = |requests, later, peers_are_busy| {
             let now = ended + Duration::from_millis(later);
             let last_batch = LastBatch {
                 requests,
                 took,
                 ended,
             };
-            last_batch.until(now) - now
+            last_batch.until(now, peers_are_busy) - now
         };
-        assert_eq!(waits(8, 0), took / 2);
-        assert_eq!(waits(8, 9), took / 2);
-        for (requests, later) in [(8, 10), (1, 0), (2, 0), (40, 0), (200, 0)] {
-            assert_eq!(
-                waits(requests, later),
-                Duration::ZERO,
-                "{requests}, {later}"
-            );
+        assert_eq!(waits(8, 0, false), took / 2);
+        assert_eq!(waits(8, 9, false), took / 2);
+        assert_eq!(waits(8, 9, true), took);
+        for peers_are_busy in [false, true] {
+            for (requests, later) in [(8, 10), (1, 0), (2, 0), (40, 0), (200, 0)] {
+                let wait = waits(requests, later, peers_are_busy);
+                assert_eq!(wait, Duration::ZERO, "{requests}, {later}");
+            }
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_instance_beside_others_waits_for_longer_only_while_they_are_busy() {
+        let (requests, command_queue) = command_queue(2);
+        let took = Duration::from_millis(100);
+        // How long the next request waits, that comes alone right after a small batch.
+        let wait = async |task| {
+            command_queue.in_flight.lock().last_batch = Some(LastBatch {
+                requests: 8,
+                took,
+                ended: Instant::now(),
+            });
+            send(&requests, task..task + 1).await;
+            let sent = Instant::now();
+            drop(command_queue.next(8, &mut Vec::new()).await);
+            sent.elapsed()
+        };
+        assert!(wait(1).await < took);
+        command_queue.peers.heard();
+        assert!(wait(2).await >= took);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(wait(3).await < took);
     }
 
     #[tokio::test]

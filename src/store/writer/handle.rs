@@ -34,7 +34,7 @@ use super::{
 use crate::{
     domain::{AgentName, Details, Sender, TaskId, Timestamp},
     store::{
-        Alert, AlertId, CommandError, Definitions, Health, LocalScheduler, Promoted, Purged,
+        Alert, AlertId, CommandError, Definitions, Health, LocalScheduler, Peers, Promoted, Purged,
         SharedReader, StepCounter, StoreConnections, StoreError, Watchers, metrics::WriterMetrics,
         untouched::SparesRows,
     },
@@ -58,6 +58,8 @@ pub struct Store {
     /// For what keeps tasks moving.
     pub housekeeping: SharedReader,
     pub watchers: Arc<Watchers>,
+    /// What was heard of other instances.
+    pub peers: Peers,
     pub definitions: Arc<Definitions>,
     /// Woken when there is something to be delivered.
     pub outbox: Arc<Notify>,
@@ -109,12 +111,18 @@ impl Store {
         let marked = Arc::new(MarkedSteps::default());
         let claims_in_doubt = Arc::<AtomicBool>::default();
         let step_counter = Arc::new(StepCounter::default());
+        let peers = Peers::default();
         let spares_rows = SparesRows::new(is_shared);
         let housekeeping = connections.readers.housekeeping;
         let settle = spares_rows.clone().settle(housekeeping.clone());
         let (health, sender) = (settings.health.clone(), settings.sender.clone());
         let writer = BatchWriter {
-            command_queue: CommandQueue::new(receiver, lease_requests, writers.len()),
+            command_queue: CommandQueue::new(
+                receiver,
+                lease_requests,
+                writers.len(),
+                peers.clone(),
+            ),
             committing: RwLock::new(()),
             local,
             watchers: watchers.clone(),
@@ -139,6 +147,7 @@ impl Store {
             reader: connections.readers.callers,
             housekeeping,
             watchers,
+            peers,
             definitions,
             outbox,
             schedules: Arc::default(),
