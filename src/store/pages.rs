@@ -9,8 +9,9 @@ use crate::domain::{TaskId, TaskStatus};
 
 /// Of a bulk command.
 pub const MOST_LOOKED_AT: usize = 10_000;
-/// Of a page, ten to thirty milliseconds' worth: those in one state lie far apart, and each is another page of the table.
-const PAGE_LOOKS_AT: usize = 5_000;
+/// Of a page, ten to forty milliseconds' worth: those in one state lie far apart, and each is a page of the table and another one
+/// of its steps'.
+const PAGE_LOOKS_AT: usize = 2_000;
 
 /// An id and the time of its task differ by less, whatever was wrong with a clock when it was made.
 const APART: i64 = 86_400_000;

@@ -6,7 +6,7 @@ use super::backlog::{explaining, plans_of, rows_read};
 use crate::harness::{Api, Database, Postgres, Provost};
 
 /// What a page looks at.
-const MOST_LOOKED_AT: usize = 5_000;
+const MOST_LOOKED_AT: usize = 2_000;
 pub const TASKS: usize = 25_000;
 
 /// Ended tasks, half of them in error, the others of a workflow; each with a label of its half. The oldest one has a

@@ -212,3 +212,16 @@ async fn what_settings_name_and_is_not_there_is_found_before_the_start() {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(error.contains("tls.certificate"), "{error}");
 }
+
+#[tokio::test]
+async fn an_instance_has_as_many_threads_as_it_is_told() {
+    let few = Provost::setup().set("INSTANCE__THREADS", "1").start().await;
+    let many = Provost::setup()
+        .set("INSTANCE__THREADS", "60")
+        .start()
+        .await;
+    let (Some(few), Some(many)) = (few.threads(), many.threads()) else {
+        return;
+    };
+    assert!(few < 60 && many >= 60, "{few}, {many}");
+}

@@ -71,7 +71,7 @@ pub(super) async fn get(
 /// List tasks, newest first
 ///
 /// A task is listed if it matches every given filter. Cursors are stable: a task submitted in the meantime never
-/// shifts a page. A page examines at most 5,000 tasks: if few tasks match, it may have fewer items than `limit`,
+/// shifts a page. A page examines at most 2,000 tasks: if few tasks match, it may have fewer items than `limit`,
 /// or none, and still a `next_cursor`. Only the last page has none.
 #[utoipa::path(
     get, path = "/v1/tasks", tag = "tasks",

@@ -347,6 +347,12 @@ impl Provost {
         Some(kib * 1024)
     }
 
+    /// How many threads it has. Where the system says it.
+    pub fn threads(&self) -> Option<usize> {
+        let id = self.process.child.id().expect("it runs");
+        Some(std::fs::read_dir(format!("/proc/{id}/task")).ok()?.count())
+    }
+
     /// How long it has kept processors busy since it was started last. Where the system says it.
     pub fn cpu_time(&self) -> Option<Duration> {
         let id = self.process.child.id().expect("it runs");
