@@ -65,7 +65,6 @@ struct LastBatch {
 }
 
 impl LastBatch {
-    /// How long a committer waits that has something to do.
     fn until(self, now: Instant, peers_are_busy: bool) -> Instant {
         let is_load = SMALL.contains(&self.requests) && now < self.ended + self.took;
         match (is_load, peers_are_busy) {
@@ -138,11 +137,7 @@ impl CommandQueue {
             if self.is_enough(batch.len(), most) {
                 let now = Instant::now();
                 let last_batch = self.last_batch();
-                let until = *until.get_or_insert_with(|| {
-                    last_batch.map_or(now, |last_batch| {
-                        last_batch.until(now, self.peers.are_busy(now))
-                    })
-                });
+                let until = *until.get_or_insert_with(|| self.until(now));
                 if now >= until
                     || last_batch.is_none_or(|last_batch| batch.len() >= last_batch.requests)
                 {
@@ -196,6 +191,13 @@ impl CommandQueue {
 
     fn last_batch(&self) -> Option<LastBatch> {
         self.in_flight.lock().last_batch
+    }
+
+    /// How long a committer waits that has something to do.
+    fn until(&self, now: Instant) -> Instant {
+        self.last_batch().map_or(now, |last_batch| {
+            last_batch.until(now, self.peers.are_busy(now))
+        })
     }
 
     fn take(&self, batch: &[Request]) -> BatchGuard<'_> {
@@ -525,27 +527,22 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn an_instance_beside_others_waits_for_longer_only_while_they_are_busy() {
-        let (requests, command_queue) = command_queue(2);
-        let took = Duration::from_millis(100);
-        // How long the next request waits, that comes alone right after a small batch.
-        let wait = async |task| {
-            command_queue.in_flight.lock().last_batch = Some(LastBatch {
-                requests: 8,
-                took,
-                ended: Instant::now(),
-            });
-            send(&requests, task..task + 1).await;
-            let sent = Instant::now();
-            drop(command_queue.next(8, &mut Vec::new()).await);
-            sent.elapsed()
-        };
-        assert!(wait(1).await < took);
+    #[test]
+    fn an_instance_beside_others_waits_for_longer_only_while_they_are_busy() {
+        let (_requests, command_queue) = command_queue(2);
+        let now = Instant::now();
+        assert_eq!(command_queue.until(now), now, "nothing was saved yet");
+        let took = Duration::from_secs(10);
+        command_queue.in_flight.lock().last_batch = Some(LastBatch {
+            requests: 8,
+            took,
+            ended: now,
+        });
+        assert_eq!(command_queue.until(now), now + took / 2);
         command_queue.peers.heard();
-        assert!(wait(2).await >= took);
-        tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(wait(3).await < took);
+        assert_eq!(command_queue.until(now), now + took);
+        let later = Instant::now() + Duration::from_secs(1);
+        assert_eq!(command_queue.until(later), later + took / 2);
     }
 
     #[tokio::test]
