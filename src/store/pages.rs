@@ -9,8 +9,7 @@ use crate::domain::{TaskId, TaskStatus};
 
 /// Of a bulk command.
 pub const MOST_LOOKED_AT: usize = 10_000;
-/// Of a page, ten to forty milliseconds' worth: those in one state lie far apart, and each is a page of the table and another one
-/// of its steps'.
+/// Of a page of a list, up to twenty milliseconds' worth: tasks in one state lie far apart, and so do their steps.
 const PAGE_LOOKS_AT: usize = 2_000;
 
 /// An id and the time of its task differ by less, whatever was wrong with a clock when it was made.
