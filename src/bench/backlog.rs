@@ -24,6 +24,8 @@ const DEAD: &str = "bench-dead";
 const QUEUED: &str = "bench-queued";
 /// As many steps as a task may have.
 const MANY_STEPS: usize = 500;
+/// So many submissions for each task that is processed: they take about as long.
+const SUBMISSIONS: u32 = 4;
 
 /// The two servers, and the socket of the dead service.
 struct Sides {
@@ -163,7 +165,11 @@ async fn turn(requests: &[Requests], share: Amount, at_rest: u32) -> Result<Side
         in_flight: 1,
     };
     let first = &requests[0];
-    let (submissions, mut ids) = load::queued(requests, &queued(), share).await?;
+    let of_queue = Amount {
+        tasks: share.tasks.saturating_mul(SUBMISSIONS),
+        ..share
+    };
+    let (submissions, mut ids) = load::queued(requests, &queued(), of_queue).await?;
     let newest = ids.iter().max().cloned().unwrap_or_default();
     let read = first.get(&format!("/v1/tasks/{newest}"));
     let reads = load::reads(first, &read, alone(at_rest)).await?;

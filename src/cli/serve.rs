@@ -1,7 +1,7 @@
 //! `provost serve`: starts an instance and runs it until it is stopped. On SIGHUP it reloads the settings that can
 //! change at run time.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, thread::available_parallelism};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
@@ -26,11 +26,9 @@ pub enum ServeError {
 }
 
 pub fn run(config: Config, sources: Sources) -> ExitCode {
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    if let Some(threads) = config.instance.threads {
-        runtime.worker_threads(threads);
-    }
-    let served = runtime
+    let cores = available_parallelism().map_or(1, usize::from);
+    let served = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(config.threads(cores))
         .enable_all()
         .build()
         .map_err(ServeError::Process)

@@ -72,6 +72,31 @@ fn each_source_is_stronger_than_the_one_before() {
 }
 
 #[test]
+fn a_database_on_the_same_machine_is_left_half_of_the_cores() {
+    let config = |url: &str| load_from(&format!("database_url = {url:?}"), &[], &[]).unwrap();
+    for local in [
+        "postgres://ann@127.0.0.1/tasks",
+        "postgres://ann@[::1]:6000/tasks",
+        "postgres://ann@localhost,127.0.0.2/tasks",
+        "postgres:///tasks?host=/run/postgresql&user=ann",
+    ] {
+        let threads = [1, 2, 3, 8].map(|cores| config(local).threads(cores));
+        assert_eq!(threads, [1, 1, 2, 4], "{local}");
+    }
+    for other in [
+        "sqlite://provost.db",
+        "postgres://ann@db.example/tasks",
+        "postgres://ann@localhost,db.example/tasks",
+        "postgres://ann@10.0.0.1/tasks",
+    ] {
+        assert_eq!(config(other).threads(8), 8, "{other}");
+    }
+    let told = [("PROVOST_INSTANCE__THREADS", "3")];
+    let text = "database_url = \"postgres://ann@localhost/tasks\"";
+    assert_eq!(load_from(text, &told, &[]).unwrap().threads(8), 3);
+}
+
+#[test]
 fn a_list_in_the_environment_may_be_json() {
     let of = |text| {
         let env = [("PROVOST_ALERT_WEBHOOKS", text)];

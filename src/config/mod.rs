@@ -22,8 +22,9 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::{
-    AgentName, AgentSpec, InstanceId, Keep, KeepRule, Retention, Span, WorkflowName,
+use crate::{
+    domain::{AgentName, AgentSpec, InstanceId, Keep, KeepRule, Retention, Span, WorkflowName},
+    store::postgres,
 };
 
 pub use allow_list::AllowList;
@@ -117,6 +118,15 @@ impl Default for Config {
 }
 
 impl Config {
+    /// How many threads work for it on so many cores. A database on the same machine takes about as much of them.
+    pub fn threads(&self, cores: usize) -> usize {
+        let share = match &self.database_url {
+            DatabaseUrl::Postgres(url) if postgres::is_local(url) => cores.div_ceil(2),
+            _ => cores,
+        };
+        self.instance.threads.unwrap_or(share)
+    }
+
     /// Whether only programs on this machine can reach `listen`.
     pub fn listens_on_loopback(&self) -> bool {
         self.listen.is_local()
@@ -207,7 +217,7 @@ pub struct InstanceConfig {
     pub lease: Span,
     /// Where it is: it calls endpoints of this zone rather than others.
     pub zone: Option<String>,
-    /// How many threads work for it; as many as it has cores by default.
+    /// How many threads work for it; see [`Config::threads`] for the default.
     pub threads: Option<usize>,
 }
 

@@ -32,7 +32,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use thiserror::Error;
-use tokio::{sync::Semaphore, task::JoinHandle};
+use tokio::{runtime::Handle, sync::Semaphore, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -345,7 +345,8 @@ impl Service {
         background.extend(background::brokers(&app, &brokers, &components));
         server.switch(api::router(app));
         let server = components.spawn("server", server.run(goodbye.clone(), GOODBYE));
-        info!(%address, %instance, %database, "provost is ready");
+        let threads = Handle::current().metrics().num_workers();
+        info!(%address, %instance, %database, threads, "provost is ready");
         undone.disarm();
         unopened.disarm();
         Ok(Self {

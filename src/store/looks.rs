@@ -166,7 +166,7 @@ impl<'f> Range<'f> {
         };
         let is_all = !states.states.contains(&TaskStatus::Processed) && *self.filter == states;
         if first.is_some() || !is_all {
-            statement.others(self.filter, 0);
+            statement.others(self.filter, &IndexFilter::All);
         }
     }
 }

@@ -73,9 +73,7 @@ pub fn statements(query: &TaskQuery) -> Vec<Statement> {
     looked_at(&mut page);
     page.push(" LIMIT ?", PAGE_LOOKS_AT);
     page.sql.push_str(") AS looked WHERE true");
-    // The first label is what they were found by, where no key is.
-    let asked = usize::from(matches!(first, IndexFilter::Label(..)));
-    page.others(&query.filter, asked);
+    page.others(&query.filter, &first);
     page.push(" ORDER BY id DESC LIMIT ?", query.limit + 1);
     page.sql.push_str(&format!(
         ") SELECT {COLUMNS} FROM found CROSS JOIN tasks {RISK} WHERE tasks.id = found.id ORDER BY found.id DESC"
@@ -195,16 +193,10 @@ fn least_of(millis: i64) -> Uuid {
 
 impl Statement {
     /// What a task that was looked at must be besides, each asked by its own key. Not in a join or with EXISTS, of which
-    /// PostgreSQL makes one: it would read all tasks, or all steps, for those that were looked at. So many of the
-    /// labels are not asked again.
-    pub(super) fn others(&mut self, filter: &TaskFilter, labels_asked: usize) {
-        let of_task = !filter.states.is_empty()
-            || filter.workflow.is_some()
-            || filter.created_after.is_some()
-            || filter.created_before.is_some();
-        if of_task {
-            self.of_task(filter);
-        }
+    /// PostgreSQL makes one: it would read all tasks, or all steps, for those that were looked at. What they were found
+    /// by is not asked again.
+    pub(super) fn others(&mut self, filter: &TaskFilter, found_by: &IndexFilter<'_>) {
+        self.of_task(filter, found_by);
         if let Some(agent) = &filter.agent {
             let of_agent = " AND ((SELECT 1 FROM steps WHERE task_id = looked.id AND agent = ? LIMIT 1) IS NOT NULL";
             self.push(of_agent, agent.as_str());
@@ -221,6 +213,7 @@ impl Statement {
             let of_parent = " AND (SELECT 1 FROM child_tasks WHERE child = looked.id AND parent = ?) IS NOT NULL";
             self.push(of_parent, parent.0);
         }
+        let labels_asked = usize::from(matches!(found_by, IndexFilter::Label(..)));
         for (label, value) in filter.labels.iter().skip(labels_asked) {
             let labelled =
                 " AND (SELECT 1 FROM task_labels WHERE task_id = looked.id AND label = ?";
@@ -230,17 +223,29 @@ impl Statement {
     }
 
     /// The filters on the task's own record.
-    fn of_task(&mut self, filter: &TaskFilter) {
+    fn of_task(&mut self, filter: &TaskFilter, found_by: &IndexFilter<'_>) {
+        let states = match found_by {
+            IndexFilter::State(_) => &[],
+            _ => &filter.states[..],
+        };
+        let workflow = match found_by {
+            IndexFilter::Workflow(_) => None,
+            _ => filter.workflow.as_ref(),
+        };
+        let has_time = filter.created_after.is_some() || filter.created_before.is_some();
+        if states.is_empty() && workflow.is_none() && !has_time {
+            return;
+        }
         self.sql
             .push_str(" AND (SELECT 1 FROM tasks WHERE tasks.id = looked.id");
-        for (at, state) in filter.states.iter().enumerate() {
+        for (at, state) in states.iter().enumerate() {
             let word = if at == 0 { " AND state IN (?" } else { ", ?" };
             self.push(word, state.as_str());
         }
-        if !filter.states.is_empty() {
+        if !states.is_empty() {
             self.sql.push(')');
         }
-        if let Some(workflow) = &filter.workflow {
+        if let Some(workflow) = workflow {
             self.push(" AND workflow = ?", workflow.as_str());
         }
         if let Some(after) = filter.created_after {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{Provost, Remote, binary, one_step, step};
+use crate::harness::{Postgres, Provost, Remote, binary, one_step, step};
 
 #[tokio::test]
 async fn a_wrong_setting_stops_the_start_and_is_named_with_what_is_allowed() {
@@ -220,8 +220,28 @@ async fn an_instance_has_as_many_threads_as_it_is_told() {
         .set("INSTANCE__THREADS", "60")
         .start()
         .await;
+    assert_eq!(said_threads(&many), 60);
     let (Some(few), Some(many)) = (few.threads(), many.threads()) else {
         return;
     };
     assert!(few < 60 && many >= 60, "{few}, {many}");
+}
+
+#[tokio::test]
+async fn beside_its_database_an_instance_has_a_thread_for_every_second_core() {
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let alone = Provost::setup().start().await;
+    assert_eq!(said_threads(&alone), cores);
+    let postgres = Postgres::start().await;
+    let beside = Provost::setup().database_url(&postgres.url());
+    assert_eq!(said_threads(&beside.start().await), cores.div_ceil(2));
+}
+
+/// What it logs when it is ready.
+fn said_threads(provost: &Provost) -> usize {
+    let log = provost.log();
+    let mut events = log.lines().map(|line| serde_json::from_str(line).unwrap());
+    let ready = events.find(|event: &Value| event["message"] == "provost is ready");
+    let threads = ready.and_then(|event| event["threads"].as_u64());
+    threads.unwrap().try_into().unwrap()
 }

@@ -19,7 +19,7 @@ mod servers;
 mod session_settings;
 mod transaction;
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{
@@ -217,6 +217,18 @@ pub fn fault_of_url(url: &str) -> Option<String> {
 /// The hosts and ports that the URL names, but for sockets of this machine.
 pub fn addresses(url: &str) -> Vec<(String, u16)> {
     servers(url, Prepared::Named).map_or_else(|_| Vec::new(), |servers| servers.addresses())
+}
+
+/// Whether all servers that the URL names are on this machine.
+pub fn is_local(url: &str) -> bool {
+    let is_loopback = |host: &str| {
+        let host = host.trim_matches(['[', ']']);
+        host == "localhost"
+            || host
+                .parse::<IpAddr>()
+                .is_ok_and(|ip| ip.to_canonical().is_loopback())
+    };
+    addresses(url).iter().all(|(host, _)| is_loopback(host))
 }
 
 /// What is wrong with a file of certificates or keys that the URL names.
