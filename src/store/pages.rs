@@ -197,7 +197,19 @@ impl Statement {
     /// by is not asked again.
     pub(super) fn others(&mut self, filter: &TaskFilter, found_by: &IndexFilter<'_>) {
         self.of_task(filter, found_by);
-        if let Some(agent) = &filter.agent {
+        // Each by its name, so that none is forgotten: those of the task's own record were asked.
+        let TaskFilter {
+            states: _,
+            workflow: _,
+            key: _,
+            created_after: _,
+            created_before: _,
+            agent,
+            labels,
+            at_risk,
+            parent,
+        } = filter;
+        if let Some(agent) = agent {
             let of_agent = " AND ((SELECT 1 FROM steps WHERE task_id = looked.id AND agent = ? LIMIT 1) IS NOT NULL";
             self.push(of_agent, agent.as_str());
             if let Some(quoted) = quoted(agent) {
@@ -206,15 +218,15 @@ impl Statement {
             }
             self.sql.push(')');
         }
-        if filter.at_risk {
+        if *at_risk {
             self.sql.push_str(" AND (SELECT 1 FROM tasks_at_risk WHERE task_id = looked.id) IS NOT NULL AND (SELECT overdue_at FROM tasks WHERE tasks.id = looked.id) IS NOT NULL");
         }
-        if let Some(parent) = filter.parent {
+        if let Some(parent) = parent {
             let of_parent = " AND (SELECT 1 FROM child_tasks WHERE child = looked.id AND parent = ?) IS NOT NULL";
             self.push(of_parent, parent.0);
         }
         let labels_asked = usize::from(matches!(found_by, IndexFilter::Label(..)));
-        for (label, value) in filter.labels.iter().skip(labels_asked) {
+        for (label, value) in labels.iter().skip(labels_asked) {
             let labelled =
                 " AND (SELECT 1 FROM task_labels WHERE task_id = looked.id AND label = ?";
             self.push(labelled, label.as_str());
@@ -232,8 +244,12 @@ impl Statement {
             IndexFilter::Workflow(_) => None,
             _ => filter.workflow.as_ref(),
         };
+        let key = match found_by {
+            IndexFilter::Key(_) => None,
+            _ => filter.key.as_ref(),
+        };
         let has_time = filter.created_after.is_some() || filter.created_before.is_some();
-        if states.is_empty() && workflow.is_none() && !has_time {
+        if states.is_empty() && workflow.is_none() && key.is_none() && !has_time {
             return;
         }
         self.sql
@@ -247,6 +263,9 @@ impl Statement {
         }
         if let Some(workflow) = workflow {
             self.push(" AND workflow = ?", workflow.as_str());
+        }
+        if let Some(key) = key {
+            self.push(r#" AND "key" = ?"#, key.as_str());
         }
         if let Some(after) = filter.created_after {
             self.push(" AND created_at > ?", after.as_millis());

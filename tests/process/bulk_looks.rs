@@ -11,13 +11,13 @@ use crate::harness::{Api, Provost};
 /// What a request looks at.
 const MOST_LOOKED_AT: usize = 10_000;
 
-/// Tasks in error or paused, each second one of a workflow; each with a label of its half. The newest has a step of an
-/// agent of its own, and a label of its own.
+/// Tasks in error or paused, each second one of a workflow, and the others of one key, which are more than a request looks
+/// at; each with a label of its half. The newest has a step of an agent of its own, and a label of its own.
 fn fill(series: &str, id: &str) -> [String; 3] {
     [
         format!(
-            "INSERT INTO tasks (id, workflow, workflow_version, labels, priority, created_at, version, state, paused, untouched, agents)
-             SELECT {id}, CASE WHEN at % 2 = 0 THEN 'order' END, CASE WHEN at % 2 = 0 THEN 1 END, '{{}}', 0,
+            "INSERT INTO tasks (id, \"key\", workflow, workflow_version, labels, priority, created_at, version, state, paused, untouched, agents)
+             SELECT {id}, CASE WHEN at % 2 = 1 THEN 'many' END, CASE WHEN at % 2 = 0 THEN 'order' END, CASE WHEN at % 2 = 0 THEN 1 END, '{{}}', 0,
                     1700000000000 + at, 1, CASE WHEN at % 4 = 3 THEN 'paused' ELSE 'error' END, false, 1,
                     '{{\"1\":\"another\"}}'
              FROM {series}"
@@ -85,6 +85,22 @@ async fn requests_are_bounded(api: &Api) {
             json!({ "workflow": "order", "state": "paused" }),
             &[none],
         ),
+        // No index is asked for a key that so many have: each task that is looked at is.
+        (
+            "cancel",
+            json!({ "key": "many", "workflow": "order" }),
+            &[may_be_more, none],
+        ),
+        (
+            "cancel",
+            json!({ "key": "many", "labels": { "even": "yes" } }),
+            &[may_be_more, none],
+        ),
+        (
+            "cancel",
+            json!({ "key": "many", "labels": { "rare": "yes" } }),
+            &[none],
+        ),
         // An index has these.
         ("cancel", json!({ "workflow": "unknown" }), &[none]),
         (
@@ -111,6 +127,9 @@ async fn requests_are_bounded(api: &Api) {
         let found = dry_runs(api, command, &filter).await;
         assert_eq!(found, expected, "{command} {filter}");
     }
+    let of_key = dry_runs(api, "cancel", &json!({ "key": "many", "limit": 20_000 })).await;
+    let matched: u64 = of_key.iter().map(|(matched, ..)| matched).sum();
+    assert_eq!(matched, u64::try_from(TASKS).unwrap() / 2);
     let few = json!({ "all": true, "limit": 7, "dry_run": true });
     let answer = api.post("/v1/tasks/cancel", &few).await.expect(200);
     assert_eq!(answer["matched"], 7);
