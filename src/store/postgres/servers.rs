@@ -424,6 +424,7 @@ fn address(options: &PgConnectOptions) -> String {
     let port = options.get_port();
     match options.get_socket() {
         Some(socket) => format!("{}:{port}", socket.display()),
+        None if options.get_host().contains(':') => format!("[{}]:{port}", options.get_host()),
         None => format!("{}:{port}", options.get_host()),
     }
 }
@@ -465,7 +466,18 @@ fn parse(url: &str) -> Result<(Vec<PgConnectOptions>, String), UrlError> {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
-    let of_host = |host| Ok(format!("{scheme}://{user}{host}{path}{query}").parse()?);
+    let of_host = |host| {
+        let options: PgConnectOptions = format!("{scheme}://{user}{host}{path}{query}").parse()?;
+        // In a URL an IPv6 address has brackets, and for the resolver it has none.
+        let of_url = options.get_host();
+        let bare = of_url
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        Ok(match bare.map(str::to_owned) {
+            Some(bare) => options.host(&bare),
+            None => options,
+        })
+    };
     let all: Result<_, UrlError> = hosts.split(',').map(of_host).collect();
     Ok((all?, parameters))
 }
@@ -500,6 +512,10 @@ mod tests {
         ] {
             assert_eq!(described(url), shown);
         }
+        let servers = Servers::new("postgres://ann@[::1]:6003/tasks", |options| options);
+        let servers = servers.unwrap();
+        assert_eq!(servers.current().get_host(), "::1");
+        assert_eq!(servers.addresses(), [("::1".to_owned(), 6003)]);
     }
 
     #[test]
