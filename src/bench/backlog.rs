@@ -24,7 +24,7 @@ const DEAD: &str = "bench-dead";
 const QUEUED: &str = "bench-queued";
 /// As many steps as a task may have.
 const MANY_STEPS: usize = 500;
-/// So many submissions for each task that is processed: they take about as long.
+/// So many submissions for each task that is processed: they take about as long. The surplus is removed at once.
 const SUBMISSIONS: u32 = 4;
 
 /// The two servers, and the socket of the dead service.
@@ -170,6 +170,8 @@ async fn turn(requests: &[Requests], share: Amount, at_rest: u32) -> Result<Side
         ..share
     };
     let (submissions, mut ids) = load::queued(requests, &queued(), of_queue).await?;
+    let surplus = ids.split_off(ids.len().min(share.tasks as usize));
+    load::cancel(first, surplus).await?;
     let newest = ids.iter().max().cloned().unwrap_or_default();
     let read = first.get(&format!("/v1/tasks/{newest}"));
     let reads = load::reads(first, &read, alone(at_rest)).await?;

@@ -41,7 +41,7 @@ pub struct BacklogReport {
 }
 
 const NOTES: &str =
-    "submit: POST of a task whose one step joins the queue of the dead agent, until the 202
+    "submit: POST of a task whose one step joins the queue of the dead agent, until the 202; four for each task of a healthy agent
 read: GET of the newest task in that queue, one after another, with its position in the queue
 ratio: with the backlog and the history, divided by without; the median of the rounds
 ";

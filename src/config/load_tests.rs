@@ -77,7 +77,7 @@ fn a_database_on_the_same_machine_is_left_half_of_the_cores() {
     for local in [
         "postgres://ann@127.0.0.1/tasks",
         "postgres://ann@[::1]:6000/tasks",
-        "postgres://ann@localhost,127.0.0.2/tasks",
+        "postgres://ann@Localhost,127.0.0.2/tasks",
         "postgres:///tasks?host=/run/postgresql&user=ann",
     ] {
         let threads = [1, 2, 3, 8].map(|cores| config(local).threads(cores));
@@ -91,9 +91,14 @@ fn a_database_on_the_same_machine_is_left_half_of_the_cores() {
     ] {
         assert_eq!(config(other).threads(8), 8, "{other}");
     }
-    let told = [("PROVOST_INSTANCE__THREADS", "3")];
     let text = "database_url = \"postgres://ann@localhost/tasks\"";
-    assert_eq!(load_from(text, &told, &[]).unwrap().threads(8), 3);
+    for (variable, threads) in [
+        (("PROVOST_INSTANCE__THREADS", "3"), 3),
+        (("PROVOST_POSTGRES__LISTEN", "false"), 8),
+    ] {
+        let config = load_from(text, &[variable], &[]).unwrap();
+        assert_eq!(config.threads(8), threads, "{variable:?}");
+    }
 }
 
 #[test]

@@ -118,12 +118,14 @@ impl Default for Config {
 }
 
 impl Config {
-    /// How many threads work for it on so many cores. A database on the same machine takes about as much of them.
+    /// How many threads work for it on so many cores. A database on the same machine takes about as much of them; behind
+    /// a pooler it may be anywhere.
     pub fn threads(&self, cores: usize) -> usize {
-        let share = match &self.database_url {
-            DatabaseUrl::Postgres(url) if postgres::is_local(url) => cores.div_ceil(2),
-            _ => cores,
+        let is_beside = match &self.database_url {
+            DatabaseUrl::Postgres(url) => self.postgres.listen && postgres::is_local(url),
+            DatabaseUrl::Sqlite(_) => false,
         };
+        let share = if is_beside { cores.div_ceil(2) } else { cores };
         self.instance.threads.unwrap_or(share)
     }
 

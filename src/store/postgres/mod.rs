@@ -219,16 +219,16 @@ pub fn addresses(url: &str) -> Vec<(String, u16)> {
     servers(url, Prepared::Named).map_or_else(|_| Vec::new(), |servers| servers.addresses())
 }
 
-/// Whether all servers that the URL names are on this machine.
+/// Whether all servers that the URL names are at addresses or sockets of this machine.
 pub fn is_local(url: &str) -> bool {
     let is_loopback = |host: &str| {
-        let host = host.trim_matches(['[', ']']);
-        host == "localhost"
-            || host
-                .parse::<IpAddr>()
-                .is_ok_and(|ip| ip.to_canonical().is_loopback())
+        let ip = host.parse::<IpAddr>();
+        host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.to_canonical().is_loopback())
     };
-    addresses(url).iter().all(|(host, _)| is_loopback(host))
+    servers(url, Prepared::Named).is_ok_and(|servers| {
+        let over_tcp = servers.addresses();
+        over_tcp.iter().all(|(host, _)| is_loopback(host))
+    })
 }
 
 /// What is wrong with a file of certificates or keys that the URL names.
