@@ -66,12 +66,31 @@ enum HealthStatus {
 
 /// Liveness probe
 ///
-/// Returns 200 as long as the process can serve requests. Restart the process if this fails.
+/// Returns 200 as long as the process can serve requests, and 503 if the writer of the store has stood still for more
+/// than a minute: one transaction is under way, and none has begun or ended. An outage of the database is not a reason
+/// for 503. Restart the process if this fails.
 #[utoipa::path(
     get, path = "/livez", tag = "service",
-    responses((status = 200, description = "The process is alive", body = HealthView, example = json!({"status": "alive"}))),
+    responses(
+        (status = 200, description = "The process is alive", body = HealthView, example = json!({"status": "alive"})),
+        (status = 503, description = "The writer of the store stands still", body = ProblemBody, content_type = "application/problem+json"),
+    ),
 )]
-pub(super) async fn livez() -> Response {
+async fn livez(State(app): State<Arc<App>>) -> Result<Response, Problem> {
+    match app.store.health.writer().stood_still() {
+        None => Ok(alive().await),
+        Some(still) => Err(Problem::new(
+            ProblemKind::StoreUnavailable,
+            format!(
+                "the writer of the store has stood still for {} seconds: restart the process; no accepted task is lost",
+                still.as_secs()
+            ),
+        )),
+    }
+}
+
+/// The response of a process that works, or that is starting.
+pub(super) async fn alive() -> Response {
     json(
         StatusCode::OK,
         &HealthView {
@@ -93,7 +112,7 @@ pub(super) async fn livez() -> Response {
     ),
 )]
 async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
-    if app.stop.is_cancelled() {
+    if app.draining.is_cancelled() || app.stop.is_cancelled() {
         return Err(Problem::new(
             ProblemKind::Stopping,
             "the service is stopping",

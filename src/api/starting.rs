@@ -14,7 +14,7 @@ use crate::store::Health;
 /// Serves requests until [`super::router`] replaces it.
 pub fn starting(health: Health) -> Router {
     Router::new()
-        .route("/livez", get(operations::livez))
+        .route("/livez", get(operations::alive))
         .fallback(not_yet)
         .layer(middleware::from_fn(request_id::attach))
         .with_state(health)

@@ -48,6 +48,8 @@ pub struct App {
     pub config: Config,
     pub limits: Limits,
     pub metrics: Metrics,
+    /// Cancelled while the instance still accepts everything, and load balancers should notice that it is about to stop.
+    pub draining: tokio_util::sync::CancellationToken,
     pub stop: tokio_util::sync::CancellationToken,
     /// The latest version of each workflow in use.
     pub workflows: Arc<WorkflowCache>,

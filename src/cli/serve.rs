@@ -27,12 +27,20 @@ pub enum ServeError {
 
 pub fn run(config: Config, sources: Sources) -> ExitCode {
     let cores = available_parallelism().map_or(1, usize::from);
+    let log = match telemetry::start_logging(config.log.targets(), config.log_json) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("provost: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let served = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(config.threads(cores))
         .enable_all()
         .build()
         .map_err(ServeError::Process)
         .and_then(|runtime| runtime.block_on(serve(config, &sources)));
+    drop(log);
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -43,7 +51,6 @@ pub fn run(config: Config, sources: Sources) -> ExitCode {
 }
 
 async fn serve(config: Config, sources: &Sources) -> Result<(), ServeError> {
-    telemetry::start_logging(config.log.targets(), config.log_json)?;
     warn_of_ignored_variables(sources);
     let metrics = Metrics::install()?;
     let systemd = Systemd::from_env();
@@ -71,6 +78,12 @@ async fn serve(config: Config, sources: &Sources) -> Result<(), ServeError> {
         }
     }
     systemd.stopping();
+    tokio::select! {
+        () = service.drain() => {}
+        () = interrupt::wait() => {}
+        () = service.failed() => return Err(ServeError::PartFailed),
+        () = systemd.keep_alive() => {}
+    }
     tokio::select! {
         () = service.stop() => {}
         () = systemd.keep_alive() => {}

@@ -57,6 +57,7 @@ pub struct Config {
     pub log_json: bool,
     /// How long running calls may continue after SIGTERM.
     pub shutdown_grace: Span,
+    pub shutdown: ShutdownConfig,
     /// The URL under which people reach the service, for links in messages.
     pub public_url: Option<String>,
     pub listener: ListenerConfig,
@@ -94,6 +95,7 @@ impl Default for Config {
             log: LogFilter::default(),
             log_json: false,
             shutdown_grace: Span::from_secs(20),
+            shutdown: ShutdownConfig::default(),
             public_url: None,
             listener: ListenerConfig::default(),
             tls: TlsConfig::default(),
@@ -199,6 +201,22 @@ impl Default for ListenerConfig {
             stall_timeout: Span::from_secs(20),
             idle_timeout: Span::from_secs(75),
             unix_mode: UnixMode(0o600),
+        }
+    }
+}
+
+/// The time before a stop.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ShutdownConfig {
+    /// How long the instance still accepts everything after SIGTERM, while `/readyz` fails.
+    pub drain: Span,
+}
+
+impl Default for ShutdownConfig {
+    fn default() -> Self {
+        Self {
+            drain: Span::from_secs(0),
         }
     }
 }

@@ -54,7 +54,7 @@ const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
 /// In the order of `provost.toml.example`.
-pub static SETTINGS: [Setting; 55] = [
+pub static SETTINGS: [Setting; 56] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -64,6 +64,7 @@ pub static SETTINGS: [Setting; 55] = [
     setting("log_json", Rule::Switch),
     setting("shutdown_grace", Rule::Span(Span::from_secs(0), HOUR)),
     setting("public_url", Rule::PublicUrl),
+    setting("shutdown.drain", Rule::Span(Span::from_secs(0), HOUR)),
     setting("listener.max_connections", Rule::Count(1, 1_000_000)),
     setting("listener.max_without_request", Rule::Count(1, 1_000_000)),
     setting("listener.head_timeout", Rule::Span(WAIT, HOUR)),

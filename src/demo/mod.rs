@@ -87,7 +87,7 @@ pub async fn run(options: DemoOptions) -> ExitCode {
 
 async fn demo(options: &DemoOptions) -> Result<bool, DemoError> {
     // Less severe log lines are part of the demo, and would disturb the display.
-    telemetry::start_logging(&Targets::new().with_default(LevelFilter::ERROR), false)?;
+    let _log = telemetry::start_logging(&Targets::new().with_default(LevelFilter::ERROR), false)?;
     let folder = tempfile::Builder::new().prefix("provost-demo-").tempdir();
     let folder = folder.map_err(DemoError::Folder)?;
     let config = Config {

@@ -89,6 +89,9 @@ pub struct Service {
     live: Live,
     agents: Arc<Agents>,
     components: Components,
+    /// Makes `/readyz` fail, before anything else stops.
+    draining: CancellationToken,
+    drain: Duration,
     /// Stops the API, after the last call that could need it.
     goodbye: CancellationToken,
     dispatcher: JoinHandle<()>,
@@ -315,6 +318,8 @@ impl Service {
             background.extend(peers.start(database.listener, &components));
         }
         let database = config.database_url.clone();
+        let draining = CancellationToken::new();
+        let drain = config.shutdown.drain.duration();
         let app = Arc::new(App {
             store: store.clone(),
             local,
@@ -328,6 +333,7 @@ impl Service {
             },
             config,
             metrics,
+            draining: draining.clone(),
             stop: components.stop.clone(),
             workflows,
             gauges: Gauges::default(),
@@ -354,6 +360,8 @@ impl Service {
             live,
             agents,
             components,
+            draining,
+            drain,
             goodbye,
             dispatcher,
             background,
@@ -377,6 +385,19 @@ impl Service {
     /// Applies the settings that can change at run time. On an error nothing changes.
     pub fn reload(&mut self, config: Config) -> Result<(), ReloadError> {
         self.live.reload(config)
+    }
+
+    /// Lets load balancers notice that no more requests should come, while all of them are still accepted.
+    pub async fn drain(&self) {
+        if self.drain.is_zero() {
+            return;
+        }
+        info!(
+            drain = self.drain.as_secs_f64(),
+            "draining: /readyz fails, and requests are still accepted"
+        );
+        self.draining.cancel();
+        tokio::time::sleep(self.drain).await;
     }
 
     /// Stops claiming, lets running calls end within the grace period, releases the rest, closes.

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::{error, info};
 
-use super::StoreError;
+use super::{StoreError, progress::WriterProgress};
 
 /// What is wrong with the store as a whole. The gravest comes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -89,6 +89,7 @@ struct HealthState {
     /// In the order of [`StoreFault`].
     faults: Mutex<Vec<Diagnosis>>,
     changed: watch::Sender<()>,
+    progress: WriterProgress,
 }
 
 impl Default for Health {
@@ -104,6 +105,7 @@ impl Default for Health {
             is_faulty: AtomicBool::new(false),
             faults: Mutex::default(),
             changed: watch::Sender::new(()),
+            progress: WriterProgress::default(),
         }))
     }
 }
@@ -186,6 +188,11 @@ impl Health {
     /// Whether anything may be written.
     pub fn check_write(&self) -> Result<(), StoreError> {
         self.check(StoreFault::refuses_writes)
+    }
+
+    /// The progress of the writer of this store.
+    pub fn writer(&self) -> &WriterProgress {
+        &self.0.progress
     }
 
     /// Is woken whenever a fault was raised or cleared.

@@ -38,6 +38,7 @@ mod pages;
 mod peers;
 pub mod postgres;
 mod predictions;
+mod progress;
 mod queries;
 mod query;
 mod rate_buckets;

@@ -411,9 +411,12 @@ impl<'w> Committer<'w> {
                 may_read,
                 is_shared: self.writer.is_shared,
             };
+            let under_way = self.writer.settings.health.writer().begin();
             let work = self.try_write(requests, queues, &culprits, &left_out);
             let work = AssertUnwindSafe(work).catch_unwind();
-            let outcome = work.await.unwrap_or_else(|panic| {
+            let outcome = work.await;
+            drop(under_way);
+            let outcome = outcome.unwrap_or_else(|panic| {
                 Err(Halted::Failed(Failed::Panicked(Panicked {
                     culprit: None,
                     message: faults::message(&*panic),

@@ -1,6 +1,7 @@
 //! Log lines for operators and metrics for Prometheus. The code that logs or counts decides what to report; this
 //! module decides where it goes.
 
+mod log_queue;
 mod one_line;
 mod process;
 
@@ -18,12 +19,16 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
+pub use log_queue::LogGuard;
+use log_queue::LogQueue;
 use one_line::OneLine;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     #[error("logging is already started in this process: start it once, in main")]
     Logging(#[from] tracing_subscriber::util::TryInitError),
+    #[error("the thread that writes the log cannot be started: {0}")]
+    LogThread(#[source] io::Error),
     #[error("metrics are already recorded in this process: install the recorder once, in main")]
     Recording,
     #[error("the buckets of a histogram are wrong: {0}")]
@@ -32,10 +37,11 @@ pub enum TelemetryError {
 
 /// Writes log lines to stderr: one readable line for each event, or one JSON object.
 ///
-/// `RUST_LOG` is ignored, so that the settings alone decide what is logged.
-pub fn start_logging(filter: &Targets, json: bool) -> Result<(), TelemetryError> {
-    logging(filter, json, stderr_has_colours(), io::stderr).try_init()?;
-    Ok(())
+/// `RUST_LOG` is ignored, so that the settings alone decide what is logged. Keep the guard until the process ends.
+pub fn start_logging(filter: &Targets, json: bool) -> Result<LogGuard, TelemetryError> {
+    let (queue, guard) = LogQueue::start(io::stderr()).map_err(TelemetryError::LogThread)?;
+    logging(filter, json, stderr_has_colours(), queue).try_init()?;
+    Ok(guard)
 }
 
 fn logging<W>(filter: &Targets, json: bool, colours: bool, to: W) -> impl SubscriberInitExt
@@ -112,6 +118,7 @@ impl Metrics {
         let recorder = recorder()?;
         let handle = recorder.handle();
         metrics::set_global_recorder(recorder).map_err(|_| TelemetryError::Recording)?;
+        log_queue::describe_metrics();
         metrics::describe_gauge!("provost_build_info", "1, with the running version");
         metrics::gauge!("provost_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
         Ok(Self(handle))

@@ -139,6 +139,7 @@ mod tries;
 mod undo_matrix;
 mod undo_processed;
 mod unix_socket;
+mod unread_log;
 mod unreadable;
 mod upgrade;
 mod version_moves;

@@ -101,6 +101,32 @@ async fn a_caller_who_waits_is_answered_when_it_stops() {
 }
 
 #[tokio::test]
+async fn an_instance_that_drains_is_not_ready_and_does_everything_until_a_second_signal() {
+    let remote = Remote::quick().await;
+    let setup = Provost::setup().set("SHUTDOWN__DRAIN", "1h");
+    let mut provost = setup.start().await;
+    provost.get("/readyz").await.expect(200);
+    provost.terminate();
+    provost.says("draining").await;
+    let unready = provost.get("/readyz").await;
+    unready.expect_problem(503, "stopping");
+    assert_eq!(provost.get("/livez").await.status, 200);
+    let id = provost.submit(&pipeline(&remote.url(), &["a"])).await;
+    assert_eq!(provost.settled(&id).await["state"], "processed");
+    provost.terminate();
+    assert_eq!(provost.ended().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_drain_ends_after_its_time() {
+    let setup = Provost::setup().set("SHUTDOWN__DRAIN", "10ms");
+    let mut provost = setup.start().await;
+    provost.terminate();
+    assert_eq!(provost.ended().await.code(), Some(0));
+    provost.says("draining").await;
+}
+
+#[tokio::test]
 async fn a_submission_during_the_stop_is_refused_and_all_else_is_answered() {
     let gate = Gate::closed();
     let remote = Remote::script([gate.then(json!("done"))]).await;

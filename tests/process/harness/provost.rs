@@ -6,6 +6,7 @@ use std::{
     ops::Deref,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,7 +15,7 @@ use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, Command},
-    sync::watch,
+    sync::{Notify, watch},
     time::timeout,
 };
 
@@ -58,6 +59,7 @@ pub struct Setup {
     config: Option<String>,
     database: Option<PathBuf>,
     database_url: Option<String>,
+    unread: Option<Arc<Notify>>,
     /// Any free port of loopback, if left out.
     listen: Option<String>,
     open_files: Option<u32>,
@@ -105,6 +107,12 @@ impl Setup {
     /// A database that is no file.
     pub fn database_url(mut self, url: &str) -> Self {
         self.database_url = Some(url.to_owned());
+        self
+    }
+
+    /// Nobody reads its log from when it is ready until `read_again` is notified.
+    pub fn unread(mut self, read_again: &Arc<Notify>) -> Self {
+        self.unread = Some(read_again.clone());
         self
     }
 
@@ -187,7 +195,7 @@ impl Setup {
         }
         let mut child = command.spawn().unwrap();
         let process = child.id().unwrap();
-        let log = Log::read(child.stderr.take().unwrap(), process);
+        let log = Log::read(child.stderr.take().unwrap(), process, self.unread.clone());
         Process { child, log }
     }
 }
@@ -407,7 +415,12 @@ struct Log {
 }
 
 impl Log {
-    fn read(stderr: tokio::process::ChildStderr, process: u32) -> Self {
+    /// Once it is ready, nothing is read from an `unread` log until that is notified.
+    fn read(
+        stderr: tokio::process::ChildStderr,
+        process: u32,
+        unread: Option<Arc<Notify>>,
+    ) -> Self {
         let lines = watch::Sender::new(Vec::new());
         let (announce, ready) = watch::channel(None);
         let log = lines.clone();
@@ -423,6 +436,9 @@ impl Log {
                 if event["message"] == "provost is ready" {
                     let address = event["address"].as_str().map(str::to_owned);
                     announce.send_replace(address);
+                    if let Some(read_again) = &unread {
+                        read_again.notified().await;
+                    }
                 }
             }
         });
