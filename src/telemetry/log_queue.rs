@@ -22,10 +22,10 @@ const DROPPED_LINES: &str = "provost_log_lines_dropped_total";
 
 /// The lines that wait for the thread. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct LogQueue(Arc<Shared>);
+pub struct LogQueue(Arc<LogState>);
 
 #[derive(Default)]
-struct Shared {
+struct LogState {
     lines: Mutex<Lines>,
     changed: Condvar,
 }
@@ -101,7 +101,7 @@ impl LogQueue {
 impl Drop for LogGuard {
     fn drop(&mut self) {
         let until = Instant::now() + FLUSH_TIMEOUT;
-        let Shared { lines, changed } = &*self.0.0;
+        let LogState { lines, changed } = &*self.0.0;
         let mut lines = lines.lock();
         while !lines.waiting.is_empty() || lines.is_writing {
             if changed.wait_until(&mut lines, until).timed_out() {
