@@ -384,6 +384,8 @@ pub struct CallsConfig {
     pub allow: AllowList,
     /// See [`Config::allows_url_steps`].
     pub allow_url_steps: Auto,
+    /// Whether the keys of steps follow from what was submitted, where that can be submitted again.
+    pub stable_keys: bool,
 }
 
 impl Default for CallsConfig {
@@ -393,6 +395,7 @@ impl Default for CallsConfig {
             allow_private_addresses: Auto::Auto,
             allow: AllowList::default(),
             allow_url_steps: Auto::Auto,
+            stable_keys: true,
         }
     }
 }

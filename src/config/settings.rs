@@ -54,7 +54,7 @@ const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
 /// In the order of `provost.toml.example`.
-pub static SETTINGS: [Setting; 56] = [
+pub static SETTINGS: [Setting; 57] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -113,6 +113,7 @@ pub static SETTINGS: [Setting; 56] = [
     setting("calls.allow_private_addresses", Rule::SwitchOrAuto),
     setting("calls.allow", Rule::Addresses),
     setting("calls.allow_url_steps", Rule::SwitchOrAuto),
+    setting("calls.stable_keys", Rule::Switch),
     setting("courier.poll", Rule::Span(SOON, HOUR)),
     setting(
         "courier.timeout",

@@ -277,7 +277,8 @@ impl ChildrenLoop {
             complete_within: found.complete_within,
         };
         let (id, now) = (self.store.new_task_id(), reader.now().await?);
-        let details = match parent.child_details(step, &workflow, id, now) {
+        let prefixes = self.store.key_prefixes();
+        let details = match parent.child_details(step, &workflow, id, prefixes, now) {
             Ok(details) => details,
             Err(message) => return Ok(Err(message)),
         };

@@ -53,7 +53,7 @@ use crate::{
     broker::Brokers,
     config::{Config, DatabaseUrl, Listen},
     delivery::{Receivers, StoreAlerts},
-    domain::{InstanceId, Limits, ReplyKey, Sender},
+    domain::{InstanceId, KeyPrefixes, Limits, ReplyKey, Sender},
     instance::{Hold, JoinError, LocalLease, Membership},
     listener::{self, Listener, Server, Tls, TlsError},
     scheduler::{self, Dispatcher, Local},
@@ -190,6 +190,10 @@ impl Service {
         let writer = components.spawn("writer", writer);
         let read_key = || store.housekeeping.secret(REPLY_TOKENS);
         let reply_key = start::insist(&store, "read the key of reply tokens", read_key).await?;
+        let prefixes = { reply_key.as_ref() }.filter(|_| config.calls.stable_keys);
+        if let Some(prefixes) = prefixes.and_then(|secret| KeyPrefixes::new(secret.as_bytes())) {
+            store.use_key_prefixes(prefixes);
+        }
         let reply_key = reply_key.and_then(|secret| ReplyKey::new(secret.as_bytes()));
         let reply_key = reply_key
             .ok_or_else(|| StoreError::Corrupt("the key of reply tokens is missing".to_owned()))?;

@@ -1,6 +1,6 @@
 //! Instances and the supervisors' lease, as statements and rows of any database.
 
-use super::{StoreError, rows::Columns, statement::Statement};
+use super::{SharedFeature, StoreError, rows::Columns, statement::Statement};
 use crate::domain::{Holder, InstanceId, InstanceRecord, Lease, Leases, Timestamp};
 
 /// The instance's own, and the supervisors', which has no process.
@@ -13,12 +13,13 @@ SELECT instance, incarnation, term, until, CAST(NULL AS bigint), NULL, NULL FROM
 const SUPERVISOR: &str = "SELECT instance, incarnation, term, until FROM supervisor";
 
 const NEW_INSTANCE: &str = r#"
-INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_untouched, reads_claims)
-VALUES ($1, $2, $3, $4, $5, $6, $7, 1, 1) ON CONFLICT (id) DO NOTHING"#;
+INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_untouched, reads_claims,
+    reads_key_prefix)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 1, 1, 1) ON CONFLICT (id) DO NOTHING"#;
 
 const RENEW_INSTANCE: &str = r#"
 UPDATE instances SET incarnation = $2, term = $3, until = $4, started_at = $5, version = $6, process = $7,
-    reads_untouched = 1, reads_claims = 1
+    reads_untouched = 1, reads_claims = 1, reads_key_prefix = 1
 WHERE id = $1 AND incarnation = $8 AND term = $9 AND until = $10"#;
 
 const NEW_SUPERVISOR: &str = r#"
@@ -46,8 +47,6 @@ SELECT instance, incarnation, term, until, (SELECT count(*) FROM prolonged) AS p
 FROM supervisor"#;
 
 const LIVE: &str = "SELECT id AS instance, incarnation FROM instances WHERE until > $1";
-
-const OLDER: &str = "SELECT id FROM instances WHERE reads_claims IS NULL LIMIT 1";
 
 const FORGET: &str = "DELETE FROM instances WHERE until < $1";
 
@@ -99,9 +98,13 @@ pub fn live(now: Timestamp) -> Statement {
     Statement::new(LIVE).bind(now)
 }
 
-/// Of those on record that cannot read a task of which steps have no rows, or whose own row has the claim of one, one.
-pub fn older() -> Statement {
-    Statement::new(OLDER)
+/// How many of those on record lack each feature.
+pub fn known_features() -> Statement {
+    let lack = SharedFeature::ALL.map(|feature| {
+        let column = feature.column();
+        format!("count(CASE WHEN {column} IS NULL THEN 1 END) AS {column}")
+    });
+    Statement::new(format!("SELECT {} FROM instances", lack.join(", ")))
 }
 
 pub fn forget(ended_before: Timestamp) -> Statement {

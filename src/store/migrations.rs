@@ -51,6 +51,7 @@ const SQLITE: Scripts = scripts! {
     "0025_schedules",
     "0026_untouched",
     "0027_claims",
+    "0028_key_prefix",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -82,6 +83,7 @@ const POSTGRES: Scripts = scripts! {
     "0025_schedules",
     "0026_untouched",
     "0027_claims",
+    "0028_key_prefix",
 };
 
 pub fn sqlite() -> Vec<Migration> {

@@ -46,6 +46,7 @@ mod record;
 mod rows;
 mod salvage;
 mod schedules;
+mod shared_feature;
 mod signalled;
 mod slot_shares;
 mod source;
@@ -55,7 +56,6 @@ mod step_limits;
 mod stored_workflow;
 mod task_limits;
 mod transaction;
-mod untouched;
 mod unusable_secrets;
 mod watch;
 mod workers;
@@ -96,6 +96,7 @@ pub use rows::Loaded;
 pub use schedules::{
     CommandedSchedule, ScheduleCommand, ScheduleError, SchedulePut, ScheduleRecord, ScheduleSave,
 };
+pub use shared_feature::{SharedFeature, SharedFeatures};
 pub use stored_workflow::StoredWorkflow;
 pub use transaction::{CommitError, Transaction};
 pub use watch::{Interest, Watch, Watchers};

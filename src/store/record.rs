@@ -42,7 +42,7 @@ macro_rules! saved_rows {
             /// there is one.
             DetailsRow<'a> {
                 task_id: id, steps: maybe_text, policies: maybe_text, input: text,
-                reply_to: maybe_owned, parent: maybe_owned
+                reply_to: maybe_owned, parent: maybe_owned, key_prefix: maybe_shared
             }
             /// What a save may change of a step. One that is called at once and succeeds has nothing in the columns after
             /// the semicolon.
@@ -291,6 +291,7 @@ impl<'a> DetailsRow<'a> {
             input: details.input.as_json(),
             reply_to: details.reply_to.as_ref().map(json),
             parent: details.parent.as_ref().map(json),
+            key_prefix: details.key_prefix.as_ref(),
         }
     }
 }

@@ -425,6 +425,7 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<(Task, usize)
         trace: trace(row)?,
         reply_to: json(row, "reply_to")?,
         parent: json(row, "parent")?,
+        key_prefix: row.get("key_prefix")?,
     };
     let task = Task {
         steps: StepList::default(),

@@ -65,7 +65,7 @@ async fn salvage(
     let task = loaded_names(&[TaskRow::COLUMNS, NewTaskRow::COLUMNS]);
     let task = task.replace(" workflow,", " NULL AS workflow,");
     let task = format!(
-        "SELECT {task}, NULL AS reply_to, NULL AS parent, 'null' AS input FROM tasks WHERE id = $1"
+        "SELECT {task}, NULL AS reply_to, NULL AS parent, NULL AS key_prefix, 'null' AS input FROM tasks WHERE id = $1"
     );
     let found = tx.fetch(of(&task)).await?;
     let Some(row) = found.first() else {

@@ -59,8 +59,8 @@ use self::{
     request::Request,
 };
 use super::{
-    Backend, Batch, CommitError, Health, LocalScheduler, Saved, StoreError, UnreadableTask,
-    Watchers, untouched::SparesRows,
+    Backend, Batch, CommitError, Health, LocalScheduler, Saved, SharedFeature, SharedFeatures,
+    StoreError, UnreadableTask, Watchers,
 };
 use crate::{
     domain::{AgentName, Backoff, Sender, StepRef, TaskId},
@@ -184,7 +184,7 @@ pub(super) struct BatchWriter {
     complained: Mutex<Option<(Instant, u64)>>,
     /// Whether a claim may be saved that this process does not know of.
     claims_in_doubt: Arc<AtomicBool>,
-    spares_rows: SparesRows,
+    features: SharedFeatures,
 }
 
 /// Saves one batch after the other, on a connection of its own.
@@ -521,7 +521,7 @@ impl<'w> Committer<'w> {
         self.suspect = None;
         draft.culprits = culprits.to_vec();
         draft.left_out = left_out.clone();
-        draft.spares_rows = writer.spares_rows.get();
+        draft.spares_rows = writer.features.has(SharedFeature::StepsWithoutRows);
         draft
             .plan_claims(requests, &mut queues, tx.as_mut(), &*writer.local)
             .await?;

@@ -33,7 +33,7 @@ async fn backup(database: &Path, to: &Path) -> Output {
 }
 
 /// What it said, having written the copy.
-async fn copied(database: &Path, to: &Path) -> String {
+pub async fn copied(database: &Path, to: &Path) -> String {
     let output = backup(database, to).await;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");

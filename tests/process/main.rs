@@ -125,6 +125,7 @@ mod slots;
 mod slow_answers;
 mod slow_reads;
 mod space;
+mod stable_keys;
 mod start_at;
 mod step_limits;
 mod storm;

@@ -14,6 +14,7 @@ use crate::{
     command::Command,
     definition::{ChildRule, OnChildError, Policy},
     ids::{Attempt, StepIndex, StepName, TaskId},
+    key_prefix::KeyPrefixes,
     payload::Payload,
     step::{Step, StepState, StepStatus},
     task::{Details, Task, TaskStatus, WorkflowRef},
@@ -299,6 +300,7 @@ impl Task {
         index: StepIndex,
         workflow: &ChildWorkflow,
         id: TaskId,
+        prefixes: Option<&KeyPrefixes>,
         now: Timestamp,
     ) -> Result<Details, String> {
         let rule = self.definition(index).child_rule();
@@ -351,6 +353,7 @@ impl Task {
                 root: self.root(),
                 depth,
             })),
+            key_prefix: prefixes.map(|prefixes| prefixes.of_child(self, index)),
         })
     }
 

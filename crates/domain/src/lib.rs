@@ -43,6 +43,7 @@ mod hidden;
 mod history;
 mod ids;
 mod instance;
+mod key_prefix;
 mod known_queue;
 mod lane_ring;
 mod lanes;
@@ -168,6 +169,7 @@ pub use ids::{
     StepName, StepRef, TaskId, WorkerName, WorkflowName,
 };
 pub use instance::{IdInUse, InstanceRecord, Leases, Renewal};
+pub use key_prefix::KeyPrefixes;
 pub use known_queue::{KnownQueue, LEFT_TO_OTHERS, QueuedStep, left_to_others};
 pub use lane_ring::LaneRing;
 pub use lanes::{Fairness, KeyLimit, LaneRule, LaneTurn, LimitedKey, polls_of};

@@ -248,6 +248,7 @@ mod tests {
                 ..ReplyTo::default()
             })),
             parent: None,
+            key_prefix: None,
         })
     }
 

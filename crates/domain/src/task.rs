@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 use crate::{
     child::ParentStep,
@@ -91,6 +90,8 @@ pub struct Details {
     pub reply_to: Option<Box<ReplyTo>>,
     /// The step of another task that this one is done for.
     pub parent: Option<Box<ParentStep>>,
+    /// What the keys of its steps begin with. `None`: its id.
+    pub key_prefix: Option<Arc<str>>,
 }
 
 /// A task is the same submission exactly when its id is.
@@ -472,13 +473,6 @@ impl Task {
                 && (step.may_have_taken_effect()
                     || matches!(step.state, StepState::Processing { .. }))
         })
-    }
-
-    /// The key that every attempt of a step carries: a function of the task and the step alone.
-    pub fn idempotency_key(&self, index: StepIndex) -> String {
-        let mut id = Uuid::encode_buffer();
-        let id = self.id().0.hyphenated().encode_lower(&mut id);
-        [id, ":", self.definition(index).name.as_str()].concat()
     }
 
     /// What the templates of a step see, and what their evaluation may cost.

@@ -95,6 +95,7 @@ impl<'a> World<'a> {
             trace: None,
             reply_to: None,
             parent: None,
+            key_prefix: None,
         };
         let start = beginning.starts_at;
         let mut world = Self {

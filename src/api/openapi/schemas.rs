@@ -874,6 +874,7 @@ mod tests {
                 ..ReplyTo::default()
             })),
             parent: None,
+            key_prefix: None,
         };
         let by = Actor::operator("test");
         let mut draft = Draft::submit(Arc::new(details), NOW);
@@ -932,6 +933,7 @@ mod tests {
             trace: None,
             reply_to: details.reply_to.clone(),
             parent: None,
+            key_prefix: None,
         };
         Draft::submit(Arc::new(details), NOW).task
     }
@@ -964,6 +966,7 @@ mod tests {
                 root: TaskId(Uuid::from_u128(8)),
                 depth: 1,
             })),
+            key_prefix: None,
         };
         Draft::submit(Arc::new(details), NOW).task
     }
@@ -995,6 +998,7 @@ mod tests {
                 ..ReplyTo::default()
             })),
             parent: None,
+            key_prefix: None,
         };
         Draft::submit(Arc::new(details), NOW).task
     }
@@ -1041,6 +1045,7 @@ mod tests {
             trace: None,
             reply_to: None,
             parent: None,
+            key_prefix: None,
         };
         let mut draft = Draft::submit(Arc::new(details), NOW);
         let begin = Command::BeginChild {

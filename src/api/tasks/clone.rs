@@ -9,7 +9,8 @@ use super::{
     commands::reason,
     load,
     submit::{
-        Submission, accept, check_input, check_start, complete_within, labels, priority, start_at,
+        Submission, accept, check_input, check_start, complete_within, key_prefix, labels,
+        priority, start_at,
     },
 };
 use crate::api::openapi::{
@@ -117,10 +118,17 @@ pub(super) async fn clone(
         let current = task.version;
         return Err(CommandError::VersionMismatch { expected, current }.into());
     }
-    let submission = changed(&app, &task.details, body.as_deref()).await?;
+    let mut submission = changed(&app, &task.details, body.as_deref()).await?;
     let path = format!("/v1/tasks/{id}/clone");
     let body = body.as_deref().map_or("", RawValue::get);
-    let idempotency = idempotency(&conditions, &caller, &Method::POST, &path, body.as_bytes());
+    let keyed =
+        |path: &str| idempotency(&conditions, &caller, &Method::POST, path, body.as_bytes());
+    // The original may have been lost and submitted again, and have another id.
+    let stable =
+        { task.details.key_prefix.as_deref() }.map(|prefix| format!("/v1/tasks/{prefix}/clone"));
+    let stable = keyed(stable.as_deref().unwrap_or(&path));
+    submission.key_prefix = key_prefix(&app, stable.as_ref());
+    let idempotency = keyed(&path);
     accept(&app, submission, &conditions, idempotency).await
 }
 
@@ -173,6 +181,7 @@ async fn changed(
             Some(reason) => format!("{origin}: {reason}"),
             None => origin,
         }),
+        key_prefix: None,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use axum::http::Method;
 
-use super::submit::{self, MessageSource, new_details};
+use super::submit::{self, MessageSource, key_prefix, new_details};
 use crate::{
     api::{
         App, Problem,
@@ -47,7 +47,7 @@ pub async fn submit_message(
         reply_to: reply_queue(intake, message)?,
         ..MessageSource::default()
     };
-    let submission = submit::read(app, &body, None, Some(source)).await?;
+    let mut submission = submit::read(app, &body, None, Some(source)).await?;
     // The broker knows who may write to the queue. A name of a token contains no such prefix.
     let caller = Caller {
         name: format!("intake\t{}", intake.name).into(),
@@ -57,6 +57,7 @@ pub async fn submit_message(
     };
     let bytes = body.get().as_bytes();
     let idempotency = idempotency(&conditions, &caller, &Method::POST, "/v1/tasks", bytes);
+    submission.key_prefix = key_prefix(app, idempotency.as_ref());
     let id = app.store.new_task_id();
     let reason = format!("submitted through the intake {}", intake.name);
     let details = new_details(submission, id, &conditions);

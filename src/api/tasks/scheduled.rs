@@ -48,6 +48,9 @@ pub async fn submit_run(
         RunSource::Backfilled => format!("schedule {name}, backfilled by {by}"),
         RunSource::Triggered => format!("schedule {name}, triggered by {by}"),
     };
+    let prefixes = app.store.key_prefixes();
+    submission.key_prefix =
+        prefixes.map(|all| all.of_run(name, &record.state, run, &record.submission));
     let conditions = Conditions {
         trace: Trace::join(&[], &[]),
         ..Conditions::default()

@@ -93,6 +93,8 @@ pub(super) struct Submission {
     pub reply_to: Option<ReplyTo>,
     /// The caller, for the history.
     pub reason: Option<String>,
+    /// What the keys of its steps begin with, where that is not the task's id.
+    pub key_prefix: Option<Arc<str>>,
 }
 
 /// Submit a task
@@ -144,7 +146,7 @@ pub(super) async fn submit(
         };
         return dry_run_report::respond(&app, &submission.definition, &fields, &permit).await;
     }
-    let submission = read(&app, &body, None, None).await?;
+    let mut submission = read(&app, &body, None, None).await?;
     let idempotency = idempotency(
         &conditions,
         &caller,
@@ -152,7 +154,15 @@ pub(super) async fn submit(
         "/v1/tasks",
         body.get().as_bytes(),
     );
+    submission.key_prefix = key_prefix(&app, idempotency.as_ref());
     accept(&app, submission, &conditions, idempotency).await
+}
+
+/// Of a task that is submitted under an `Idempotency-Key`: it follows from the key, so that the task has the same one if it is lost
+/// and submitted again.
+pub(super) fn key_prefix(app: &App, idempotency: Option<&Idempotency>) -> Option<Arc<str>> {
+    let Idempotency { key, fingerprint } = idempotency?;
+    Some(app.store.key_prefixes()?.of_request(key, fingerprint))
 }
 
 /// Stores a submission and returns its task, at once or when the task has ended or needs an operator.
@@ -248,6 +258,7 @@ pub(super) fn new_details(submission: Submission, id: TaskId, conditions: &Condi
         trace: conditions.trace.clone(),
         reply_to: submission.reply_to.map(Box::new),
         parent: None,
+        key_prefix: submission.key_prefix,
     }
 }
 
@@ -366,6 +377,7 @@ pub(super) async fn read(
         labels,
         reply_to,
         reason: None,
+        key_prefix: None,
     })
 }
 

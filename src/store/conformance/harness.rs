@@ -341,6 +341,7 @@ impl Harness {
             trace: Some(trace()),
             reply_to: new.reply_to.clone().map(Box::new),
             parent: None,
+            key_prefix: None,
         }
     }
 

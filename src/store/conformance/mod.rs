@@ -10,6 +10,7 @@ pub mod cluster;
 mod cut_off;
 mod destinations;
 pub mod harness;
+mod key_prefixes;
 mod later_replies;
 pub mod leases;
 mod moves;
@@ -152,6 +153,8 @@ suite!([sqlite postgres] {
     own_claims::a_claim_of_a_divided_queue_has_a_row,
     own_claims::a_damaged_task_that_is_undone_while_a_step_runs_can_be_cancelled,
     own_claims::a_damaged_claim_costs_its_task_alone,
+    key_prefixes::a_task_keeps_the_prefix_that_it_was_submitted_with,
+    key_prefixes::tasks_get_prefixes_where_the_operator_wants_them,
     untouched::a_step_has_a_row_once_something_happens_in_it,
     untouched::a_task_that_has_not_begun_has_no_rows_of_steps,
     untouched::an_undo_and_items_leave_what_is_untouched_in_its_place,

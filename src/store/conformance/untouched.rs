@@ -14,7 +14,7 @@ use crate::{
         AgentName, Command, Policies, Span, StepIndex, StepStatus, Task, TaskId, TaskStatus,
         Timestamp,
     },
-    store::{StoreError, TaskFilter, TaskQuery},
+    store::{SharedFeature, StoreError, TaskFilter, TaskQuery},
 };
 
 const ROWS: &str = "SELECT count(*) FROM steps";
@@ -34,8 +34,13 @@ pub(super) fn pipeline() -> New {
 
 /// Once the store knows of no older instance.
 pub(super) async fn spares_rows(h: &Harness) {
+    known_by_all(h, SharedFeature::StepsWithoutRows).await;
+}
+
+/// Once the store knows that every instance knows of the feature.
+pub(super) async fn known_by_all(h: &Harness, feature: SharedFeature) {
     for _ in 0..2_000 {
-        if h.store.spares_rows.get() {
+        if h.store.features.has(feature) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -275,8 +280,9 @@ pub async fn a_damaged_task_with_untouched_steps_can_be_cancelled(h: Harness) {
 }
 
 /// The record of an instance that was there before steps went without rows.
-const OLDER: &str = "INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_claims)
-    VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', NULL)";
+const OLDER: &str = "INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_claims,
+        reads_key_prefix)
+    VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', NULL, NULL)";
 const RENEWED: &str = "UPDATE instances SET incarnation = '00000000-0000-0000-0000-000000000002', term = 2, until = 2,
     started_at = 2, version = '0.0.9', process = 'q' WHERE id = 'older'";
 /// As that of one that comes after.

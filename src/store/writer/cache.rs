@@ -103,6 +103,7 @@ mod tests {
             trace: None,
             reply_to: None,
             parent: None,
+            key_prefix: None,
         };
         Arc::new(Draft::submit(Arc::new(details), Timestamp::from_millis(1)).task)
     }

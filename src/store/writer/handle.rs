@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -32,11 +32,11 @@ use super::{
     waiting_tasks::WaitingTasks,
 };
 use crate::{
-    domain::{AgentName, Details, Sender, TaskId, Timestamp},
+    domain::{AgentName, Details, KeyPrefixes, Sender, TaskId, Timestamp},
     store::{
         Alert, AlertId, CommandError, Definitions, Health, LocalScheduler, Peers, Promoted, Purged,
-        SharedReader, StepCounter, StoreConnections, StoreError, Watchers, metrics::WriterMetrics,
-        untouched::SparesRows,
+        SharedFeature, SharedFeatures, SharedReader, StepCounter, StoreConnections, StoreError,
+        Watchers, metrics::WriterMetrics,
     },
 };
 
@@ -77,8 +77,8 @@ pub struct Store {
     /// What this process has completed.
     pub step_counter: Arc<StepCounter>,
     pub health: Health,
-    #[cfg(test)]
-    pub(in crate::store) spares_rows: SparesRows,
+    pub features: SharedFeatures,
+    key_prefixes: Arc<OnceLock<KeyPrefixes>>,
 }
 
 impl Store {
@@ -112,9 +112,9 @@ impl Store {
         let claims_in_doubt = Arc::<AtomicBool>::default();
         let step_counter = Arc::new(StepCounter::default());
         let peers = Peers::default();
-        let spares_rows = SparesRows::new(is_shared);
+        let features = SharedFeatures::new(is_shared);
         let housekeeping = connections.readers.housekeeping;
-        let settle = spares_rows.clone().settle(housekeeping.clone());
+        let settle = features.clone().settle(housekeeping.clone());
         let (health, sender) = (settings.health.clone(), settings.sender.clone());
         let writer = BatchWriter {
             command_queue: CommandQueue::new(
@@ -137,7 +137,7 @@ impl Store {
             metrics: WriterMetrics::new(step_counter.clone()),
             complained: Mutex::default(),
             claims_in_doubt: claims_in_doubt.clone(),
-            spares_rows: spares_rows.clone(),
+            features: features.clone(),
         };
         let store = Self {
             requests,
@@ -159,8 +159,8 @@ impl Store {
             claims_in_doubt,
             step_counter,
             health,
-            #[cfg(test)]
-            spares_rows,
+            features,
+            key_prefixes: Arc::default(),
         };
         let writing = async move {
             let writing = async {
@@ -180,6 +180,19 @@ impl Store {
             }
         };
         (store, writing)
+    }
+
+    /// From now on new tasks may get prefixes of their own.
+    pub fn use_key_prefixes(&self, prefixes: KeyPrefixes) {
+        // It is set once, at the start.
+        let _ = self.key_prefixes.set(prefixes);
+    }
+
+    /// Makes the prefixes of new tasks. `None`: their keys begin with their ids, because the operator wants that, or because an
+    /// older instance that is on record would call their steps under such keys anyway.
+    pub fn key_prefixes(&self) -> Option<&KeyPrefixes> {
+        let prefixes = self.key_prefixes.get();
+        prefixes.filter(|_| self.features.has(SharedFeature::KeyPrefixes))
     }
 
     /// An id for a new task, by the store's clock: lists and queues are in the order of ids, and an instance whose

@@ -5,6 +5,7 @@ mod children;
 mod fetched;
 mod invariants;
 mod items;
+mod keys;
 mod later;
 mod prediction;
 mod repeat;
@@ -62,6 +63,7 @@ fn details(steps: &Value, complete_within: Option<Span>) -> Arc<Details> {
         trace: None,
         reply_to: None,
         parent: None,
+        key_prefix: None,
     })
 }
 

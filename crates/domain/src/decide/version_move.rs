@@ -177,6 +177,7 @@ fn moved(details: &Details, to: &VersionMove) -> Details {
         trace: details.trace.clone(),
         start_at: details.start_at,
         parent: details.parent.clone(),
+        key_prefix: details.key_prefix.clone(),
         reply_to: details.reply_to.clone(),
     }
 }

@@ -83,7 +83,10 @@ impl Family {
             ChildAction::Make(attempt) => {
                 let id = TaskId(Uuid::from_u128(100 + self.children.len() as u128));
                 let task = &self.parent.draft.task;
-                let details = Arc::new(task.child_details(step, &self.workflow, id, now).unwrap());
+                let details = Arc::new(
+                    task.child_details(step, &self.workflow, id, None, now)
+                        .unwrap(),
+                );
                 let begun = self.parent.apply(Command::BeginChild {
                     step,
                     attempt: *attempt,
@@ -343,7 +346,7 @@ fn children_of_children_end_at_some_depth() {
     family.workflow.definition = definition;
     for depth in 1..=MOST_DEPTH + 1 {
         let id = TaskId(Uuid::from_u128(u128::from(depth)));
-        let details = task.child_details(ship, &family.workflow, id, family.parent.now);
+        let details = task.child_details(ship, &family.workflow, id, None, family.parent.now);
         match depth <= MOST_DEPTH {
             true => {
                 let details = details.unwrap();

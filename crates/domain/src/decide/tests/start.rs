@@ -20,6 +20,7 @@ fn later(steps: Value, within: Option<Span>) -> Bench {
         trace: None,
         reply_to: None,
         parent: None,
+        key_prefix: None,
     };
     Bench {
         draft: Draft::submit(Arc::new(submitted), now),

@@ -1,0 +1,70 @@
+//! What the keys of a task's steps begin with is kept with the task, and given to none that an older instance may call.
+
+use super::{
+    harness::{Harness, New, now, postgres, postgres_at},
+    shared::{outside, url},
+    untouched::known_by_all,
+};
+use crate::{
+    domain::{Details, KeyPrefixes, StepIndex},
+    store::SharedFeature,
+};
+
+fn prefixes() -> KeyPrefixes {
+    KeyPrefixes::new(b"0123456789abcdef").unwrap()
+}
+
+pub async fn a_task_keeps_the_prefix_that_it_was_submitted_with(h: Harness) {
+    let prefix = prefixes().of_request("order-1", "f");
+    let details = Details {
+        key_prefix: Some(prefix.clone()),
+        ..h.details(&New::default())
+    };
+    let keyed = now(h.store.submit(details, None, None).await.unwrap());
+    let read = h.read(keyed.id()).await;
+    assert_eq!(read.idempotency_key(StepIndex(0)), format!("{prefix}:a"));
+    // As every task from before has none.
+    let plain = h.submit(New::default()).await;
+    let read = h.read(plain.id()).await;
+    assert_eq!(
+        read.idempotency_key(StepIndex(0)),
+        format!("{}:a", plain.id())
+    );
+}
+
+pub async fn tasks_get_prefixes_where_the_operator_wants_them(h: Harness) {
+    known_by_all(&h, SharedFeature::KeyPrefixes).await;
+    assert!(h.store.key_prefixes().is_none());
+    h.store.use_key_prefixes(prefixes());
+    assert!(h.store.key_prefixes().is_some());
+}
+
+/// The record of an instance that was there before keys had prefixes.
+const OLDER: &str =
+    "INSERT INTO instances (id, incarnation, term, until, started_at, version, process,
+        reads_untouched, reads_claims, reads_key_prefix)
+    VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', 1, 1, NULL)";
+/// It renews its lease.
+const RENEWED: &str = "UPDATE instances SET term = 2, until = 2, reads_untouched = 1, reads_claims = 1 WHERE id = 'older'";
+/// As that of one that comes after.
+const LATE: &str = "INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_untouched, reads_claims)
+    VALUES ('late', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', 1, 1)";
+
+#[tokio::test]
+async fn while_an_older_instance_is_on_record_no_task_gets_a_prefix_of_its_own() {
+    let first = Harness::new(postgres().await).await;
+    known_by_all(&first, SharedFeature::KeyPrefixes).await;
+    first.database.execute(OLDER).await;
+    let h = Harness::new(postgres_at(url(&first)).await).await;
+    h.store.use_key_prefixes(prefixes());
+    // It knows of the other feature: so it has looked.
+    known_by_all(&h, SharedFeature::StepsWithoutRows).await;
+    assert!(h.store.key_prefixes().is_none());
+    h.database.execute(RENEWED).await;
+    h.database.execute("DELETE FROM instances").await;
+    known_by_all(&h, SharedFeature::KeyPrefixes).await;
+    assert!(h.store.key_prefixes().is_some());
+    let joined = sqlx::query(LATE).execute(&mut outside(&h).await).await;
+    let refused = joined.unwrap_err().to_string();
+    assert!(refused.contains("older_instances_cannot_join"), "{refused}");
+}

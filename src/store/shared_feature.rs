@@ -1,0 +1,96 @@
+//! What an instance may write only once every instance that uses the database can read it. An older one on PostgreSQL would take
+//! such a record for damaged, or would not see what it says, and go on as if it did not say it.
+//!
+//! A new feature needs a variant here, and a migration that adds its column to `instances`: null for the instances that are on
+//! record by then, 1 for those that know it, and with a constraint that refuses any other, so that no older one can join.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::sleep;
+use tracing::debug;
+
+use super::{SharedReader, StoreError, leases, rows::Columns};
+
+/// How long until it is looked again for instances that are older. The record of one is deleted an hour after it ended, or
+/// becomes that of the instance that succeeds it.
+const LOOK: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5_000 });
+
+/// In the order of their migrations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SharedFeature {
+    /// Steps in which nothing has happened have no rows, and the row of a task may have the claim of one.
+    StepsWithoutRows,
+    /// The keys of a task's steps may begin with something else than its id.
+    KeyPrefixes,
+}
+
+impl SharedFeature {
+    pub const ALL: [Self; 2] = [Self::StepsWithoutRows, Self::KeyPrefixes];
+
+    /// The column of `instances` that says who knows it.
+    pub const fn column(self) -> &'static str {
+        match self {
+            Self::StepsWithoutRows => "reads_claims",
+            Self::KeyPrefixes => "reads_key_prefix",
+        }
+    }
+
+    const fn bit(self) -> u32 {
+        1 << self as u32
+    }
+}
+
+/// The features that every instance knows. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SharedFeatures(Arc<AtomicU32>);
+
+impl SharedFeatures {
+    /// `is_shared`: whether other instances may use the database.
+    pub(super) fn new(is_shared: bool) -> Self {
+        let known = match is_shared {
+            true => 0,
+            false => u32::MAX,
+        };
+        Self(Arc::new(AtomicU32::new(known)))
+    }
+
+    /// Once it is known, it stays so: the schema keeps older instances that are not on record from joining.
+    pub fn has(&self, feature: SharedFeature) -> bool {
+        self.0.load(Ordering::Acquire) & feature.bit() != 0
+    }
+
+    fn has_all(&self) -> bool {
+        SharedFeature::ALL
+            .into_iter()
+            .all(|feature| self.has(feature))
+    }
+
+    /// Looks until no instance is on record that lacks a feature.
+    pub(super) async fn settle(self, reader: SharedReader) {
+        while !self.has_all() {
+            if let Err(error) = self.look(&reader).await {
+                debug!(%error, "could not look for older instances");
+            }
+            if !self.has_all() {
+                sleep(LOOK).await;
+            }
+        }
+    }
+
+    async fn look(&self, reader: &SharedReader) -> Result<(), StoreError> {
+        for row in reader.fetch(leases::known_features()).await? {
+            for feature in SharedFeature::ALL {
+                if row.get::<i64>(feature.column())? == 0 {
+                    self.0.fetch_or(feature.bit(), Ordering::AcqRel);
+                }
+            }
+        }
+        Ok(())
+    }
+}
