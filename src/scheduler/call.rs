@@ -141,9 +141,7 @@ async fn save(store: &Store, call: &Call, command: Command, by: &Actor, deadline
         match saved.await {
             Ok(_) => return true,
             // Saved twice it would be refused: the first ended the attempt.
-            Err(CommandError::Store(
-                StoreError::Full | StoreError::Unavailable(_) | StoreError::CommitUnknown(_),
-            )) => {
+            Err(CommandError::Store(error)) if error.may_pass() => {
                 sleep(SAVE_AGAIN).await;
             }
             Err(error) => {

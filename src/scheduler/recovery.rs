@@ -123,9 +123,7 @@ pub(super) async fn end(call: Key, why: Release, local: &Local, store: &Store) {
         });
         match asked.await {
             Ok(_) => break,
-            Err(CommandError::Store(
-                StoreError::Full | StoreError::Unavailable(_) | StoreError::CommitUnknown(_),
-            )) => sleep(CONFIRM_AGAIN).await,
+            Err(CommandError::Store(error)) if error.may_pass() => sleep(CONFIRM_AGAIN).await,
             Err(error) => {
                 debug!(task = %step.task, step = step.step.0, attempt = attempt.0, %error,
                     "a dropped call needed no confirmation");

@@ -117,7 +117,15 @@ pub(super) trait MayPass {
 
 impl MayPass for StoreError {
     fn may_pass(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Retryable(_) | Self::Full)
+        matches!(
+            self,
+            Self::Unavailable(_)
+                | Self::Retryable(_)
+                | Self::Lost(_)
+                | Self::NotNow(_)
+                | Self::RowLocked(_)
+                | Self::Full
+        )
     }
 }
 

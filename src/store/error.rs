@@ -20,6 +20,20 @@ pub enum StoreError {
         "{0}; the command may have been carried out: check, or send it again under the same Idempotency-Key"
     )]
     CommitUnknown(String),
+    /// The connection was lost, or there was no response: what was sent to be committed may be saved, or not.
+    #[error("the connection to the database was lost: {0}")]
+    Lost(String),
+    /// The database is there, and lets nobody write, or not what this needs. Nothing was saved, and to try again at once would
+    /// not help.
+    #[error(
+        "the database lets nothing be saved now ({0}), and nothing was changed: retry after Retry-After"
+    )]
+    NotNow(String),
+    /// Another session holds a lock on a row that this needs. Nothing was saved; what needs other rows is not concerned.
+    #[error(
+        "another session of the database holds a record that this needs ({0}), and nothing was changed: retry after Retry-After"
+    )]
+    RowLocked(String),
     /// Nothing of the transaction was saved, and another try may well succeed: the writer makes it.
     #[error("the transaction was interrupted: {0}")]
     Retryable(String),
@@ -63,6 +77,24 @@ impl StoreError {
         )
     }
 
+    /// Whether the same may succeed later, without anything being changed by a person but the database or its disk.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            StoreError::Full
+            | StoreError::Unavailable(_)
+            | StoreError::CommitUnknown(_)
+            | StoreError::Lost(_)
+            | StoreError::NotNow(_)
+            | StoreError::RowLocked(_)
+            | StoreError::Retryable(_) => true,
+            StoreError::Corrupt(_)
+            | StoreError::Task(_)
+            | StoreError::Panicked
+            | StoreError::Unreadable(_)
+            | StoreError::Stopping => false,
+        }
+    }
+
     /// Whether an alert or the log names it already, and no other task is concerned.
     pub fn is_of_one_task(&self) -> bool {
         matches!(self, StoreError::Task(_) | StoreError::Panicked)
@@ -87,7 +119,9 @@ impl StoreError {
     /// For those who cannot try again, or have tried often enough.
     pub(super) fn into_unavailable(self) -> Self {
         match self {
-            StoreError::Retryable(reason) => StoreError::Unavailable(reason),
+            StoreError::Retryable(reason) | StoreError::Lost(reason) => {
+                StoreError::Unavailable(reason)
+            }
             error => error,
         }
     }
@@ -100,7 +134,10 @@ impl From<sqlx::Error> for StoreError {
             sqlx::Error::Database(database) => {
                 let code = database.code().unwrap_or_default();
                 match database.try_downcast_ref::<PgDatabaseError>() {
-                    Some(said) => postgres::error(&code, said.message().to_owned()),
+                    Some(said) => {
+                        let of_row = said.r#where().is_some();
+                        postgres::error(&code, said.message().to_owned(), of_row)
+                    }
                     None => StoreError::Unavailable(message),
                 }
             }
@@ -110,7 +147,7 @@ impl From<sqlx::Error> for StoreError {
             sqlx::Error::PoolTimedOut => StoreError::no_connection(),
             // Of a connection to a server.
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => {
-                StoreError::Retryable(message)
+                StoreError::Lost(message)
             }
             _ => StoreError::Unavailable(message),
         }

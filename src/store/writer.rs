@@ -73,6 +73,8 @@ pub struct WriterSettings {
     pub cache: CacheLimits,
     /// The most commands of one transaction.
     pub batch: usize,
+    /// What one task may keep of outputs and the like, in bytes.
+    pub most_kept: usize,
     /// Makes the messages to submitters and webhooks.
     pub sender: Arc<ArcSwap<Sender>>,
     /// What the backend knows of itself.
@@ -88,6 +90,9 @@ const BACKOFF: Backoff = Backoff::doubling(Duration::from_millis(2), Duration::f
 
 /// For how long claims are made one by one after a batch of them panicked.
 const ONE_BY_ONE: Duration = Duration::from_secs(30);
+
+/// How long the requests of a batch wait one by one for rows that other sessions hold.
+const ROWS_WITHIN: Duration = Duration::from_millis(1500);
 
 /// How long the writer does not say again that a batch could not be saved.
 const COMPLAIN_AGAIN: Duration = Duration::from_secs(5);
@@ -305,6 +310,10 @@ impl<'w> Committer<'w> {
                 Err(Failed::Save(error @ StoreError::CommitUnknown(_))) => {
                     refuse(std::mem::take(&mut gathered), &error);
                 }
+                // It would be the same for each of them alone, after the same wait.
+                Err(Failed::Save(error @ StoreError::NotNow(_))) => {
+                    refuse(std::mem::take(&mut gathered), &error);
+                }
                 // One command that cannot be saved must not fail the others: each goes alone.
                 Err(Failed::Save(_) | Failed::Panicked(_)) if gathered.len() > 1 => {
                     self.write_each(std::mem::take(&mut gathered), &mut taken, may_read)
@@ -333,10 +342,22 @@ impl<'w> Committer<'w> {
         may_read: bool,
     ) {
         let mut requests = requests.into_iter();
+        let begun = Instant::now();
         while let Some(request) = requests.next() {
             let mut alone = vec![request];
             match self.write(&mut alone, taken, may_read).await {
                 Ok(()) => {}
+                Err(Failed::Save(error @ StoreError::NotNow(_))) => {
+                    refuse(alone.into_iter().chain(requests), &error);
+                    return;
+                }
+                // Each waits for its row: the last of many would wait for all of them.
+                Err(Failed::Save(error @ StoreError::RowLocked(_)))
+                    if begun.elapsed() > ROWS_WITHIN =>
+                {
+                    refuse(alone.into_iter().chain(requests), &error);
+                    return;
+                }
                 Err(Failed::Save(error)) => self.give_up_damaged(alone, error),
                 Err(Failed::Panicked(panicked)) => self.give_up(alone, panicked),
                 // It would be the same for every other, after the same wait for a connection.
@@ -448,7 +469,7 @@ impl<'w> Committer<'w> {
                     continue;
                 }
                 Err(failed @ Failed::Panicked(_)) => return Err(failed),
-                Err(Failed::Save(StoreError::Retryable(reason))) => {
+                Err(Failed::Save(StoreError::Retryable(reason) | StoreError::Lost(reason))) => {
                     debug!(
                         reason,
                         "a transaction was interrupted; the batch is decided again"
@@ -514,10 +535,16 @@ impl<'w> Committer<'w> {
         let begun = self.backend.begin().await;
         let mut tx = begun.map_err(|error| match error {
             // The connection turned out to be lost; the next one may be there already.
-            StoreError::Retryable(_) => Failed::Save(error),
+            StoreError::Retryable(_) | StoreError::Lost(_) => Failed::Save(error),
             error => Failed::Begin(error),
         })?;
-        let mut draft = BatchDraft::new(tx.now(), tx.instant(), writer.faults.clone(), careful);
+        let mut draft = BatchDraft::new(
+            tx.now(),
+            tx.instant(),
+            writer.faults.clone(),
+            careful,
+            writer.settings.most_kept,
+        );
         self.suspect = None;
         draft.culprits = culprits.to_vec();
         draft.left_out = left_out.clone();

@@ -29,6 +29,10 @@ struct PgBouncer {
 impl PgBouncer {
     /// In front of the server that this URL names.
     async fn start(url: &str) -> Self {
+        Self::start_in(url, "transaction").await
+    }
+
+    async fn start_in(url: &str, mode: &str) -> Self {
         let (_, place) = url.split_once('@').unwrap();
         let (host, rest) = place.split_once(':').unwrap();
         let (server_port, _) = rest.split_once('/').unwrap();
@@ -39,7 +43,7 @@ impl PgBouncer {
         let settings = format!(
             "[databases]\n* = host={host} port={server_port}\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-             auth_type = trust\nauth_file = {}\npool_mode = transaction\ndefault_pool_size = {POOL}\n",
+             auth_type = trust\nauth_file = {}\npool_mode = {mode}\ndefault_pool_size = {POOL}\n",
             file("users.txt").display()
         );
         fs::write(file("pgbouncer.ini"), settings).unwrap();
@@ -189,4 +193,17 @@ async fn what_needs_a_connection_of_its_own_is_refused_behind_a_pooler() {
     let (code, said) = setup.refused().await;
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("postgres.listen = false"), "{said}");
+}
+
+#[tokio::test]
+async fn a_pooler_that_gives_out_connections_by_the_statement_is_refused_with_the_remedy() {
+    let direct = tokio::task::spawn_blocking(cluster::new_database).await;
+    let direct = direct.unwrap();
+    let pooler = PgBouncer::start_in(&direct, "statement").await;
+    let setup = Provost::setup()
+        .database_url(&pooler.url(&direct))
+        .set("POSTGRES__LISTEN", "false");
+    let (code, said) = setup.refused().await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("pool_mode = transaction"), "{said}");
 }

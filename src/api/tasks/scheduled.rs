@@ -127,6 +127,9 @@ fn is_temporary_error(error: &StoreError) -> bool {
         | StoreError::Unavailable(_)
         | StoreError::CommitUnknown(_)
         | StoreError::Retryable(_)
+        | StoreError::Lost(_)
+        | StoreError::NotNow(_)
+        | StoreError::RowLocked(_)
         | StoreError::Stopping => true,
         StoreError::Corrupt(_)
         | StoreError::Task(_)

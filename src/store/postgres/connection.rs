@@ -1,6 +1,12 @@
 //! A connection of the writer. When it is lost, a background task connects again, with growing waits.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use sqlx::{Connection as _, Executor, PgConnection, Row, raw_sql};
 use tokio::{
@@ -17,6 +23,8 @@ use super::{
     session_settings::SESSION_SETTINGS,
 };
 use crate::store::RECONNECT;
+
+const READ_ONLY: &str = "the database accepts no writes: check default_transaction_read_only of the database, the user and the server";
 
 const ROLLBACK_WITHIN: Duration = Duration::from_secs(2);
 /// How long after a loss the writer waits for the new connection before it turns its callers away: a
@@ -35,6 +43,8 @@ pub(super) struct WriterConnection {
 pub(super) struct Connector {
     pub servers: Arc<Servers>,
     pub prepared: Prepared,
+    /// The connection that was made last cannot write: the database is set read-only.
+    pub is_read_only: Arc<AtomicBool>,
 }
 
 /// A connection with the session settings that the writer's statements need.
@@ -134,9 +144,12 @@ impl WriterConnection {
                         };
                     }
                 }
-                Err(StoreError::Unavailable(
-                    "the connection to the database is lost; reconnecting".to_owned(),
-                ))
+                Err(match self.connector.is_read_only.load(Ordering::Acquire) {
+                    true => StoreError::NotNow(READ_ONLY.to_owned()),
+                    false => StoreError::Unavailable(
+                        "the connection to the database is lost; reconnecting".to_owned(),
+                    ),
+                })
             }
             // Without a runtime no task recovers it.
             ConnectionState::Lent | ConnectionState::Closed => Err(StoreError::Unavailable(
@@ -175,6 +188,15 @@ impl WriterConnection {
     }
 }
 
+/// `None`: it does not say.
+async fn is_read_only(connection: &mut PgConnection) -> Option<bool> {
+    let asked = connection.fetch_one(raw_sql(
+        "SELECT current_setting('transaction_read_only') = 'on' AS read_only",
+    ));
+    let answer = timeout(ROLLBACK_WITHIN, asked).await;
+    answer.ok()?.ok()?.try_get("read_only").ok()
+}
+
 async fn recover(
     connection: Option<WriterSession>,
     connector: Connector,
@@ -183,6 +205,7 @@ async fn recover(
     if let Some(mut session) = connection
         && let Ok(Ok(_)) =
             tokio::time::timeout(ROLLBACK_WITHIN, session.connection.execute("ROLLBACK")).await
+        && let Some(false) = is_read_only(&mut session.connection).await
     {
         // Nobody waits for it any more at the end of the process.
         let _ = give.send(session);
@@ -191,7 +214,23 @@ async fn recover(
     let mut failures = 0_u32;
     loop {
         let tried = Instant::now();
-        match connector.connect().await {
+        let mut connected = connector.connect().await;
+        let mut read_only = None;
+        if let Ok(session) = &mut connected {
+            // A session keeps what the database was set to when it began: each try is a new one.
+            read_only = is_read_only(&mut session.connection).await;
+        }
+        let was_read_only = connector
+            .is_read_only
+            .swap(read_only == Some(true), Ordering::AcqRel);
+        match connected {
+            Ok(_) if read_only == Some(true) => {
+                failures += 1;
+                // Once for all connections, while they try again and again.
+                if !was_read_only {
+                    warn!("{READ_ONLY}; trying again until it does");
+                }
+            }
             Ok(connection) => {
                 if failures > 0 {
                     info!(failures, "reconnected to the database");

@@ -96,6 +96,7 @@ pub async fn open(
     let name = servers.describe();
     let mut writer = connect(&servers).await?;
     in_time(&name, schema::check_server(&mut writer, &name)).await?;
+    in_time(&name, schema::check_transactions(&mut writer, &name)).await?;
     let mut beside = connect(&servers).await?;
     if prepared == Prepared::Named {
         let pooled = async {
@@ -116,9 +117,11 @@ pub async fn open(
         }
         checked => checked?,
     }
+    in_time(&name, schema::check_grants(&mut writer, &name)).await?;
     let connector = Connector {
         servers: servers.clone(),
         prepared,
+        is_read_only: Arc::default(),
     };
     let with_settings = async |connection| {
         let session = async {
@@ -344,7 +347,7 @@ where
 {
     match tokio::time::timeout(limit, work).await {
         Ok(done) => Ok(done?),
-        Err(_) => Err(StoreError::Retryable(format!(
+        Err(_) => Err(StoreError::Lost(format!(
             "the database did not respond within {limit:?}"
         ))),
     }
@@ -352,21 +355,31 @@ where
 
 const BEHIND_A_POOLER: &str = "a pooler shares its connections between transactions: set postgres.listen = false, which turns off everything that needs a connection of its own";
 
-/// What an error of the server, by its code, means for the transaction that met it.
-pub(super) fn error(code: &str, message: String) -> StoreError {
+/// What an error of the server, by its code, means for the transaction that met it. `of_row`: the server says where in a
+/// statement it met the error, which of a lock it does for that of a row.
+pub(super) fn error(code: &str, message: String, of_row: bool) -> StoreError {
     match code {
+        // No lock within the time for one, see `session_settings`: a person or a backup holds the table, or the row.
+        "55P03" if of_row => StoreError::RowLocked(message),
+        // That; the database is set read-only; an operator cancelled the statement.
+        "55P03" => StoreError::NotNow(format!(
+            "{message}: another session holds a lock on a table; pg_stat_activity and pg_locks show it"
+        )),
+        "25006" => StoreError::NotNow(format!(
+            "{message}: the database accepts no writes; check default_transaction_read_only, and whether the server is a standby"
+        )),
         // Serialization failure, deadlock, and a unique key that another instance wrote at the same
         // moment: decided again, it will see what the other did.
         "40001" | "40P01" | "23505" => StoreError::Retryable(message),
-        // The session was ended, or the server is not (any more) the one that takes writes.
-        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25006" => StoreError::Retryable(message),
-        code if code.starts_with("08") => StoreError::Retryable(message),
+        // The session was ended.
+        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" => StoreError::Lost(message),
+        code if code.starts_with("08") => StoreError::Lost(message),
         "53100" => StoreError::Full,
         // Data corrupted, index corrupted: a page of the table or of its index.
         "XX001" | "XX002" => StoreError::Corrupt(message),
         // A prepared statement is there already, or not there.
         "42P05" | "26000" => StoreError::Unavailable(format!("{message}: {BEHIND_A_POOLER}")),
-        "57014" => StoreError::Unavailable(format!(
+        "57014" => StoreError::NotNow(format!(
             "the database cancelled a statement that exceeded its time limit, or an operator cancelled it ({message}): request less at a time, with narrower filters or smaller pages, or check the load of the database"
         )),
         _ => StoreError::Unavailable(message),

@@ -126,6 +126,53 @@ pub(super) async fn check_server(
     Ok(())
 }
 
+/// Refuses a pooler that shares its connections between statements: nothing can be saved through it.
+pub(super) async fn check_transactions(
+    connection: &mut PgConnection,
+    name: &str,
+) -> Result<(), OpenError> {
+    let asked = async {
+        for statement in ["BEGIN", "SELECT 1", "COMMIT"] {
+            connection.execute(statement).await?;
+        }
+        Ok(())
+    };
+    asked.await.map_err(|error: sqlx::Error| {
+        let said = error.as_database_error().map(|error| error.message());
+        match said.is_some_and(|said| said.contains("statement pooling")) {
+            true => unusable(name, STATEMENT_POOLING),
+            false => fault(name, error),
+        }
+    })
+}
+
+const STATEMENT_POOLING: &str = "a pooler shares its connections between statements (pool_mode = statement), so no transaction is possible: set pool_mode = transaction for this database in the pooler, and postgres.listen = false here";
+
+/// The tables of which the user that lacks one right on them lacks it on the others as well.
+const UNGRANTED: &str = "
+SELECT coalesce(string_agg(DISTINCT wanted.name || ' on ' || found.name, ', '), '') AS missing
+FROM unnest(ARRAY['tasks', 'steps', 'history', 'messages']) AS found (name)
+CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS wanted (name)
+WHERE NOT has_table_privilege(to_regclass(found.name), wanted.name)";
+
+/// Refuses a user who may not write.
+pub(super) async fn check_grants(
+    connection: &mut PgConnection,
+    name: &str,
+) -> Result<(), OpenError> {
+    let row = connection.fetch_one(UNGRANTED).await;
+    let missing: String = row
+        .and_then(|row| row.try_get("missing"))
+        .map_err(|error| fault(name, error))?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let reason = format!(
+        "the user of the URL lacks rights ({missing}): as the owner of the tables, run GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO this user; see docs/deploy.md, \"Migrations and upgrades\""
+    );
+    Err(unusable(name, reason))
+}
+
 /// The last migration that was applied; 0 before the first.
 async fn applied(connection: &mut PgConnection, name: &str) -> Result<i64, OpenError> {
     let found = async {

@@ -8,9 +8,14 @@
 /// indexes in their own order, made once and kept; where that leaves a choice, the statement's form does
 /// not. With plans thus priced as a last resort, JIT would compile them: off.
 ///
+/// After a failed statement the writer rolls back where there may be nothing to roll back: that is no news to an operator.
+///
 /// A session that hangs inside a transaction, with its process stopped or its network cut, is
 /// ended by the server, so that the locks it holds stop others for no longer than that. Limits that the
 /// role or the database has for statements are for those who ask, and would break batches off: none here.
+///
+/// A lock is waited for as long as transactions of instances take, and no longer: a session that holds one for minutes, as a
+/// person in psql or ALTER TABLE does, is not to hold up every caller meanwhile. They hear that it is not possible now.
 macro_rules! settings {
     ($only_for_the_transaction:literal) => {
         concat!(
@@ -23,8 +28,9 @@ macro_rules! settings {
             settings!(@ "plan_cache_mode", "force_generic_plan", $only_for_the_transaction), ", ",
             settings!(@ "jit", "off", $only_for_the_transaction), ", ",
             settings!(@ "synchronous_commit", "on", $only_for_the_transaction), ", ",
+            settings!(@ "client_min_messages", "error", $only_for_the_transaction), ", ",
             settings!(@ "statement_timeout", "0", $only_for_the_transaction), ", ",
-            settings!(@ "lock_timeout", "0", $only_for_the_transaction), ", ",
+            settings!(@ "lock_timeout", "700ms", $only_for_the_transaction), ", ",
             settings!(@ "idle_in_transaction_session_timeout", "5s", $only_for_the_transaction)
         )
     };

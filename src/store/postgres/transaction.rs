@@ -537,7 +537,8 @@ impl Session for PgTransaction<'_> {
             TransactionState::Begun { .. } => {
                 match answered(self.connection().await?.execute("COMMIT")).await {
                     Ok(_) => {}
-                    Err(lost @ StoreError::Retryable(_)) => self.outcome(lost).await?,
+                    // Any other error is a response: nothing was committed.
+                    Err(lost @ StoreError::Lost(_)) => self.outcome(lost).await?,
                     Err(error) => return Err(error),
                 }
             }
@@ -574,7 +575,7 @@ impl Session for PgTransaction<'_> {
                 }
                 return Ok(Saved::Conflict);
             }
-            Err(lost @ StoreError::Retryable(_)) => self.outcome(lost).await?,
+            Err(lost @ StoreError::Lost(_)) => self.outcome(lost).await?,
             Err(error) => return Err(error.into()),
         }
         self.committed();

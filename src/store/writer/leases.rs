@@ -115,7 +115,7 @@ async fn prolong(
     before: &Leases,
 ) -> Result<Option<(Renewed, Leases)>, StoreError> {
     let mut tx = match backend.begin().await {
-        Err(StoreError::Retryable(_)) => return Ok(None),
+        Err(StoreError::Retryable(_) | StoreError::Lost(_)) => return Ok(None),
         begun => begun?,
     };
     let now = tx.now();
@@ -128,7 +128,7 @@ async fn prolong(
     }
     let after = match tx.prolong_leases(before, &after).await {
         Ok(Some(after)) => after,
-        Ok(None) | Err(StoreError::Retryable(_)) => return Ok(None),
+        Ok(None) | Err(StoreError::Retryable(_) | StoreError::Lost(_)) => return Ok(None),
         Err(error) => return Err(error),
     };
     let renewed = Renewed {
@@ -147,7 +147,7 @@ async fn serve_one(
     for _ in 0..TRIES {
         match try_serve(backend, asked).await {
             Ok(Some(served)) => return Ok(served),
-            Ok(None) | Err(StoreError::Retryable(_)) => {}
+            Ok(None) | Err(StoreError::Retryable(_) | StoreError::Lost(_)) => {}
             Err(error) => {
                 backend.failed(&error);
                 return Err(error);

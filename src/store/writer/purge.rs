@@ -65,7 +65,7 @@ pub async fn purge_and_commit(
     let mut interrupted = String::new();
     for _ in 0..TRIES {
         match try_purge(backend, tasks, ended_before).await {
-            Err(StoreError::Retryable(reason)) => interrupted = reason,
+            Err(StoreError::Retryable(reason) | StoreError::Lost(reason)) => interrupted = reason,
             Err(error) => {
                 backend.failed(&error);
                 return Err(error);

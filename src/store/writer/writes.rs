@@ -71,7 +71,7 @@ async fn in_transaction(
     let mut last = String::new();
     for _ in 0..TRIES {
         match try_in_transaction(backend, write).await {
-            Err(StoreError::Retryable(reason)) => last = reason,
+            Err(StoreError::Retryable(reason) | StoreError::Lost(reason)) => last = reason,
             Err(error) => {
                 backend.failed(&error);
                 return Err(error);
