@@ -319,6 +319,12 @@ pub enum Refusal {
         person: String,
         choice: String,
     },
+    #[error("the {length} bytes for step {step} are not kept: {why}; give less")]
+    NoRoom {
+        step: StepName,
+        length: usize,
+        why: String,
+    },
     #[error("step {step} is not due before {at}")]
     NotDue { step: StepName, at: Timestamp },
 }

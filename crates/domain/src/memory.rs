@@ -1,7 +1,7 @@
 //! What is held in memory, in bytes: an estimate, on the high side where it is not known.
 
 use crate::{
-    ask::{Decision, OpenAsk},
+    ask::{AskAnswer, Decision, OpenAsk},
     fault::Fault,
     open_reply::{OpenReply, Progress},
     payload::Payload,
@@ -46,7 +46,9 @@ fn policies(details: &Details) -> usize {
 impl Step {
     pub(super) fn memory(&self) -> usize {
         let fault = self.last_fault.as_ref().map_or(0, Fault::memory);
-        let payloads = [self.output(), self.body.as_ref()];
+        let signal = self.signal.as_ref();
+        let signal = signal.and_then(|signal| signal.payload.as_ref());
+        let payloads = [self.output(), self.body.as_ref(), signal];
         let payloads = payloads.into_iter().flatten().map(Payload::memory);
         let open = match &self.state {
             StepState::Processing { held_by, .. } => held_by.open_reply(),
@@ -60,17 +62,27 @@ impl Step {
 impl OpenAsk {
     fn memory(&self) -> usize {
         let people: usize = self.text.of.iter().map(String::len).sum();
-        let decided = self.decisions.iter().map(|decision| {
-            let comment = decision.answer.comment.as_ref().map_or(0, String::len);
-            let fields = decision.answer.fields.iter();
-            let fields = fields.map(|(name, value)| name.len() + value.to_string().len());
-            size_of::<Decision>() + comment + fields.sum::<usize>()
-        });
         size_of::<Self>()
             + self.text.title.len()
             + self.text.text.as_ref().map_or(0, String::len)
             + people
-            + decided.sum::<usize>()
+            + self.decided_bytes()
+    }
+
+    /// What people have decided.
+    pub(super) fn decided_bytes(&self) -> usize {
+        let decided = self.decisions.iter();
+        let decided = decided.map(|decision| size_of::<Decision>() + decision.answer.bytes());
+        decided.sum()
+    }
+}
+
+impl AskAnswer {
+    pub(super) fn bytes(&self) -> usize {
+        let comment = self.comment.as_ref().map_or(0, String::len);
+        let fields = self.fields.iter();
+        let fields = fields.map(|(name, value)| name.len() + value.to_string().len());
+        comment + fields.sum::<usize>()
     }
 }
 

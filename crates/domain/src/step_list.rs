@@ -51,6 +51,7 @@ pub struct StepCounts {
 struct Summary {
     counts: StepCounts,
     memory: usize,
+    kept_bytes: usize,
     /// When the first of those in error failed, and its position in the chunk.
     first_fault: Option<(Timestamp, usize)>,
 }
@@ -103,6 +104,7 @@ impl Chunk {
             Summary {
                 counts: StepCounts::of(&self.steps),
                 memory: self.steps.iter().map(Step::memory).sum(),
+                kept_bytes: self.steps.iter().map(Step::kept_bytes).sum(),
                 first_fault: faults.min(),
             }
         })
@@ -247,6 +249,13 @@ impl StepList {
         own.map(|(at, _)| at).chain(items)
     }
 
+    /// See [`Task::kept_bytes`](crate::task::Task::kept_bytes).
+    pub fn kept_bytes(&self) -> usize {
+        let own = self.own.iter().map(Step::kept_bytes);
+        let items = self.chunks().map(|chunk| chunk.summary().kept_bytes);
+        own.chain(items).sum()
+    }
+
     /// In bytes.
     pub fn memory(&self) -> usize {
         let own = self.own.iter().map(Step::memory);
@@ -340,6 +349,7 @@ mod tests {
                 prop_assert_eq!(list.any_live(), plain.iter().any(Step::is_live));
                 prop_assert_eq!(list.all_done(), plain.iter().all(Step::is_done));
                 prop_assert_eq!(list.memory(), plain.iter().map(Step::memory).sum::<usize>());
+                prop_assert_eq!(list.kept_bytes(), plain.iter().map(Step::kept_bytes).sum::<usize>());
                 for items in &all {
                     let expected = StepCounts::of(items.iter().map(|at| &plain[at]));
                     prop_assert_eq!(list.counts_of(items), expected);

@@ -70,6 +70,8 @@ pub(super) struct BatchDraft {
     claiming: Option<StepRef>,
     /// Whether the untouched steps of a new task, and first claims, go without rows.
     pub(super) spares_rows: bool,
+    /// What one task may keep, in bytes.
+    most_kept: usize,
     faults: Arc<Faults>,
 }
 
@@ -105,6 +107,7 @@ impl BatchDraft {
         instant: Instant,
         faults: Arc<Faults>,
         one_by_one: bool,
+        most_kept: usize,
     ) -> Self {
         Self {
             now,
@@ -130,6 +133,7 @@ impl BatchDraft {
             spent: 0,
             claiming: None,
             spares_rows: false,
+            most_kept,
             faults,
         }
     }
@@ -238,10 +242,8 @@ impl BatchDraft {
             true => Admission::Begins,
             false => self.limits.admit(details)?,
         };
-        let mut draft = match admission {
-            Admission::Begins => Draft::submit(details.clone(), self.now),
-            Admission::Waits => Draft::submit_waiting(details.clone(), self.now),
-        };
+        let waits = matches!(admission, Admission::Waits);
+        let mut draft = Draft::submit_keeping(details.clone(), waits, self.most_kept, self.now);
         if !self.spares_rows {
             draft.touch_all();
         }
@@ -400,11 +402,11 @@ impl BatchDraft {
 }
 
 impl LoadedTask {
-    fn on(task: Task, cached: bool) -> Self {
+    fn on(task: Task, cached: bool, most_kept: usize) -> Self {
         Self {
             base: Some(task.version),
             row: Some(TaskRowState::of(&task)),
-            draft: Draft::on(task),
+            draft: Draft::on(task).keeping(most_kept),
             cached,
         }
     }

@@ -76,6 +76,7 @@ impl Draft {
         if !rule.choices.contains(&answer.choice) {
             return Err(self.refuse_step(index, "it has no such choice"));
         }
+        self.check_room_for_answer(index, &answer)?;
         let by = Actor::person(&name);
         let is_approval = answer.choice == rule.approval();
         let mut reason = format!("{name} chose {}", answer.choice);

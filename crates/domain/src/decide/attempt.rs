@@ -226,9 +226,15 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) {
+        let (mut output, mut reason) = (output, reason);
         if let Some(fault) = self.overlong(index, &output, now) {
-            self.refuse_output(index, fault, by, now);
-            return;
+            if self.task.definition(index).undoes.is_none() {
+                self.refuse_output(index, fault, by, now);
+                return;
+            }
+            // The undo is done: that its service said much must not leave it open.
+            output = Payload::null();
+            reason = Some(fault.message);
         }
         self.task.step_mut(index).set_effect(Effect::Known);
         let processed = StepState::Processed { output, at: now };
@@ -238,7 +244,13 @@ impl Draft {
     }
 
     /// The step took effect, and what it gave cannot be kept.
-    fn refuse_output(&mut self, index: StepIndex, fault: Fault, by: &Actor, now: Timestamp) {
+    pub(super) fn refuse_output(
+        &mut self,
+        index: StepIndex,
+        fault: Fault,
+        by: &Actor,
+        now: Timestamp,
+    ) {
         match self.task.definition(index).has_child() {
             // Its task is processed: what that did stands until it is undone.
             true => self.task.step_mut(index).set_effect(Effect::Unknown),

@@ -8,9 +8,8 @@ use serde_json::value::RawValue;
 use super::{Draft, fault};
 use crate::{
     alert::AlertChange,
-    definition::StepWork,
     expansion::{Expansion, ItemGroup, KnownItems, MOST_ITEMS, values},
-    fault::{Fault, FaultKind},
+    fault::FaultKind,
     history::Actor,
     ids::{Attempt, StepIndex},
     open_reply::StepHolder,
@@ -21,9 +20,6 @@ use crate::{
     task::Task,
     time::Timestamp,
 };
-
-/// The outputs of the items of a group take no more bytes than this together.
-const MOST_OUTPUT: usize = 8 << 20;
 
 /// A group is held until its items have ended, and no longer: no time is set for that. The end of the year 9999.
 pub(super) const NO_END: Timestamp = Timestamp::from_millis(253_402_300_799_000);
@@ -83,6 +79,7 @@ impl Draft {
         if count == 0 {
             return Ok(0);
         }
+        self.check_room_for_list(list.get().len())?;
         let (first, known) = (self.task.steps.len(), KnownItems::Values(values));
         let items = Positions::from(first..first + count);
         let items = ItemGroup::new(group, known, items);
@@ -246,23 +243,6 @@ impl Draft {
         Payload::parse(list).unwrap_or_else(Payload::null)
     }
 
-    /// The fault of an item whose output finds no room among those of its group.
-    pub(super) fn overlong(
-        &self,
-        index: StepIndex,
-        output: &Payload,
-        now: Timestamp,
-    ) -> Option<Fault> {
-        let room = self.task.room_for_output(index)?;
-        let length = output.as_json().len();
-        (length > room).then(|| {
-            let message = format!(
-                "its output of {length} bytes is not kept: the outputs of all items of a group have room for {MOST_OUTPUT} bytes together; have its service give less, or split the work over several tasks"
-            );
-            fault(FaultKind::Permanent, message, now)
-        })
-    }
-
     /// A group is left out: so are those of its items that were to run again.
     pub(super) fn skip_items(&mut self, group: StepIndex, by: &Actor, now: Timestamp) {
         let Some(items) = self.task.group(group).map(|group| group.items.clone()) else {
@@ -314,31 +294,6 @@ impl Task {
     /// Whether the step is a group with items: these run, and not it.
     pub fn has_items(&self, index: StepIndex) -> bool {
         self.group(index).is_some()
-    }
-
-    /// How many more bytes an item may give; `None` for a step that is none.
-    pub(super) fn room_for_output(&self, index: StepIndex) -> Option<usize> {
-        let definition = self.definition(index);
-        let (Some(item), None) = (definition.item, definition.undoes) else {
-            return None;
-        };
-        let items = &self.group(item.group)?.items;
-        let counts = self.steps.counts_of(items);
-        let kept = match definition.work {
-            StepWork::Signal(_) => self.kept_signals(items, index),
-            _ => 0,
-        };
-        let own = self.step(index).output();
-        let own = own.map_or(0, |output| output.as_json().len());
-        let taken = counts.output_bytes.saturating_sub(own) + kept;
-        Some(MOST_OUTPUT.saturating_sub(taken))
-    }
-
-    /// The bytes of the signals that have come early for other items: they become outputs.
-    fn kept_signals(&self, items: &Positions, own: StepIndex) -> usize {
-        let others = items.iter().filter(|at| *at != own.at());
-        let kept = others.filter_map(|at| self.steps[at].signal.as_ref()?.payload.as_ref());
-        kept.map(|payload| payload.as_json().len()).sum()
     }
 }
 

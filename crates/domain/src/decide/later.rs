@@ -163,6 +163,7 @@ impl Draft {
         if let Err(late) = self.check_fence(index, attempt) {
             return Ok(CommandOutput::Late(late));
         }
+        let progress = &self.within_room(progress);
         let definition = self.task.definition(index);
         let within = definition.heartbeat_within;
         // Less often if it is only a sign of life.

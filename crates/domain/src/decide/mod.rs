@@ -17,6 +17,7 @@ mod poll;
 mod probe;
 mod repeat;
 mod rerun;
+mod room;
 mod supervisor;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 pub(crate) use attempt::{Secrets, call};
 use marks::Marks;
 pub(crate) use probe::response;
+pub use room::MOST_OF_TASK;
 
 use crate::{
     alert::{AlertChange, AlertKind},
@@ -71,6 +73,8 @@ pub struct Draft {
     budget: Budget,
     /// What those of the commands before have cost.
     spent: u64,
+    /// See [`Draft::keeping`].
+    most_kept: usize,
 }
 
 /// A call that may be in flight, and is to end although there is no response.
@@ -99,15 +103,16 @@ pub enum CommandOutput {
 impl Draft {
     /// The initial state of a task and of each of its steps.
     pub fn submit(details: Arc<Details>, now: Timestamp) -> Self {
-        Self::submit_as(details, false, now)
+        Self::submit_keeping(details, false, MOST_OF_TASK, now)
     }
 
-    /// [`Draft::submit`] of a task that waits until it is admitted.
-    pub fn submit_waiting(details: Arc<Details>, now: Timestamp) -> Self {
-        Self::submit_as(details, true, now)
-    }
-
-    fn submit_as(details: Arc<Details>, waits: bool, now: Timestamp) -> Self {
+    /// [`Draft::submit`] of a task that keeps so many bytes at most. `waits`: until it is admitted.
+    pub fn submit_keeping(
+        details: Arc<Details>,
+        waits: bool,
+        most_kept: usize,
+        now: Timestamp,
+    ) -> Self {
         let start_at = details.start_at.filter(|start| *start > now);
         let definition = &details.definition;
         let steps = vec![Step::new(); definition.steps.len()].into();
@@ -129,7 +134,8 @@ impl Draft {
             expansion: None,
             undo: None,
             details,
-        });
+        })
+        .keeping(most_kept);
         draft.events.push(Event {
             kind: "task.accepted".into(),
             step: None,
@@ -178,6 +184,7 @@ impl Draft {
             ready_marks: Marks::default(),
             budget: Budget::evaluation(),
             spent: 0,
+            most_kept: room::MOST_OF_TASK,
         }
     }
 

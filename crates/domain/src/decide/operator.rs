@@ -77,6 +77,9 @@ impl Draft {
                 needed: "only a task with a step in error can be retried",
             });
         }
+        if let (Some(index), Some(body)) = (step, &body) {
+            self.check_room_for_body(index, body)?;
+        }
         self.renew_limit(now);
         for index in chosen {
             if self.task.has_items(index) {
@@ -159,22 +162,6 @@ impl Draft {
         Ok(())
     }
 
-    /// The output of an item must find room among those of its group.
-    pub(super) fn check_room(
-        &self,
-        index: StepIndex,
-        output: Option<&Payload>,
-    ) -> Result<(), Refusal> {
-        let length = output.map_or(0, |output| output.as_json().len());
-        match self.task.room_for_output(index) {
-            Some(room) if length > room => Err(self.refuse_step(
-                index,
-                "the outputs of all items of a group have room for 8 MiB together: give a shorter one",
-            )),
-            _ => Ok(()),
-        }
-    }
-
     /// Whether an operator can replace what a step sends: to a service, or to its task.
     fn takes_input(&self, index: StepIndex) -> bool {
         let definition = self.task.definition(index);
@@ -217,6 +204,11 @@ impl Draft {
         now: Timestamp,
     ) -> Result<(), Refusal> {
         let mut skipped = false;
+        let failed = self.task.indexes().filter(|index| {
+            self.task.is_current(*index) && self.task.step(*index).status() == StepStatus::Error
+        });
+        let failed: Vec<_> = failed.filter(|index| self.is_meant(*index, name)).collect();
+        self.check_room_of_all(&failed, output.as_ref())?;
         for index in self.task.indexes() {
             let failed = self.task.step(index).status() == StepStatus::Error;
             let goes_on_with_items =
@@ -224,14 +216,7 @@ impl Draft {
             if !failed || !self.task.is_current(index) || goes_on_with_items {
                 continue;
             }
-            // By the name of a group, all of its items are meant.
-            let named = name.is_none_or(|name| {
-                self.task.definition(index).name == *name
-                    || self.task.definition(index).undoes.is_none()
-                        && self.task.common_name(index) == name
-            });
-            if named {
-                self.check_room(index, output.as_ref())?;
+            if self.is_meant(index, name) {
                 let state = StepState::Skipped {
                     output: output.clone(),
                     at: now,
@@ -249,6 +234,15 @@ impl Draft {
                 Some(_) => "it has no step of that name in error",
                 None => "only steps in error can be skipped, and it has none",
             },
+        })
+    }
+
+    /// Whether a command about steps of this name is about this one: by the name of a group, all of its items are meant.
+    fn is_meant(&self, index: StepIndex, name: Option<&StepName>) -> bool {
+        name.is_none_or(|name| {
+            self.task.definition(index).name == *name
+                || self.task.definition(index).undoes.is_none()
+                    && self.task.common_name(index) == name
         })
     }
 

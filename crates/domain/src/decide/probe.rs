@@ -85,6 +85,12 @@ impl Draft {
 
     fn found_done(&mut self, index: StepIndex, output: Payload, by: &Actor, now: Timestamp) {
         let subject = self.task.subject(index);
+        if subject == index
+            && let Some(fault) = self.overlong(index, &output, now)
+        {
+            self.refuse_output(index, fault, by, now);
+            return;
+        }
         self.took_effect(subject, output, by, now);
         if subject == index {
             self.after_success(index, by, now);

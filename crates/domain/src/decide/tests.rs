@@ -10,6 +10,7 @@ mod later;
 mod prediction;
 mod repeat;
 mod rerun;
+mod room;
 mod rules;
 mod start;
 mod tries;

@@ -240,7 +240,7 @@ fn a_task_is_late_although_it_only_waits() {
 fn a_task_that_is_not_admitted_does_not_begin_to_wait() {
     let steps = json!([{ "name": "pause", "wait": { "for": "1h" } }]);
     let now = Timestamp::from_millis(1_000_000);
-    let mut draft = Draft::submit_waiting(details(&steps, None), now);
+    let mut draft = Draft::submit_keeping(details(&steps, None), true, MOST_OF_TASK, now);
     let pause = StepIndex(0);
     assert_eq!(draft.task.step(pause).status(), StepStatus::Pending);
     let later = now + Span::from_secs(500);
