@@ -48,6 +48,44 @@ pub struct TaskView<'a> {
     pub steps: Vec<StepView<'a>>,
 }
 
+/// How much of a task is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Extent {
+    Whole,
+    /// The steps have no outputs, no values of items, and no details of their progress.
+    WithoutOutputs,
+    /// The task has no input and no output either.
+    WithoutPayloads,
+    /// It has no steps either.
+    Head,
+}
+
+impl Extent {
+    /// From the widest to the narrowest.
+    pub const ALL: [Self; 4] = [
+        Self::Whole,
+        Self::WithoutOutputs,
+        Self::WithoutPayloads,
+        Self::Head,
+    ];
+
+    /// The fields of the task that are left out.
+    pub fn left_out(self) -> &'static [&'static str] {
+        match self {
+            Extent::Whole => &[],
+            Extent::WithoutOutputs => &["steps.output", "steps.item", "steps.awaited_reply"],
+            Extent::WithoutPayloads => &[
+                "input",
+                "output",
+                "steps.output",
+                "steps.item",
+                "steps.awaited_reply",
+            ],
+            Extent::Head => &["input", "output", "steps"],
+        }
+    }
+}
+
 /// The fields that every form of a task has.
 #[derive(Serialize)]
 pub struct TaskHead<'a> {
@@ -404,9 +442,32 @@ impl<'a> TaskView<'a> {
         Self::seen(task, Some(now))
     }
 
-    /// For readers at a later time: omits what blocks a step at this moment.
-    pub fn snapshot(task: &'a Task) -> Self {
-        Self::seen(task, None)
+    /// For readers at a later time: omits what blocks a step at this moment, and what the extent leaves out. Its fields stay,
+    /// with null or an empty list.
+    pub fn snapshot(task: &'a Task, extent: Extent) -> Self {
+        let mut view = match extent {
+            Extent::Whole | Extent::WithoutOutputs => Self::seen(task, None),
+            Extent::WithoutPayloads => Self::without_payloads(task, task.own_indexes()),
+            Extent::Head => Self::without_payloads(task, []),
+        };
+        if extent != Extent::Whole {
+            view.steps.iter_mut().for_each(StepView::leave_out_payloads);
+        }
+        view
+    }
+
+    /// For readers at a later time, of whom one step is the subject: the head of the task, and this step.
+    /// `whole`: with its output.
+    pub fn of_step(task: &'a Task, index: Option<StepIndex>, whole: bool) -> Self {
+        let mut view = Self::without_payloads(task, index);
+        if !whole {
+            view.steps.iter_mut().for_each(StepView::leave_out_payloads);
+        }
+        view
+    }
+
+    fn without_payloads(task: &'a Task, steps: impl IntoIterator<Item = StepIndex>) -> Self {
+        Self::of_parts(task, None, None, steps)
     }
 
     /// What is predicted of the task.
@@ -415,7 +476,18 @@ impl<'a> TaskView<'a> {
     }
 
     fn seen(task: &'a Task, now: Option<Timestamp>) -> Self {
-        let output = task_output(task);
+        let input = task.details.input.raw();
+        Self::of_parts(task, now, Some(input), task.own_indexes())
+    }
+
+    /// `input`: none of a task that is seen without its payloads.
+    fn of_parts(
+        task: &'a Task,
+        now: Option<Timestamp>,
+        input: Option<&'a RawValue>,
+        steps: impl IntoIterator<Item = StepIndex>,
+    ) -> Self {
+        let output = input.and_then(|_| task_output(task));
         let output_error = match &output {
             Some(Err(error)) => Some(error.to_string()),
             _ => None,
@@ -423,7 +495,7 @@ impl<'a> TaskView<'a> {
         let has_output = task.details.definition.output.is_some();
         Self {
             head: TaskHead::of_task(task),
-            input: task.details.input.raw(),
+            input: input.unwrap_or(RawValue::NULL),
             output: has_output.then(|| match output {
                 Some(Ok(output)) => output,
                 _ => Payload::null(),
@@ -442,8 +514,7 @@ impl<'a> TaskView<'a> {
                 error: undo.error.as_ref(),
                 passed_over: passed_over(task),
             }),
-            steps: task
-                .own_indexes()
+            steps: (steps.into_iter())
                 .map(|index| StepView::new(task, index, now))
                 .collect(),
         }
@@ -482,6 +553,12 @@ fn passed_over(task: &Task) -> Vec<&str> {
 }
 
 impl<'a> StepView<'a> {
+    fn leave_out_payloads(&mut self) {
+        self.output = None;
+        self.item = None;
+        self.awaited_reply = None;
+    }
+
     pub fn new(task: &'a Task, index: StepIndex, now: Option<Timestamp>) -> Self {
         let definition = task.definition(index);
         let step: &'a Step = task.step(index);
