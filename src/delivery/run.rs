@@ -43,6 +43,9 @@ const UNREADABLE_RETRY: Span = Span::from_secs(600);
 /// The most due queues claimed in one transaction.
 const MAX_CLAIMS: usize = 256;
 
+/// The most messages read at once.
+const MAX_READ: usize = 32;
+
 /// The most destinations of each kind visited in one transaction.
 const MAX_DESTINATIONS: usize = 128;
 
@@ -325,30 +328,55 @@ impl DeliveryLoop {
         if self.claims.is_empty() {
             return Ok(());
         }
-        let claims: Vec<_> = self.claims.iter().map(|(claim, _)| claim.clone()).collect();
-        let heads = self.store.housekeeping.next_messages(&claims).await?;
         let now = self.store.housekeeping.now().await?;
-        for ((claim, slot), head) in std::mem::take(&mut self.claims).into_iter().zip(heads) {
-            match head {
-                QueueHead::Message(message) => self.deliver(claim, message, slot),
-                QueueHead::Empty => self.skip(claim, slot, ReleaseReason::QueueEmpty),
-                QueueHead::Unreadable { id, reason } => {
-                    let reason = format!("its record in the database cannot be read: {reason}");
-                    self.meters.dead.increment(1);
-                    self.skip_damaged(claim, slot, id, DeliveryDecision::Dead { reason });
-                }
-                QueueHead::Lost(reason) => {
-                    let decision = DeliveryDecision::Retry {
-                        at: now + UNREADABLE_RETRY,
-                        reason: format!("a part of the database cannot be read: {reason}"),
-                        in_backlog: false,
-                    };
-                    self.skip_damaged(claim, slot, uuid::Uuid::nil(), decision);
-                }
+        // A few at a time: each may be large.
+        while !self.claims.is_empty() {
+            let count = self.claims.len().min(MAX_READ);
+            let claims: Vec<_> = self.claims[..count]
+                .iter()
+                .map(|(claim, _)| claim.clone())
+                .collect();
+            let heads = self.store.housekeeping.next_messages(&claims).await?;
+            let claims: Vec<_> = self.claims.drain(..count).collect();
+            for ((claim, slot), head) in claims.into_iter().zip(heads) {
+                self.start_one(claim, slot, head, now);
             }
         }
         self.meters.in_flight.set(self.in_flight.len() as f64);
         Ok(())
+    }
+
+    fn start_one(
+        &mut self,
+        claim: QueueClaim,
+        mut slot: DeliverySlot,
+        head: QueueHead,
+        now: Timestamp,
+    ) {
+        match head {
+            QueueHead::Message(message) if self.slots.hold(&mut slot, message.body.len()) => {
+                self.deliver(claim, message, slot);
+            }
+            // So many bytes are in flight: it waits as if its destination had no free slot.
+            QueueHead::Message(_) => {
+                self.slots.release(slot, DestinationResponse::Unknown);
+                self.return_to_backlog(claim);
+            }
+            QueueHead::Empty => self.skip(claim, slot, ReleaseReason::QueueEmpty),
+            QueueHead::Unreadable { id, reason } => {
+                let reason = format!("its record in the database cannot be read: {reason}");
+                self.meters.dead.increment(1);
+                self.skip_damaged(claim, slot, id, DeliveryDecision::Dead { reason });
+            }
+            QueueHead::Lost(reason) => {
+                let decision = DeliveryDecision::Retry {
+                    at: now + UNREADABLE_RETRY,
+                    reason: format!("a part of the database cannot be read: {reason}"),
+                    in_backlog: false,
+                };
+                self.skip_damaged(claim, slot, uuid::Uuid::nil(), decision);
+            }
+        }
     }
 
     fn deliver(&mut self, claim: QueueClaim, message: NextMessage, slot: DeliverySlot) {

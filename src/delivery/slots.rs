@@ -68,12 +68,21 @@ const SIZES: [(Pool, Size); 4] = [
     ),
 ];
 
+/// The most bytes of messages in flight, and of those to one receiver; but a message that is alone is sent whatever its length.
+const MOST_BYTES: usize = 64 << 20;
+const MOST_BYTES_OF_RECEIVER: usize = MOST_BYTES / 4;
+/// A message of this length or less is not counted: the number of slots bounds them, and large messages that nobody accepts
+/// delay none of them.
+const SMALL: usize = 16 << 10;
+
 /// The right to have one message in flight, until it is released.
 #[derive(Debug)]
 pub struct DeliverySlot {
     pool: Pool,
     destination: Destination,
     receiver: ReceiverName,
+    /// Of the message, if it is counted.
+    bytes: usize,
 }
 
 pub struct Slots {
@@ -83,6 +92,9 @@ pub struct Slots {
     divisor: usize,
     pools: HashMap<(u8, Option<ReceiverName>), usize>,
     in_flight: HashMap<Destination, usize>,
+    /// In flight, by receiver and in total.
+    bytes: HashMap<ReceiverName, usize>,
+    all_bytes: usize,
     proven: LruCache<Destination, ()>,
 }
 
@@ -101,6 +113,8 @@ impl Slots {
             divisor: all.div_ceil(share).max(1),
             pools: HashMap::new(),
             in_flight: HashMap::new(),
+            bytes: HashMap::new(),
+            all_bytes: 0,
             proven: LruCache::new(REMEMBERED),
         }
     }
@@ -125,7 +139,24 @@ impl Slots {
             pool,
             destination: destination.clone(),
             receiver: receiver.clone(),
+            bytes: 0,
         })
+    }
+
+    /// Whether a message of this length may be sent now, in this slot.
+    pub fn hold(&mut self, slot: &mut DeliverySlot, length: usize) -> bool {
+        if length <= SMALL {
+            return true;
+        }
+        let of_receiver = self.bytes.get(&slot.receiver).copied().unwrap_or_default();
+        let fits = |used: usize, most: usize| used == 0 || used + length <= most;
+        if !fits(self.all_bytes, MOST_BYTES) || !fits(of_receiver, MOST_BYTES_OF_RECEIVER) {
+            return false;
+        }
+        slot.bytes = length;
+        self.all_bytes += length;
+        *self.bytes.entry(slot.receiver.clone()).or_default() += length;
+        true
     }
 
     /// How many messages from its backlog a destination that answers may have in flight now.
@@ -147,6 +178,15 @@ impl Slots {
             DestinationResponse::Accepted => drop(self.proven.put(slot.destination.clone(), ())),
             DestinationResponse::Failed => drop(self.proven.pop(&slot.destination)),
             DestinationResponse::Rejected | DestinationResponse::Unknown => {}
+        }
+        if slot.bytes > 0 {
+            self.all_bytes = self.all_bytes.saturating_sub(slot.bytes);
+            if let Some(bytes) = self.bytes.get_mut(&slot.receiver) {
+                *bytes = bytes.saturating_sub(slot.bytes);
+                if *bytes == 0 {
+                    self.bytes.remove(&slot.receiver);
+                }
+            }
         }
         for receiver in [None, Some(slot.receiver)] {
             let key = (slot.pool as u8, receiver);
@@ -257,6 +297,29 @@ mod tests {
         assert!(start(&mut slots, &other).is_some());
         assert!(start(&mut slots, &to("shop", "", true)).is_some());
         assert!(start(&mut slots, &to("alerts:ops", "", false)).is_some());
+    }
+
+    #[test]
+    fn large_messages_in_flight_are_bounded_in_bytes_and_small_ones_are_not_held_up() {
+        let mut slots = slots(1000);
+        let mut hold = |receiver: &str, length: usize| {
+            let mut slot = start(&mut slots, &to(receiver, "/a", false)).unwrap();
+            let held = slots.hold(&mut slot, length);
+            (held, slot)
+        };
+        let megabytes = |count: usize| count << 20;
+        let (alone, whole) = hold("http://a:1", megabytes(17));
+        assert!(alone, "one that is alone is sent");
+        assert!(!hold("http://a:1", megabytes(1)).0);
+        assert!(hold("http://a:1", SMALL).0);
+        for receiver in ["http://b:1", "http://c:1"] {
+            assert!(hold(receiver, megabytes(16)).0);
+        }
+        assert!(!hold("http://d:1", megabytes(16)).0);
+        assert!(hold("http://d:1", megabytes(15)).0);
+        slots.release(whole, DestinationResponse::Failed);
+        let mut slot = start(&mut slots, &to("http://a:1", "/a", false)).unwrap();
+        assert!(slots.hold(&mut slot, megabytes(16)));
     }
 
     #[test]

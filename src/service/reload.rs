@@ -64,12 +64,10 @@ impl Live {
         self.agents.secrets().configure(&config.secrets);
         let receivers = Receivers::new(&config, self.post.clone(), self.brokers.clone());
         self.receivers.store(Arc::new(receivers));
-        let before = self.sender.load();
-        self.sender.store(Arc::new(Sender {
-            public_url: before.public_url.clone(),
+        self.sender.rcu(|before| Sender {
             webhooks: Receivers::alert_webhooks(&config),
-            ask_key: before.ask_key.clone(),
-        }));
+            ..Sender::clone(before)
+        });
         info!(
             tokens = config.tokens.len(),
             secrets = config.secrets.len(),

@@ -18,16 +18,19 @@ mod messages;
 #[cfg(test)]
 mod plans;
 mod queues;
+mod waiting;
 
 pub use alerts::closed_alert;
 pub use destinations::{BacklogExpiry, DueWork, due_work, read_due_work};
 pub use messages::{message, messages};
 pub use queues::{next_message, queue_head};
+pub use waiting::{alerts_of_waiting, waiting_bytes};
 
 use super::{MessageId, StoreError, Transaction, rows::Columns, statement::Statement};
 use crate::domain::{
     AlertKind, AlertNotice, DeliveryPolicy, Destination, DestinationFailure, InstanceId,
     MessageAction, MessageAttempt, ReceiverName, ReleaseReason, Sender, Timestamp,
+    too_many_waiting, waiting_subject,
 };
 
 /// The claim of a queue: until it ends, only this instance tries the queue's first message.
@@ -143,6 +146,26 @@ impl Transaction<'_> {
         sender: &Sender,
     ) -> Result<(), StoreError> {
         alerts::report_broker(self, broker, reason, sender).await
+    }
+
+    /// Raises the alert of a receiver for which more than so many bytes wait, or closes it.
+    pub async fn report_waiting(
+        &mut self,
+        receiver: &ReceiverName,
+        most: Option<u64>,
+        sender: &Sender,
+    ) -> Result<(), StoreError> {
+        match most {
+            Some(most) => {
+                let alert = too_many_waiting(Uuid::now_v7(), receiver, most, self.now());
+                self.raise_alert(&alert, None, sender).await
+            }
+            None => {
+                let subject = waiting_subject(receiver);
+                self.close_alert_of(AlertKind::MessagesWaiting, &subject, sender)
+                    .await
+            }
+        }
     }
 
     /// Closes the alert of this kind that is open under this name, if there is one.

@@ -15,8 +15,8 @@ use super::{
     statement::Statement,
 };
 use crate::domain::{
-    AgentName, AlertKind, Attempt, FileSpace, InstanceId, StepIndex, StepRef, Task, TaskId,
-    Timestamp, WorkflowName,
+    AgentName, AlertKind, Attempt, FileSpace, InstanceId, ReceiverName, StepIndex, StepRef, Task,
+    TaskId, Timestamp, WorkflowName,
 };
 
 const HISTORY: &str = r#"
@@ -630,6 +630,28 @@ WHERE name = $1 AND version = coalesce($2, version) ORDER BY version DESC LIMIT 
             &self.fetch(outbox::due_work(most, with_resolved)).await?,
             now,
         )
+    }
+
+    /// The receivers for which more than so many bytes of messages wait, with that number.
+    pub async fn waiting_bytes(&self, least: u64) -> Result<Vec<(ReceiverName, u64)>, StoreError> {
+        let rows = self.fetch(outbox::waiting_bytes(least)).await?;
+        let waiting = rows
+            .iter()
+            .map(|row| Ok((row.get("receiver")?, row.get("bytes")?)));
+        waiting.collect()
+    }
+
+    /// The receivers whose alert is open because too many bytes wait.
+    pub async fn alerts_of_waiting(&self) -> Result<Vec<ReceiverName>, StoreError> {
+        let rows = self.fetch(outbox::alerts_of_waiting()).await?;
+        let receivers = rows.iter().map(|row| {
+            let subject: String = row.get("receiver")?;
+            let receiver = subject
+                .split_once(':')
+                .map_or(&*subject, |(_, receiver)| receiver);
+            Ok(ReceiverName::new(receiver))
+        });
+        receivers.collect()
     }
 
     /// The first message of each of these queues.

@@ -21,6 +21,9 @@ pub enum AlertKind {
     /// A receiver has dead letters.
     #[strum(serialize = "message.undeliverable")]
     MessageUndeliverable,
+    /// Too many bytes of messages wait for a receiver.
+    #[strum(serialize = "messages.waiting")]
+    MessagesWaiting,
     /// A message broker cannot be used.
     #[strum(serialize = "broker.unreachable")]
     BrokerUnreachable,

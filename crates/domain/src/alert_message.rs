@@ -274,6 +274,7 @@ mod tests {
             format,
         };
         Sender {
+            full: Default::default(),
             public_url: public_url.map(str::to_owned),
             webhooks: vec![
                 webhook("ops", AlertFormat::Generic),

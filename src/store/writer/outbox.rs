@@ -7,7 +7,7 @@ use futures::FutureExt;
 
 use super::Store;
 use crate::{
-    domain::{InstanceId, MessageAction, Span, Timestamp},
+    domain::{InstanceId, MessageAction, ReceiverName, Span, Timestamp},
     store::{ClaimRequest, ClaimResponse, MessageId, StoreError},
 };
 
@@ -47,6 +47,21 @@ impl Store {
                 tx.report_broker(broker, reason.as_deref(), &sender).await
             }
             .boxed()
+        })
+        .await
+    }
+
+    /// Raises the alert of a receiver for which more than so many bytes wait, or closes it.
+    pub async fn report_waiting(
+        &self,
+        receiver: ReceiverName,
+        most: Option<u64>,
+    ) -> Result<(), StoreError> {
+        let (receiver, sender) = (Arc::new(receiver), self.sender.clone());
+        let wakes = Some(self.outbox.clone());
+        self.send_write(true, wakes, move |tx| {
+            let (receiver, sender) = (receiver.clone(), sender.load_full());
+            async move { tx.report_waiting(&receiver, most, &sender).await }.boxed()
         })
         .await
     }
