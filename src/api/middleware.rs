@@ -16,6 +16,7 @@ use tracing::{debug, error};
 
 use super::{
     auth::{self, Access},
+    byte_budget::{self, ByteBudget},
     extract::{Caller, must_be_judged, must_be_utf8},
     origin::{self, Site},
     problem::{Problem, ProblemKind},
@@ -29,10 +30,17 @@ pub struct MiddlewareState {
     tokens: Arc<ArcSwap<Vec<AccessToken>>>,
     site: Site,
     meters: RequestMeters,
+    responses: Arc<ByteBudget>,
+    requests: Arc<ByteBudget>,
 }
 
 impl MiddlewareState {
-    pub fn new(tokens: Arc<ArcSwap<Vec<AccessToken>>>, site: Site) -> Arc<Self> {
+    pub fn new(
+        tokens: Arc<ArcSwap<Vec<AccessToken>>>,
+        site: Site,
+        responses: Arc<ByteBudget>,
+        requests: Arc<ByteBudget>,
+    ) -> Arc<Self> {
         metrics::describe_counter!(
             "provost_http_requests_total",
             "Requests by route, method and status"
@@ -46,6 +54,8 @@ impl MiddlewareState {
             tokens,
             site,
             meters: RequestMeters::default(),
+            responses,
+            requests,
         })
     }
 }
@@ -94,13 +104,18 @@ pub async fn handle(
             if let Some(caller) = caller {
                 request.extensions_mut().insert(caller);
             }
+            let (parts, body) = request.into_parts();
+            let (body, _room) = state.requests.count(body);
+            let request = Request::from_parts(parts, body);
             // State that handlers share is behind locks that tolerate a panic.
-            let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+            let answered = AssertUnwindSafe(next.run(request)).catch_unwind();
+            let answered = byte_budget::holding(answered).await;
             answered.unwrap_or_else(|panic| panicked(&*panic))
         }
         Err(problem) => problem.into_response(),
     };
-    let mut response = known.unless_known(response);
+    let response = known.unless_known(response);
+    let mut response = state.responses.admit(&method, response);
     allow(route, &method, &mut response);
     let elapsed = started.elapsed();
     let status = response.status();
@@ -261,6 +276,8 @@ mod tests {
                 MiddlewareState::new(
                     Arc::new(ArcSwap::from_pointee(tokens.to_vec())),
                     Site::default(),
+                    ByteBudget::of_responses(1 << 20),
+                    ByteBudget::of_requests(1 << 20),
                 ),
                 handle,
             ))

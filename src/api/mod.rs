@@ -14,6 +14,7 @@ mod ask_page;
 mod asks;
 mod auth;
 mod bulkhead;
+mod byte_budget;
 mod cursor;
 pub mod definition;
 mod docs;
@@ -54,6 +55,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 pub use agent_check::RunningChecks;
 pub use bulkhead::EvaluationBulkhead;
+pub use byte_budget::ByteBudget;
 pub use problem::{Problem, refuse};
 pub use replies::reply_by_message;
 pub use schedules::fire as fire_schedule;
@@ -87,7 +89,12 @@ fn resources() -> OpenApiRouter<Arc<App>> {
 
 /// All routes of the service.
 pub fn router(app: Arc<App>) -> Router {
-    let state = middleware::MiddlewareState::new(app.tokens.clone(), origin::Site::of(&app.config));
+    let state = middleware::MiddlewareState::new(
+        app.tokens.clone(),
+        origin::Site::of(&app.config),
+        app.responses.clone(),
+        app.requests.clone(),
+    );
     let (routes, _) = resources().split_for_parts();
     routes
         .fallback(no_route)

@@ -86,6 +86,7 @@ kinds! {
     NotJson = "not-json", UNSUPPORTED_MEDIA_TYPE, "Unsupported media type";
     EncodedBody = "encoded-body", UNSUPPORTED_MEDIA_TYPE, "Unsupported content encoding";
     Invalid = "invalid", UNPROCESSABLE_ENTITY, "Invalid request";
+    TaskFull = "task-full", CONFLICT, "The task has no room for this";
     SignalMismatch = "signal-mismatch", UNPROCESSABLE_ENTITY, "Signal does not match";
     KeyReused = "idempotency-key-reused", UNPROCESSABLE_ENTITY, "Idempotency-Key reused";
     StoreFull = "store-full", SERVICE_UNAVAILABLE, "Store is full";
@@ -305,6 +306,9 @@ impl From<StoreError> for Problem {
             StoreError::Unavailable(_)
             | StoreError::CommitUnknown(_)
             | StoreError::Retryable(_)
+            | StoreError::Lost(_)
+            | StoreError::NotNow(_)
+            | StoreError::RowLocked(_)
             | StoreError::Unreadable(_) => ProblemKind::StoreUnavailable,
             StoreError::Stopping => ProblemKind::Stopping,
             StoreError::Corrupt(_) | StoreError::Task(_) => ProblemKind::UnreadableRecord,
@@ -334,6 +338,7 @@ impl From<CommandError> for Problem {
                     Refusal::UndoExpired { .. } => ProblemKind::UndoExpired,
                     Refusal::Late { .. } => ProblemKind::LateReply,
                     Refusal::SignalMismatch { .. } => ProblemKind::SignalMismatch,
+                    Refusal::NoRoom { .. } => ProblemKind::TaskFull,
                     Refusal::StepState { .. }
                     | Refusal::Decided { .. }
                     | Refusal::Deferred { .. }

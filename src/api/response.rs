@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use super::{
+    byte_budget::SMALL,
     cursor::Cursors,
     problem::{Problem, ProblemKind},
 };
@@ -19,7 +20,11 @@ use crate::domain::ETag;
 
 pub fn json<T: Serialize>(status: StatusCode, body: &T) -> Response {
     match serde_json::to_vec(body) {
-        Ok(body) => {
+        Ok(mut body) => {
+            if body.len() > SMALL {
+                // What waits to be sent is as long as it is counted.
+                body.shrink_to_fit();
+            }
             let headers = [(
                 header::CONTENT_TYPE,
                 HeaderValue::from_static("application/json"),

@@ -24,6 +24,7 @@ use super::{
     Problem,
     agent_check::RunningChecks,
     bulkhead::{EvaluationBulkhead, EvaluationPermit},
+    byte_budget::ByteBudget,
 };
 pub use super::{ended_tasks::EndedTasks, operations::Gauges, workflows::WorkflowCache};
 
@@ -68,6 +69,9 @@ pub struct App {
     /// requests always get through.
     pub waits: Arc<Semaphore>,
     pub checks: RunningChecks,
+    /// What callers make the service hold, in bytes.
+    pub responses: Arc<ByteBudget>,
+    pub requests: Arc<ByteBudget>,
 }
 
 impl App {

@@ -179,6 +179,10 @@ pub struct ListenerConfig {
     pub max_connections: usize,
     /// The most connections among them that have not sent a request yet.
     pub max_without_request: usize,
+    /// The most bytes of responses that clients have not read yet.
+    pub max_response_bytes: ByteSize,
+    /// The most bytes of request bodies that are being received or handled.
+    pub max_request_bytes: ByteSize,
     /// For the head of a request, and for the TLS handshake before the first one.
     pub head_timeout: Span,
     /// For the whole body of a request.
@@ -196,6 +200,8 @@ impl Default for ListenerConfig {
         Self {
             max_connections: 10_000,
             max_without_request: 2_000,
+            max_response_bytes: ByteSize::mib(256),
+            max_request_bytes: ByteSize::mib(256),
             head_timeout: Span::from_secs(10),
             body_timeout: Span::from_secs(60),
             stall_timeout: Span::from_secs(20),
@@ -362,6 +368,8 @@ pub struct LimitsConfig {
     pub max_steps: usize,
     /// The longest response of a remote service that is kept as a step's output.
     pub max_output: ByteSize,
+    /// The most bytes that one task keeps of outputs, signals, request bodies of operators, lists and decisions together.
+    pub max_task_outputs: ByteSize,
 }
 
 impl Default for LimitsConfig {
@@ -370,6 +378,7 @@ impl Default for LimitsConfig {
             max_request: ByteSize::mib(1),
             max_steps: 500,
             max_output: ByteSize::kib(256),
+            max_task_outputs: ByteSize::mib(32),
         }
     }
 }
@@ -415,6 +424,8 @@ pub struct DeliveryConfig {
     pub retry_max: Span,
     /// How long a message is retried, or waits for a failing address, before it becomes a dead letter.
     pub give_up_after: Span,
+    /// Beyond so many bytes that wait for one receiver, its next messages have no inputs and outputs.
+    pub max_waiting_bytes: ByteSize,
     /// See [`Config::allows_reply_urls`].
     pub allow_urls: Auto,
     /// See [`Config::allows_unsigned`].
@@ -430,6 +441,7 @@ impl Default for DeliveryConfig {
             retry_initial: Span::from_secs(5),
             retry_max: Span::from_secs(15 * 60),
             give_up_after: Span::from_secs(86_400),
+            max_waiting_bytes: ByteSize::gib(1),
             allow_urls: Auto::Auto,
             allow_unsigned: Auto::Auto,
         }

@@ -54,7 +54,7 @@ const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
 /// In the order of `provost.toml.example`.
-pub static SETTINGS: [Setting; 57] = [
+pub static SETTINGS: [Setting; 61] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -67,6 +67,14 @@ pub static SETTINGS: [Setting; 57] = [
     setting("shutdown.drain", Rule::Span(Span::from_secs(0), HOUR)),
     setting("listener.max_connections", Rule::Count(1, 1_000_000)),
     setting("listener.max_without_request", Rule::Count(1, 1_000_000)),
+    setting(
+        "listener.max_response_bytes",
+        Rule::Bytes(ByteSize::mib(1), ByteSize::gib(1024)),
+    ),
+    setting(
+        "listener.max_request_bytes",
+        Rule::Bytes(ByteSize::mib(1), ByteSize::gib(1024)),
+    ),
     setting("listener.head_timeout", Rule::Span(WAIT, HOUR)),
     setting("listener.body_timeout", Rule::Span(WAIT, HOUR)),
     setting("listener.stall_timeout", Rule::Span(WAIT, HOUR)),
@@ -109,6 +117,10 @@ pub static SETTINGS: [Setting; 57] = [
         "limits.max_output",
         Rule::Bytes(ByteSize::kib(1), ByteSize::mib(64)),
     ),
+    setting(
+        "limits.max_task_outputs",
+        Rule::Bytes(ByteSize::mib(1), ByteSize::gib(1)),
+    ),
     setting("calls.connect_timeout", Rule::Span(SOON, MINUTE)),
     setting("calls.allow_private_addresses", Rule::SwitchOrAuto),
     setting("calls.allow", Rule::Addresses),
@@ -125,6 +137,10 @@ pub static SETTINGS: [Setting; 57] = [
     setting(
         "courier.give_up_after",
         Rule::Span(Span::from_secs(0), Span::from_secs(30 * 86_400)),
+    ),
+    setting(
+        "courier.max_waiting_bytes",
+        Rule::Bytes(ByteSize::mib(1), ByteSize::gib(1024)),
     ),
     setting("courier.allow_urls", Rule::SwitchOrAuto),
     setting("courier.allow_unsigned", Rule::SwitchOrAuto),

@@ -22,6 +22,7 @@ mod secret_upkeep;
 mod slot_upkeep;
 mod start;
 mod vacuum;
+mod waiting_limit;
 
 use std::{
     io,
@@ -41,7 +42,7 @@ use self::{
     component::Components, endpoint_checks::EndpointChecks, open_replies::OpenReplyCount,
     peer_watcher::PeerWatcher, predictions::Predictions, rate_upkeep::RateUpkeep, reload::Live,
     schedule_loop::ScheduleLoop, secret_alerts::SecretAlerts, secret_upkeep::SecretUpkeep,
-    slot_upkeep::SlotUpkeep,
+    slot_upkeep::SlotUpkeep, waiting_limit::WaitingLimit,
 };
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
 use crate::{
@@ -49,7 +50,7 @@ use crate::{
         self, AddressPolicy, AgentSettings, Agents, OwnAddresses, Post, QueueCalls, Registered,
         ReplyAddress, SecretReader,
     },
-    api::{self, App, EndedTasks, Gauges, WorkflowCache},
+    api::{self, App, ByteBudget, EndedTasks, Gauges, WorkflowCache},
     broker::Brokers,
     config::{Config, DatabaseUrl, Listen},
     delivery::{Receivers, StoreAlerts},
@@ -152,6 +153,7 @@ impl Service {
             public_url: public_url(&config, &address),
             webhooks: Receivers::alert_webhooks(&config),
             ask_key: None,
+            full: Arc::default(),
         }));
         let live = Live {
             config: config.clone(),
@@ -178,6 +180,7 @@ impl Service {
                 bytes: usize::try_from(config.store.cache_bytes.as_u64()).unwrap_or(usize::MAX),
             },
             batch: BATCH,
+            most_kept: config.limits.max_task_outputs.as_usize(),
             sender: sender.clone(),
             health: health.clone(),
         };
@@ -198,9 +201,8 @@ impl Service {
         let reply_key = reply_key
             .ok_or_else(|| StoreError::Corrupt("the key of reply tokens is missing".to_owned()))?;
         sender.rcu(|sender| Sender {
-            public_url: sender.public_url.clone(),
-            webhooks: sender.webhooks.clone(),
             ask_key: Some(reply_key.clone()),
+            ..Sender::clone(sender)
         });
         if let Some(url) = &sender.load().public_url {
             let _ = replies.set(ReplyAddress::new(url, reply_key.clone()));
@@ -324,6 +326,8 @@ impl Service {
         let database = config.database_url.clone();
         let draining = CancellationToken::new();
         let drain = config.shutdown.drain.duration();
+        let byte_limits = config.listener.clone();
+        let waiting_limit = WaitingLimit::new(&config.courier, &store, &sender, &hold);
         let app = Arc::new(App {
             store: store.clone(),
             local,
@@ -350,7 +354,10 @@ impl Service {
             hold,
             waits: Arc::new(Semaphore::new(server.most_waiting())),
             checks: api::RunningChecks::default(),
+            responses: ByteBudget::of_responses(byte_limits.max_response_bytes.as_usize()),
+            requests: ByteBudget::of_requests(byte_limits.max_request_bytes.as_usize()),
         });
+        background.push(components.spawn_loop(waiting_limit));
         background.push(components.spawn_loop(ScheduleLoop::new(app.clone(), local_lease.clone())));
         background.extend(background::brokers(&app, &brokers, &components));
         server.switch(api::router(app));

@@ -89,6 +89,7 @@ mod unusable_secrets;
 mod vacuum;
 mod version_move;
 mod view;
+mod waiting_bytes;
 mod web_address;
 
 pub use adaptive::{AdaptedLimit, AdaptiveLimit, AdaptiveSpec, LoadSample};
@@ -133,7 +134,7 @@ pub use circuit::{BacklogClaim, BacklogState, Circuit, DestinationFailure, Expir
 pub use claim_ahead::{CallPace, claims_ahead};
 pub use claim_order::{ClaimAttempt, ClaimPlan, ClaimSteps, QueueRank};
 pub use command::{Claimant, Command, Expiry, Refusal, Release};
-pub use decide::{CommandOutput, Draft, Dropped};
+pub use decide::{CommandOutput, Draft, Dropped, MOST_OF_TASK};
 pub use definition::{
     Accepted, AskField, AskFieldKind, AskRule, Body, CancelRule, ChildFields, ChildRule,
     Definition, Extend, ForEachRule, GroupItems, GroupRule, ItemRef, KnownAgents, Limits,
@@ -232,5 +233,6 @@ pub use unusable_secrets::{
 };
 pub use vacuum::{FileSpace, Vacuum, Vacuuming};
 pub use version_move::{MoveReport, MovedStep, StepChange, UnmappedStep, VersionMove, check_move};
-pub use view::{LabelsView, StepView, TaskHead, TaskView};
+pub use view::{Extent, LabelsView, StepView, TaskHead, TaskView};
+pub use waiting_bytes::{full_receivers, too_many_waiting, waiting_subject};
 pub use web_address::{LONGEST_URL, WebAddress};

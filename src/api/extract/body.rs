@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     api::{
+        byte_budget::refused_for_room,
         problem::{Problem, ProblemKind},
         state::App,
     },
@@ -147,6 +148,9 @@ pub(super) async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Pr
             None => return Ok(read.whole()),
             Some(Ok(frame)) => frame,
             Some(Err(error)) => {
+                if let Some(problem) = refused_for_room(&error) {
+                    return Err(problem);
+                }
                 return Err(Problem::new(
                     ProblemKind::MalformedJson,
                     format!("the connection closed before the end of the body: {error}"),

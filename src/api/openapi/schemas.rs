@@ -672,8 +672,12 @@ pub struct ReplyDataSchema {
     step: Option<String>,
     /// Of `step.asked`: what people are asked.
     ask: Option<AskNoticeSchema>,
-    /// The task when the event was saved, without `blocked_by`.
+    /// The task when the event was saved, without `blocked_by`. For an event of a step: the task with this step alone, and with
+    /// null as `input`.
     task: TaskSchema,
+    /// The fields of the task that are left out, because it takes more than 4 MiB: they are null, empty or absent.
+    #[schema(example = json!(["steps.output", "steps.item", "steps.awaited_reply"]))]
+    left_out: Option<Vec<String>>,
 }
 
 /// What people are asked, with a link for each of them.
@@ -1013,6 +1017,7 @@ mod tests {
                 format: domain::AlertFormat::Generic,
             }],
             ask_key: domain::ReplyKey::new(b"0123456789abcdef"),
+            full: Default::default(),
         };
         let opened = [domain::AskChange::Open(StepIndex(0))];
         let sent = sender.asks(&task, &opened, NOW, || Uuid::from_u128(3));

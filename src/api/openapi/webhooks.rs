@@ -196,6 +196,7 @@ mod tests {
                 format: AlertFormat::Generic,
             }],
             ask_key: None,
+            full: Default::default(),
         };
         let at = Timestamp::from_millis(1_700_000_000_000);
         let alert = AlertNotice::raised(Uuid::from_u128(1), "task.error", "402", at);

@@ -21,6 +21,7 @@ use crate::api::openapi::{schemas::FaultSchema, words::OutcomeSchema};
 use crate::{
     api::{
         App, Problem,
+        byte_budget::Reservation,
         extract::{Query, TaskParams, TaskPath},
         problem::{ProblemBody, ProblemKind},
     },
@@ -189,6 +190,7 @@ pub(super) async fn events(
         seen: seen.within(task.version),
         has_ended: task.is_ended(),
         over: false,
+        room: None,
         _place: place,
     };
     if follow.has_ended {
@@ -250,6 +252,8 @@ struct Follow {
     /// The task had already ended: no further events follow.
     has_ended: bool,
     over: bool,
+    /// Of the events that were read and are not sent yet.
+    room: Option<Reservation>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -271,6 +275,13 @@ impl Follow {
                 Ok(changes) => changes,
                 Err(_) => return None,
             };
+            let length = changes.iter().map(|change| change.events.len()).sum();
+            self.room = None;
+            match self.app.responses.reserve_large(length) {
+                Ok(room) => self.room = room,
+                // The client connects again, and misses nothing.
+                Err(_) => return None,
+            }
             match self.unseen(&changes) {
                 Ok(events) if !events.is_empty() => return Some(events),
                 Ok(_) => {}

@@ -23,15 +23,20 @@ use axum::{
     http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use hyper::body::Body as HttpBody;
 use tracing::debug;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub use self::message::{refusal_address, submit_message};
 use self::queue_position::{count_ahead, explain_key_limits, explain_other_reasons};
 pub use self::scheduled::{check_scheduled, submit_run};
-use super::{App, Problem, extract::LONGEST_WAIT};
+use super::{
+    App, Problem,
+    byte_budget::{SMALL, ShortForm},
+    extract::LONGEST_WAIT,
+};
 use crate::{
-    domain::{AgentName, LaneRule, StepView, Task, TaskId, TaskView},
+    domain::{AgentName, Extent, LaneRule, StepView, Task, TaskId, TaskView},
     store::{Interest, Submitted, Watch},
 };
 
@@ -67,9 +72,13 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(signals::signal_by_key))
 }
 
+/// Reads a task. A large one counts among what callers make the service hold, until this request has its response.
 async fn load(app: &App, id: TaskId) -> Result<Arc<Task>, Problem> {
     match app.store.reader.task(id).await? {
-        Some(task) => Ok(Arc::new(task)),
+        Some(task) => {
+            app.responses.hold(task.memory())?;
+            Ok(Arc::new(task))
+        }
         None => Err(no_such_task(id)),
     }
 }
@@ -98,14 +107,14 @@ enum Waited {
     Refused,
 }
 
-/// Waits until the task has settled since `known` (it ended or needs an operator), the service stops, or the time
-/// is over.
-async fn settled(app: &App, watch: &mut Watch, known: &Task, wait: Duration) -> Waited {
+/// Waits until the task has settled since the version `known` (it ended or needs an operator), the service stops, or the time
+/// is over. The caller keeps no task in memory meanwhile.
+async fn settled(app: &App, watch: &mut Watch, known: u64, wait: Duration) -> Waited {
     let Ok(_place) = app.waits.try_acquire() else {
         return Waited::Refused;
     };
     tokio::select! {
-        task = watch.newer(known.version) => Waited::Settled(task),
+        task = watch.newer(known) => Waited::Settled(task),
         () = app.stop.cancelled() => Waited::InVain,
         () = tokio::time::sleep(wait.min(LONGEST_WAIT.duration())) => Waited::InVain,
     }
@@ -126,7 +135,15 @@ fn watch(app: &App, id: TaskId) -> Watch {
 /// path.
 async fn render(app: &App, status: StatusCode, task: &Task) -> Response {
     let view = view(app, task).await;
-    with_etag(to_poll(json(status, &view), task), task)
+    let mut response = json(status, &view);
+    if HttpBody::size_hint(response.body()).lower() > SMALL as u64 {
+        let (short, extent) = (TaskView::snapshot(task, Extent::Head), Extent::Head);
+        response.extensions_mut().insert(ShortForm {
+            body: serde_json::to_vec(&short).unwrap_or_default().into(),
+            left_out: extent.left_out().join(", "),
+        });
+    }
+    with_etag(to_poll(response, task), task)
 }
 
 /// When to poll a task that is still running.
@@ -189,7 +206,11 @@ fn with_etag(mut response: Response, task: &Task) -> Response {
 
 fn json<T: serde::Serialize>(status: StatusCode, body: &T) -> Response {
     // Every response has string keys and finite numbers, and therefore always serialises.
-    let body = serde_json::to_vec(body).unwrap_or_default();
+    let mut body = serde_json::to_vec(body).unwrap_or_default();
+    if body.len() > SMALL {
+        // What waits to be sent is as long as it is counted.
+        body.shrink_to_fit();
+    }
     let headers = [(
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),

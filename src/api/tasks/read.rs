@@ -60,7 +60,9 @@ pub(super) async fn get(
     if let (Some(wait), Some(watching)) = (wait, &mut watching)
         && !task.is_settled()
     {
-        task = match settled(&app, watching, &task, wait.duration()).await {
+        let known = task.version;
+        drop(task);
+        task = match settled(&app, watching, known, wait.duration()).await {
             Waited::Settled(task) => task,
             Waited::InVain | Waited::Refused => load(&app, id).await?,
         };

@@ -200,11 +200,13 @@ pub(super) async fn accept(
     }
     let mut has_waited = true;
     if !task.is_settled() {
-        let rested = settled(app, &mut watching, &task, wait).await;
+        let (id, known) = (task.id(), task.version);
+        drop(task);
+        let rested = settled(app, &mut watching, known, wait).await;
         has_waited = rested != Waited::Refused;
         task = match rested {
             Waited::Settled(rested) => rested,
-            Waited::InVain | Waited::Refused => super::load(app, task.id()).await?,
+            Waited::InVain | Waited::Refused => super::load(app, id).await?,
         };
     }
     let status = if task.is_settled() {

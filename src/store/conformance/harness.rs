@@ -280,6 +280,7 @@ impl Harness {
                 bytes: usize::MAX,
             },
             batch: 64,
+            most_kept: usize::MAX,
             sender: Arc::new(arc_swap::ArcSwap::from_pointee(Sender {
                 public_url: None,
                 webhooks: vec![AlertWebhook {
@@ -287,6 +288,7 @@ impl Harness {
                     format: AlertFormat::Generic,
                 }],
                 ask_key: None,
+                full: Default::default(),
             })),
             health: Health::default(),
         };

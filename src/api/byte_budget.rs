@@ -1,0 +1,484 @@
+//! A budget in bytes for what callers make the service hold: tasks that were read for them, responses that they have not read
+//! yet, and request bodies that are being received or handled. Beyond it a request is refused with 503 `busy`.
+//!
+//! Up to [`SMALL`] bytes of a request or a response are not counted: the number of connections bounds them.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, ready},
+};
+
+use axum::{
+    body::Body,
+    http::{HeaderName, HeaderValue, Method, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use parking_lot::Mutex;
+use thiserror::Error;
+
+use super::problem::{Problem, ProblemKind};
+
+/// So many bytes are not counted.
+pub const SMALL: usize = 16 << 10;
+
+/// Says which fields of a task are left out of the response to a command, because there is no room for them.
+const LEFT_OUT: HeaderName = HeaderName::from_static("provost-left-out");
+
+tokio::task_local! {
+    /// The room of the task that the running request has read last.
+    static HELD: Mutex<Option<Reservation>>;
+}
+
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct OverBudget(String);
+
+impl From<OverBudget> for Problem {
+    fn from(error: OverBudget) -> Self {
+        Problem::new(ProblemKind::Busy, error.to_string())
+    }
+}
+
+/// The bytes that are in use, of so many.
+#[derive(Debug)]
+pub struct ByteBudget {
+    most: usize,
+    used: AtomicUsize,
+    /// What is counted, and the setting, for messages.
+    subject: &'static str,
+    setting: &'static str,
+}
+
+/// A part of a budget. It is given back when it is dropped, whatever the reason.
+#[derive(Debug)]
+pub struct Reservation {
+    budget: Arc<ByteBudget>,
+    bytes: usize,
+}
+
+impl ByteBudget {
+    pub fn of_responses(most: usize) -> Arc<Self> {
+        Self::new(
+            most,
+            "responses that clients have not read yet",
+            "listener.max_response_bytes",
+        )
+    }
+
+    pub fn of_requests(most: usize) -> Arc<Self> {
+        Self::new(
+            most,
+            "request bodies that are being received or handled",
+            "listener.max_request_bytes",
+        )
+    }
+
+    fn new(most: usize, subject: &'static str, setting: &'static str) -> Arc<Self> {
+        Arc::new(Self {
+            most,
+            used: AtomicUsize::new(0),
+            subject,
+            setting,
+        })
+    }
+
+    /// Nothing so far.
+    fn begin(self: &Arc<Self>) -> Reservation {
+        Reservation {
+            budget: self.clone(),
+            bytes: 0,
+        }
+    }
+
+    pub fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Reservation, OverBudget> {
+        let mut reservation = self.begin();
+        reservation.grow(bytes)?;
+        Ok(reservation)
+    }
+
+    /// Of something that takes so many bytes: `None` where it is not counted.
+    pub fn reserve_large(
+        self: &Arc<Self>,
+        bytes: usize,
+    ) -> Result<Option<Reservation>, OverBudget> {
+        match bytes <= SMALL {
+            true => Ok(None),
+            false => self.reserve(bytes).map(Some),
+        }
+    }
+
+    /// Holds so many bytes until the running request has its response, in place of what was held for it before.
+    pub fn hold(self: &Arc<Self>, bytes: usize) -> Result<(), OverBudget> {
+        let hold = |held: &Mutex<Option<Reservation>>| {
+            let mut held = held.lock();
+            *held = None;
+            *held = self.reserve_large(bytes)?;
+            Ok(())
+        };
+        HELD.try_with(hold).unwrap_or(Ok(()))
+    }
+
+    /// A response that was not decided on by this budget before: with room for its body, or without that body. `method`: of its
+    /// request.
+    pub fn admit(self: &Arc<Self>, method: &Method, mut response: Response) -> Response {
+        let Some(length) = response.body().size_hint().exact() else {
+            return response.map(|body| {
+                Body::new(BudgetedStream {
+                    body,
+                    budget: self.clone(),
+                })
+            });
+        };
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let reserved = match self.reserve_large(length) {
+            Ok(None) => return response,
+            Ok(Some(reserved)) => reserved,
+            Err(error) if method.is_safe() => return Problem::from(error).into_response(),
+            // What was done must not look as if it had not been: the caller would repeat it.
+            Err(_) => match response.extensions_mut().remove::<ShortForm>() {
+                Some(short) => return short.instead_of(response),
+                None => self.insist(length),
+            },
+        };
+        response.map(|body| {
+            Body::new(ReservedBody {
+                body,
+                reserved: Arc::new(reserved),
+            })
+        })
+    }
+
+    /// Also beyond the budget.
+    fn insist(self: &Arc<Self>, bytes: usize) -> Reservation {
+        self.used.fetch_add(bytes, Ordering::AcqRel);
+        Reservation {
+            budget: self.clone(),
+            bytes,
+        }
+    }
+
+    /// A body of a request that is counted as it arrives, until the reservation is dropped.
+    pub fn count(self: &Arc<Self>, body: Body) -> (Body, Option<RequestRoom>) {
+        if body
+            .size_hint()
+            .upper()
+            .is_some_and(|length| length <= SMALL as u64)
+        {
+            return (body, None);
+        }
+        let room = RequestRoom(Arc::new(Mutex::new(self.begin())));
+        let counted = CountedBody {
+            body,
+            length: 0,
+            room: room.clone(),
+        };
+        (Body::new(counted), Some(room))
+    }
+}
+
+impl Reservation {
+    /// What is alone always fits.
+    fn grow(&mut self, bytes: usize) -> Result<(), OverBudget> {
+        let ByteBudget {
+            most,
+            used,
+            subject,
+            setting,
+        } = &*self.budget;
+        let own = self.bytes;
+        let added = used.fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
+            let sum = used.saturating_add(bytes);
+            (sum <= *most || used == own).then_some(sum)
+        });
+        if added.is_err() {
+            return Err(OverBudget(format!(
+                "{subject} have room for {most} bytes together (the setting {setting}), and are too many now: retry after Retry-After"
+            )));
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// A response to a command in few bytes, for when there is no room for all of it.
+#[derive(Clone)]
+pub struct ShortForm {
+    pub body: Bytes,
+    pub left_out: String,
+}
+
+impl ShortForm {
+    fn instead_of(self, response: Response) -> Response {
+        let (mut parts, _) = response.into_parts();
+        parts.headers.remove(header::CONTENT_LENGTH);
+        if let Ok(left_out) = HeaderValue::try_from(self.left_out) {
+            parts.headers.insert(LEFT_OUT, left_out);
+        }
+        debug_assert_ne!(parts.status, StatusCode::NO_CONTENT);
+        Response::from_parts(parts, Body::from(self.body))
+    }
+}
+
+/// Runs a request: [`ByteBudget::hold`] holds room as long as it runs.
+pub async fn holding<F: Future>(request: F) -> F::Output {
+    HELD.scope(Mutex::default(), request).await
+}
+
+/// Why the body of a request could not be read, if that is for want of room.
+pub fn refused_for_room(error: &axum::Error) -> Option<Problem> {
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref::<OverBudget>() {
+            return Some(Problem::new(ProblemKind::Busy, error.to_string()));
+        }
+        source = error.source();
+    }
+    None
+}
+
+/// Holds the room of a request's body until it is dropped.
+#[derive(Clone)]
+pub struct RequestRoom(Arc<Mutex<Reservation>>);
+
+/// A body of known length. Its bytes hold the reservation, wherever they wait to be sent.
+struct ReservedBody {
+    body: Body,
+    reserved: Arc<Reservation>,
+}
+
+/// Bytes that give back their room when the last part of them has been sent or given up.
+struct ReservedBytes {
+    bytes: Bytes,
+    _reserved: Arc<Reservation>,
+}
+
+impl AsRef<[u8]> for ReservedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn reserved(frame: Frame<Bytes>, reserved: &Arc<Reservation>) -> Frame<Bytes> {
+    frame.map_data(|bytes| {
+        Bytes::from_owner(ReservedBytes {
+            bytes,
+            _reserved: reserved.clone(),
+        })
+    })
+}
+
+impl HttpBody for ReservedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        Poll::Ready(frame.map(|frame| frame.map(|frame| reserved(frame, &self.reserved))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A body of unknown length: each large part has a reservation of its own. Where there is no room, it ends.
+struct BudgetedStream {
+    body: Body,
+    budget: Arc<ByteBudget>,
+}
+
+impl HttpBody for BudgetedStream {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+            Some(Ok(frame)) => frame,
+            end => return Poll::Ready(end),
+        };
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        let room = self.budget.reserve_large(length);
+        Poll::Ready(Some(match room {
+            Ok(None) => Ok(frame),
+            Ok(Some(room)) => Ok(reserved(frame, &Arc::new(room))),
+            Err(error) => Err(axum::Error::new(error)),
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+struct CountedBody {
+    body: Body,
+    length: usize,
+    room: RequestRoom,
+}
+
+impl HttpBody for CountedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+            Some(Ok(frame)) => frame,
+            end => return Poll::Ready(end),
+        };
+        self.length += frame.data_ref().map_or(0, Bytes::len);
+        if self.length > SMALL {
+            let mut room = self.room.0.lock();
+            let more = self.length - room.bytes;
+            if let Err(error) = room.grow(more) {
+                drop(room);
+                return Poll::Ready(Some(Err(axum::Error::new(error))));
+            }
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    const MOST: usize = 100_000;
+
+    fn budget() -> Arc<ByteBudget> {
+        ByteBudget::of_responses(MOST)
+    }
+
+    fn used(budget: &ByteBudget) -> usize {
+        budget.used.load(Ordering::Acquire)
+    }
+
+    fn response(length: usize) -> Response {
+        Response::new(Body::from(vec![b'x'; length]))
+    }
+
+    #[tokio::test]
+    async fn a_response_holds_its_room_until_its_last_byte_is_gone() {
+        let budget = budget();
+        let sent = budget.admit(&Method::GET, response(60_000));
+        assert_eq!(sent.body().size_hint().exact(), Some(60_000));
+        let refused = budget.admit(&Method::GET, response(60_000));
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(refused.headers().contains_key(header::RETRY_AFTER));
+        let small = budget.admit(&Method::GET, response(SMALL));
+        assert_eq!(small.status(), StatusCode::OK);
+        let mut body = sent.into_body();
+        let mut bytes = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        drop(body);
+        let part = bytes.split_to(10);
+        drop(bytes);
+        assert_eq!(used(&budget), 60_000, "a part waits to be sent");
+        drop(part);
+        assert_eq!(used(&budget), 0);
+        drop(budget.admit(&Method::GET, response(60_000)));
+        assert_eq!(used(&budget), 0, "the connection was closed");
+    }
+
+    #[test]
+    fn a_large_response_that_is_alone_always_fits() {
+        let budget = budget();
+        let sent = budget.admit(&Method::GET, response(2 * MOST));
+        assert_eq!(sent.status(), StatusCode::OK);
+        assert!(budget.reserve(1).is_err());
+    }
+
+    #[test]
+    fn the_response_to_a_command_is_shortened_or_sent_and_never_says_that_nothing_was_done() {
+        let budget = budget();
+        let _others = budget.reserve(MOST).unwrap();
+        let mut long = response(50_000);
+        long.extensions_mut().insert(ShortForm {
+            body: Bytes::from_static(b"{}"),
+            left_out: "steps".to_owned(),
+        });
+        let short = budget.admit(&Method::POST, long);
+        assert_eq!(short.status(), StatusCode::OK);
+        assert_eq!(short.body().size_hint().exact(), Some(2));
+        assert_eq!(short.headers()[LEFT_OUT], "steps");
+        let whole = budget.admit(&Method::POST, response(50_000));
+        assert_eq!(whole.status(), StatusCode::OK);
+        assert_eq!(used(&budget), MOST + 50_000);
+    }
+
+    #[tokio::test]
+    async fn a_stream_ends_where_there_is_no_room_for_its_next_part() {
+        let budget = budget();
+        let parts = [1_000, 50_000, 60_000].map(|length| Bytes::from(vec![b'x'; length]));
+        let parts = futures::stream::iter(parts.map(Ok::<_, std::convert::Infallible>));
+        let streamed = Response::new(Body::from_stream(parts));
+        let mut body = budget.admit(&Method::GET, streamed).into_body();
+        let _small = body.frame().await.unwrap().unwrap();
+        let _large = body.frame().await.unwrap().unwrap();
+        assert_eq!(used(&budget), 50_000);
+        assert!(body.frame().await.unwrap().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_request_is_counted_as_it_arrives_until_it_is_handled() {
+        let budget = budget();
+        let large = || {
+            let parts = [40_000; 2].map(|length| Bytes::from(vec![b'x'; length]));
+            Body::from_stream(futures::stream::iter(
+                parts.map(Ok::<_, std::convert::Infallible>),
+            ))
+        };
+        let (mut first, room) = budget.count(large());
+        let (mut second, other) = budget.count(large());
+        first.frame().await.unwrap().unwrap();
+        second.frame().await.unwrap().unwrap();
+        assert_eq!(used(&budget), 80_000);
+        assert!(first.frame().await.unwrap().is_err());
+        drop((first, room));
+        second.frame().await.unwrap().unwrap();
+        assert_eq!(used(&budget), 80_000);
+        drop(second);
+        assert_eq!(used(&budget), 80_000, "it is being handled");
+        drop(other);
+        assert_eq!(used(&budget), 0);
+        let (_, none) = budget.count(Body::from(vec![b'x'; SMALL]));
+        assert!(none.is_none());
+    }
+}
