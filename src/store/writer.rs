@@ -91,7 +91,7 @@ const BACKOFF: Backoff = Backoff::doubling(Duration::from_millis(2), Duration::f
 /// For how long claims are made one by one after a batch of them panicked.
 const ONE_BY_ONE: Duration = Duration::from_secs(30);
 
-/// How long the requests of a batch wait one by one for rows that other sessions hold.
+/// How long a request waits again for a row that another session holds, and how long those of a batch do one by one.
 const ROWS_WITHIN: Duration = Duration::from_millis(1500);
 
 /// How long the writer does not say again that a batch could not be saved.
@@ -475,6 +475,12 @@ impl<'w> Committer<'w> {
                         "a transaction was interrupted; the batch is decided again"
                     );
                     interrupted = Some(reason);
+                    continue;
+                }
+                // Transactions of other instances end soon; a session that hangs is to hold up nothing else.
+                Err(Failed::Save(StoreError::RowLocked(_)))
+                    if requests.len() == 1 && started.elapsed() < ROWS_WITHIN =>
+                {
                     continue;
                 }
                 Err(failed) => {

@@ -211,7 +211,7 @@ async fn loses_and_sees_the_id_again(server: &Server) -> bool {
 /// Commits wait until the test lets go of an advisory lock.
 const COMMITS_WAIT: [&str; 2] = [
     "CREATE FUNCTION wait_for_test() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        PERFORM pg_advisory_xact_lock(7); RETURN NULL; END $$",
+        PERFORM set_config('lock_timeout', '0', true), pg_advisory_xact_lock(7); RETURN NULL; END $$",
     "CREATE CONSTRAINT TRIGGER wait_for_test AFTER UPDATE ON tasks DEFERRABLE INITIALLY DEFERRED
         FOR EACH ROW EXECUTE FUNCTION wait_for_test()",
 ];
