@@ -15,13 +15,12 @@ use super::{
     connector::CallConnector,
     credentials::{Credentials, sensitive},
     oauth::{self, TokenCache},
-    redact::Redactor,
     secret_file::SecretText,
     secrets::SecretStore,
 };
 use crate::domain::{
-    AgentSpec, AgentTlsSpec, AuthSpec, SECRET_FORM, Secret, SecretName, SecretRef, SecretTarget,
-    TextOrSecret,
+    AgentName, AgentSpec, AgentTlsSpec, AuthSpec, SECRET_FORM, Secret, SecretName, SecretRef,
+    SecretTarget, TextOrSecret,
 };
 
 /// A connector, with what its TLS was made of.
@@ -29,6 +28,7 @@ type SecuredConnector = (TlsTexts, CallConnector);
 
 /// What one agent adds, as long as it has this specification.
 pub(super) struct AgentAccess {
+    agent: AgentName,
     spec: AgentSpec,
     /// The configuration file defines the agent.
     is_configured: bool,
@@ -80,6 +80,7 @@ impl AccessFault {
 impl AgentAccess {
     /// `None` for an agent that adds nothing.
     pub fn of(
+        agent: &AgentName,
         spec: &AgentSpec,
         is_configured: bool,
         secrets: &Arc<SecretStore>,
@@ -98,6 +99,7 @@ impl AgentAccess {
             _ => None,
         };
         let access = Self {
+            agent: agent.clone(),
             spec: spec.clone(),
             is_configured,
             secrets: Arc::clone(secrets),
@@ -226,12 +228,13 @@ impl AgentAccess {
         let names = names.filter(|used| !matches!(used.goes_to, SecretTarget::Token(_)));
         let names = names.map(|used| used.name.clone());
         Ok(Credentials {
+            agent: self.agent.clone(),
             headers,
             query_names: spec.query.keys().cloned().collect(),
             query,
             body,
             signing,
-            redactor: Redactor::of(found.texts.iter().map(String::as_str)),
+            redactor: self.secrets.used.add(&self.agent, &found.texts),
             texts: found.texts,
             client_secret,
             connector,

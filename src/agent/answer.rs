@@ -1,12 +1,21 @@
 //! The addresses that an answer names. How it counts is the domain's to say.
 
-use ::http::{HeaderMap, HeaderValue, StatusCode, header};
+use ::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use url::Url;
 
 pub(super) use crate::domain::answer::{
-    ResponseClass, classify, excerpt, leaves_effect_unknown, output,
+    ResponseClass, classify, encoding, excerpt, leaves_effect_unknown, output,
 };
 use crate::domain::{LONGEST_URL, WebAddress};
+
+const OPERATION_LOCATION: HeaderName = HeaderName::from_static("operation-location");
+
+/// In which a service names addresses.
+pub(super) const ADDRESS_HEADERS: [HeaderName; 3] = [
+    OPERATION_LOCATION,
+    header::LOCATION,
+    header::CONTENT_LOCATION,
+];
 
 /// Where the service says that its reply will be found: relative to the URL that was called.
 pub(super) fn operation_address(
@@ -16,7 +25,7 @@ pub(super) fn operation_address(
 ) -> Option<Result<String, String>> {
     let promises = status == StatusCode::ACCEPTED;
     let named = headers
-        .get("operation-location")
+        .get(OPERATION_LOCATION)
         .or_else(|| headers.get(header::LOCATION).filter(|_| promises))
         .or_else(|| headers.get(header::CONTENT_LOCATION).filter(|_| promises))?;
     Some(address_at(named, called, "the address for polling"))

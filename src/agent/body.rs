@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{connections::ResponseStream, connector::Unanswered, redact::Redactor};
-use crate::domain::BODY_EXCERPT;
+use super::{answer::encoding, connections::ResponseStream, connector::Unanswered};
+use crate::domain::{BODY_EXCERPT, Redactor};
 
 /// How long an error's body may take. The status has said what matters: a service that drips its
 /// excuse must not turn a clear refusal into a call that ran out of time.
@@ -31,9 +31,11 @@ pub(super) async fn whole(answer: &mut ResponseStream, limit: usize) -> Result<V
     Ok(body)
 }
 
-/// The first [`BODY_EXCERPT`] bytes, or as many of them as came.
+/// The first [`BODY_EXCERPT`] bytes, or as many of them as came. Nothing of a body that is compressed.
 pub(super) async fn start(answer: ResponseStream) -> Vec<u8> {
-    first(answer, BODY_EXCERPT).await
+    let is_text = encoding(&answer.head.headers).is_none();
+    let start = first(answer, BODY_EXCERPT).await;
+    if is_text { start } else { Vec::new() }
 }
 
 /// As [`start`], without the secrets that the service echoes.
@@ -41,6 +43,9 @@ pub(super) async fn start_without(answer: ResponseStream, redactor: Option<&Reda
     let Some(redactor) = redactor else {
         return start(answer).await;
     };
+    if encoding(&answer.head.headers).is_some() {
+        return Vec::new();
+    }
     // One that begins in the excerpt is read to its end.
     let body = first(answer, BODY_EXCERPT + redactor.longest()).await;
     redactor.hide_in_start(body, BODY_EXCERPT)

@@ -11,17 +11,21 @@ use uuid::Uuid;
 use super::{
     connector::{CallConnector, RequestBody},
     http::text_or_encoded,
-    redact::Redactor,
-    secret_file::{SHORTEST, SecretText},
+    secret_file::SecretText,
     secrets::SecretStore,
 };
 use crate::domain::{
-    Call, CallBody, Purpose, Secret, SecretName, Target, Timestamp, WebAddress, entries, signatures,
+    AgentName, Call, CallBody, Purpose, Redactor, SHORTEST_SECRET, Secret, SecretName, Target,
+    Timestamp, WebAddress, entries, signatures,
 };
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+
+/// Of an address that a service named.
+pub(super) const SECRET_IN_ADDRESS: &str =
+    "the service named an address that contains a secret of its agent, which is not recorded";
 
 /// Its value is left out where headers are logged. Services do not agree on what other bytes than ASCII mean.
 pub(super) fn sensitive(text: &str) -> Result<HeaderValue, ()> {
@@ -36,6 +40,8 @@ pub(super) fn sensitive(text: &str) -> Result<HeaderValue, ()> {
 /// What is added to a request, ready to be copied.
 #[derive(Clone)]
 pub(super) struct Credentials {
+    /// Whose they are.
+    pub agent: AgentName,
     pub headers: Vec<(HeaderName, HeaderValue)>,
     pub query_names: Vec<String>,
     /// Encoded; empty where nothing is added.
@@ -71,8 +77,11 @@ impl Credentials {
         let mut full = self.clone();
         full.headers.push((header::AUTHORIZATION, value));
         full.texts.push(token.to_owned());
-        full.redactor = Redactor::of(full.texts.iter().map(String::as_str));
-        (token.len() >= SHORTEST).then_some(full)
+        if token.len() < SHORTEST_SECRET {
+            return None;
+        }
+        full.redactor = self.secrets.used.add(&self.agent, &full.texts);
+        Some(full)
     }
 
     /// An address that a service named (for polling) may be below none of those that the secrets are bound to.
@@ -199,10 +208,7 @@ impl Credentials {
         };
         match self.redactor.hide(kept.as_bytes()) {
             None => Ok(kept),
-            Some(_) => Err(
-                "the service named an address that contains a secret of its agent, which is not recorded"
-                    .to_owned(),
-            ),
+            Some(_) => Err(SECRET_IN_ADDRESS.to_owned()),
         }
     }
 

@@ -15,7 +15,7 @@ use super::{
     connector::{Unanswered, root_cause},
     credentials::Credentials,
     retry,
-    transport::{CallAttempt, Permission, Transport, without_secrets},
+    transport::{CallAttempt, Permission, Transport, text_without_secrets, without_secrets},
 };
 use crate::domain::{Call, CallBody, CheckAnswer, Payload, Purpose, Timestamp};
 
@@ -109,12 +109,12 @@ impl Transport {
         let connector = self.connector(credentials);
         if let ResponseWait::CloseAfter(after, _) = patience {
             let sent = way.connections.send_and_close(connector, made, after).await;
-            sent.map_err(|error| broken(&error))?;
+            sent.map_err(|error| broken(&error, credentials))?;
             let closed = "the connection was closed before the response".to_owned();
             return Err(CheckAnswer::Broken(closed));
         }
         let answer = way.connections.send(connector, made).await;
-        let answer = answer.map_err(|error| broken(&error))?;
+        let answer = answer.map_err(|error| broken(&error, credentials))?;
         Ok(self.read(call, answer, now, credentials).await)
     }
 
@@ -130,9 +130,9 @@ impl Transport {
         let headers = answer.head.headers.clone();
         let retry_after = headers.get(header::RETRY_AFTER).map(|text| {
             let shown = || String::from_utf8_lossy(text.as_bytes());
-            let cut = || shown().chars().take(LONGEST_WAIT_TEXT).collect::<String>();
-            let hidden = || super::transport::text_without_secrets(cut(), redactor);
-            retry::retry_after(&headers, now).ok_or_else(hidden)
+            let hidden = || text_without_secrets(shown().into_owned(), redactor);
+            let cut = || hidden().chars().take(LONGEST_WAIT_TEXT).collect();
+            retry::retry_after(&headers, now).ok_or_else(cut)
         });
         let probes = matches!(call.purpose, Purpose::Probe(_));
         let class = match status {
@@ -147,7 +147,8 @@ impl Transport {
                     (ExchangeAnswer::Known(CheckAnswer::TooLarge), text, None)
                 }
                 Err(BodyError::Broken(error)) => {
-                    (ExchangeAnswer::Known(broken(&error)), Vec::new(), None)
+                    let broken = broken(&error, credentials);
+                    (ExchangeAnswer::Known(broken), Vec::new(), None)
                 }
                 Ok(body) => {
                     let length = body.len() as u64;
@@ -176,18 +177,19 @@ impl Transport {
             status: Some(status),
             retry_after,
             length,
-            body: answer::excerpt(&text),
+            body: answer::excerpt(&text).filter(|_| answer::encoding(&headers).is_none()),
             answer: known,
         }
     }
 }
 
-fn broken(unanswered: &Unanswered) -> CheckAnswer {
+fn broken(unanswered: &Unanswered, credentials: Option<&Credentials>) -> CheckAnswer {
     let error = unanswered.error();
     if let Some(refusal) = address::refusal_in(error) {
         return CheckAnswer::Unmakeable(refusal.to_string());
     }
-    let cause = root_cause(error);
+    let redactor = credentials.map(Credentials::redactor);
+    let cause = text_without_secrets(root_cause(error), redactor);
     CheckAnswer::Broken(match unanswered {
         Unanswered::Unconnected(_) => format!("it could not be connected to: {cause}"),
         Unanswered::Unprocessed(_) => format!("the call failed: {cause}"),

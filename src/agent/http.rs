@@ -28,6 +28,8 @@ const PROVOST_REPLY_TO: HeaderName = HeaderName::from_static("provost-reply-to")
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
+/// Nothing here decodes a body that is compressed.
+pub(super) const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub(super) const USER_AGENT: HeaderValue =
     HeaderValue::from_static(concat!("provost/", env!("CARGO_PKG_VERSION")));
@@ -81,6 +83,7 @@ pub(super) fn request(
     let mut headers = HeaderMap::with_capacity(16);
     headers.insert(header::HOST, host.clone());
     headers.insert(header::ACCEPT, JSON);
+    headers.insert(header::ACCEPT_ENCODING, IDENTITY);
     headers.insert(header::USER_AGENT, USER_AGENT);
     add_headers(&mut headers, call, traceparent)?;
     let may_be_deferred = matches!(call.purpose, Purpose::Work | Purpose::Undo(_));
@@ -119,6 +122,7 @@ pub(super) fn check_request(
     let headers = request.headers_mut();
     headers.insert(header::HOST, host.clone());
     headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
+    headers.insert(header::ACCEPT_ENCODING, IDENTITY);
     headers.insert(header::USER_AGENT, USER_AGENT);
     Ok(request)
 }

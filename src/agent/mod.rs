@@ -31,7 +31,6 @@ mod post;
 mod queue;
 mod quota;
 mod rate;
-mod redact;
 mod registered;
 mod registry;
 mod retry;
@@ -43,6 +42,7 @@ mod slots;
 #[cfg(test)]
 mod tests;
 mod transport;
+mod used_secrets;
 
 pub use address::{AddressPolicy, OwnAddresses};
 pub use capacity::CallSlot;

@@ -194,9 +194,14 @@ impl TokenCache {
             }
         };
         if status != StatusCode::OK {
+            let is_text = answer::encoding(&response.head.headers).is_none();
             let shown = answer::excerpt(&redactor.hide_in_start(text, LONGEST_EXCERPT));
+            let shown = shown.filter(|_| is_text);
             let shown = shown.unwrap_or_default();
             return Err(format!("it responded {}: {shown}", status.as_u16()));
+        }
+        if let Some(encoding) = answer::encoding(&response.head.headers) {
+            return Err(format!("its response is encoded as {encoding}"));
         }
         let granted: Granted = serde_json::from_slice(&text)
             .map_err(|_| "its response is not JSON with an access_token".to_owned())?;
@@ -256,6 +261,7 @@ impl TokenCache {
         headers.insert(header::HOST, way.host.clone());
         headers.insert(header::USER_AGENT, http::USER_AGENT);
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert(header::ACCEPT_ENCODING, http::IDENTITY);
         let form = HeaderValue::from_static("application/x-www-form-urlencoded");
         headers.insert(header::CONTENT_TYPE, form);
         if let Some(mut value) = authorization {

@@ -32,9 +32,9 @@ use super::{
 use crate::{
     domain::{
         AdaptedLimit, AdaptiveLimit, AgentCheck, AgentMode, AgentName, AgentSpec, DowntimeWindow,
-        ETag, Endpoint, EndpointState, HttpVersion, LaneRule, PastStop, Pause, RetryBudgetUse,
-        SecretSubject, SlotGrant, SlotNeed, SlowStartLimit, Timestamp, UnusableSecret,
-        UnusableSecrets,
+        ETag, Endpoint, EndpointState, HttpVersion, LaneRule, PastStop, Pause, Redactor,
+        RetryBudgetUse, SecretSubject, SlotGrant, SlotNeed, SlowStartLimit, Timestamp,
+        UnusableSecret, UnusableSecrets,
     },
     store::ControlRecord,
 };
@@ -449,6 +449,16 @@ impl Agents {
         &self.settings.secrets
     }
 
+    /// What hides the secrets of all agents that this process knows; `None` if there are none.
+    pub fn all_secrets(&self) -> Option<Redactor> {
+        self.settings.secrets.used.all()
+    }
+
+    /// What hides those that an agent has sent to its service.
+    pub fn secrets_of(&self, name: &AgentName) -> Redactor {
+        self.settings.secrets.used.of(name)
+    }
+
     /// The secrets that an agent may not have here, were it registered so: the pointer of each, and why.
     pub fn secret_faults(&self, name: &AgentName, spec: &AgentSpec) -> Vec<(String, String)> {
         let is_configured = self.settings.configured.contains(name);
@@ -715,6 +725,7 @@ impl Agents {
         let wire = Arc::new(Transport {
             agent: name.clone(),
             access: AgentAccess::of(
+                name,
                 &spec,
                 is_configured,
                 &self.settings.secrets,

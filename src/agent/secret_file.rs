@@ -9,10 +9,10 @@ use std::{
     sync::Arc,
 };
 
+use crate::domain::SHORTEST_SECRET;
+
 /// Bytes of a secret: a key with a chain of certificates has fewer.
 const LONGEST: u64 = 64 << 10;
-/// A shorter one can be guessed, and cannot be distinguished from other text in a response.
-pub(super) const SHORTEST: usize = 8;
 
 /// The text of a secret, which is never shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(super) enum SecretFault {
     TooLong,
     #[error("it is empty")]
     Empty,
-    #[error("it is shorter than {SHORTEST} bytes")]
+    #[error("it is shorter than {SHORTEST_SECRET} bytes")]
     TooShort,
     #[error("it is not UTF-8 text, or contains U+0000")]
     NotText,
@@ -142,7 +142,7 @@ fn checked(bytes: Vec<u8>) -> Result<SecretText, SecretFault> {
     }
     match text.len() {
         0 => Err(SecretFault::Empty),
-        short if short < SHORTEST => Err(SecretFault::TooShort),
+        short if short < SHORTEST_SECRET => Err(SecretFault::TooShort),
         _ => Ok(SecretText(text.into())),
     }
 }

@@ -7,7 +7,10 @@ use arc_swap::ArcSwap;
 use tokio::{sync::Notify, task::JoinHandle};
 use tracing::{error, info, warn};
 
-use super::secret_file::{SecretFault, SecretFileState, SecretText, from_environment, from_file};
+use super::{
+    secret_file::{SecretFault, SecretFileState, SecretText, from_environment, from_file},
+    used_secrets::UsedSecrets,
+};
 use crate::{
     config::SecretConfig,
     domain::{AgentSpec, SecretName, SecretScope, WebAddress},
@@ -43,6 +46,8 @@ impl KnownSecret {
 pub struct SecretStore {
     known: ArcSwap<HashMap<SecretName, KnownSecret>>,
     configured: Notify,
+    /// What agents have sent.
+    pub(super) used: UsedSecrets,
 }
 
 impl fmt::Debug for SecretStore {

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use ::http::{Request, StatusCode, header};
+use ::http::{HeaderMap, Request, StatusCode, header};
 use async_trait::async_trait;
 use tokio::time::Instant;
 
@@ -17,19 +17,18 @@ use super::{
     body::{self, BodyError},
     connections::ResponseStream,
     connector::{CallConnector, RequestBody, Unanswered, root_cause},
-    credentials::Credentials,
+    credentials::{Credentials, SECRET_IN_ADDRESS},
     guard::{Guard, WatchedCall},
     http,
     meters::{self, CallMetrics},
     quota,
-    redact::Redactor,
     retry::{self, AgentRetryBudget},
     routing::{EndpointTarget, Endpoints, RoutedEndpoint},
     settings::{QueueCalls, ReplyAddress},
 };
 use crate::domain::{
     AgentName, Call, CallBody, CallOutcome, Effect, Fault, FaultKind, LoadSample, Method, Purpose,
-    ReplyMode, RetrySpec, Target, Timestamp, answer::LONGEST_POLL_WAIT,
+    Redactor, ReplyMode, RetrySpec, Target, Timestamp, answer::LONGEST_POLL_WAIT,
 };
 
 /// Asked before a call is made.
@@ -219,6 +218,10 @@ impl Transport {
         let result = self
             .send_to(&endpoint, request, body, credentials.as_deref())
             .await;
+        let result = match &credentials {
+            Some(credentials) => without_secrets_in_messages(result, credentials.redactor()),
+            None => result,
+        };
         let health = match &result {
             Err(transient) if transient.is_ill_health() => Err(&*transient.fault.message),
             _ => Ok(()),
@@ -399,7 +402,8 @@ impl Transport {
                     Ok(output) => CallOutcome::Success(output),
                     Err(why) => {
                         let mut fault = request.answered(FaultKind::Permanent, why, status);
-                        fault.body = answer::excerpt(&body);
+                        let is_text = answer::encoding(&answer.head.headers).is_none();
+                        fault.body = answer::excerpt(&body).filter(|_| is_text);
                         CallOutcome::Failed(fault)
                     }
                 })
@@ -414,13 +418,11 @@ impl Transport {
                 message,
                 retry_after,
             } => {
-                let message = text_without_secrets(message, redactor);
                 let mut fault = request.answered(FaultKind::Transient, message, status);
                 fault.body = answer::excerpt(&body::start_without(answer, redactor).await);
                 Err(Transient { fault, retry_after })
             }
             ResponseClass::Permanent { message } => {
-                let message = text_without_secrets(message, redactor);
                 let mut fault = request.answered(FaultKind::Permanent, message, status);
                 fault.body = answer::excerpt(&body::start_without(answer, redactor).await);
                 Ok(CallOutcome::Failed(fault))
@@ -465,7 +467,7 @@ impl Transport {
             });
         let made = match made {
             Ok(made) => made,
-            Err(why) => return Ok(refused(why, status)),
+            Err(why) => return Ok(refused(refused_address(headers, why, credentials), status)),
         };
         let mut answer = match way
             .connections
@@ -487,7 +489,7 @@ impl Transport {
             }
             ResponseClass::Permanent { message } => {
                 let why = format!("its result could not be fetched: {message}");
-                return Ok(refused(text_without_secrets(why, redactor), status));
+                return Ok(refused(why, status));
             }
         }
         match body::whole(&mut answer, self.max_output).await {
@@ -517,6 +519,7 @@ impl Transport {
         };
         let called = http::url(&way.base, request.call)?;
         match answer::operation_address(status, headers, &called) {
+            Some(Err(why)) => Err(refused_address(headers, why, credentials)),
             Some(address) => {
                 let retry_after = retry::retry_after(headers, request.store_time());
                 let address = match credentials {
@@ -537,14 +540,49 @@ impl Transport {
 }
 
 pub(super) fn without_secrets(body: Vec<u8>, redactor: Option<&Redactor>) -> Vec<u8> {
-    let hidden = redactor.and_then(|redactor| redactor.hide(&body));
-    hidden.unwrap_or(body)
+    match redactor {
+        Some(redactor) => redactor.hide_in_body(body),
+        None => body,
+    }
+}
+
+/// What is said of a failure may quote the service: a header, the name of a host, an error of its TLS.
+fn without_secrets_in_messages(
+    result: Result<CallOutcome, Transient>,
+    redactor: &Redactor,
+) -> Result<CallOutcome, Transient> {
+    let hidden = |mut fault: Fault| {
+        fault.message = redactor.hide_in_text(fault.message);
+        fault
+    };
+    match result {
+        Ok(CallOutcome::Failed(fault)) => Ok(CallOutcome::Failed(hidden(fault))),
+        Ok(CallOutcome::Crashed(fault)) => Ok(CallOutcome::Crashed(hidden(fault))),
+        Err(Transient { fault, retry_after }) => Err(Transient {
+            fault: hidden(fault),
+            retry_after,
+        }),
+        other => other,
+    }
 }
 
 pub(super) fn text_without_secrets(text: String, redactor: Option<&Redactor>) -> String {
     match redactor {
         Some(redactor) => redactor.hide_in_text(text),
         None => text,
+    }
+}
+
+/// Why an address that the service named is not called. The reason may quote the host in lower case, in which no secret is
+/// found.
+fn refused_address(headers: &HeaderMap, why: String, credentials: Option<&Credentials>) -> String {
+    let names = answer::ADDRESS_HEADERS.into_iter();
+    let mut named = names.filter_map(|name| headers.get(name));
+    match credentials {
+        Some(credentials) if named.any(|named| credentials.redactor.finds(named.as_bytes())) => {
+            SECRET_IN_ADDRESS.to_owned()
+        }
+        _ => why,
     }
 }
 

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use super::request_id;
 use crate::api::openapi::words::{StepStateSchema, TaskStateSchema};
 use crate::{
-    domain::{FieldFault, Refusal},
+    domain::{FieldFault, Redactor, Refusal},
     store::{CommandError, RegisterError, StoreError},
 };
 
@@ -242,6 +242,20 @@ impl Problem {
     /// The problem document, for other ways than an HTTP response.
     pub fn document(self) -> String {
         self.body(None)
+    }
+
+    /// The same, where it quotes a text that another program sent.
+    #[must_use]
+    pub fn without_secrets(mut self, redactor: &Redactor) -> Self {
+        self.detail = redactor.hide_in_text(self.detail);
+        for value in self.members.values_mut() {
+            let text = value.to_string();
+            if redactor.finds(text.as_bytes()) {
+                let hidden = redactor.hide_in_body(text.into_bytes());
+                *value = serde_json::from_slice(&hidden).unwrap_or_default();
+            }
+        }
+        self
     }
 
     pub fn detail(&self) -> &str {

@@ -163,8 +163,18 @@ fn later_reply(
     })
 }
 
-/// Saves a reply, or a heartbeat, that a service published to the queue for replies. Its correlation id is the token.
+/// Saves a reply, or a heartbeat, that a service published to the queue for replies. Its correlation id is the token. A
+/// problem is for dead letters and the log, so it quotes no secret.
 pub async fn reply_by_message(app: &App, message: &Received) -> Result<(), Problem> {
+    save_message(app, message)
+        .await
+        .map_err(|problem| match app.agents.all_secrets() {
+            Some(all) => problem.without_secrets(&all),
+            None => problem,
+        })
+}
+
+async fn save_message(app: &App, message: &Received) -> Result<(), Problem> {
     if let Some(fault) = &message.unreadable {
         return Err(Problem::new(ProblemKind::InvalidQuery, fault));
     }
@@ -358,6 +368,7 @@ async fn heartbeat(
 }
 
 async fn send(app: &App, step: StepRef, command: Command) -> Result<StatusCode, Problem> {
+    let command = without_secrets(app, step, command).await?;
     let applied = app.store.apply(Apply {
         task: step.task,
         command,
@@ -371,6 +382,25 @@ async fn send(app: &App, step: StepRef, command: Command) -> Result<StatusCode, 
         Err(CommandError::NoTask) => Err(unknown()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The command without the secrets of the agent whose service sends it. Few texts have one, so only then the task is
+/// read, which knows the agent.
+async fn without_secrets(app: &App, step: StepRef, command: Command) -> Result<Command, Problem> {
+    let Some(all) = app.agents.all_secrets() else {
+        return Ok(command);
+    };
+    if all.hide_in_command(&command).is_none() {
+        return Ok(command);
+    }
+    let task = app.store.reader.task(step.task).await?;
+    let task = task.filter(|task| task.has(step.step));
+    let agent = task.and_then(|task| task.definition(step.step).agent().cloned());
+    let hidden = match agent {
+        Some(agent) => app.agents.secrets_of(&agent).hide_in_command(&command),
+        None => all.hide_in_command(&command),
+    };
+    Ok(hidden.unwrap_or(command))
 }
 
 /// The body itself, or the data of a CloudEvent in structured mode. In binary mode the body is the data.

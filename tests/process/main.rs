@@ -54,6 +54,7 @@ mod disk_full;
 mod documented_services;
 mod downtime;
 mod drops;
+mod echoed_secrets;
 mod ejections;
 mod ended_tasks;
 mod endpoint_choice;

@@ -18,6 +18,11 @@ use crate::{
 /// A service cannot put the next poll off for longer.
 pub const LONGEST_POLL_WAIT: Duration = Duration::from_secs(3600);
 
+/// The longest name of an encoding that is quoted, in characters.
+const LONGEST_ENCODING: usize = 40;
+/// U+FEFF in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// What the head of an answer says, before any of its body is read.
 #[derive(PartialEq, Debug)]
 pub enum ResponseClass {
@@ -85,14 +90,36 @@ fn redirect(status: StatusCode, headers: &HeaderMap) -> String {
     format!("{}{to}: Provost never follows redirects", answered(status))
 }
 
+/// How a body is compressed, if it is: requests ask for `identity`, and nothing here decodes another encoding.
+pub fn encoding(headers: &HeaderMap) -> Option<String> {
+    let named = headers.get_all(header::CONTENT_ENCODING).iter();
+    let named: Vec<_> = named
+        .map(|named| String::from_utf8_lossy(named.as_bytes()))
+        .collect();
+    let mut encodings = named.iter().flat_map(|named| named.split(','));
+    let is_one = |encoding: &&str| {
+        let encoding = encoding.trim();
+        !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity")
+    };
+    let first = encodings.find(is_one)?;
+    Some(first.trim().chars().take(LONGEST_ENCODING).collect())
+}
+
 /// The output in the body of a success, or why there is none to be had.
 pub fn output(headers: &HeaderMap, body: &[u8]) -> Result<Payload, String> {
-    if body.is_empty() {
+    if let Some(encoding) = encoding(headers) {
+        return Err(format!(
+            "the response is encoded as {encoding}, although the request had `Accept-Encoding: identity`: have the service, or the proxy before it, send it as it is"
+        ));
+    }
+    // Some libraries begin JSON with a byte order mark.
+    let json = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
+    if json.trim_ascii().is_empty() {
         return Ok(Payload::null());
     }
     // Parsing checks the text, once, and builds nothing: the text itself is passed on.
-    let error = match serde_json::from_slice::<&RawValue>(body) {
-        Ok(_) if too_deep(body).is_some() => {
+    let error = match serde_json::from_slice::<&RawValue>(json) {
+        Ok(_) if too_deep(json).is_some() => {
             return Err(format!(
                 "the response is nested deeper than {DEEPEST} levels, so it cannot be an output: reduce the nesting, or send the inner part as text"
             ));
@@ -237,6 +264,40 @@ mod tests {
             output_of(Some("application/json"), b""),
             Ok("null".to_owned())
         );
+    }
+
+    #[test]
+    fn a_body_of_blanks_is_null_and_a_byte_order_mark_is_not_read() {
+        for content_type in [None, Some("application/json"), Some("text/plain")] {
+            for body in [" ", "\r\n", "\t \n", "\u{feff}", "\u{feff} \n"] {
+                let null = Ok("null".to_owned());
+                assert_eq!(output_of(content_type, body.as_bytes()), null, "{body:?}");
+            }
+            let read = output_of(content_type, "\u{feff}{\"a\": 1}".as_bytes());
+            assert_eq!(read, Ok("{\"a\": 1}".to_owned()));
+        }
+        let text = output_of(None, "\u{feff}text".as_bytes());
+        assert_eq!(text, Ok("\"\u{feff}text\"".to_owned()));
+    }
+
+    #[test]
+    fn a_body_that_is_compressed_is_no_output_and_the_error_names_the_encoding() {
+        for (given, named) in [
+            ("gzip", "gzip"),
+            ("identity, br", "br"),
+            ("x-own ,gzip", "x-own"),
+        ] {
+            let headers = headers(&[("content-encoding", given)]);
+            let refused = output(&headers, b"{}").unwrap_err();
+            assert!(
+                refused.contains(&format!("encoded as {named}, although")),
+                "{refused}"
+            );
+        }
+        for given in ["identity", "", "Identity", " , "] {
+            let headers = headers(&[("content-encoding", given)]);
+            assert!(output(&headers, b"{}").is_ok(), "{given}");
+        }
     }
 
     #[test]

@@ -63,6 +63,7 @@ mod prediction;
 mod purge_pace;
 mod queue_address;
 mod rate_limit;
+mod redact;
 pub mod render;
 mod reply_to;
 mod reply_token;
@@ -197,6 +198,7 @@ pub use queue_address::{
     DIRECT_REPLY, LONGEST_QUEUE, MAIN_BROKER, QUEUE_SCHEME, QueueAddress, queue_fault,
 };
 pub use rate_limit::{RATE_FORMS, Rate, RateBucket, RateLimitSpec, read_rate};
+pub use redact::{Redactor, SHORTEST_SECRET};
 pub use reply_to::{KnownReceivers, REPLIES, ReplyQueue, ReplyTo};
 pub use reply_token::ReplyKey;
 pub use retention::{Keep, KeepRule, Retention};

@@ -1,0 +1,325 @@
+//! Reads one letter that a service has written in another way than by itself: percent-encoding, escapes of JSON and of
+//! programming languages, entities of HTML.
+
+use super::named_letters::{LONGEST_NAME, letter};
+
+/// What a text begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reading {
+    /// So many bytes are an encoding of this letter, or of a byte of it.
+    Encoded(usize, EncodedLetter),
+    /// The text ends before the encoding does.
+    CutOff,
+    /// It means itself.
+    Plain,
+}
+
+/// One byte, or the bytes of one character. A zero means nothing: it is every other byte of UTF-16.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct EncodedLetter {
+    bytes: [u8; 4],
+    length: usize,
+}
+
+impl EncodedLetter {
+    const NOTHING: Self = Self {
+        bytes: [0; 4],
+        length: 0,
+    };
+
+    fn of_byte(byte: u8) -> Self {
+        match byte {
+            0 => Self::NOTHING,
+            _ => Self {
+                bytes: [byte, 0, 0, 0],
+                length: 1,
+            },
+        }
+    }
+
+    fn of_char(letter: char) -> Self {
+        if letter == '\0' {
+            return Self::NOTHING;
+        }
+        let mut bytes = [0; 4];
+        let length = letter.encode_utf8(&mut bytes).len();
+        Self { bytes, length }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// Whether an encoding may begin with this byte.
+pub(super) const fn may_begin(byte: u8) -> bool {
+    matches!(byte, b'%' | b'\\' | b'&' | 0)
+}
+
+/// Reads the beginning of a text, in a time that is bounded by what it takes.
+pub(super) fn read(text: &[u8]) -> Reading {
+    let found = match text {
+        [0, ..] => return Reading::Encoded(1, EncodedLetter::NOTHING),
+        [b'%', rest @ ..] => percent(rest),
+        [b'\\', rest @ ..] => escape(rest),
+        [b'&', rest @ ..] => entity(rest),
+        _ => Ok(None),
+    };
+    match found {
+        Ok(Some((rest, letter))) => Reading::Encoded(rest + 1, letter),
+        Ok(None) => Reading::Plain,
+        Err(CutOff) => Reading::CutOff,
+    }
+}
+
+struct CutOff;
+
+/// How many bytes follow the first one, and the letter.
+type Found = Result<Option<(usize, EncodedLetter)>, CutOff>;
+
+fn hex(byte: u8) -> Option<u32> {
+    char::from(byte).to_digit(16)
+}
+
+/// The value of so many hexadecimal digits, with which a text must begin.
+fn digits(text: &[u8], count: usize) -> Result<Option<u32>, CutOff> {
+    let mut value = 0;
+    for at in 0..count {
+        match text.get(at).map(|byte| hex(*byte)) {
+            None => return Err(CutOff),
+            Some(None) => return Ok(None),
+            Some(Some(digit)) => value = value * 16 + digit,
+        }
+    }
+    Ok(Some(value))
+}
+
+/// `%2F`, and `%u002F` as old scripts write it.
+fn percent(rest: &[u8]) -> Found {
+    if let [b'u' | b'U', unit @ ..] = rest {
+        return Ok(unicode(unit)?.map(|(taken, letter)| (taken + 1, letter)));
+    }
+    let byte = digits(rest, 2)?;
+    // Two digits are a byte.
+    Ok(byte.map(|byte| (2, EncodedLetter::of_byte(byte as u8))))
+}
+
+/// After a backslash.
+fn escape(rest: &[u8]) -> Found {
+    let Some(kind) = rest.first() else {
+        return Err(CutOff);
+    };
+    let byte = match kind {
+        b'u' => return Ok(unicode(&rest[1..])?.map(|(taken, letter)| (taken + 1, letter))),
+        b'x' => {
+            let byte = digits(&rest[1..], 2)?;
+            return Ok(byte.map(|byte| (3, EncodedLetter::of_byte(byte as u8))));
+        }
+        b'b' => 8,
+        b't' => b'\t',
+        b'n' => b'\n',
+        b'f' => 12,
+        b'r' => b'\r',
+        // Not each letter, as some languages allow: a backslash may come from another encoding than what follows it.
+        b'"' | b'\\' | b'/' | b'\'' | b'`' | b'$' => *kind,
+        _ => return Ok(None),
+    };
+    Ok(Some((1, EncodedLetter::of_byte(byte))))
+}
+
+/// After `\u`: four digits, twice for a character beyond U+FFFF, or any number of them in braces.
+fn unicode(rest: &[u8]) -> Found {
+    if let [b'{', number @ ..] = rest {
+        return Ok(braces(number)?.map(|(taken, letter)| (taken + 1, letter)));
+    }
+    let Some(unit) = digits(rest, 4)? else {
+        return Ok(None);
+    };
+    if let Some(letter) = char::from_u32(unit) {
+        return Ok(Some((4, EncodedLetter::of_char(letter))));
+    }
+    // The first of a pair, or a half that means nothing.
+    let second = match &rest[4..] {
+        [b'\\', b'u', second @ ..] if unit < 0xdc00 => digits(second, 4)?,
+        [] | [b'\\'] if unit < 0xdc00 => return Err(CutOff),
+        _ => None,
+    };
+    let pair = second.and_then(|second| {
+        let low = second.checked_sub(0xdc00).filter(|low| *low < 0x400)?;
+        char::from_u32(0x10000 + ((unit - 0xd800) << 10) + low)
+    });
+    Ok(pair.map(|letter| (10, EncodedLetter::of_char(letter))))
+}
+
+fn braces(rest: &[u8]) -> Found {
+    const MOST_DIGITS: usize = 6;
+    let mut value = 0;
+    for (at, byte) in rest.iter().take(MOST_DIGITS + 1).enumerate() {
+        match (byte, hex(*byte)) {
+            (b'}', _) if at > 0 => {
+                let letter = char::from_u32(value);
+                return Ok(letter.map(|letter| (at + 1, EncodedLetter::of_char(letter))));
+            }
+            (_, Some(digit)) if at < MOST_DIGITS => value = value * 16 + digit,
+            _ => return Ok(None),
+        }
+    }
+    Err(CutOff)
+}
+
+/// After `&`.
+fn entity(rest: &[u8]) -> Found {
+    match rest {
+        [b'#', b'x' | b'X', number @ ..] => {
+            Ok(number_of(number, 16)?.map(|(taken, letter)| (taken + 2, letter)))
+        }
+        [b'#', number @ ..] => {
+            Ok(number_of(number, 10)?.map(|(taken, letter)| (taken + 1, letter)))
+        }
+        [] => Err(CutOff),
+        _ => name_of(rest),
+    }
+}
+
+/// Digits, with any number of zeros before them. Browsers do not insist on the semicolon.
+fn number_of(rest: &[u8], radix: u32) -> Found {
+    let mut value = 0_u32;
+    let is_digit = |byte: &u8| char::from(*byte).to_digit(radix);
+    let Some(end) = rest.iter().position(|byte| is_digit(byte).is_none()) else {
+        return Err(CutOff);
+    };
+    for digit in rest[..end].iter().filter_map(is_digit) {
+        value = value.saturating_mul(radix).saturating_add(digit);
+    }
+    let Some(letter) = char::from_u32(value).filter(|_| end > 0) else {
+        return Ok(None);
+    };
+    let taken = end + usize::from(rest[end] == b';');
+    Ok(Some((taken, EncodedLetter::of_char(letter))))
+}
+
+fn name_of(rest: &[u8]) -> Found {
+    let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric();
+    let known = &rest[..rest.len().min(LONGEST_NAME + 1)];
+    match known.iter().position(|byte| !is_of_name(byte)) {
+        Some(end) if known[end] == b';' => {
+            let letter = letter(&known[..end]);
+            Ok(letter.map(|letter| (end + 1, EncodedLetter::of_char(letter))))
+        }
+        None if rest.len() <= LONGEST_NAME => Err(CutOff),
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_letter_is_read_in_every_encoding() {
+        for (text, expected) in [
+            ("%2b1", "+"),
+            ("%2B", "+"),
+            ("%u002b0", "+"),
+            ("%c3", "\u{c3}"),
+            ("\\u002B0", "+"),
+            ("\\u{2b}", "+"),
+            ("\\u{0000fc}", "\u{fc}"),
+            ("\\x2b0", "+"),
+            ("\\/a", "/"),
+            ("\\\"", "\""),
+            ("\\\\n", "\\"),
+            ("\\n", "\n"),
+            ("\\u00fc", "\u{fc}"),
+            ("\\ud83d\\ude00", "\u{1f600}"),
+            ("&amp;x", "&"),
+            ("&plus;", "+"),
+            ("&#43;", "+"),
+            ("&#00000000000000000000043;", "+"),
+            ("&#x2B;", "+"),
+            ("&#X0002b;", "+"),
+            ("&#x1F600;", "\u{1f600}"),
+            ("&#43,", "+"),
+        ] {
+            let Reading::Encoded(taken, letter) = read(text.as_bytes()) else {
+                panic!("{text}");
+            };
+            assert!(
+                taken >= text.trim_end_matches(['0', '1', 'a', 'x', 'n', ',']).len(),
+                "{text}"
+            );
+            // One byte is that byte alone, whatever character it may belong to.
+            match expected {
+                "\u{c3}" => assert_eq!(letter.bytes(), b"\xc3"),
+                expected => assert_eq!(letter.bytes(), expected.as_bytes(), "{text}"),
+            }
+        }
+    }
+
+    #[test]
+    fn other_text_means_itself() {
+        for text in [
+            "%",
+            "%2",
+            "%zz",
+            "%2z",
+            "a",
+            "",
+            "\\",
+            "\\u12",
+            "\\uzzzz",
+            "\\q",
+            "&",
+            "&;",
+            "&x;",
+            "&#;",
+            "&#x;",
+            "&#xg",
+            "&unknown;",
+            "& b",
+            "\\ud83d",
+            "\\ud83dx",
+            "\\ude00",
+            "&#99999999999;",
+            "\\u{110000}",
+            "\\u{}",
+            "\\u{1234567}",
+        ] {
+            assert!(
+                !matches!(read(text.as_bytes()), Reading::Encoded(..)),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_encoding_that_is_cut_off_anywhere_is_known() {
+        for text in [
+            "%2b",
+            "%u002b",
+            "\\u002b",
+            "\\u{2b}",
+            "\\x2b",
+            "\\/",
+            "\\ud83d\\ude00",
+            "&amp;",
+            "&#43;",
+            "&#x2B;",
+        ] {
+            for end in 1..text.len() {
+                let cut = &text[..end];
+                assert_eq!(read(cut.as_bytes()), Reading::CutOff, "{cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_are_nothing() {
+        for text in [&b"\0"[..], b"\\u0000", b"%00", b"&#0;"] {
+            let Reading::Encoded(taken, letter) = read(text) else {
+                panic!("{text:?}");
+            };
+            assert_eq!((taken, letter.bytes()), (text.len(), &b""[..]));
+        }
+    }
+}
