@@ -1,16 +1,21 @@
 //! Pages of tasks by filters that no index has all of: an index gives tasks by one of them, newest first, and the others
-//! are asked of each. However seldom they hold, a page looks at [`PAGE_LOOKS_AT`] tasks and no more: it then has fewer
-//! items, or none, and where it ended is the next cursor.
+//! are asked of each. However seldom they hold, one look is at [`PAGE_LOOKS_AT`] entries of that index and no more. If it
+//! has found nothing, another look begins where it ended, until [`LOOKING_TAKES`] is over: the page is then empty, and where
+//! the last look ended is the next cursor.
+
+use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{TaskFilter, TaskQuery, TaskSummary, statement::Statement};
+use super::{AlertId, StoreError, TaskFilter, TaskQuery, TaskSummary, statement::Statement};
 use crate::domain::{TaskId, TaskStatus};
 
 /// Of a bulk command.
 pub const MOST_LOOKED_AT: usize = 10_000;
-/// Of a page of a list, up to twenty milliseconds' worth: tasks in one state lie far apart, and so do their steps.
+/// Of one look for a page of a list, up to twenty milliseconds' worth: tasks in one state lie far apart, and so do their steps.
 const PAGE_LOOKS_AT: usize = 2_000;
+/// After this time no further look begins: an operator who reads an empty page takes it for the answer.
+const LOOKING_TAKES: Duration = Duration::from_millis(200);
 
 /// An id and the time of its task differ by less, whatever was wrong with a clock when it was made.
 const APART: i64 = 86_400_000;
@@ -45,10 +50,27 @@ impl TaskSummaries {
     }
 }
 
+/// Looks on until a page has a task, or nothing is left to look at, or the time is over. `elapsed` is the time since the first
+/// look began.
+pub async fn look_on<L: Future<Output = Result<TaskSummaries, StoreError>>>(
+    query: &TaskQuery,
+    elapsed: impl Fn() -> Duration,
+    look: impl Fn(TaskQuery) -> L,
+) -> Result<TaskSummaries, StoreError> {
+    let mut query = query.clone();
+    loop {
+        let page = look(query.clone()).await?;
+        if !page.tasks.is_empty() || page.next.is_none() || elapsed() >= LOOKING_TAKES {
+            return Ok(page);
+        }
+        query.before = page.next;
+    }
+}
+
 /// The tasks of a page, one more than it may have, and the task that is looked at last if it is the last that may be.
 /// The second is left out where the index alone finds them.
 pub fn statements(query: &TaskQuery) -> Vec<Statement> {
-    let first = IndexFilter::of(&query.filter);
+    let first = IndexFilter::of(&query.filter, query.before);
     let looked_at = |statement: &mut Statement| {
         first.ids(statement, &query.filter);
         if let Some(before) = query.before {
@@ -69,7 +91,11 @@ pub fn statements(query: &TaskQuery) -> Vec<Statement> {
     looked_at(&mut last);
     last.push(" LIMIT 1 OFFSET ?", PAGE_LOOKS_AT - 1);
     // Lazily, as far as the page needs: both are in the order of the index.
-    let mut page = Statement::new("WITH found AS MATERIALIZED (SELECT id FROM (");
+    let mut page = Statement::new("WITH found AS MATERIALIZED (SELECT ");
+    if first.repeats_tasks() {
+        page.sql.push_str("DISTINCT ");
+    }
+    page.sql.push_str("id FROM (");
     looked_at(&mut page);
     page.push(" LIMIT ?", PAGE_LOOKS_AT);
     page.sql.push_str(") AS looked WHERE true");
@@ -85,23 +111,39 @@ pub fn statements(query: &TaskQuery) -> Vec<Statement> {
 pub(super) enum IndexFilter<'f> {
     Key(&'f str),
     Parent(TaskId),
+    /// With the task that is next after those that are looked at.
+    Alert(AlertId, Option<TaskId>),
     AtRisk,
     Label(&'f str, &'f str),
+    /// The agent of a step in error.
+    FailedAgent(&'f str),
+    /// The workflow of a task in error.
+    FailedWorkflow(&'f str),
     State(TaskStatus),
     Workflow(&'f str),
     All,
 }
 
 impl<'f> IndexFilter<'f> {
-    fn of(filter: &'f TaskFilter) -> Self {
+    fn of(filter: &'f TaskFilter, before: Option<TaskId>) -> Self {
         if let Some(key) = &filter.key {
             return IndexFilter::Key(key);
         }
         if let Some(parent) = filter.parent {
             return IndexFilter::Parent(parent);
         }
+        if let Some(alert) = filter.alert {
+            return IndexFilter::Alert(alert, before);
+        }
         if filter.at_risk {
             return IndexFilter::AtRisk;
+        }
+        if filter.is_of_failures() && filter.labels.is_empty() {
+            match (&filter.agent, &filter.workflow) {
+                (Some(agent), _) => return IndexFilter::FailedAgent(agent),
+                (None, Some(workflow)) => return IndexFilter::FailedWorkflow(workflow),
+                (None, None) => {}
+            }
         }
         if let Some((label, value)) = filter.labels.first() {
             return IndexFilter::Label(label, value);
@@ -117,6 +159,12 @@ impl<'f> IndexFilter<'f> {
         }
     }
 
+    /// Whether the index has an entry for each step, so that a task may be found several times in a row. The next cursor leads
+    /// past all of them.
+    fn repeats_tasks(&self) -> bool {
+        matches!(self, IndexFilter::Alert(..) | IndexFilter::FailedAgent(_))
+    }
+
     /// Whether nothing else is asked for.
     fn is_all_of(&self, filter: &TaskFilter) -> bool {
         let given = [
@@ -128,10 +176,20 @@ impl<'f> IndexFilter<'f> {
             filter.created_before.is_some(),
             filter.at_risk,
             filter.parent.is_some(),
+            filter.alert.is_some(),
         ];
         let given = given.into_iter().filter(|given| *given).count() + filter.labels.len();
-        // Of those at risk, some may have ended.
-        given == usize::from(!matches!(self, IndexFilter::All | IndexFilter::AtRisk))
+        let covered = match self {
+            // Of those at risk, some may have ended; and tasks that are found several times are left out.
+            IndexFilter::All
+            | IndexFilter::AtRisk
+            | IndexFilter::Alert(..)
+            | IndexFilter::FailedAgent(_) => 0,
+            // The state and the workflow.
+            IndexFilter::FailedWorkflow(_) => 2,
+            _ => 1,
+        };
+        given == covered
     }
 
     /// Appends what finds the ids, in no order yet.
@@ -146,6 +204,24 @@ impl<'f> IndexFilter<'f> {
                 statement.push(children, parent.0);
                 statement.sql.push_str(") AS children WHERE true");
             }
+            // The alert of a cause stands for those of its steps; another one is about one step, or about none. Each half has its
+            // own order and limit: PostgreSQL would sort all of them.
+            IndexFilter::Alert(alert, before) => {
+                let parts = "SELECT id FROM (SELECT id FROM (SELECT task_id AS id FROM alerts WHERE part_of = ?";
+                statement.push(parts, alert.0);
+                let unclosed = " AND part_of IS NOT NULL AND state <> 'closed'";
+                statement.sql.push_str(unclosed);
+                time_bounds(statement, "task_id", filter);
+                if let Some(before) = before {
+                    statement.push(" AND task_id < ?", before.0);
+                }
+                statement.push(" ORDER BY task_id DESC LIMIT ?", PAGE_LOOKS_AT);
+                let itself = ") AS parts UNION ALL SELECT task_id AS id FROM alerts WHERE id = ?";
+                statement.push(itself, alert.0);
+                statement.sql.push_str(
+                    " AND state <> 'closed' AND task_id IS NOT NULL) AS alerted WHERE true",
+                );
+            }
             // Some of them may have ended meanwhile.
             IndexFilter::AtRisk => statement.sql.push_str(
                 "SELECT id FROM (SELECT task_id AS id FROM tasks_at_risk) AS at_risk WHERE true",
@@ -155,6 +231,16 @@ impl<'f> IndexFilter<'f> {
                     "SELECT id FROM (SELECT task_id AS id FROM task_labels WHERE label = ?";
                 statement.push(labelled, *label);
                 statement.push(" AND value = ?) AS labelled WHERE true", *value);
+            }
+            // Said in full, so that the planner sees that steps_failed and tasks_failed cover them.
+            IndexFilter::FailedAgent(agent) => {
+                let failed = "SELECT id FROM (SELECT task_id AS id FROM steps WHERE state = 'error' AND agent = ?";
+                statement.push(failed, *agent);
+                statement.sql.push_str(") AS failed WHERE true");
+            }
+            IndexFilter::FailedWorkflow(workflow) => {
+                let failed = "SELECT id FROM tasks WHERE state = 'error' AND workflow = ?";
+                statement.push(failed, *workflow);
             }
             // Said in full, so that the planner sees that tasks_by_state covers it.
             IndexFilter::State(state) => statement.push(
@@ -166,15 +252,19 @@ impl<'f> IndexFilter<'f> {
             }
             IndexFilter::All => statement.sql.push_str("SELECT id FROM tasks WHERE true"),
         }
-        // Ids begin with the time: what is far from the time that is asked for is not looked at.
-        if let Some(after) = filter.created_after {
-            let millis = after.as_millis().saturating_sub(APART);
-            statement.push(" AND id > ?", least_of(millis));
-        }
-        if let Some(before) = filter.created_before {
-            let millis = before.as_millis().saturating_add(APART);
-            statement.push(" AND id < ?", least_of(millis));
-        }
+        time_bounds(statement, "id", filter);
+    }
+}
+
+/// Ids begin with the time: what is far from the time that is asked for is not looked at.
+fn time_bounds(statement: &mut Statement, column: &str, filter: &TaskFilter) {
+    if let Some(after) = filter.created_after {
+        let millis = after.as_millis().saturating_sub(APART);
+        statement.push(&format!(" AND {column} > ?"), least_of(millis));
+    }
+    if let Some(before) = filter.created_before {
+        let millis = before.as_millis().saturating_add(APART);
+        statement.push(&format!(" AND {column} < ?"), least_of(millis));
     }
 }
 
@@ -208,8 +298,16 @@ impl Statement {
             labels,
             at_risk,
             parent,
+            alert,
         } = filter;
-        if let Some(agent) = agent {
+        if let Some(agent) = agent
+            && filter.is_of_failures()
+        {
+            if !matches!(found_by, IndexFilter::FailedAgent(_)) {
+                let failed = " AND (SELECT 1 FROM steps WHERE task_id = looked.id AND state = 'error' AND agent = ? LIMIT 1) IS NOT NULL";
+                self.push(failed, agent.as_str());
+            }
+        } else if let Some(agent) = agent {
             let of_agent = " AND ((SELECT 1 FROM steps WHERE task_id = looked.id AND agent = ? LIMIT 1) IS NOT NULL";
             self.push(of_agent, agent.as_str());
             if let Some(quoted) = quoted(agent) {
@@ -220,6 +318,14 @@ impl Statement {
         }
         if *at_risk {
             self.sql.push_str(" AND (SELECT 1 FROM tasks_at_risk WHERE task_id = looked.id) IS NOT NULL AND (SELECT overdue_at FROM tasks WHERE tasks.id = looked.id) IS NOT NULL");
+        }
+        if let Some(alert) = alert
+            && !matches!(found_by, IndexFilter::Alert(..))
+        {
+            let parts = " AND ((SELECT 1 FROM alerts WHERE part_of IS NOT NULL AND state <> 'closed' AND task_id = looked.id AND part_of = ? LIMIT 1) IS NOT NULL";
+            self.push(parts, alert.0);
+            let itself = " OR (SELECT 1 FROM alerts WHERE state <> 'closed' AND task_id = looked.id AND id = ?) IS NOT NULL)";
+            self.push(itself, alert.0);
         }
         if let Some(parent) = parent {
             let of_parent = " AND (SELECT 1 FROM child_tasks WHERE child = looked.id AND parent = ?) IS NOT NULL";
@@ -237,11 +343,11 @@ impl Statement {
     /// The filters on the task's own record.
     fn of_task(&mut self, filter: &TaskFilter, found_by: &IndexFilter<'_>) {
         let states = match found_by {
-            IndexFilter::State(_) => &[],
+            IndexFilter::State(_) | IndexFilter::FailedWorkflow(_) => &[],
             _ => &filter.states[..],
         };
         let workflow = match found_by {
-            IndexFilter::Workflow(_) => None,
+            IndexFilter::Workflow(_) | IndexFilter::FailedWorkflow(_) => None,
             _ => filter.workflow.as_ref(),
         };
         let key = match found_by {
@@ -274,5 +380,72 @@ impl Statement {
             self.push(" AND created_at < ?", before.as_millis());
         }
         self.sql.push_str(") IS NOT NULL");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// The looks that a page takes if each of them takes this time, and only the one at this position finds anything; and whether
+    /// the page ends with a cursor.
+    async fn looks(took: Duration, found_at: usize, all: usize) -> (usize, bool) {
+        let positions = RefCell::new(Vec::new());
+        let query = TaskQuery {
+            filter: TaskFilter::default(),
+            before: None,
+            limit: 10,
+        };
+        let elapsed = || took * u32::try_from(positions.borrow().len()).unwrap();
+        let page = look_on(&query, elapsed, async |query: TaskQuery| {
+            let position = query.before.map_or(0, |before| before.0.as_u128());
+            positions.borrow_mut().push(position);
+            let looked = positions.borrow().len();
+            let next = TaskId(Uuid::from_u128(position + 1));
+            Ok(TaskSummaries {
+                tasks: if looked == found_at {
+                    vec![summary()]
+                } else {
+                    Vec::new()
+                },
+                next: (looked < all).then_some(next),
+            })
+        });
+        let page = page.await.unwrap();
+        let positions = positions.into_inner();
+        let expected: Vec<_> = (0..).take(positions.len()).collect();
+        assert_eq!(positions, expected);
+        (positions.len(), page.next.is_some())
+    }
+
+    fn summary() -> TaskSummary {
+        TaskSummary {
+            id: TaskId(Uuid::nil()),
+            key: None,
+            workflow: None,
+            state: TaskStatus::Error,
+            priority: crate::domain::Priority::default(),
+            labels: serde_json::value::RawValue::from_string("{}".to_owned()).unwrap(),
+            created_at: crate::domain::Timestamp::from_millis(0),
+            start_at: None,
+            complete_by: None,
+            at_risk: None,
+            ended_at: None,
+            version: 1,
+            error: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_page_looks_on_until_it_has_found_something_or_its_time_is_over() {
+        let millis = Duration::from_millis;
+        assert_eq!(looks(millis(20), 1, 100).await, (1, true));
+        assert_eq!(looks(millis(20), 4, 100).await, (4, true));
+        assert_eq!(looks(millis(20), 99, 100).await, (10, true));
+        assert_eq!(looks(millis(500), 99, 100).await, (1, true));
+        assert_eq!(looks(millis(20), 99, 5).await, (5, false));
+        assert_eq!(looks(millis(0), 99, 100).await, (99, true));
     }
 }

@@ -1,6 +1,8 @@
 //! Reading, the same for every database: the statements are written in the words that all of them
 //! understand, and a backend only runs them. A statement for one database alone belongs to its folder.
 
+use std::time::Instant;
+
 use uuid::Uuid;
 
 use super::{
@@ -307,7 +309,17 @@ impl Reader {
         Ok(self.source.load(&newer).await?.tasks)
     }
 
+    /// Looks at more tasks than one statement may if it finds none, but not for much longer: see [`pages::look_on`].
     pub async fn tasks(&self, query: &TaskQuery) -> Result<TaskSummaries, StoreError> {
+        let began = Instant::now();
+        let elapsed = || began.elapsed();
+        pages::look_on(query, elapsed, async |query: TaskQuery| {
+            self.look_for_page(&query).await
+        })
+        .await
+    }
+
+    async fn look_for_page(&self, query: &TaskQuery) -> Result<TaskSummaries, StoreError> {
         let asked = pages::statements(query);
         let found = match asked.len() {
             1 => self.source.view(asked).await?,

@@ -17,6 +17,7 @@ pub struct TaskFilter {
     pub states: Vec<TaskStatus>,
     pub workflow: Option<String>,
     pub key: Option<String>,
+    /// The agent of one of its steps; if only tasks in error are asked for, of one of its steps in error.
     pub agent: Option<String>,
     pub labels: Vec<(String, String)>,
     pub created_after: Option<Timestamp>,
@@ -25,6 +26,14 @@ pub struct TaskFilter {
     pub at_risk: bool,
     /// Only those that are done for steps of this one.
     pub parent: Option<TaskId>,
+    /// Only those that this alert, which is not closed, is about.
+    pub alert: Option<AlertId>,
+}
+
+impl TaskFilter {
+    pub fn is_of_failures(&self) -> bool {
+        self.states[..] == [TaskStatus::Error]
+    }
 }
 
 /// A page of tasks, newest first.

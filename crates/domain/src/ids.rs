@@ -5,10 +5,20 @@ use std::{fmt, sync::Arc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::time::Timestamp;
+
 /// A task's id: a UUIDv7, so that ids sort by the time of submission.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TaskId(pub Uuid);
+
+impl TaskId {
+    /// The time that the id begins with, which is that of the submission unless a clock was wrong then.
+    pub fn made_at(self) -> Timestamp {
+        let millis = self.0.as_u128() >> 80;
+        Timestamp::from_millis(i64::try_from(millis).unwrap_or(i64::MAX))
+    }
+}
 
 impl fmt::Display for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
 use utoipa::ToSchema;
+use uuid::Uuid;
 
 use super::{Waited, json, load, render_with_places, settled, summary::SummaryView, watch};
 use crate::api::openapi::{
@@ -17,8 +18,8 @@ use crate::{
         extract::{PageQuery, Query, TaskParams, TaskPath},
         problem::{ProblemBody, ProblemKind},
     },
-    domain::{TaskId, TaskStatus},
-    store::{TaskFilter, TaskQuery},
+    domain::{MOST_LABELS, TaskId, TaskStatus, Timestamp},
+    store::{AlertId, TaskFilter, TaskQuery},
 };
 
 /// A page of tasks, newest first.
@@ -29,6 +30,10 @@ pub(super) struct TaskListPage<'a> {
     /// Pass it as `cursor` to get the next page, even if this one has few items or none; null on the last page.
     #[schema(required, pattern = "^[A-Za-z0-9_-]+$")]
     next_cursor: Option<String>,
+    /// The time of the oldest task that was examined for this page: whether older ones match, only the next pages tell. Null on
+    /// the last page, for which all were examined.
+    #[schema(value_type = Option<String>, format = DateTime, required)]
+    examined_back_to: Option<Timestamp>,
 }
 
 /// Get a task with all its steps
@@ -73,20 +78,22 @@ pub(super) async fn get(
 /// List tasks, newest first
 ///
 /// A task is listed if it matches every given filter. Cursors are stable: a task submitted in the meantime never
-/// shifts a page. A page examines at most 2,000 tasks: if few tasks match, it may have fewer items than `limit`,
-/// or none, and still a `next_cursor`. Only the last page has none.
+/// shifts a page. If few tasks match, a page may have fewer items than `limit`, and still a `next_cursor`: Provost examines
+/// 2,000 tasks at a time, and goes on for some 200 ms before it returns a page without items. Only the last page has no
+/// `next_cursor`; `examined_back_to` says how far back the others have looked.
 #[utoipa::path(
     get, path = "/v1/tasks", tag = "tasks",
     params(
         ("state" = Option<TaskStateSchema>, Query, description = "The state of the tasks", example = "error"),
         ("workflow" = Option<String>, Query, description = "A registered workflow's name", example = "order"),
         ("key" = Option<String>, Query, description = "The caller's own id", example = "order-1001"),
-        ("agent" = Option<String>, Query, description = "Tasks with a step of this agent", example = "payments"),
-        ("label" = Option<Vec<LabelFilterSchema>>, Query, description = "`name:value`; may be given several times", example = json!(["customer:acme"])),
+        ("agent" = Option<String>, Query, description = "Tasks with a step of this agent; with `state=error`, those of which a step failed at this agent", example = "payments"),
+        ("alert" = Option<Uuid>, Query, description = "Tasks with a step that this alert is about, as long as it is not closed; that of a cause is about many"),
+        ("label" = Option<Vec<LabelFilterSchema>>, Query, description = "`name:value`; may be given several times, up to 32 times", example = json!(["customer:acme"])),
         ("created_after" = Option<String>, Query, format = DateTime, description = "A time in RFC 3339"),
         ("created_before" = Option<String>, Query, format = DateTime, description = "A time in RFC 3339"),
         ("at_risk" = Option<bool>, Query, description = "Only tasks that will be late by what is known"),
-        ("parent" = Option<uuid::Uuid>, Query, description = "The tasks of steps of this task"),
+        ("parent" = Option<Uuid>, Query, description = "The tasks of steps of this task"),
         PageQuery,
     ),
     responses(
@@ -113,26 +120,38 @@ pub(super) async fn list(
         .await?;
     let page = TaskListPage {
         items: found.tasks.iter().map(SummaryView::new).collect(),
+        examined_back_to: found.next.map(TaskId::made_at),
         next_cursor: found.next.map(|last| cursors.after(last)),
     };
     Ok(json(StatusCode::OK, &page))
 }
 
-fn parent(query: &mut Query) -> Result<Option<TaskId>, Problem> {
-    let Some(parent) = query.string("parent") else {
+/// The id of such a thing.
+fn id(query: &mut Query, name: &'static str, of: &str) -> Result<Option<Uuid>, Problem> {
+    let Some(text) = query.string(name) else {
         return Ok(None);
     };
-    match parent.parse() {
-        Ok(parent) => Ok(Some(TaskId(parent))),
-        Err(_) => Err(Problem::new(
+    let id = text.parse().map_err(|_| {
+        Problem::new(
             ProblemKind::InvalidQuery,
-            format!("parent: {parent:?} is not the id of a task"),
-        )),
-    }
+            format!("{name}: {text:?} is not the id of {of}"),
+        )
+    })?;
+    Ok(Some(id))
 }
 
 fn filter(query: &mut Query) -> Result<TaskFilter, Problem> {
-    let labels = query.repeated("label").into_iter().map(|label| {
+    let labels = query.repeated("label");
+    if labels.len() > MOST_LABELS {
+        return Err(Problem::new(
+            ProblemKind::InvalidQuery,
+            format!(
+                "label: {} labels are too many; at most {MOST_LABELS}, which is the most that a task has",
+                labels.len()
+            ),
+        ));
+    }
+    let labels = labels.into_iter().map(|label| {
         let pair = label.split_once(':').filter(|(name, _)| !name.is_empty());
         let (name, value) = pair.ok_or_else(|| {
             Problem::new(
@@ -152,6 +171,7 @@ fn filter(query: &mut Query) -> Result<TaskFilter, Problem> {
         created_after: query.time("created_after")?,
         created_before: query.time("created_before")?,
         at_risk: query.boolean("at_risk")?.unwrap_or(false),
-        parent: parent(query)?,
+        parent: id(query, "parent", "a task")?.map(TaskId),
+        alert: id(query, "alert", "an alert")?.map(AlertId),
     })
 }

@@ -58,9 +58,12 @@ pub struct BulkCommandBody {
     #[schema(example = "order")]
     workflow: Option<String>,
     key: Option<String>,
-    /// Tasks with a step of this agent, whichever of their steps failed.
+    /// Tasks with a step of this agent. If the command or `state` selects tasks in error only, those of which a step failed at this
+    /// agent.
     #[schema(example = "payments")]
     agent: Option<String>,
+    /// Tasks with a step that this alert is about, as long as it is not closed.
+    alert: Option<uuid::Uuid>,
     labels: Option<LabelsSchema>,
     #[schema(format = DateTime)]
     created_after: Option<String>,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, value::RawValue};
+use uuid::Uuid;
 
 use crate::{
     api::{
@@ -15,8 +16,8 @@ use crate::{
         },
         workflows::VersionChoice,
     },
-    domain::{BulkAction, Command, Fields, Payload, StepName, TaskId, Timestamp},
-    store::{MOST_LOOKED_AT, TaskFilter},
+    domain::{BulkAction, Command, Fields, MOST_LABELS, Payload, StepName, TaskId, Timestamp},
+    store::{AlertId, MOST_LOOKED_AT, TaskFilter},
 };
 
 /// The longest name or label, in bytes.
@@ -167,6 +168,14 @@ fn selection(action: BulkAction, fields: &mut Fields<'_>) -> TaskSelection {
 
 /// The same filters as for the list of tasks.
 fn filter(action: BulkAction, fields: &mut Fields<'_>) -> TaskFilter {
+    let labels = fields.string_map("labels", LONGEST);
+    if labels.len() > MOST_LABELS {
+        let message = format!(
+            "{} labels are too many; at most {MOST_LABELS}",
+            labels.len()
+        );
+        fields.fault("labels", message);
+    }
     TaskFilter {
         states: fields
             .choice("state", &action.named_states())
@@ -175,12 +184,22 @@ fn filter(action: BulkAction, fields: &mut Fields<'_>) -> TaskFilter {
         workflow: fields.string("workflow", LONGEST),
         key: fields.string("key", LONGEST),
         agent: fields.string("agent", LONGEST),
-        labels: fields.string_map("labels", LONGEST).into_iter().collect(),
+        labels: labels.into_iter().collect(),
         created_after: time(fields, "created_after"),
         created_before: time(fields, "created_before"),
         at_risk: fields.boolean("at_risk").unwrap_or(false),
         parent: None,
+        alert: alert(fields),
     }
+}
+
+fn alert(fields: &mut Fields<'_>) -> Option<AlertId> {
+    let text = fields.string("alert", 36)?;
+    let id = Uuid::try_parse(&text).ok().map(AlertId);
+    if id.is_none() {
+        fields.fault("alert", format!("{text:?} is not the id of an alert"));
+    }
+    id
 }
 
 /// Identifies the command and its selection: with the cursor of another command, tasks would be skipped. The limit
