@@ -19,7 +19,7 @@ const AT_ONCE: usize = 16;
 /// How many pages of them in one round: those that are left are due at the next look of the supervisor.
 const MOST_PAGES: usize = 64;
 /// How often it is looked for schedules that a clock which was set back has left in the future.
-const CHECK: Duration = Duration::from_secs(120);
+const CHECK: Duration = Duration::from_secs(30);
 /// How soon an instance finds out that it supervises.
 const IDLE: Duration = Duration::from_secs(5);
 

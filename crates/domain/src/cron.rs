@@ -1,11 +1,11 @@
 //! The one reader of cron expressions: five fields, in the time of a place. What is read are the times on a clock on the
 //! wall there; which moments these are where the clock changes is for the caller to decide.
 
-use std::sync::LazyLock;
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use cronexpr::{Crontab, FallbackTimezoneOption, MakeTimestamp, ParseOptions};
 use jiff::{
-    civil::DateTime,
+    civil::{Date, DateTime, Time},
     tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase},
 };
 
@@ -14,14 +14,25 @@ use crate::time::{Span, Timestamp};
 /// The rules of time zones that are built in, so that all instances of one version have the same.
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-/// A change of the clock moves nothing by more.
-pub(crate) const LONGEST_SHIFT: Span = Span::from_secs(3 * 3600);
+/// A change of the clock moves nothing by more: Samoa has left a day out, and so has Kwajalein.
+const LONGEST_SHIFT: Span = Span::from_secs(26 * 3600);
+/// Of so many changes of the clock a count knows, which is a century of them.
+const MOST_CHANGES: usize = 200;
 
 /// A cron expression in a time zone of IANA.
 #[derive(Clone, Debug)]
 pub struct Cron {
+    text: String,
     crontab: Crontab,
     timezone: TimeZone,
+    goes_by_elapsed_time: bool,
+}
+
+/// A change of the clock: the moment, and by how much it moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ClockChange {
+    pub at: Timestamp,
+    pub shift: Span,
 }
 
 /// The moments that a time on the wall is.
@@ -51,7 +62,12 @@ impl Cron {
         let crontab = parse(cron);
         let zone = ZONES.get(timezone);
         match (crontab, zone) {
-            (Ok(crontab), Ok(timezone)) => Ok(Self { crontab, timezone }),
+            (Ok(crontab), Ok(timezone)) => Ok(Self {
+                goes_by_elapsed_time: is_frequent(cron),
+                text: cron.to_owned(),
+                crontab,
+                timezone,
+            }),
             (crontab, zone) => {
                 let mut faults = Vec::new();
                 faults.extend(crontab.err().map(|message| ("cron", message)));
@@ -63,6 +79,12 @@ impl Cron {
                 Err(faults)
             }
         }
+    }
+
+    /// Whether it means an interval rather than times of the day, as cronie has it: its minutes begin with `*`, or it fires in
+    /// every hour. Where the clock has an hour twice, it fires in both.
+    pub fn goes_by_elapsed_time(&self) -> bool {
+        self.goes_by_elapsed_time
     }
 
     /// The times on the wall from this moment on, and perhaps some shortly before it, in the order of the wall.
@@ -95,16 +117,74 @@ impl Cron {
         })
     }
 
-    /// Whether the clock there changes so near this moment that times on the wall and moments may be in another order.
-    pub fn changes_near(&self, at: Timestamp) -> bool {
-        let margin = LONGEST_SHIFT.saturating_add(Span::from_secs(3600));
-        let begin = at.as_millis().saturating_sub(margin.as_millis());
-        let end = (at + margin).as_millis();
-        let Ok(begin) = jiff::Timestamp::from_millisecond(begin) else {
-            return true;
+    /// By how much times on the wall and moments may be in another order near this moment.
+    pub(crate) fn shift_near(&self, at: Timestamp) -> Span {
+        let begin = at.as_millis().saturating_sub(LONGEST_SHIFT.as_millis());
+        let changes = self.changes(Timestamp::from_millis(begin), at + LONGEST_SHIFT);
+        changes.fold(Span::default(), |sum, change| {
+            sum.saturating_add(change.shift)
+        })
+    }
+
+    /// The changes of the clock after one moment up to another, in order.
+    fn changes(&self, from: Timestamp, until: Timestamp) -> impl Iterator<Item = ClockChange> {
+        let from = jiff::Timestamp::from_millisecond(from.as_millis()).ok();
+        let following = from.map(|from| self.timezone.following(from));
+        let changes = following.into_iter().flatten();
+        let changes = changes.map(|change| {
+            let at = change.timestamp();
+            let before = at - jiff::SignedDuration::from_nanos(1);
+            let offset = |at: jiff::Timestamp| i64::from(self.timezone.to_offset(at).seconds());
+            let shift = (offset(at) - offset(before)).unsigned_abs();
+            ClockChange {
+                at: Timestamp::from_millis(at.as_millisecond()),
+                shift: Span::from_secs(shift),
+            }
+        });
+        changes.take_while(move |change| change.at <= until)
+    }
+
+    /// How many fire times there are after one moment up to another. Only near changes of the clock they are walked through, by
+    /// `walk`; the others are counted by their days.
+    pub(crate) fn count(
+        &self,
+        from: Timestamp,
+        until: Timestamp,
+        walk: impl Fn(Timestamp, Timestamp) -> u64,
+    ) -> u64 {
+        let Some(times) = TimesOfDay::of(&self.text) else {
+            return walk(from, until);
         };
-        let next = self.timezone.following(begin).next();
-        next.is_some_and(|next| next.timestamp().as_millisecond() <= end)
+        let millis = |at: Timestamp, more: Span| {
+            Timestamp::from_millis(at.as_millis().saturating_sub(more.as_millis()))
+        };
+        let mut count = 0_u64;
+        let mut counted = from;
+        let begin = millis(from, LONGEST_SHIFT);
+        let changes = self.changes(begin, until + LONGEST_SHIFT);
+        for change in changes.take(MOST_CHANGES) {
+            let margin = change.shift.saturating_add(Span::from_secs(60));
+            let near = millis(change.at, margin).max(counted).min(until);
+            let after = (change.at + margin).max(near).min(until);
+            count += self.count_quiet(&times, counted, near);
+            if near < after {
+                count += walk(near, after);
+            }
+            counted = after;
+        }
+        count + self.count_quiet(&times, counted, until)
+    }
+
+    /// Between two moments without a change of the clock.
+    fn count_quiet(&self, times: &TimesOfDay, from: Timestamp, until: Timestamp) -> u64 {
+        let on_the_wall = |at: Timestamp| {
+            let at = jiff::Timestamp::from_millisecond(at.as_millis()).ok()?;
+            Some(self.timezone.to_datetime(at))
+        };
+        match (on_the_wall(from), on_the_wall(until)) {
+            (Some(from), Some(until)) if from < until => times.count(from, until),
+            _ => 0,
+        }
     }
 
     /// RFC 3339 with the offset of the place.
@@ -112,6 +192,98 @@ impl Cron {
         let at = jiff::Timestamp::from_millisecond(at.as_millis()).ok()?;
         let offset = self.timezone.to_offset(at);
         Some(at.display_with_offset(offset).to_string())
+    }
+}
+
+/// The fields of an expression: that of the minutes, that of the hours, and those of the days.
+fn fields(cron: &str) -> Option<(&str, &str, String)> {
+    let mut fields = cron.split_whitespace();
+    let (minutes, hours) = (fields.next()?, fields.next()?);
+    Some((minutes, hours, fields.collect::<Vec<_>>().join(" ")))
+}
+
+/// The times on the wall of an expression from this day on, without a zone.
+fn times_from(cron: &str, day: Date) -> Option<impl Iterator<Item = DateTime> + use<>> {
+    let crontab = parse(cron).ok()?;
+    let begin = day.to_zoned(TimeZone::UTC).ok()?.timestamp();
+    // What is at its beginning is one of them.
+    let before = begin - jiff::SignedDuration::from_secs(1);
+    let times = crontab.iter_after(MakeTimestamp(before)).ok()?;
+    Some(times.map_while(Result::ok).map(|time| time.datetime()))
+}
+
+fn is_frequent(cron: &str) -> bool {
+    let Some((minutes, hours, _)) = fields(cron) else {
+        return false;
+    };
+    let day = jiff::civil::date(2000, 1, 1);
+    let each_hour = || {
+        let times = times_from(&format!("0 {hours} * * *"), day);
+        let times = times.into_iter().flatten();
+        times.take_while(|time| time.date() == day).count() == 24
+    };
+    minutes.starts_with('*') || each_hour()
+}
+
+/// When a cron fires on each of its days.
+struct TimesOfDay {
+    /// In their order.
+    times: Vec<Time>,
+    /// The expression of midnight on each of its days.
+    days: String,
+}
+
+impl TimesOfDay {
+    fn of(cron: &str) -> Option<Self> {
+        let (minutes, hours, days) = fields(cron)?;
+        let day = jiff::civil::date(2000, 1, 1);
+        let times = times_from(&format!("{minutes} {hours} * * *"), day)?;
+        let times = times.take_while(|time| time.date() == day);
+        Some(Self {
+            times: times.map(DateTime::time).collect(),
+            days: format!("0 0 {days}"),
+        })
+    }
+
+    /// How many times there are after one time on the wall up to another.
+    fn count(&self, from: DateTime, until: DateTime) -> u64 {
+        let up_to = |time: Time| self.times.partition_point(|of_day| *of_day <= time) as u64;
+        let of_day = self.times.len() as u64;
+        let is_one = |day: Date| self.days(day, day) == 1;
+        let mut count = self.days(from.date(), until.date()) * of_day;
+        if is_one(from.date()) {
+            count -= up_to(from.time());
+        }
+        if is_one(until.date()) {
+            count -= of_day - up_to(until.time());
+        }
+        count
+    }
+
+    /// How many of its days there are from one day to another, both included. Years of one kind have as many.
+    fn days(&self, from: Date, until: Date) -> u64 {
+        let walk = |from: Date, until: Date| {
+            let days = times_from(&self.days, from).into_iter().flatten();
+            let days = days.take_while(|time| time.date() <= until);
+            days.count() as u64
+        };
+        if until.year() <= from.year() {
+            return walk(from, until);
+        }
+        let mut count = walk(from, from.last_of_year()) + walk(until.first_of_year(), until);
+        let mut kinds = BTreeMap::new();
+        for year in from.year() + 1..until.year() {
+            let first = jiff::civil::date(year, 1, 1);
+            let kind = (
+                first.in_leap_year(),
+                first.weekday().to_monday_zero_offset(),
+            );
+            let of_year = kinds
+                .entry(kind)
+                .or_insert_with(|| walk(first, first.last_of_year()));
+            count += *of_year;
+        }
+        count
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cron::{Cron, LONGEST_SHIFT, WallTime},
+    cron::{Cron, WallTime},
     time::{Span, Timestamp},
 };
 
@@ -12,6 +12,8 @@ const LENGTHS: std::ops::RangeInclusive<Span> =
     Span::from_secs(60)..=Span::from_secs(7 * 24 * 3600);
 /// Windows that follow each other without a gap are shown as one, up to so many.
 const MOST_JOINED: usize = 32;
+/// A change of the clock moves the start of a window by no more: no zone has left out a day since 2011.
+const LONGEST_SHIFT: Span = Span::from_secs(3 * 3600);
 /// When the windows of a specification are tried for overlaps.
 const TRIED_FROM: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 const MOST_TRIED: usize = 64;

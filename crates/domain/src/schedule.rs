@@ -4,6 +4,8 @@
 //! A run is decided and saved before its task is submitted, and submitted under a key made of its fire time: so an
 //! instance that is killed between, and two that look at once, neither lose nor double it.
 
+#[cfg(test)]
+mod clock_tests;
 mod commands;
 mod look;
 mod run;
@@ -47,8 +49,10 @@ const MOST_RUNNING: usize = 100;
 const MOST_CHANGES: usize = 20;
 /// A fire time that is past for less is not missed: a failover takes no longer.
 pub const MISSED_AFTER: Span = Span::from_secs(60);
-/// A clock that is so far behind what was handled was set back.
-pub const STEPPED_BACK: Span = Span::from_secs(3600);
+/// A clock that is so far behind what was handled was set back. Less is the jitter of clocks that are kept in step.
+pub const STEPPED_BACK: Span = Span::from_secs(5);
+/// How many of the last fire times are known to have a run.
+const KNOWN_FIRED: usize = 20;
 
 /// What has become of a schedule so far.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -65,6 +69,9 @@ pub struct ScheduleState {
     /// The numbers of those of them whose tasks are being submitted, or may have been by an instance that was lost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub starting: Vec<u64>,
+    /// The last fire times that have a run, for a clock that is set back: their runs neither replace others nor wait.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fired: Vec<Timestamp>,
     /// Tasks that were not known to have ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub running: Vec<TaskId>,
@@ -126,6 +133,7 @@ impl ScheduleState {
             next_number: 1,
             open: Vec::new(),
             starting: Vec::new(),
+            fired: Vec::new(),
             running: Vec::new(),
             begun_at: None,
             last_skip: None,

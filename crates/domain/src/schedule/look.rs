@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    MOST_CAUGHT_UP, MOST_QUEUED, MOST_RUNNING, STEPPED_BACK, ScheduleState,
+    KNOWN_FIRED, MOST_CAUGHT_UP, MOST_QUEUED, MOST_RUNNING, STEPPED_BACK, ScheduleState,
     run::{RunSource, RunState, ScheduleRun, SkipReason},
     spec::{CatchUp, Overlap, ScheduleSpec},
     timing::{FireTime, Timing, jitter},
@@ -232,31 +232,30 @@ impl ScheduleState {
     fn fire_due(&mut self, rule: &ScheduleRule, now: Timestamp, look: &mut ScheduleLook) {
         let until = rule.spec.until.map_or(now, |until| until.min(now));
         let from = self.handled_at;
-        let (found, is_more) = rule.timing.last(from, until, MOST_CAUGHT_UP);
+        let jitter = rule.spec.jitter.unwrap_or_default();
+        let is_missed = |fire: &FireTime| rule.starts_at(fire.at) + rule.missed_after < now;
+        // Up to this time all are missed, whatever their jitter.
+        let on_time = rule.missed_after.saturating_add(jitter).as_millis();
+        let missed_until = now.as_millis().saturating_sub(on_time).saturating_sub(1);
+        let missed_until = Timestamp::from_millis(missed_until).min(until).max(from);
         // A run never begins before that of an earlier fire time, whatever their jitter.
-        let due: Vec<FireTime> = found
-            .into_iter()
-            .take_while(|fire| rule.starts_at(fire.at) <= now)
-            .collect();
+        let late = rule.timing.after(missed_until);
+        let late = late.take_while(|fire| fire.at <= until && rule.starts_at(fire.at) <= now);
+        let late: Vec<FireTime> = late.collect();
+        let late_missed = late.iter().filter(|fire| is_missed(fire)).count();
+        let most = MOST_CAUGHT_UP.saturating_sub(late_missed);
+        let (mut due, is_more) = rule.timing.last(from, missed_until, most);
+        let missed = due.len() + late_missed;
+        if is_more {
+            let until = due.first().map_or(missed_until, |first| {
+                Timestamp::from_millis(first.at.as_millis().saturating_sub(1))
+            });
+            self.leave_out_earlier(rule, until, now, look);
+        }
+        due.extend(late);
         let Some(last) = due.last() else { return };
         self.handled_at = last.at;
-        let is_missed = |fire: &FireTime| rule.starts_at(fire.at) + rule.missed_after < now;
-        let missed = due.iter().filter(|fire| is_missed(fire)).count();
         let last_missed = due[..missed].iter().rposition(|fire| !fire.is_left_out);
-        if is_more {
-            // They are not counted: there may be millions of them.
-            let first = rule.timing.after(from).next();
-            let first = first.map_or(from, |fire| fire.at);
-            let (skipped, why) = match self.paused_until {
-                Some(until) if first <= until => (SkipReason::Paused, "the schedule was paused"),
-                _ => (SkipReason::Missed, "no instance ran"),
-            };
-            let reason = format!(
-                "{why}; this holds for all fire times before {}: only the last {MOST_CAUGHT_UP} are counted",
-                due[0].at
-            );
-            self.skip(rule, first, skipped, reason, now, look);
-        }
         for (at, fire) in due.iter().enumerate() {
             if self.paused_until.is_some_and(|until| fire.at <= until) {
                 let reason = "the schedule was paused".to_owned();
@@ -280,12 +279,48 @@ impl ScheduleState {
             if is_caught_up {
                 self.fire(rule, fire.at, RunSource::CaughtUp, now, look);
             } else {
-                let word = rule.spec.catch_up.as_str();
-                let reason = format!("no instance ran (\"catch_up\": \"{word}\")");
-                self.skip(rule, fire.at, SkipReason::Missed, reason, now, look);
+                self.skip(
+                    rule,
+                    fire.at,
+                    SkipReason::Missed,
+                    missed_reason(rule),
+                    now,
+                    look,
+                );
             }
         }
         self.paused_until = None;
+    }
+
+    /// Those after what was handled up to this time are before the last that are caught up. They are counted, not looked at: there
+    /// may be millions of them.
+    fn leave_out_earlier(
+        &mut self,
+        rule: &ScheduleRule,
+        until: Timestamp,
+        now: Timestamp,
+        look: &mut ScheduleLook,
+    ) {
+        let from = self.handled_at;
+        let paused_until = self
+            .paused_until
+            .unwrap_or(from)
+            .clamp(from, until.max(from));
+        let paused = "the schedule was paused".to_owned();
+        for (from, until, skipped, reason) in [
+            (from, paused_until, SkipReason::Paused, paused),
+            (paused_until, until, SkipReason::Missed, missed_reason(rule)),
+        ] {
+            let count = rule.timing.count(from, until);
+            let first = rule.timing.after(from).next();
+            let (last, _) = rule.timing.last(from, until, 1);
+            if let (Some(first), Some(last)) = (first, last.first())
+                && count > 0
+            {
+                let times = (first.at, last.at);
+                self.skip_several(rule, times, count, skipped, reason, now, look);
+            }
+        }
     }
 
     fn fire(
@@ -296,6 +331,11 @@ impl ScheduleState {
         now: Timestamp,
         look: &mut ScheduleLook,
     ) {
+        if self.fired.contains(&at) {
+            let reason = "this fire time has a run already".to_owned();
+            self.skip(rule, at, SkipReason::Repeated, reason, now, look);
+            return;
+        }
         match rule.spec.overlap {
             Overlap::Skip if self.is_busy() => {
                 let reason = match self.running.first() {
@@ -323,6 +363,9 @@ impl ScheduleState {
             self.skip(rule, at, SkipReason::QueueFull, reason, now, look);
             return;
         }
+        self.fired.push(at);
+        let surplus = self.fired.len().saturating_sub(KNOWN_FIRED);
+        self.fired.drain(..surplus);
         let run = self.new_run(rule, at, source, now);
         look.records.insert(run.number, run.clone());
         self.queue(run);
@@ -389,24 +432,54 @@ impl ScheduleState {
         now: Timestamp,
         look: &mut ScheduleLook,
     ) {
-        *look.skipped.entry(skipped).or_default() += 1;
+        self.skip_several(rule, (at, at), 1, skipped, reason, now, look);
+    }
+
+    /// Leaves so many fire times out, of which the first and the last are given.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "each of them is another fact about one decision"
+    )]
+    fn skip_several(
+        &mut self,
+        rule: &ScheduleRule,
+        (first, last_one): (Timestamp, Timestamp),
+        count: u64,
+        skipped: SkipReason,
+        reason: String,
+        now: Timestamp,
+        look: &mut ScheduleLook,
+    ) {
+        *look.skipped.entry(skipped).or_default() += count;
         let joins = |last: &ScheduleRun| {
             last.skipped == Some(skipped) && last.number + 1 == self.next_number
         };
         let run = match self.last_skip.take().filter(joins) {
             Some(last) => ScheduleRun {
-                last_fire_time: Some(at),
-                count: last.count.saturating_add(1),
+                last_fire_time: Some(last_one),
+                count: last.count.saturating_add(count),
                 reason: Some(reason),
                 decided_at: now,
                 ..last
             },
             None => {
-                let run = self.new_run(rule, at, RunSource::Scheduled, now);
+                let run = self.new_run(rule, first, RunSource::Scheduled, now);
+                let run = ScheduleRun {
+                    last_fire_time: (count > 1).then_some(last_one),
+                    count,
+                    ..run
+                };
                 run.left_out(skipped, reason)
             }
         };
         look.records.insert(run.number, run.clone());
         self.last_skip = Some(run);
+    }
+}
+
+fn missed_reason(rule: &ScheduleRule) -> String {
+    match rule.spec.catch_up {
+        CatchUp::All => format!("no instance ran; only the last {MOST_CAUGHT_UP} are caught up"),
+        word => format!("no instance ran (\"catch_up\": \"{}\")", word.as_str()),
     }
 }

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::spec::{Dst, ScheduleSpec};
 use crate::{
-    cron::{Cron, LONGEST_SHIFT, WallTime},
+    cron::{Cron, WallTime},
     time::{Span, Timestamp},
 };
 
@@ -86,6 +86,23 @@ impl Timing {
         }
     }
 
+    /// How many there are after `from` up to `until`. What that costs grows with the days at most, not with how many there are.
+    pub fn count(&self, from: Timestamp, until: Timestamp) -> u64 {
+        if until <= from {
+            return 0;
+        }
+        match self {
+            Timing::Cron(cron, _) => cron.count(from, until, |from, until| {
+                let walked = self.after(from).take_while(|fire| fire.at <= until);
+                walked.count() as u64
+            }),
+            Timing::Every(every) => {
+                let up_to = |at: Timestamp| at.as_millis().div_euclid(every.as_millis());
+                up_to(until).abs_diff(up_to(from))
+            }
+        }
+    }
+
     /// RFC 3339 with the offset of the place; `None` of `every`.
     pub fn local(&self, at: Timestamp) -> Option<String> {
         match self {
@@ -123,10 +140,7 @@ struct CronTimes<'c, I> {
 
 impl CronTimes<'_, ()> {
     fn start(cron: &Cron, dst: Dst, after: Timestamp) -> impl Iterator<Item = FireTime> {
-        let shift = match cron.changes_near(after) {
-            true => LONGEST_SHIFT.as_millis(),
-            false => 0,
-        };
+        let shift = cron.shift_near(after).as_millis();
         let from = Timestamp::from_millis(after.as_millis().saturating_sub(shift));
         CronTimes {
             cron,
@@ -152,7 +166,7 @@ impl<I: Iterator<Item = WallTime>> CronTimes<'_, I> {
             WallTime::Skipped(at) => self.add(at, self.dst == Dst::Skip),
             WallTime::Twice(first, second) => {
                 self.add(first, false);
-                if self.dst == Dst::Both {
+                if self.dst == Dst::Both || self.cron.goes_by_elapsed_time() {
                     self.add(second, false);
                 }
             }
@@ -170,7 +184,7 @@ impl<I: Iterator<Item = WallTime>> CronTimes<'_, I> {
         let Some(latest) = self.latest.filter(|_| !self.is_done) else {
             return true;
         };
-        latest >= at + LONGEST_SHIFT || (latest >= at && !self.cron.changes_near(at))
+        latest >= at && latest >= at + self.cron.shift_near(at)
     }
 }
 
