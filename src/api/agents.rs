@@ -26,6 +26,7 @@ use super::{
 use crate::{
     agent::certificate_faults,
     domain::{AgentName, FieldFault},
+    store::{MOST_COUNTED, RegisterError},
 };
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {
@@ -123,26 +124,34 @@ async fn get(
 
 /// Remove an agent
 ///
-/// Calls in flight continue. Steps of this agent that have not started wait until it is registered again.
+/// Calls in flight continue. If steps are queued for the agent, or will be, it is not removed, because they would wait until it is
+/// registered again; with `force` it is.
 #[utoipa::path(
     delete, path = "/v1/agents/{name}", tag = "agents", operation_id = "delete_agent",
-    params(("name" = PlainName, Path, description = "The agent's name", example = "payments"), RegistrationHeaders),
+    params(("name" = PlainName, Path, description = "The agent's name", example = "payments"),
+        ("force" = Option<bool>, Query, description = "Remove it although steps wait for it"),
+        RegistrationHeaders),
     responses(
         (status = 204, description = "The agent is removed"),
-        (status = 409, description = "The agent is defined in the configuration file", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "Steps wait for the agent (`steps` counts them), or it is defined in the configuration file", body = ProblemBody, content_type = "application/problem+json"),
         (status = 412, description = "A precondition (If-Match, If-None-Match) failed; `etag` is the current one", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn delete(
     State(app): State<Arc<App>>,
     NamePath(name): NamePath,
-    query: Query,
+    mut query: Query,
     IfTagged(condition): IfTagged,
 ) -> Result<Response, Problem> {
+    let force = query.boolean("force")?.unwrap_or(false);
     query.finish()?;
     let name = AgentName::new(name);
     must_be_ours(&app, &name)?;
-    let stored = app.store.delete_agent(name.clone(), condition).await?;
+    let deleted = app.store.delete_agent(name.clone(), condition, force).await;
+    let stored = match deleted {
+        Err(RegisterError::InUse(steps)) => return Err(in_use(&name, steps)),
+        deleted => deleted?,
+    };
     app.registered.refresh(&app.store.reader).await?;
     if !stored {
         return Err(no_such_agent(&name));
@@ -156,6 +165,21 @@ pub(super) async fn one(app: &App, name: &AgentName) -> Result<Response, Problem
     let agent = agent.ok_or_else(|| no_such_agent(name))?;
     let view = AgentView::whole(app, agent).await?;
     Ok(view.respond(StatusCode::OK))
+}
+
+fn in_use(name: &AgentName, steps: u64) -> Problem {
+    let is_at_least = steps >= MOST_COUNTED;
+    let at_least = if is_at_least { "at least " } else { "" };
+    let counted = match steps {
+        1 => "1 step waits".to_owned(),
+        steps => format!("{at_least}{steps} steps wait"),
+    };
+    let detail = format!(
+        "{counted} for agent `{name}`: let them end, or add ?force=true, and they wait until it is registered again"
+    );
+    Problem::new(ProblemKind::AgentInUse, detail)
+        .with("steps", steps)
+        .with("steps_is_at_least", is_at_least)
 }
 
 fn must_be_ours(app: &App, name: &AgentName) -> Result<(), Problem> {

@@ -73,6 +73,7 @@ kinds! {
     ScheduleBusy = "schedule-busy", CONFLICT, "Another run of the schedule is not over";
     MessagePending = "message-pending", CONFLICT, "Message is still being delivered";
     AgentConfigured = "agent-configured", CONFLICT, "Agent is defined in the configuration file";
+    AgentInUse = "agent-in-use", CONFLICT, "Steps wait for the agent";
     AgentIsCalled = "agent-is-called", CONFLICT, "Agent is called";
     CannotCheck = "cannot-check", CONFLICT, "Agent cannot be checked";
     NoBreaker = "no-breaker", CONFLICT, "Agent has no breaker";
@@ -386,6 +387,10 @@ impl From<RegisterError> for Problem {
     fn from(error: RegisterError) -> Self {
         let current = match error {
             RegisterError::Unmet(unmet) => unmet.current.map(|tag| tag.to_string()),
+            RegisterError::InUse(steps) => {
+                let detail = format!("{steps} steps wait for the agent");
+                return Self::new(ProblemKind::AgentInUse, detail);
+            }
             RegisterError::Store(error) => return error.into(),
         };
         let detail = match &current {

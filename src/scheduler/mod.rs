@@ -122,6 +122,11 @@ impl Local {
         self.agent_queues.look_everywhere();
     }
 
+    /// Whether it is registered, configured, or the address of a step's own.
+    pub fn has_agent(&self, agent: &AgentName) -> bool {
+        self.agents.get(agent).is_some()
+    }
+
     /// Steps are queued for these agents, and others may be due to be.
     pub fn expect_due(&self, agents: &[AgentName], is_delayed_due: bool) {
         for agent in agents {

@@ -22,7 +22,7 @@ use crate::{
     broker::{Broker, Brokers},
     config::Config,
     delivery::{BrokerAlerts, DeliveryLoop, DeliverySettings, Receivers},
-    domain::{DeliveryPolicy, InstanceId, Retention, renew_after},
+    domain::{DeliveryPolicy, InstanceId, MissingAgents, Retention, renew_after},
     instance::{Hold, LocalLease, Membership},
     intake::{Intake, LaterReplies},
     retention::{self, Pacing, Sweep},
@@ -50,6 +50,8 @@ pub(super) fn start(
     let mut running = vec![
         components.spawn("claimer", claimer),
         components.spawn_loop(Supervision {
+            missing: MissingAgents::default(),
+            missing_alerts: None,
             supervisor: Supervisor::new(
                 store.clone(),
                 local.instance().clone(),

@@ -1,13 +1,14 @@
 //! The maintenance of an instance, each kind of it a loop: recovery, reconciliation, leases, retention, metrics.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::loops::{NextRound, PeriodicLoop};
 use crate::{
+    domain::{AgentName, MissingAgents, ReceiverName},
     instance::{LocalLease, Membership},
     retention::Sweep,
     scheduler::{self, Local},
@@ -22,11 +23,15 @@ pub(super) struct Supervision {
     pub local: Arc<Local>,
     pub store: Store,
     pub interval: Duration,
+    pub missing: MissingAgents,
+    /// The alerts about agents that do not exist; unknown until this instance supervises.
+    pub missing_alerts: Option<BTreeSet<ReceiverName>>,
 }
 
 impl Supervision {
-    async fn look(&self) -> Result<(), StoreError> {
+    async fn look(&mut self) -> Result<(), StoreError> {
         let Some(due) = self.supervisor.due().await? else {
+            self.missing_alerts = None;
             return Ok(());
         };
         if !due.queued.is_empty() || due.is_delayed_due {
@@ -45,7 +50,29 @@ impl Supervision {
         if due.is_recovery_due {
             self.supervisor.look().await?;
         }
-        Ok(())
+        self.look_for_agents(&due.queued).await
+    }
+}
+
+impl Supervision {
+    /// Reports agents that do not exist although steps are queued for them.
+    async fn look_for_agents(&mut self, queued: &[AgentName]) -> Result<(), StoreError> {
+        let alerts = match self.missing_alerts.take() {
+            Some(alerts) => alerts,
+            None => self.store.housekeeping.missing_agent_alerts().await?,
+        };
+        let local = &self.local;
+        let missing = queued.iter().filter(|agent| !local.has_agent(agent));
+        let changes = self.missing.look(missing.cloned().collect(), &alerts);
+        if changes.is_empty() {
+            self.missing_alerts = Some(alerts);
+            return Ok(());
+        }
+        for agent in &changes.raise {
+            warn!(%agent, "steps are queued for an agent that does not exist");
+        }
+        // What is open then is read at the next look.
+        self.store.change_missing_agents(changes).await
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::harness::{Act, Provost, Remote, step};
+use crate::harness::{Act, Provost, Remote, alerts, step, until};
 
 fn spec(remote: &Remote) -> Value {
     json!({ "endpoints": [{ "url": remote.url(), "max_in_flight": 4 }] })
@@ -65,7 +65,11 @@ async fn a_step_of_a_deleted_agent_waits_until_the_agent_is_back_and_new_ones_ar
     let running = provost.submit(&charge()).await;
     gone.requests(1).await;
     let id = provost.submit(&charge()).await;
-    let deleted = provost.delete("/v1/agents/payments").await;
+    let refused = provost.delete("/v1/agents/payments").await;
+    let refused = refused.expect_problem(409, "agent-in-use");
+    assert_eq!(refused["steps"], 1);
+    assert_eq!(refused["steps_is_at_least"], false);
+    let deleted = provost.delete("/v1/agents/payments?force=true").await;
     assert_eq!(deleted.status, 204, "{deleted:?}");
     provost
         .get("/v1/agents/payments")
@@ -83,9 +87,25 @@ async fn a_step_of_a_deleted_agent_waits_until_the_agent_is_back_and_new_ones_ar
         step(&task, "charge")["blocked_by"],
         json!({ "reason": "agent", "agent": "payments" })
     );
+    provost
+        .says("steps are queued for an agent that does not exist")
+        .await;
+    let kinds = || async {
+        let open = alerts(&provost, "open").await.into_iter();
+        open.map(|alert| alert["kind"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    until(vec!["agent.missing".to_owned()], kinds).await;
+    let alert = alerts(&provost, "open").await.remove(0);
+    let message = alert["message"].as_str().unwrap();
+    assert!(
+        message.contains("agent payments, which does not exist"),
+        "{message}"
+    );
     let back = Remote::quick().await;
     provost.put("/v1/agents/payments", &spec(&back)).await;
     assert_eq!(provost.settled(&id).await["state"], "processed");
+    until(Vec::new(), kinds).await;
     provost
         .command(&format!("/v1/tasks/{running}/cancel"))
         .await

@@ -159,7 +159,11 @@ async fn at_least_half_of_the_endpoints_stay_and_one_alone_does() {
     until(true, async || made().await >= now + 40).await;
     assert_eq!(ejected().await, 1, "half of three, rounded down");
     assert_eq!(
-        provost.api().delete("/v1/agents/payments").await.status,
+        provost
+            .api()
+            .delete("/v1/agents/payments?force=true")
+            .await
+            .status,
         204
     );
     register(provost.api(), &all[..1], ejection).await;

@@ -93,7 +93,10 @@ async fn metrics_say_what_holds_a_queue_back_and_when_it_is_over() {
             .await
             .expect(200);
         let orphan = provost.submit(&task("gone", "a")).await;
-        provost.delete("/v1/agents/gone").await.expect(204);
+        provost
+            .delete("/v1/agents/gone?force=true")
+            .await
+            .expect(204);
         until(vec![1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 0.0], || {
             metrics(&provost, &SERIES)
         })

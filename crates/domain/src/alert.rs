@@ -36,6 +36,9 @@ pub enum AlertKind {
     /// An instance cannot use a secret that agents need.
     #[strum(serialize = "secret.unusable")]
     SecretUnusable,
+    /// Steps are queued for an agent that does not exist.
+    #[strum(serialize = "agent.missing")]
+    AgentMissing,
     /// Tasks will be late for an agent.
     #[strum(serialize = "tasks.at_risk")]
     TasksAtRisk,

@@ -39,7 +39,12 @@ pub async fn the_last_check_is_kept_as_long_as_its_agent(h: Harness) {
     assert!(keep(1, false).await);
     assert!(keep(2, false).await);
     assert_eq!(all().await, [(payments.clone(), check(2))]);
-    assert!(h.store.delete_agent(payments.clone(), any).await.unwrap());
+    assert!(
+        h.store
+            .delete_agent(payments.clone(), any, true)
+            .await
+            .unwrap()
+    );
     assert_eq!(all().await, []);
     // One of the configuration file is in no table.
     assert!(keep(3, true).await);

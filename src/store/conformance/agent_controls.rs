@@ -129,7 +129,7 @@ pub async fn one_alert_is_open_while_a_breaker_is(h: Harness) {
         .put_agent(agent.clone(), spec(), any.clone())
         .await
         .unwrap();
-    assert!(h.store.delete_agent(agent, any).await.unwrap());
+    assert!(h.store.delete_agent(agent, any, true).await.unwrap());
     assert_eq!(open().await, (3, 0));
     assert!(saved(&h).await.control.is_empty());
 }
@@ -204,7 +204,12 @@ pub async fn instances_share_the_slots_of_an_agent(h: Harness) {
     let any = Precondition::default();
     let put = h.store.put_agent(payments.clone(), spec(), any.clone());
     put.await.unwrap();
-    assert!(h.store.delete_agent(payments.clone(), any).await.unwrap());
+    assert!(
+        h.store
+            .delete_agent(payments.clone(), any, true)
+            .await
+            .unwrap()
+    );
     let shares = h.store.reader.slots_of(&payments).await.unwrap();
     assert_eq!(shares, SlotShares::default());
 }

@@ -253,7 +253,7 @@ pub async fn agents_are_kept_and_deleted(h: Harness) {
     assert_eq!(agents.len(), 1);
     assert_eq!(agents[0].spec, spec(1));
     for there in [true, false] {
-        let deleted = h.store.delete_agent(name.clone(), any.clone()).await;
+        let deleted = h.store.delete_agent(name.clone(), any.clone(), true).await;
         assert_eq!(deleted.unwrap(), there);
     }
 }
@@ -280,7 +280,7 @@ pub async fn conditions_on_agents_are_judged_with_the_write(h: Harness) {
         let (name, spec) = (name.clone(), spec(port));
         h.store.put_agent(name, spec, condition).await
     };
-    let delete = async |condition| h.store.delete_agent(name.clone(), condition).await;
+    let delete = async |condition| h.store.delete_agent(name.clone(), condition, true).await;
     let new = condition(None, Some("*"));
     let [first, second] = [1, 2].map(|port| ETag::of_agent(&spec(port)));
     assert_eq!(unmet(put(1, condition(Some(&first), None)).await), None);

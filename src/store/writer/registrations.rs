@@ -28,6 +28,9 @@ pub struct RegisteredVersion {
 pub enum RegisterError {
     #[error("the precondition of the request does not match what is registered")]
     Unmet(Unmet),
+    /// Steps wait for the agent: so many, or at least [`MOST_COUNTED`].
+    #[error("steps wait for the agent")]
+    InUse(u64),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -118,14 +121,21 @@ async fn delete_agent(
     tx: &mut Transaction<'_>,
     name: &AgentName,
     condition: &Precondition,
+    force: bool,
     sender: &Sender,
-) -> Result<Result<bool, Unmet>, StoreError> {
-    if condition.is_given() {
+) -> Result<Result<bool, RegisterError>, StoreError> {
+    if condition.is_given() || !force {
         let Some(spec) = tx.agent(name).await? else {
             return Ok(Ok(false));
         };
         if let Err(unmet) = condition.check(Some(tag(&spec))) {
-            return Ok(Err(unmet));
+            return Ok(Err(RegisterError::Unmet(unmet)));
+        }
+    }
+    if !force {
+        let waiting = tx.steps_that_wait_for(name).await?;
+        if waiting > 0 {
+            return Ok(Err(RegisterError::InUse(waiting)));
         }
     }
     let was_there = tx.delete_agent(name).await?;
@@ -187,20 +197,21 @@ impl Store {
         put.await?.map_err(RegisterError::Unmet)
     }
 
-    /// False where there was none.
+    /// False where there was none. `force`: also if steps wait for it.
     pub async fn delete_agent(
         &self,
         name: AgentName,
         condition: Precondition,
+        force: bool,
     ) -> Result<bool, RegisterError> {
         let (delete, sender) = (Arc::new((name, condition)), self.sender.clone());
         // The alert of its breakers may be closed.
         let wakes = Some(self.outbox.clone());
         let deleted = self.send_write(true, wakes, move |tx| {
             let (delete, sender) = (delete.clone(), sender.load_full());
-            async move { delete_agent(tx, &delete.0, &delete.1, &sender).await }.boxed()
+            async move { delete_agent(tx, &delete.0, &delete.1, force, &sender).await }.boxed()
         });
-        deleted.await?.map_err(RegisterError::Unmet)
+        deleted.await?
     }
 
     /// Pauses or resumes an agent, or changes its breakers, as far as that applies to what holds then.
