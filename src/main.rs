@@ -6,6 +6,7 @@ mod cli;
 mod config;
 mod delivery;
 mod demo;
+mod http2_guard;
 mod instance;
 mod intake;
 mod interrupt;

@@ -13,7 +13,7 @@ use super::{
     connector::{CallConnector, RequestBody, root_cause},
     settings::{AgentSettings, ReplyAddress},
 };
-use crate::domain::{Call, CallBody, Method, Payload, Purpose, Target};
+use crate::domain::{Call, CallBody, Method, Payload, Purpose, Target, path_fault};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const PROVOST_TASK: HeaderName = HeaderName::from_static("provost-task");
@@ -170,6 +170,10 @@ fn join(base: &Url, path: &str) -> Result<Url, Unmakeable> {
     if !path.starts_with('/') {
         // `@host` or `:port` after a host would lead elsewhere.
         return Err(format!("the path {path:?} does not start with /"));
+    }
+    // From data, or from a service. What a parser there makes of an encoded `..` must not lead out of the base.
+    if let Some(fault) = path_fault(path) {
+        return Err(format!("the path {path:?} cannot be called: {fault}"));
     }
     let (path, query) = match path.split_once('?') {
         Some((path, query)) => (path, Some(query)),

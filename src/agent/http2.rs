@@ -28,6 +28,7 @@ use super::{
     connector::{AgentStream, CallConnector, HTTP_2, RequestBody, TooSlow, Unanswered, root_cause},
     counted::BytesReceived,
 };
+use crate::{domain::Http2Frames, http2_guard::Http2Guard};
 
 /// Streams of one connection, where the service allows as many. Further calls open another connection.
 const MOST_STREAMS: usize = 100;
@@ -49,7 +50,7 @@ const MOST_OPENED: usize = 3;
 const MOST_MOVES: u32 = 2;
 
 type StreamSender = client::SendRequest<Bytes>;
-type Http2Connection = client::Connection<TokioIo<AgentStream>, Bytes>;
+type Http2Connection = client::Connection<Http2Guard<TokioIo<AgentStream>>, Bytes>;
 
 #[derive(Debug, thiserror::Error)]
 enum Http2Fault {
@@ -303,7 +304,10 @@ async fn opened(
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(LONGEST_HEADERS)
-        .handshake::<_, Bytes>(TokioIo::new(stream));
+        .handshake::<_, Bytes>(Http2Guard::new(
+            TokioIo::new(stream),
+            Http2Frames::of_server(),
+        ));
     let (sender, mut connection) = handshake.await.map_err(|error| not_spoken(&error))?;
     let Some(mut ping_pong) = connection.ping_pong() else {
         return Err("the connection cannot be pinged".into());

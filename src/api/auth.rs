@@ -57,7 +57,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/tasks/{id}/start", Operate),
     (Method::POST, "/v1/tasks/{id}/retry", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/retry", Operate),
-    (Method::GET, "/v1/tasks/{id}/steps", Read),
+    (Method::GET, "/v1/tasks/{id}/steps", ReadTasks),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/skip", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/resolve", Operate),
     (Method::POST, "/v1/tasks/{id}/signals/{name}", Submit),
@@ -214,7 +214,15 @@ pub fn admit(
 }
 
 fn bearer(tokens: &[AccessToken], headers: &HeaderMap) -> Result<Caller, Problem> {
-    let Some(value) = headers.get(header::AUTHORIZATION) else {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let value = values.next();
+    if values.next().is_some() {
+        return Err(Problem::new(
+            ProblemKind::InvalidQuery,
+            "Authorization is given twice: send one, so that a proxy and Provost read the same token",
+        ));
+    }
+    let Some(value) = value else {
         return Err(Problem::new(
             ProblemKind::Unauthenticated,
             "send the token as `Authorization: Bearer <token>`",

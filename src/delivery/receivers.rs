@@ -8,7 +8,8 @@ use crate::{
     broker::Brokers,
     config::{AlertWebhookConfig, Config, QueuePatterns, ReceiverConfig},
     domain::{
-        AlertWebhook, DIRECT_REPLY, KnownReceivers, QueueAddress, ReceiverName, Secret, WebAddress,
+        AlertWebhook, DIRECT_REPLY, KnownReceivers, QueueAddress, QueueNamedBy, ReceiverName,
+        Secret, WebAddress,
     },
 };
 
@@ -148,7 +149,7 @@ impl KnownReceivers for Receivers {
         Ok(covering.map(|known| ReceiverName::new(known.name.as_str())))
     }
 
-    fn allows_queue(&self, address: &QueueAddress, is_own: bool) -> Result<(), String> {
+    fn allows_queue(&self, address: &QueueAddress, named_by: QueueNamedBy) -> Result<(), String> {
         if !self.brokers.has(&address.broker) {
             return Err(
                 "needs a message broker: give its address in broker.url, or use a `url`".to_owned(),
@@ -161,9 +162,10 @@ impl KnownReceivers for Receivers {
                 "is a direct reply of RabbitMQ, which is not allowed: use a queue, or add \"{DIRECT_REPLY}*\" to broker.reply_queues if you trust all submitters"
             ));
         }
-        let is_open = match is_own {
-            true => self.reply_queues.0.is_empty(),
-            false => self.allow_urls,
+        let is_open = match named_by {
+            QueueNamedBy::Properties => self.reply_queues.0.is_empty(),
+            QueueNamedBy::MessageBody => false,
+            QueueNamedBy::Request => self.allow_urls,
         };
         match is_open || self.reply_queues.allow(&address.queue) {
             true => Ok(()),
@@ -279,7 +281,7 @@ mod tests {
     #[test]
     fn a_queue_needs_a_broker_and_where_others_submit_an_entry() {
         let queue = |name| QueueAddress::parse(&format!("amqp://broker/{name}")).unwrap();
-        let refused = receivers(|_| {}).allows_queue(&queue("shop.replies"), false);
+        let refused = receivers(|_| {}).allows_queue(&queue("shop.replies"), QueueNamedBy::Request);
         assert!(refused.unwrap_err().contains("broker.url"));
         let with_broker = |listen: &str, allowed: &[&str]| {
             receivers(|config| {
@@ -289,15 +291,35 @@ mod tests {
             })
         };
         let local = with_broker("127.0.0.1:80", &[]);
-        assert_eq!(local.allows_queue(&queue("any"), false), Ok(()));
+        assert_eq!(
+            local.allows_queue(&queue("any"), QueueNamedBy::Request),
+            Ok(())
+        );
         let open = with_broker("0.0.0.0:80", &[]);
-        let refused = open.allows_queue(&queue("any"), false).unwrap_err();
+        let refused = open
+            .allows_queue(&queue("any"), QueueNamedBy::Request)
+            .unwrap_err();
         assert!(refused.contains("broker.reply_queues"), "{refused}");
-        assert_eq!(open.allows_queue(&queue("any"), true), Ok(()));
+        assert_eq!(
+            open.allows_queue(&queue("any"), QueueNamedBy::Properties),
+            Ok(())
+        );
         let some = with_broker("0.0.0.0:80", &["shop.*"]);
-        for is_own in [true, false] {
-            assert_eq!(some.allows_queue(&queue("shop.replies"), is_own), Ok(()));
-            assert!(some.allows_queue(&queue("any"), is_own).is_err());
+        // Whoever may publish to the queue of an intake may not have Provost write to all others of the broker.
+        for refused in [&local, &open] {
+            assert!(
+                refused
+                    .allows_queue(&queue("any"), QueueNamedBy::MessageBody)
+                    .is_err()
+            );
+        }
+        for named_by in [
+            QueueNamedBy::Properties,
+            QueueNamedBy::MessageBody,
+            QueueNamedBy::Request,
+        ] {
+            assert_eq!(some.allows_queue(&queue("shop.replies"), named_by), Ok(()));
+            assert!(some.allows_queue(&queue("any"), named_by).is_err());
         }
     }
 }

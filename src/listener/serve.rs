@@ -26,6 +26,7 @@ use super::{
     socket::{Channel, Metered},
     tls::Tls,
 };
+use crate::{domain::Http2Frames, http2_guard::Http2Guard};
 
 /// The longest head of a request on HTTP/1.1, and the most that is read ahead on a connection.
 const LONGEST_HEAD: usize = 64 << 10;
@@ -87,6 +88,7 @@ impl Http {
                 Ok::<_, Infallible>(exchange.answer(response))
             }
         });
+        let stream = Http2Guard::new(stream, Http2Frames::of_client());
         let http = self
             .protocol
             .serve_connection(TokioIo::new(Refusing::new(stream, self.refuse)), service);

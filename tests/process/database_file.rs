@@ -3,13 +3,14 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Database, Gate, PATIENCE, Provost, Remote, Seen, one_step, step, until, verify,
+    Database, Gate, PATIENCE, Provost, Remote, Seen, binary, one_step, step, until, verify,
 };
 
 const SECRET: &str = "whsec_bmV3IHNlY3JldCBvZiB0aGUgc2hvcCwgMzIgYnl0ZXM=";
@@ -32,6 +33,34 @@ async fn assert_refused_at_once(provost: &Provost, remote: &Remote) {
     let ready = provost.get("/readyz").await;
     ready.expect_problem(503, "store-unavailable");
     assert_eq!(provost.get("/livez").await.status, 200);
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[tokio::test]
+async fn the_files_are_for_their_owner_alone_and_the_log_names_those_that_are_not() {
+    let mut provost = Provost::start().await;
+    let database = provost.database();
+    for suffix in ["", "-wal", "-shm", ".lock", ".reserve"] {
+        assert_eq!(mode(&beside(&database, suffix)), 0o600, "{suffix}");
+    }
+    let others = fs::Permissions::from_mode(0o644);
+    fs::set_permissions(&database, others).unwrap();
+    let copy = beside(&database, ".copy");
+    let url = format!("sqlite://{}", database.display());
+    let mut backup = binary();
+    backup.arg("backup").arg("--to").arg(&copy);
+    let output = backup.arg("--database-url").arg(url).output().await;
+    assert!(output.unwrap().status.success());
+    assert_eq!(mode(&copy), 0o640);
+    provost.terminate();
+    assert!(provost.ended().await.success());
+    provost.restart().await;
+    provost
+        .says("other users of this machine can read a file of the database")
+        .await;
 }
 
 #[tokio::test]

@@ -23,6 +23,28 @@ fn bearer(name: &str) -> String {
     format!("Bearer {name}-secret-0123456789")
 }
 
+#[tokio::test]
+async fn who_submits_reads_the_steps_of_a_task_and_a_request_has_one_token() {
+    let remote = Remote::quick().await;
+    let provost = provost().await;
+    let submit = provost.post("/v1/tasks", &one_step(&remote.url(), "/work"));
+    let task = submit
+        .header("authorization", &bearer("shop"))
+        .await
+        .expect(202);
+    let steps = format!("/v1/tasks/{}/steps", task["id"].as_str().unwrap());
+    let page = get(&provost, "shop", &steps).await.expect(200);
+    assert_eq!(page["items"][0]["name"], task["steps"][0]["name"]);
+    // A proxy may look at one of them, and Provost at the other.
+    let call = provost.get(&steps).header("authorization", &bearer("shop"));
+    let refused = call.header("authorization", &bearer("root")).await;
+    let refused = refused.expect_problem(400, "invalid-query");
+    assert!(
+        refused["detail"].as_str().unwrap().contains("given twice"),
+        "{refused}"
+    );
+}
+
 fn workflow(url: &str) -> Value {
     let request = json!({
         "method": "GET",

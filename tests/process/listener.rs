@@ -38,6 +38,23 @@ async fn crowd(provost: &Provost, count: usize) -> Vec<TcpStream> {
     crowd
 }
 
+/// Each of them is responded to, and none is a request. A client that means something by them sends few.
+#[tokio::test]
+async fn a_flood_of_pings_ends_the_connection() {
+    let provost = Provost::start().await;
+    for (kind, payload) in [(6, &[1; 8][..]), (4, &[])] {
+        let mut stream = begin(&provost, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        stream.write_all(&settings).await.unwrap();
+        let length = u8::try_from(payload.len()).unwrap();
+        let frame = [&[0, 0, length, kind, 0, 0, 0, 0, 0], payload].concat();
+        // The connection may be gone by then.
+        let _ = stream.write_all(&frame.repeat(3000)).await;
+        rest(&mut stream).await;
+    }
+    assert_eq!(provost.get("/livez").await.status, 200);
+}
+
 /// Bodies that begin and do not go on.
 async fn stalled(provost: &Provost, count: usize) -> Vec<TcpStream> {
     let head = "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\

@@ -41,6 +41,7 @@ mod fields;
 mod health_check;
 mod hidden;
 mod history;
+mod http2_frames;
 mod ids;
 mod instance;
 mod key_prefix;
@@ -52,6 +53,7 @@ mod lease;
 mod media_type;
 mod memory;
 mod message;
+mod missing_agents;
 mod nearest;
 mod open_reply;
 mod past_stop;
@@ -166,6 +168,7 @@ pub use fields::{FieldFault, Fields, entries, text};
 pub use health_check::{CheckTally, HealthChange, HealthSpec, Unhealthy};
 pub use hidden::{HIDDEN, without_links, without_query, without_secrets};
 pub use history::{Actor, Event, VersionChange};
+pub use http2_frames::{Http2Flood, Http2Frames};
 pub use ids::{
     AgentName, Attempt, Destination, InstanceId, Priority, ReceiverName, SecretName, StepIndex,
     StepName, StepRef, TaskId, WorkerName, WorkflowName,
@@ -180,6 +183,9 @@ pub use lease::{Holder, Incarnation, KnownDead, Lease, Term, renew_after, trust}
 pub use media_type::is_json;
 pub use memory::memory_of;
 pub use message::{Message, ReplyData, Sender, destination_of};
+pub use missing_agents::{
+    MissingAgentChanges, MissingAgents, missing_agent_alert, missing_agent_subject,
+};
 pub use nearest::nearest;
 pub use open_reply::{
     AcceptedReply, OpenReply, PollState, Progress, ReplyDigest, ReplyLog, SavedReplies, Signal,
@@ -199,7 +205,8 @@ pub use queue_address::{
 };
 pub use rate_limit::{RATE_FORMS, Rate, RateBucket, RateLimitSpec, read_rate};
 pub use redact::{Redactor, SHORTEST_SECRET};
-pub use reply_to::{KnownReceivers, REPLIES, ReplyQueue, ReplyTo};
+pub use render::path_fault;
+pub use reply_to::{KnownReceivers, QueueNamedBy, REPLIES, ReplyQueue, ReplyTo};
 pub use reply_token::ReplyKey;
 pub use retention::{Keep, KeepRule, Retention};
 pub use retry_budget::{RetryBudget, RetryBudgetUse, RetryWait};

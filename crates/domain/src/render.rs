@@ -91,8 +91,11 @@ pub fn render_request(
     })
 }
 
+/// How often a path may be encoded.
+const MOST_DECODED: usize = 4;
+
 /// What no path may contain, from a definition or from data.
-pub(super) fn path_fault(path: &str) -> Option<&'static str> {
+pub fn path_fault(path: &str) -> Option<&'static str> {
     if !path.is_empty() && !path.starts_with('/') {
         return Some("a path starts with `/`, or is empty");
     }
@@ -104,21 +107,54 @@ pub(super) fn path_fault(path: &str) -> Option<&'static str> {
             "a path has no spaces, control characters or backslashes: percent-encode them",
         );
     }
-    let segments = path.split_once('?').map_or(path, |(path, _)| path);
-    segments
-        .split('/')
-        .any(is_dots)
-        .then_some("a path has no `.` or `..` segments: they would change the path")
+    let whole = path.split_once('?').map_or(path, |(path, _)| path);
+    has_dots(whole).then_some(
+        "a path has no `.` or `..` segments, also none that are percent-encoded: they would change the path",
+    )
 }
 
-/// URL parsers take an encoded dot for a dot.
-fn is_dots(segment: &str) -> bool {
-    fn after_dot(text: &str) -> Option<&str> {
-        let dots = [".", "%2e", "%2E"];
-        dots.iter().find_map(|dot| text.strip_prefix(dot))
+/// Whether a path climbs, or stays where it is, for some parser: they decode dots, slashes and backslashes, some of them several
+/// times, take a backslash for a slash, and leave out what follows a semicolon.
+fn has_dots(path: &str) -> bool {
+    let mut path = path.to_owned();
+    for _ in 0..MOST_DECODED {
+        let mut segments = path.split(['/', '\\']);
+        if segments.any(|segment| matches!(segment.split(';').next(), Some("." | ".."))) {
+            return true;
+        }
+        let decoded = decode_separators(&path);
+        if decoded == path {
+            return false;
+        }
+        path = decoded;
     }
-    let rest = after_dot(segment);
-    rest.is_some_and(|rest| rest.is_empty() || after_dot(rest).is_some_and(str::is_empty))
+    // Encoded again and again, it is nothing that anybody means.
+    true
+}
+
+/// Decodes what may become a separator, a dot or another encoding.
+fn decode_separators(path: &str) -> String {
+    let mut decoded = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some(at) = rest.find('%') {
+        decoded.push_str(&rest[..at]);
+        let encoded = rest.get(at + 1..at + 3).map(str::to_ascii_lowercase);
+        let letter = match encoded.as_deref() {
+            Some("2e") => '.',
+            Some("2f") => '/',
+            Some("5c") => '\\',
+            Some("3b") => ';',
+            Some("25") => '%',
+            _ => {
+                decoded.push('%');
+                rest = &rest[at + 1..];
+                continue;
+            }
+        };
+        decoded.push(letter);
+        rest = &rest[at + 3..];
+    }
+    decoded + rest
 }
 
 #[cfg(test)]

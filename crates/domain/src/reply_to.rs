@@ -71,21 +71,33 @@ pub trait KnownReceivers {
     fn knows(&self, receiver: &str) -> bool;
     /// The configured receiver that covers this address, if any; or why messages to it are not allowed.
     fn allows(&self, address: &WebAddress) -> Result<Option<ReceiverName>, String>;
-    /// Why messages to this queue are not allowed, if they are not. `is_own`: a user of the broker
-    /// names it.
-    fn allows_queue(&self, address: &QueueAddress, is_own: bool) -> Result<(), String>;
+    /// Why messages to this queue are not allowed, if they are not.
+    fn allows_queue(&self, address: &QueueAddress, named_by: QueueNamedBy) -> Result<(), String>;
+}
+
+/// Where the name of a queue for replies comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum QueueNamedBy {
+    /// The properties of a message, which its broker may check.
+    Properties,
+    /// The body of a message, which no broker checks.
+    MessageBody,
+    /// The body of a request.
+    #[default]
+    Request,
 }
 
 impl ReplyTo {
     /// Reads the field `reply_to`. Its faults are added to those of `fields`. `own`: the queue of the message that is
-    /// read, for a body that names no other target.
+    /// read, for a body that names no other target. `named_by`: where a queue in the body comes from.
     pub fn read(
         fields: &mut Fields<'_>,
         known: &dyn KnownReceivers,
         own: Option<ReplyQueue>,
+        named_by: QueueNamedBy,
     ) -> Option<Self> {
         if let Some(own) = &own
-            && let Err(message) = known.allows_queue(&own.address, true)
+            && let Err(message) = known.allows_queue(&own.address, QueueNamedBy::Properties)
         {
             let queue = &own.address.queue;
             fields.fault(
@@ -104,7 +116,7 @@ impl ReplyTo {
         let named = receiver(&mut reply, known);
         let (url, covering) = url(&mut reply, known).unzip();
         let receiver = named.or(covering.flatten());
-        let queue = queue(&mut reply, known).or(own);
+        let queue = queue(&mut reply, known, named_by).or(own);
         let events = events(&mut reply);
         match reply.finish() {
             Ok(()) => Some(match queue {
@@ -222,7 +234,11 @@ fn one_target(reply: &mut Fields<'_>) {
     }
 }
 
-fn queue(reply: &mut Fields<'_>, known: &dyn KnownReceivers) -> Option<ReplyQueue> {
+fn queue(
+    reply: &mut Fields<'_>,
+    known: &dyn KnownReceivers,
+    named_by: QueueNamedBy,
+) -> Option<ReplyQueue> {
     if !reply.has("queue") && reply.has("correlation_id") {
         reply.missing("queue", "only messages to a queue have a correlation id: give a queue, or omit `correlation_id`");
     }
@@ -244,7 +260,7 @@ fn queue(reply: &mut Fields<'_>, known: &dyn KnownReceivers) -> Option<ReplyQueu
     };
     let allowed = match queue_fault(&queue) {
         Some(fault) => Err(fault.to_owned()),
-        None => known.allows_queue(&address, false),
+        None => known.allows_queue(&address, named_by),
     };
     if let Err(message) = allowed {
         reply.fault("queue", message);
@@ -300,10 +316,14 @@ mod tests {
             }
         }
 
-        fn allows_queue(&self, address: &QueueAddress, is_own: bool) -> Result<(), String> {
+        fn allows_queue(
+            &self,
+            address: &QueueAddress,
+            named_by: QueueNamedBy,
+        ) -> Result<(), String> {
             match &*address.queue {
                 "shop.replies" => Ok(()),
-                _ if is_own => Ok(()),
+                _ if named_by == QueueNamedBy::Properties => Ok(()),
                 _ => Err("is not allowed here".to_owned()),
             }
         }
@@ -316,7 +336,7 @@ mod tests {
     fn read_with(body: Value, own: Option<ReplyQueue>) -> Result<ReplyTo, Vec<String>> {
         let body = to_raw_value(&body).unwrap();
         let mut fields = Fields::of(&body, "").unwrap();
-        let read = ReplyTo::read(&mut fields, &Policy, own);
+        let read = ReplyTo::read(&mut fields, &Policy, own, QueueNamedBy::Request);
         match fields.finish() {
             Ok(()) => Ok(read.unwrap()),
             Err(faults) => Err(faults.iter().map(ToString::to_string).collect()),

@@ -112,9 +112,32 @@ mod tests {
         ] {
             assert!(!address(beside).is_below(&base), "{beside}");
         }
-        for climbing in ["/replies/../admin", "/replies/%2E%2e/admin"] {
+        for climbing in [
+            "/replies/../admin",
+            "/replies/%2E%2e/admin",
+            "/replies/..%2fadmin",
+            "/replies/..%5Cadmin",
+            "/replies/%2e.%5c..%2F..%5cadmin",
+            "/replies/a%2f..",
+            "/replies/..;x=1/admin",
+            "/replies/%252e%252e/admin",
+            "/replies/..%255cadmin",
+        ] {
             let climbing = format!("https://shop.example{climbing}");
             assert!(WebAddress::parse(&climbing).is_err(), "{climbing}");
+        }
+        for plain in [
+            "/replies/a..b",
+            "/replies/...",
+            "/replies/50%25",
+            "/replies/a%2Fb",
+            "/replies?to=../x",
+            "/replies/%zz%",
+        ] {
+            assert!(
+                WebAddress::parse(&format!("https://shop.example{plain}")).is_ok(),
+                "{plain}"
+            );
         }
         let all = address("https://shop.example");
         assert!(address("https://shop.example").is_below(&all));

@@ -27,7 +27,8 @@ use crate::{
         workflows::{self, VersionChoice},
     },
     domain::{
-        Definition, Details, FieldFault, Fields, LONGEST_NAME, Payload, ReplyTo, WorkflowRef, text,
+        Definition, Details, FieldFault, Fields, LONGEST_NAME, Payload, QueueNamedBy, ReplyTo,
+        WorkflowRef, text,
     },
     store::CommandError,
 };
@@ -152,7 +153,12 @@ async fn changed(
     let complete_within = complete_within(&mut fields);
     let start_at = start_at(app, &mut fields).await?;
     let keeps_reply_to = !fields.has("reply_to");
-    let mut reply_to = ReplyTo::read(&mut fields, &**app.receivers.load(), None);
+    let mut reply_to = ReplyTo::read(
+        &mut fields,
+        &**app.receivers.load(),
+        None,
+        QueueNamedBy::Request,
+    );
     if keeps_reply_to {
         reply_to = details.reply_to.as_deref().cloned();
     }

@@ -11,7 +11,10 @@ use crate::{
     },
     broker::Received,
     config::{IntakeConfig, Role},
-    domain::{KnownReceivers, MAIN_BROKER, QueueAddress, ReplyQueue, Trace, is_json, queue_fault},
+    domain::{
+        KnownReceivers, MAIN_BROKER, QueueAddress, QueueNamedBy, ReplyQueue, Trace, is_json,
+        queue_fault,
+    },
     store::Submitted,
 };
 
@@ -45,6 +48,7 @@ pub async fn submit_message(
     let source = MessageSource {
         workflow: intake.workflow.clone(),
         reply_to: reply_queue(intake, message)?,
+        queue_named_by: QueueNamedBy::MessageBody,
         ..MessageSource::default()
     };
     let mut submission = submit::read(app, &body, None, Some(source)).await?;
@@ -73,7 +77,9 @@ pub fn refusal_address(
 ) -> Option<QueueAddress> {
     let address = reply_queue(intake, message).ok()??.address;
     let receivers = app.receivers.load();
-    receivers.allows_queue(&address, true).ok()?;
+    receivers
+        .allows_queue(&address, QueueNamedBy::Properties)
+        .ok()?;
     Some(address)
 }
 

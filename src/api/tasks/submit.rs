@@ -28,8 +28,8 @@ use crate::{
     },
     domain::{
         Definition, Details, FieldFault, Fields, LONGEST_NAME, MOST_LABELS, OnConflict, Payload,
-        Policies, Priority, ReplyQueue, ReplyTo, SchemaOwner, Span, TaskFields, TaskId, Timestamp,
-        WorkflowName, WorkflowRef,
+        Policies, Priority, QueueNamedBy, ReplyQueue, ReplyTo, SchemaOwner, Span, TaskFields,
+        TaskId, Timestamp, WorkflowName, WorkflowRef,
     },
     store::{Idempotency, Interest, Submitted},
 };
@@ -271,6 +271,8 @@ pub(super) struct MessageSource {
     pub workflow: Option<WorkflowName>,
     /// Where its replies go, unless its body says so.
     pub reply_to: Option<ReplyQueue>,
+    /// Where a queue for replies comes from that its body names.
+    pub queue_named_by: QueueNamedBy,
     /// It is that of a schedule, which has no inline steps.
     pub is_scheduled: bool,
 }
@@ -296,7 +298,12 @@ pub(super) async fn read(
     let complete_within = complete_within(&mut fields);
     let start_at = start_at(app, &mut fields).await?;
     let labels = labels(&mut fields);
-    let reply_to = ReplyTo::read(&mut fields, &**app.receivers.load(), source.reply_to);
+    let reply_to = ReplyTo::read(
+        &mut fields,
+        &**app.receivers.load(),
+        source.reply_to,
+        source.queue_named_by,
+    );
     let policies = Policies::read(&mut fields);
 
     let mut chosen = None;

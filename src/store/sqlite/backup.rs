@@ -4,14 +4,19 @@
 use std::{
     fs::{self, File, OpenOptions, Permissions},
     io,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
 use rusqlite::{Connection, OpenFlags};
 use thiserror::Error;
 
-use super::connection::{self, ConnectionThread};
+use super::{
+    connection::{self, ConnectionThread},
+    file::PRIVATE,
+};
+
+const OWNER_AND_GROUP: u32 = 0o660;
 
 /// What was written.
 #[derive(Debug)]
@@ -142,7 +147,7 @@ impl Utf8Path {
 struct Partial(Utf8Path);
 
 impl Partial {
-    /// Empty, and for the same users as the database: it holds the same secrets.
+    /// Empty, and for the same users as the database, which holds the same secrets, but never for all users of the machine.
     fn create(to: &Path, permissions: Permissions) -> Result<Self, BackupError> {
         let Some(text) = to.to_str().map(|to| format!("{to}.partial")) else {
             return Err(BackupError::Name(to.to_owned()));
@@ -150,7 +155,8 @@ impl Partial {
         let path = PathBuf::from(&text);
         let unwritable = |error| BackupError::Unwritable(path.clone(), error);
         let mut options = OpenOptions::new();
-        let file = match options.write(true).create_new(true).open(&path) {
+        options.write(true).create_new(true).mode(PRIVATE);
+        let file = match options.open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(BackupError::Unfinished(path));
@@ -164,7 +170,10 @@ impl Partial {
         partial
             .0
             .remove_journal()
-            .and_then(|()| file.set_permissions(permissions))
+            .and_then(|()| {
+                let mode = permissions.mode() & OWNER_AND_GROUP;
+                file.set_permissions(Permissions::from_mode(mode))
+            })
             .map_err(unwritable)?;
         Ok(partial)
     }

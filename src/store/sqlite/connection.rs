@@ -11,7 +11,9 @@ use std::{
     thread,
 };
 
-use rusqlite::{Batch, Connection, OpenFlags, fallible_iterator::FallibleIterator, ffi};
+use rusqlite::{
+    Batch, Connection, OpenFlags, config::DbConfig, fallible_iterator::FallibleIterator, ffi,
+};
 use tokio::sync::oneshot;
 
 use super::{BUSY, PAGE_SIZE, file::DatabaseFile, reserve::Disk};
@@ -220,6 +222,8 @@ pub fn open(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY)?;
+    // What another program has put into the schema calls no function that has effects.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     Ok(connection)
 }

@@ -13,7 +13,7 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, ErrorKind, Read, Seek, Write},
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::OnceLock,
     time::Duration,
@@ -21,12 +21,18 @@ use std::{
 
 use rustix::fs::{Gid, Uid};
 use tokio::time::{Instant, sleep};
+use tracing::warn;
 
 use super::wal::Wal;
 use crate::store::OpenError;
 
 /// The suffix after the name of the database of a copy that was made when the file was deleted.
 pub const RESCUED: &str = ".rescued";
+
+/// The mode of the files that are made here.
+pub(super) const PRIVATE: u32 = 0o600;
+/// The part of a mode that is about neither the owner nor the group.
+const OTHERS: u32 = 0o007;
 
 /// How long a start waits for a process that is just ending.
 const LOCK_WITHIN: Duration = Duration::from_secs(1);
@@ -146,6 +152,13 @@ impl DatabaseFile {
             Ok(()) => say_holder(&mut beside),
             Err(TryLockError::WouldBlock) => return Err(in_use(holder(&mut beside))),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        for file in readable_by_others(&path) {
+            let file = file.display();
+            warn!(
+                %file,
+                "other users of this machine can read a file of the database, which holds the input of all tasks and the key of all links: run chmod o= {file}"
+            );
         }
         refuse_leftovers(&path, &database())?;
         let file = open_or_create(&path).map_err(failed)?;
@@ -411,8 +424,13 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// A lock that is made here gets the owner of the database, as SQLite does it with `-wal`: a command that root runs
 /// must not keep the service out.
 fn open_lock(lock: &Path, database: &Path) -> io::Result<File> {
-    let is_new = metadata(lock)?.is_none();
+    let found = metadata(lock)?;
+    let is_new = found.is_none();
     let file = open_or_create(lock)?;
+    // Older versions made it for everybody, and whoever can open it can lock it.
+    if found.is_some_and(|found| found.permissions().mode() & OTHERS != 0) {
+        let _ = file.set_permissions(fs::Permissions::from_mode(PRIVATE));
+    }
     if let (true, Some(owner)) = (is_new, metadata(database)?) {
         let (user, group) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
         // Only root may, and only for root it matters.
@@ -421,10 +439,23 @@ fn open_lock(lock: &Path, database: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// A new one is for its owner alone from the beginning: it holds the input of all tasks, and the key of all links. SQLite gives `-wal`
+/// and `-shm` the mode of the database.
 fn open_or_create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).truncate(false).read(true).write(true);
-    options.open(path)
+    options.mode(PRIVATE).open(path)
+}
+
+/// Of the files of the database, those that exist and that other users of this machine may read.
+fn readable_by_others(path: &Path) -> Vec<PathBuf> {
+    let suffixes = ["", "-wal", "-shm", ".lock", ".reserve", RESCUED];
+    let files = suffixes.into_iter().map(|suffix| with_suffix(path, suffix));
+    let is_readable = |file: &PathBuf| {
+        let found = metadata(file).ok().flatten();
+        found.is_some_and(|found| found.permissions().mode() & OTHERS != 0)
+    };
+    files.filter(is_readable).collect()
 }
 
 /// Only for the message that the next one gets: on a full disk it cannot be written, and need not.
@@ -452,6 +483,31 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[tokio::test]
+    async fn new_files_are_for_their_owner_alone_and_others_are_named() {
+        let (_folder, path) = folder();
+        let lock = with_suffix(&path, ".lock");
+        let opened = DatabaseFile::open(&path).await.unwrap();
+        assert_eq!((mode(&path), mode(&lock)), (PRIVATE, PRIVATE));
+        drop(opened);
+        assert!(readable_by_others(&path).is_empty());
+        // As older versions made them.
+        for file in [&path, &lock] {
+            fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        assert_eq!(readable_by_others(&path), [path.clone(), lock.clone()]);
+        let _opened = DatabaseFile::open(&path).await.unwrap();
+        // An operator may have a reason for the mode of the database. The lock is Provost's own.
+        assert_eq!((mode(&path), mode(&lock)), (0o644, PRIVATE));
+        let group = fs::Permissions::from_mode(0o640);
+        fs::set_permissions(&path, group).unwrap();
+        assert!(readable_by_others(&path).is_empty());
+    }
 
     fn folder() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();

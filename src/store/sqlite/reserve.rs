@@ -6,6 +6,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, ErrorKind, Write},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -15,7 +16,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::PAGE_SIZE;
+use super::{PAGE_SIZE, file::PRIVATE};
 
 /// A checkpoint of 4,000 pages stalls the writer for about 5 ms; of 10,000 for over 30.
 const MOST_PAGES: u64 = 4000;
@@ -95,7 +96,15 @@ impl Reserve {
 
     /// Creates it again, with this many bytes. If they do not fit, there is none.
     pub fn make(&self, bytes: u64) -> io::Result<()> {
-        let made = File::create(&self.path).and_then(|file| allocate(&file, bytes));
+        let mut options = OpenOptions::new();
+        options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(PRIVATE);
+        let made = options
+            .open(&self.path)
+            .and_then(|file| allocate(&file, bytes));
         if made.is_err() {
             self.release();
         }

@@ -1,0 +1,189 @@
+//! The frames of an HTTP/2 connection that cost the reader work and carry nothing: a peer that sends them without end would keep a
+//! thread busy. Here they are found in the bytes that come in, and their number is bounded.
+
+use std::time::Duration;
+
+/// What a client sends first (RFC 9113, section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const HEADER: usize = 9;
+/// So many frames may come at once: a peer that measures its round trips sends a PING in each.
+const BURST: f64 = 1000.0;
+/// So many more each second.
+const EACH_SECOND: f64 = 200.0;
+
+/// The peer has sent more of such frames than a connection may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "the peer sent thousands of HTTP/2 frames that carry nothing (PING, SETTINGS, PRIORITY or empty DATA)"
+)]
+pub struct Http2Flood;
+
+/// Reads the headers of frames as they come in.
+#[derive(Clone, Debug)]
+pub struct Http2Frames {
+    /// How much of the preface has come; `None` where none comes, or after it.
+    preface: Option<usize>,
+    /// Another protocol is spoken.
+    is_other: bool,
+    header: [u8; HEADER],
+    header_length: usize,
+    /// What is left of the payload of a frame.
+    payload: usize,
+    left: f64,
+    refilled: Duration,
+}
+
+impl Http2Frames {
+    /// Of what a server sends.
+    pub fn of_server() -> Self {
+        Self {
+            preface: None,
+            is_other: false,
+            header: [0; HEADER],
+            header_length: 0,
+            payload: 0,
+            left: BURST,
+            refilled: Duration::ZERO,
+        }
+    }
+
+    /// Of what a client sends, which may speak HTTP/1.1 instead.
+    pub fn of_client() -> Self {
+        Self {
+            preface: Some(0),
+            ..Self::of_server()
+        }
+    }
+
+    /// Bytes that have come in; `elapsed` since the connection began.
+    pub fn read(&mut self, mut bytes: &[u8], elapsed: Duration) -> Result<(), Http2Flood> {
+        while !bytes.is_empty() && !self.is_other {
+            if let Some(known) = self.preface {
+                let length = bytes.len().min(PREFACE.len() - known);
+                self.is_other = bytes[..length] != PREFACE[known..known + length];
+                self.preface = Some(known + length).filter(|known| *known < PREFACE.len());
+                bytes = &bytes[length..];
+            } else if self.payload > 0 {
+                let length = bytes.len().min(self.payload);
+                self.payload -= length;
+                bytes = &bytes[length..];
+            } else {
+                let length = bytes.len().min(HEADER - self.header_length);
+                let end = self.header_length + length;
+                self.header[self.header_length..end].copy_from_slice(&bytes[..length]);
+                self.header_length = end % HEADER;
+                bytes = &bytes[length..];
+                if end == HEADER {
+                    self.begin_frame(elapsed)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_frame(&mut self, elapsed: Duration) -> Result<(), Http2Flood> {
+        let [high, middle, low, kind, flags, ..] = self.header;
+        self.payload = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        let is_acknowledgement = flags & 1 == 1;
+        let carries_nothing = match kind {
+            // DATA, whose first flag ends the stream.
+            0 => self.payload == 0 && !is_acknowledgement,
+            // PRIORITY.
+            2 => true,
+            // SETTINGS, PING.
+            4 | 6 => !is_acknowledgement,
+            // HEADERS, RST_STREAM, PUSH_PROMISE, GOAWAY, WINDOW_UPDATE, CONTINUATION.
+            1 | 3 | 5 | 7 | 8 | 9 => false,
+            // Extensions, which are ignored.
+            _ => true,
+        };
+        if !carries_nothing {
+            return Ok(());
+        }
+        let since = elapsed.saturating_sub(self.refilled).as_secs_f64();
+        self.left = (self.left + since * EACH_SECOND).min(BURST) - 1.0;
+        self.refilled = elapsed;
+        if self.left < 0.0 {
+            Err(Http2Flood)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(payload.len()).unwrap();
+        let mut frame = vec![0, 0, length, kind, flags, 0, 0, 0, 0];
+        frame.extend(payload);
+        frame
+    }
+
+    /// How many of these frames in a row are allowed, read in pieces of this size.
+    fn allowed(frames: &mut Http2Frames, frame: &[u8], piece: usize) -> usize {
+        (0..5000)
+            .take_while(|_| {
+                let mut pieces = frame.chunks(piece);
+                pieces.all(|piece| frames.read(piece, Duration::ZERO).is_ok())
+            })
+            .count()
+    }
+
+    #[test]
+    fn frames_that_carry_nothing_are_bounded_however_they_are_cut() {
+        for piece in [1, 4, 9, 100] {
+            for frame in [
+                frame(6, 0, &[1; 8]),
+                frame(4, 0, &[]),
+                frame(2, 0, &[0; 5]),
+                frame(0, 0, &[]),
+                frame(77, 1, &[6; 50]),
+            ] {
+                assert_eq!(allowed(&mut Http2Frames::of_server(), &frame, piece), 1000);
+            }
+            for frame in [
+                frame(6, 1, &[1; 8]),
+                frame(4, 1, &[]),
+                frame(0, 0, &[6; 90]),
+                frame(0, 1, &[]),
+                frame(1, 4, &[6; 9]),
+                frame(8, 0, &[0; 4]),
+            ] {
+                assert_eq!(allowed(&mut Http2Frames::of_server(), &frame, piece), 5000);
+            }
+        }
+    }
+
+    #[test]
+    fn with_time_more_are_allowed() {
+        let mut frames = Http2Frames::of_server();
+        let ping = frame(6, 0, &[1; 8]);
+        for second in 0..600 {
+            for _ in 0..200 {
+                frames.read(&ping, Duration::from_secs(second)).unwrap();
+            }
+        }
+        let rest = allowed(&mut frames, &ping, 100);
+        assert!((800..=1000).contains(&rest), "{rest}");
+    }
+
+    #[test]
+    fn a_client_begins_with_the_preface_or_speaks_another_protocol() {
+        let ping = frame(6, 0, &[1; 8]);
+        for piece in [1, 5, 24, 30] {
+            let mut frames = Http2Frames::of_client();
+            for piece in [PREFACE, &ping].concat().chunks(piece) {
+                frames.read(piece, Duration::ZERO).unwrap();
+            }
+            assert_eq!(allowed(&mut frames, &ping, piece), 999);
+            let mut other = Http2Frames::of_client();
+            other
+                .read(b"POST /v1/tasks HTTP/1.1\r\n", Duration::ZERO)
+                .unwrap();
+            assert_eq!(allowed(&mut other, &ping, piece), 5000);
+        }
+    }
+}
