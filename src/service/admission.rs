@@ -7,6 +7,7 @@ use tracing::debug;
 use super::loops::{NextRound, PeriodicLoop};
 use crate::{
     domain::{Actor, Command, InstanceId, TaskId},
+    instance::Hold,
     store::{Apply, CommandError, Store, StoreError, WaitingTasks},
 };
 
@@ -25,11 +26,13 @@ pub(super) struct AdmissionLoop {
     after: String,
     /// Keys that another instance looked at.
     locked: Vec<String>,
+    hold: Arc<Hold>,
 }
 
 impl AdmissionLoop {
-    pub fn new(store: Store, instance: &InstanceId) -> Self {
+    pub fn new(store: Store, hold: Arc<Hold>, instance: &InstanceId) -> Self {
         Self {
+            hold,
             waiting: store.waiting.clone(),
             store,
             actor: Actor::scheduler(instance.as_str()),
@@ -67,6 +70,10 @@ impl PeriodicLoop for AdmissionLoop {
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
+        // Nothing of a task begins here, and none is replaced, before an operator has compared the record with the services.
+        if self.hold.is_held() {
+            return Ok(NextRound::AfterInterval);
+        }
         let (mut keys, ended) = self.waiting.take(AT_ONCE);
         keys.append(&mut self.locked);
         // Keys whose changes this instance has not seen, a page of them at a time.

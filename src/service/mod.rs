@@ -295,7 +295,11 @@ impl Service {
                 local_lease: local_lease.clone(),
             }));
         }
-        background.push(components.spawn_loop(AdmissionLoop::new(store.clone(), &instance)));
+        background.push(components.spawn_loop(AdmissionLoop::new(
+            store.clone(),
+            hold.clone(),
+            &instance,
+        )));
         background.push(components.spawn_loop(OpenReplyCount {
             agents: agents.clone(),
             store: store.clone(),

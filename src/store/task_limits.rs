@@ -132,9 +132,10 @@ impl Transaction<'_> {
         order: &str,
         limit: usize,
     ) -> Result<Vec<(TaskId, u64, String)>, StoreError> {
-        // One that is paused, or in error before it has begun, leaves its place to others.
+        // Their record says that they wait, whatever their state: earlier versions had some of them be `processing`. One that is
+        // paused, or in error before it has begun, leaves its place to others.
         let begins = match state {
-            WAITING => " AND tasks.state = 'pending'",
+            WAITING => " AND tasks.waits AND NOT tasks.paused AND tasks.state <> 'error'",
             _ => "",
         };
         let sql = OF_KEY.replace("{state}", state).replace("{order}", order);

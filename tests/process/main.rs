@@ -148,6 +148,7 @@ mod unreadable;
 mod upgrade;
 mod version_moves;
 mod versions;
+mod waiting_tasks;
 mod waits;
 mod workers;
 mod workflows;

@@ -410,16 +410,23 @@ impl Task {
         }
     }
 
+    /// Whether it waits for its `start_at`, or until it is admitted. Such a task is `pending`, also where some of its steps are done
+    /// already: their conditions are false, or an operator has skipped or resolved them. It can be paused, and be in error.
+    pub fn has_not_begun(&self) -> bool {
+        self.waits || self.start_at.is_some()
+    }
+
+    /// Whether its steps may begin: be claimed, wait, have items or a child. Everything that begins a step asks this.
+    pub fn may_begin(&self) -> bool {
+        !self.paused && !self.has_not_begun() && !self.is_ended()
+    }
+
     /// From when a step may be claimed, or a promised reply be polled. No step of a task that is paused, waits or has ended may be
     /// claimed.
     pub fn due_at(&self, index: StepIndex) -> Option<Timestamp> {
         match &self.step(index).state {
             StepState::Pending { ready_at }
-                if !self.paused
-                    && !self.waits
-                    && self.start_at.is_none()
-                    && !self.is_ended()
-                    && self.definition(index).is_call() =>
+                if self.may_begin() && self.definition(index).is_call() =>
             {
                 Some(*ready_at)
             }

@@ -215,7 +215,11 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
 pub const TASK_TRANSITIONS: &[Transition<TaskStatus>] = {
     use TaskStatus::{Cancelled, Error, Paused, Pending, Processed, Processing, Undoing, Undone};
     &[
-        task(Pending, Processing, "its first step was claimed or is done"),
+        task(
+            Pending,
+            Processing,
+            "its first step was claimed or is done, and it waits for nothing else to begin",
+        ),
         task(Pending, Processed, "every step was skipped"),
         task(Pending, Error, "a step is in error"),
         task(Pending, Paused, "an operator paused it"),
@@ -231,7 +235,7 @@ pub const TASK_TRANSITIONS: &[Transition<TaskStatus>] = {
         task(
             Processing,
             Pending,
-            "an operator reran it from a step, before any step had been claimed",
+            "an operator reran it from a step, before any step had been claimed; or it waits to be admitted, and an earlier version of Provost recorded it as processing",
         ),
         task(
             Paused,

@@ -15,13 +15,12 @@ use crate::{
 };
 
 impl Draft {
-    /// Whether steps that are ready may begin.
-    pub(super) fn may_begin(&self) -> bool {
-        !self.task.paused && !self.task.waits && self.task.start_at.is_none()
-    }
-
-    /// A pending step begins to wait for its event. True if it is done already, so that the steps that follow it may go on.
+    /// A pending step begins to wait for its event, if its task may go on. True if it is done already, so that the steps that
+    /// follow it may go on.
     pub(super) fn await_event(&mut self, index: StepIndex, by: &Actor, now: Timestamp) -> bool {
+        if !self.task.may_begin() {
+            return false;
+        }
         let (end, awaited) = match &self.task.definition(index).work {
             StepWork::Call { .. } => return false,
             StepWork::Group(_) => return self.begin_group(index, by, now),

@@ -70,7 +70,7 @@ impl Draft {
                     );
                     if self.task.definition(index).is_call() {
                         self.offer(index);
-                    } else if self.may_begin() && self.await_event(index, by, now) {
+                    } else if self.await_event(index, by, now) {
                         candidates.extend(self.next_of(index).iter());
                     }
                 }

@@ -162,7 +162,7 @@ impl Draft {
             self.change(next, "step.ready", pending, by, None);
             if self.task.definition(next).is_call() {
                 self.offer(next);
-            } else if self.may_begin() {
+            } else {
                 self.await_event(next, by, now);
             }
         }

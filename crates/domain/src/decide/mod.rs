@@ -319,21 +319,7 @@ impl Draft {
 
     /// Tells a person that the service failed while it decided on the task. The task stays as it was.
     fn report_fault(&mut self, step: StepIndex, message: String, by: &Actor) {
-        let status = self.task.status().as_str();
-        self.events.push(Event {
-            kind: "task.fault".into(),
-            step: None,
-            attempt: None,
-            from: Some(status.into()),
-            to: status.into(),
-            by: by.clone(),
-            reason: Some(message.clone()),
-            ready_at: None,
-            failure_count: None,
-            effect: Effect::Known,
-            error: None,
-            versions: None,
-        });
+        self.say_task("task.fault", Some(message.clone()), by);
         self.alerts.push(AlertChange::Raise {
             step,
             kind: AlertKind::ServiceFault,
@@ -426,6 +412,26 @@ impl Draft {
         });
     }
 
+    /// Records what became of the task, while its state stays as it is. If the state changes because of it, [`Draft::settle`]
+    /// records that afterwards, with an event of its own: messages are about those.
+    fn say_task(&mut self, kind: &'static str, reason: Option<String>, by: &Actor) {
+        let status = self.task.status().as_str();
+        self.events.push(Event {
+            kind: kind.into(),
+            step: None,
+            attempt: None,
+            from: Some(status.into()),
+            to: status.into(),
+            by: by.clone(),
+            reason,
+            ready_at: None,
+            failure_count: None,
+            effect: Effect::Known,
+            error: None,
+            versions: None,
+        });
+    }
+
     fn touch(&mut self, index: StepIndex) {
         self.changed_marks.add(&mut self.changed, index);
         if let Ok(at) = self.task.untouched.binary_search(&index) {
@@ -502,12 +508,14 @@ impl Draft {
             TaskState::Processed { at: now }
         } else if task.paused {
             TaskState::Paused
-        } else if task.steps_begun() {
+        } else if task.steps_begun() && !task.has_not_begun() {
             TaskState::Processing
         } else {
             TaskState::Pending
         };
         self.task.state = state;
+        // All of its steps may be left out before it is admitted.
+        self.task.waits &= !self.task.is_ended();
         let after = self.task.status();
         if after != before {
             debug_assert!(allows_task(before, after), "{before:?} {after:?}");

@@ -359,6 +359,7 @@ impl Draft {
         let before = self.task.status().as_str();
         self.ready.clear();
         self.task.start_at = None;
+        self.task.waits = false;
         self.task.state = TaskState::Cancelled { at: now };
         self.record_task(before, by, reason);
     }
@@ -378,7 +379,12 @@ impl Draft {
         self.task.paused = true;
         self.ready.clear();
         self.touch_pending();
-        self.hold_changed("task.paused", reason, by, now);
+        let status = self.task.status();
+        self.settle(by, reason.clone(), now);
+        if self.task.status() == status {
+            // A step in error keeps the task's state as it is.
+            self.say_task("task.paused", reason, by);
+        }
         Ok(())
     }
 
@@ -395,16 +401,18 @@ impl Draft {
             });
         }
         self.task.paused = false;
+        self.say_task("task.resumed", reason, by);
         self.begin_pending(by, now);
-        self.hold_changed("task.resumed", reason, by, now);
+        self.settle(by, None, now);
         Ok(())
     }
 
     /// The task begins that has waited for others of its key.
     pub(super) fn admit(&mut self, by: &Actor, now: Timestamp) {
         self.task.waits = false;
+        self.say_task("task.admitted", None, by);
         self.begin_pending(by, now);
-        self.hold_changed("task.admitted", None, by, now);
+        self.settle(by, None, now);
     }
 
     /// An operator does not want to wait for the task's `start_at`.
@@ -430,7 +438,7 @@ impl Draft {
         self.task.start_at = None;
         self.task.complete_by = details.complete_within.map(|span| now + span);
         self.task.waits = !details.definition.policies.limits.is_empty();
-        self.hold_changed("task.started", reason, by, now);
+        self.say_task("task.started", reason, by);
         self.open_ready_steps(by, now);
     }
 
@@ -451,24 +459,6 @@ impl Draft {
             if self.task.step(index).status() == StepStatus::Pending {
                 self.touch(index);
             }
-        }
-    }
-
-    /// Records a pause or a resumption, also where a step in error keeps the task's state as it is.
-    fn hold_changed(
-        &mut self,
-        kind: &'static str,
-        reason: Option<String>,
-        by: &Actor,
-        now: Timestamp,
-    ) {
-        let from = self.task.status().as_str();
-        let events = self.events.len();
-        self.settle(by, None, now);
-        self.events.truncate(events);
-        self.record_task(from, by, reason);
-        if let Some(event) = self.events.last_mut() {
-            event.kind = kind.into();
         }
     }
 }

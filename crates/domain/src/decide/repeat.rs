@@ -108,9 +108,6 @@ impl Draft {
             self.offer(next);
             return false;
         }
-        if !self.may_begin() {
-            return false;
-        }
         self.await_event(next, by, now);
         match self.task.step(next).status() {
             StepStatus::Error | StepStatus::Processed | StepStatus::Skipped => {

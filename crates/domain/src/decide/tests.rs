@@ -18,6 +18,7 @@ mod undo;
 mod undo_plan;
 mod version_move;
 mod wait;
+mod waiting;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -241,4 +242,33 @@ fn refusal(status: u16) -> CallOutcome {
             Timestamp::from_millis(0),
         )
     })
+}
+
+/// Every change of the task's state is in the history once, with the event that its messages are about.
+fn changes_are_told(draft: &Draft) -> Result<(), String> {
+    let told = draft.events.iter().filter(|event| event.step.is_none());
+    let mut state = None;
+    for event in told {
+        let from = event.from.as_deref();
+        let status = TaskStatus::parse(&event.to).unwrap();
+        let is_change = from.is_some_and(|from| from != event.to);
+        let names_a_change = TaskStatus::ALL
+            .iter()
+            .any(|status| status.event() == event.kind);
+        // A task in error that is paused stays in error.
+        let is_named = match is_change {
+            true => event.kind == status.event(),
+            false => !names_a_change || event.kind == "task.paused",
+        };
+        if !is_named || state.is_some_and(|state| Some(state) != from) {
+            return Err(format!("after {state:?}: {event:?}"));
+        }
+        state = Some(&*event.to);
+    }
+    match state {
+        Some(state) if state != draft.task.status().as_str() => {
+            Err(format!("the history ends with {state}"))
+        }
+        _ => Ok(()),
+    }
 }

@@ -43,7 +43,6 @@ impl Draft {
             });
         }
         self.task.paused = false;
-        self.task.waits = false;
         self.begin_undo(reason, None, by, now);
         self.settle(by, None, now);
         Ok(())
@@ -70,6 +69,7 @@ impl Draft {
         });
         self.task.state = TaskState::Undoing;
         self.task.start_at = None;
+        self.task.waits = false;
         self.record_task(before, by, reason);
         self.make_undos();
         self.end_unbegun_items("the task is undone", by, now);
@@ -249,7 +249,7 @@ impl Draft {
             self.change(undo, "step.ready", pending, by, None);
             if self.task.definition(undo).is_call() {
                 self.offer(undo);
-            } else if self.may_begin() {
+            } else {
                 self.await_event(undo, by, now);
             }
         } else {

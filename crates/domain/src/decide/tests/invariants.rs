@@ -243,17 +243,43 @@ enum Ask {
     Undo,
     Pause,
     Resume,
+    Admit,
+    Start,
     /// To the other version, or back.
     Migrate,
     Wait(u64),
 }
 
 fn asks() -> impl Strategy<Value = Vec<Ask>> {
+    vec(ask(), 0..90)
+}
+
+/// Of a task that has not begun: pauses, resumptions, admissions, starts, and signals that come early.
+fn early_asks() -> impl Strategy<Value = Vec<Ask>> {
+    let early = prop_oneof![
+        3 => Just(Ask::Pause),
+        3 => Just(Ask::Resume),
+        2 => Just(Ask::Admit),
+        2 => Just(Ask::Start),
+        1 => Just(Ask::Overdue),
+        2 => (0..12usize).prop_map(Ask::Skip),
+        1 => (0..12usize).prop_map(Ask::Resolve),
+        3 => (0..12usize, any::<bool>()).prop_map(|(step, first)| Ask::Signal(step, first)),
+        1 => (1..100_000u64).prop_map(Ask::Wait),
+    ];
+    let early = vec(early, 0..8);
+    (early, vec(ask(), 0..40)).prop_map(|(mut early, later)| {
+        early.extend(later);
+        early
+    })
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
     // Up to six steps, and what undoes them.
     let step = 0..12usize;
     // Mostly the live attempt; sometimes one before it.
     let behind = prop_oneof![4 => Just(0u32), 1 => 1..3u32];
-    let ask = prop_oneof![
+    prop_oneof![
         8 => step.clone().prop_map(Ask::Claim),
         3 => step.clone().prop_map(Ask::Fetch),
         1 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::TakeBack(s, b)),
@@ -284,8 +310,7 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
         2 => Just(Ask::Resume),
         3 => Just(Ask::Migrate),
         4 => (1..100_000u64).prop_map(Ask::Wait),
-    ];
-    vec(ask, 0..90)
+    ]
 }
 
 impl Ask {
@@ -430,6 +455,8 @@ impl Ask {
             Ask::Undo => Command::Undo { reason: None },
             Ask::Pause => Command::Pause { reason: None },
             Ask::Resume => Command::Resume { reason: None },
+            Ask::Admit => Command::Admit,
+            Ask::Start => Command::Start { reason: None },
             Ask::Migrate | Ask::Wait(_) => return None,
         })
     }
@@ -441,58 +468,103 @@ proptest! {
     #[test]
     fn whatever_is_asked_the_invariants_hold(shapes in shapes(), others in shapes(), change in changes(), asks in asks(), limited: bool) {
         let limit = limited.then(|| Span::from_secs(200));
-        let mut bench = Bench::of_workflow(&steps(&shapes), limit);
+        let bench = Bench::of_workflow(&steps(&shapes), limit);
         let versions = [steps(&shapes), other_version(&shapes, &others, &change)];
-        check(&bench.draft.task)?;
-        for ask in asks {
-            bench.draft.keep_claim();
-            let before = bench.draft.task.clone();
-            let told = bench.draft.events.len();
-            let command = match &ask {
-                Ask::Migrate => Some(bench.other_version(&versions)),
-                ask => ask.command(&before, bench.now),
-            };
-            let Some(command) = command else {
-                if let Ask::Wait(millis) = ask {
-                    bench.later(Span::from_millis(millis));
-                }
-                continue;
-            };
-            bulk_states(&bench)?;
-            let outcome = bench.apply(command.clone());
-            let after = &bench.draft.task;
-            if outcome.is_err() {
-                prop_assert_eq!(&before, after, "a refused command changed something");
-                prop_assert_eq!(told, bench.draft.events.len());
-                continue;
-            }
-            if let Ok(CommandOutput::Unchanged) = outcome {
-                prop_assert_eq!(&before, after, "a repeated command changed something");
-                continue;
-            }
-            if let Ok(CommandOutput::Late(_)) = outcome {
-                let rest = without_reply_logs(after, &before);
-                prop_assert_eq!(before, rest, "a late reply changed something");
-                continue;
-            }
-            let is_undone = matches!(command, Command::Undo { .. })
-                && before.status() == TaskStatus::Processed;
-            prop_assert!(
-                is_undone || !before.is_ended(),
-                "an ended task accepted {:?}",
-                command
-            );
-            if let Command::Heartbeat { .. } = command {
-                check(after)?;
-                continue;
-            }
-            prop_assert!(told < bench.draft.events.len(), "no history of {:?}", command);
-            check(after)?;
-            compare(&before, after, &command)?;
-            calls(&before, after, &command)?;
-        }
-        replay(&bench.draft)?;
+        ask_all(bench, &versions, asks)?;
     }
+
+    #[test]
+    fn whatever_is_asked_of_a_task_that_has_not_begun_the_invariants_hold(
+        shapes in shapes(), others in shapes(), change in changes(), asks in early_asks(), limited: bool, is_later: bool
+    ) {
+        let limit = limited.then(|| Span::from_secs(200));
+        let bench = Bench::of_workflow(&steps(&shapes), limit);
+        let versions = [steps(&shapes), other_version(&shapes, &others, &change)];
+        let draft = match is_later {
+            true => {
+                let details = &bench.draft.task.details;
+                let start_at = Some(bench.now + Span::from_secs(60));
+                Draft::submit(Arc::new(Details { start_at, ..copy(details) }), bench.now)
+            }
+            false => Draft::submit_waiting(bench.draft.task.details.clone(), bench.now),
+        };
+        ask_all(Bench { draft, ..bench }, &versions, asks)?;
+    }
+}
+
+fn copy(details: &Details) -> Details {
+    Details {
+        id: details.id,
+        key: details.key.clone(),
+        workflow: details.workflow.clone(),
+        definition: details.definition.clone(),
+        input: details.input.clone(),
+        labels: details.labels.clone(),
+        priority: details.priority,
+        complete_within: details.complete_within,
+        start_at: details.start_at,
+        key_prefix: details.key_prefix.clone(),
+        trace: None,
+        reply_to: None,
+        parent: None,
+    }
+}
+
+fn ask_all(mut bench: Bench, versions: &[Value; 2], asks: Vec<Ask>) -> Result<(), TestCaseError> {
+    check(&bench.draft.task)?;
+    for ask in asks {
+        bench.draft.keep_claim();
+        let before = bench.draft.task.clone();
+        let told = bench.draft.events.len();
+        let command = match &ask {
+            Ask::Migrate => Some(bench.other_version(versions)),
+            ask => ask.command(&before, bench.now),
+        };
+        let Some(command) = command else {
+            if let Ask::Wait(millis) = ask {
+                bench.later(Span::from_millis(millis));
+            }
+            continue;
+        };
+        bulk_states(&bench)?;
+        let outcome = bench.apply(command.clone());
+        let after = &bench.draft.task;
+        if outcome.is_err() {
+            prop_assert_eq!(&before, after, "a refused command changed something");
+            prop_assert_eq!(told, bench.draft.events.len());
+            continue;
+        }
+        if let Ok(CommandOutput::Unchanged) = outcome {
+            prop_assert_eq!(&before, after, "a repeated command changed something");
+            continue;
+        }
+        if let Ok(CommandOutput::Late(_)) = outcome {
+            let rest = without_reply_logs(after, &before);
+            prop_assert_eq!(before, rest, "a late reply changed something");
+            continue;
+        }
+        let is_undone =
+            matches!(command, Command::Undo { .. }) && before.status() == TaskStatus::Processed;
+        prop_assert!(
+            is_undone || !before.is_ended(),
+            "an ended task accepted {:?}",
+            command
+        );
+        if let Command::Heartbeat { .. } = command {
+            check(after)?;
+            continue;
+        }
+        prop_assert!(
+            told < bench.draft.events.len(),
+            "no history of {:?}",
+            command
+        );
+        check(after)?;
+        compare(&before, after, &command)?;
+        calls(&before, after, &command)?;
+    }
+    changes_are_told(&bench.draft).map_err(TestCaseError::fail)?;
+    replay(&bench.draft)
 }
 
 /// A task with the reply logs of another: all else must be equal.
@@ -566,7 +638,8 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
             prop_assert!(all_done, "{index:?} left waiting too early");
         }
         if step.state == StepState::Waiting {
-            prop_assert!(!all_done, "{index:?} waits for nothing");
+            let is_later = task.start_at.is_some();
+            prop_assert!(!all_done || is_later, "{index:?} waits for nothing");
         }
         if task.undo.is_some() {
             let idle = !matches!(step.state, StepState::Waiting | StepState::Pending { .. });
@@ -587,13 +660,14 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
             !(task.is_ended() && step.is_live()),
             "{index:?} outlived its task"
         );
-        if task.paused {
-            prop_assert_eq!(task.due_at(index), None);
+        if !task.may_begin() {
+            let is_poll = matches!(step.state, StepState::Processing { .. });
+            prop_assert!(is_poll || task.due_at(index).is_none());
         }
         if !task.definition(index).is_call() {
             prop_assert_eq!(step.effect, Effect::Known, "{:?} took effect", index);
             prop_assert_eq!(task.due_at(index), None);
-            let is_idle = matches!(step.state, StepState::Pending { .. }) && !task.paused;
+            let is_idle = matches!(step.state, StepState::Pending { .. }) && task.may_begin();
             prop_assert!(!is_idle, "{index:?} does not begin to wait");
             let has_begun = step.status() == StepStatus::Processing;
             prop_assert_eq!(has_begun, task.waits_for_event(index));
@@ -614,6 +688,9 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
     let current = || task.indexes().filter(|index| task.is_current(*index));
     let errors = current().any(|index| task.step(index).status() == StepStatus::Error);
     let done = current().all(|index| task.step(index).is_done());
+    if task.has_not_begun() && !task.is_ended() {
+        prop_assert!(task.undo.is_none() && task.status() != TaskStatus::Processing);
+    }
     match task.status() {
         TaskStatus::Cancelled => {}
         status if task.undo.is_none() => {
@@ -816,6 +893,11 @@ fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCas
             (!is_call || moves && !after.definition(index).is_call()) && new.attempt != old.attempt;
         let expected = old.attempt.0 + u32::from(claimed || begun);
         prop_assert_eq!(new.attempt.0, expected, "attempts count claims, one by one");
+        let is_held = |task: &Task| task.paused || task.has_not_begun();
+        prop_assert!(
+            new.attempt == old.attempt || !is_held(before) || !is_held(after),
+            "{index:?} began while its task was held"
+        );
         let most = before.definition(index).max_failures;
         let left_behind = !before.is_current(index);
         let expired = match command {
@@ -866,7 +948,13 @@ fn moved(before: &Task, after: &Task) -> Result<(), TestCaseError> {
         let (old, new) = (before.step(index), after.step(index));
         if old.may_have_taken_effect() || old.status() == StepStatus::Processing {
             prop_assert!(!after.is_removed(index), "{index:?} is gone, and had begun");
-            prop_assert_eq!(old.may_have_taken_effect(), new.may_have_taken_effect());
+            // A step of the new version may have the task undone at once: then a running call is dropped, and may have had effect.
+            let is_dropped = after.undo.is_some() && old.status() == StepStatus::Processing;
+            let effects = (old.may_have_taken_effect(), new.may_have_taken_effect());
+            prop_assert!(
+                effects.0 == effects.1 || is_dropped && effects.1,
+                "{effects:?}"
+            );
         }
         let runs =
             matches!(old.state, StepState::Processing { .. }) && before.definition(index).is_call();
