@@ -22,7 +22,9 @@
 //! - a task that has moved to another version goes on by that one, and nothing is done twice for it;
 //! - each time of a schedule has one run on record, with one task or a reason, and only where it may do two tasks run;
 //! - what people decided is what they sent by their links, once, and enough of them; opening a link decides nothing;
-//! - nothing of a task is called before its `start_at`, unless an operator begins it;
+//! - nothing of a task is called before its `start_at`, unless an operator begins it, and nothing of it begins before it is
+//!   admitted, if it waits for that;
+//! - each change of a task's state is in its history under the name that messages have;
 //! - no process ended by itself, and none panicked.
 //!
 //! What it allows, and why:
@@ -88,6 +90,10 @@ pub enum Rule {
     AlertMiscounted,
     /// Versions or states of a history do not follow on from each other, or it ends in another state.
     HistoryBroken,
+    /// A task's state has changed, and the history has it under another name: no message is sent then.
+    ChangeUntold,
+    /// A step began while its task waited to be admitted.
+    BegunUnadmitted,
     /// A step was claimed that is no longer to be run.
     ClaimedTooLate,
     /// A step was called under several keys, or two under one.

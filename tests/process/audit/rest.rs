@@ -91,6 +91,12 @@ fn of_task(evidence: &Evidence, task: &Accepted, record: &Record, findings: &mut
     if let Err(what) = whole(&task.plan, record) {
         findings.push(Rule::HistoryBroken.of(id, what));
     }
+    if let Some(what) = untold(record) {
+        findings.push(Rule::ChangeUntold.of(id, what));
+    }
+    if let Some(what) = begun_unadmitted(record) {
+        findings.push(Rule::BegunUnadmitted.of(id, what));
+    }
     if let Some(what) = claimed_too_late(record) {
         findings.push(Rule::ClaimedTooLate.of(id, what));
     }
@@ -194,4 +200,23 @@ fn claimed_too_late(record: &Record) -> Option<String> {
         }
     }
     None
+}
+
+/// A change of the task's state is named after its new state, whatever it follows from.
+fn untold(record: &Record) -> Option<String> {
+    let mut of_task = record.history.iter().filter(|entry| entry.step.is_none());
+    let untold = of_task.find(|entry| {
+        let is_change = entry.from.as_ref().is_some_and(|from| *from != entry.to);
+        is_change && entry.kind != format!("task.{}", entry.to)
+    });
+    untold.map(|entry| format!("{entry:?}"))
+}
+
+/// A task that was admitted has waited for that: nothing of it began before.
+fn begun_unadmitted(record: &Record) -> Option<String> {
+    let mut kinds = record.history.iter().map(|entry| entry.kind.as_str());
+    let admitted = kinds.rposition(|kind| kind == "task.admitted")?;
+    let mut before = record.history[..admitted].iter();
+    let begun = before.find(|entry| ["step.claimed", "step.began"].contains(&entry.kind.as_str()));
+    begun.map(|entry| format!("it was admitted later: {entry:?}"))
 }

@@ -288,6 +288,36 @@ fn a_history_with_a_gap_is_found() {
 }
 
 #[test]
+fn a_change_of_state_under_another_name_is_found() {
+    finds(&[Rule::ChangeUntold], |evidence| {
+        record(evidence).history[3].kind = "task.resumed".to_owned();
+    });
+    // As the end of a task that was lost with the event of its admission.
+    finds(&[Rule::ChangeUntold], |evidence| {
+        let accepted = &mut evidence.accepted[0];
+        accepted.plan.events.retain(|event| event != "task.undone");
+        evidence
+            .deliveries
+            .retain(|delivery| delivery.kind != "task.undone");
+        let history = &mut record(evidence).history;
+        history.last_mut().unwrap().kind = "task.resumed".to_owned();
+    });
+}
+
+#[test]
+fn a_step_that_begins_before_its_task_is_admitted_is_found() {
+    let admitted = |moves| entry(0, 1, "task.admitted", "", moves);
+    finds(&[Rule::BegunUnadmitted], |evidence| {
+        let history = &mut record(evidence).history;
+        history.insert(4, admitted("processing>processing"));
+    });
+    finds(&[], |evidence| {
+        let history = &mut record(evidence).history;
+        history.insert(2, admitted("pending>pending"));
+    });
+}
+
+#[test]
 fn a_step_that_begins_while_its_task_is_undone_is_found() {
     finds(&[Rule::ClaimedTooLate], |evidence| {
         let history = &mut record(evidence).history;
