@@ -15,6 +15,7 @@ mod operated;
 mod operators;
 mod orders;
 mod people;
+mod planted;
 mod promises;
 mod receiver;
 mod schedule;

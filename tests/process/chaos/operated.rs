@@ -35,7 +35,7 @@ use super::{
     schedule::{Pace, Schedule},
     schedules::Schedules,
     services::Services,
-    submitters::Submitter,
+    submitters::{Submitter, TURNS},
     workers,
     workflows::Workflows,
 };
@@ -318,6 +318,13 @@ impl Closing<'_> {
             }
             for id in self.tasks("error").await {
                 let task = self.api.task(&id).await;
+                if task["workflow"] == TURNS {
+                    // Others wait for its end.
+                    let cancel = self.api.command(&format!("/v1/tasks/{id}/cancel"));
+                    let _ = cancel.attempt().await;
+                    moving.push(task["version"].to_string());
+                    continue;
+                }
                 let steps = items(self.api, &format!("/v1/tasks/{id}/steps?limit=500")).await;
                 let live =
                     |step: &&Value| step["state"] == "pending" || step["state"] == "processing";

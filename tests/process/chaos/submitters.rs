@@ -39,6 +39,17 @@ pub struct Submitter {
     pub publisher: Option<Arc<Publisher>>,
 }
 
+/// The workflow whose tasks run one at a time for each lot.
+pub const TURNS: &str = "turns";
+
+const BY_LOT: &str = "{{ task.labels.lot }}";
+
+fn has_children(order: &Value) -> bool {
+    let steps = order["steps"].as_array().into_iter().flatten();
+    let mut steps = steps.flat_map(|step| [step, &step["repeat"]]);
+    steps.any(|step| !step["task"].is_null() || !step["steps"].is_null())
+}
+
 impl Submitter {
     /// Submits until it is over, each under its Idempotency-Key until it is accepted.
     pub async fn work(self, over: watch::Receiver<bool>) {
@@ -82,7 +93,14 @@ impl Submitter {
             let registered = match &moving {
                 Some((name, ..)) => Self::of_workflow(&order, name),
                 None if self.mix == Mix::Protected && random.random_ratio(1, 3) => {
-                    self.register(&mut random, &order).await
+                    let name = format!("orders-{}", random.random_range(0..3));
+                    let limit = json!({ "by": BY_LOT, "max_in_flight": 3, "rate": "30/s" });
+                    self.register(&mut random, &order, &name, limit).await
+                }
+                // A child that waits for its operator would keep its parent, and so those that wait for that.
+                None if self.mix.has_kind(&mut random, 4, 12) && !has_children(&order) => {
+                    let limit = json!({ "by": BY_LOT, "max_running": 1 });
+                    self.register(&mut random, &order, TURNS, limit).await
                 }
                 None => order.clone(),
             };
@@ -110,17 +128,20 @@ impl Submitter {
         submission
     }
 
-    /// Has the steps limited by keys, as a version of one of a few workflows. Gives the submission of a task of it.
-    async fn register(&self, random: &mut StdRng, order: &Value) -> Value {
+    /// Has the tasks or their steps limited by keys, as a version of a workflow. Gives the submission of a task of it.
+    async fn register(
+        &self,
+        random: &mut StdRng,
+        order: &Value,
+        name: &str,
+        limit: Value,
+    ) -> Value {
         let mut submission = order.clone();
-        let mut workflow = json!({
-            "limits": [{ "by": "{{ task.labels.lot }}", "max_in_flight": 3, "rate": "30/s" }],
-        });
+        let mut workflow = json!({ "limits": [limit] });
         for field in ["steps", "on_permanent", "on_exhausted", "on_deadline"] {
             let field_value = submission.as_object_mut().unwrap().remove(field);
             workflow[field] = field_value.unwrap_or_default();
         }
-        let name = format!("orders-{}", random.random_range(0..3));
         loop {
             let api = &self.apis[random.random_range(0..self.apis.len())];
             let put = api.put(&format!("/v1/workflows/{name}"), &workflow);
