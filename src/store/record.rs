@@ -315,6 +315,8 @@ impl<'a> StepRow<'a> {
             extensions_used,
             tries,
             time_left,
+            // It follows from the states of the items, and is in `due_at`.
+            awaits_turn: _,
             effect: _,
             is_probing: _,
             // Where there is one, it is the output.

@@ -326,6 +326,7 @@ pub fn assemble<R: Columns>(
     }
     task.expansion = expansion.map(Arc::new);
     task.untouched = untouched;
+    task.give_turns();
     Ok(task)
 }
 
@@ -513,6 +514,7 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
         previous_output,
         tries: row.get("tries")?,
         time_left,
+        awaits_turn: false,
         attempt: row.get("attempt")?,
         failure_count: row.get("failure_count")?,
         extensions_used: row.get("extended")?,

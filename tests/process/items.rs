@@ -608,3 +608,29 @@ async fn ten_thousand_items_are_run_within_bounds() {
         assert!(peak < 400 << 20, "{peak}");
     }
 }
+
+/// Two items are refused for as long as the others have not been called, and two may run at once.
+#[tokio::test]
+async fn items_that_wait_for_a_retry_let_others_run() {
+    for setup in setups().await {
+        let others = Arc::new(AtomicUsize::new(0));
+        let called = others.clone();
+        let remote = Remote::with(move |seen| match seen.body["at"].as_u64() {
+            Some(0 | 1) if called.load(Ordering::Relaxed) < 4 => Act::answer(503, &[], ""),
+            Some(2..) => {
+                called.fetch_add(1, Ordering::Relaxed);
+                Act::Ok(json!("done"))
+            }
+            _ => Act::Ok(json!("late")),
+        });
+        let remote = remote.await;
+        let provost = setup.start().await;
+        let all = json!({ "name": "all", "url": remote.url(), "for_each": [0, 1, 2, 3, 4, 5], "max_parallel": 2,
+            "request": { "body": { "at": "{{ index }}" } } });
+        let id = provost.submit(&json!({ "steps": [all] })).await;
+        let task = provost.settled(&id).await;
+        assert_eq!(task["state"], "processed");
+        let expected = json!(["late", "late", "done", "done", "done", "done"]);
+        assert_eq!(step(&task, "all")["output"], expected);
+    }
+}

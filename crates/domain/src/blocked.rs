@@ -51,7 +51,8 @@ pub enum Blocked {
         iterations: usize,
         at_most: u16,
     },
-    /// It is an item of a list, and so many others run as may at once.
+    /// It is an item of a list, and so many others run as may at once. One that waits for a retry takes part in that again once
+    /// it is due.
     MaxParallel { max_parallel: u16 },
     /// Its agent has no free slot: the step is in the agent's queue.
     Capacity {
@@ -209,6 +210,12 @@ impl Task {
             StepState::Pending { ready_at } if ready_at > now => {
                 Some(Blocked::Time { until: ready_at })
             }
+            StepState::Pending { .. } if self.step(index).awaits_turn => {
+                let group = self.definition(self.group_of(index));
+                Some(Blocked::MaxParallel {
+                    max_parallel: group.group_rule()?.max_parallel(),
+                })
+            }
             StepState::Pending { .. } => Some(Blocked::Capacity {
                 agent: self.definition(index).agent()?.clone(),
                 ahead: None,
@@ -250,7 +257,9 @@ impl Task {
                 })
             }
             StepState::Processing { .. } if self.waits_for_child(index) => {
-                let child = self.step(index).child.as_ref();
+                // What undoes a step waits for the task that the step has made.
+                let made = self.step(self.subject(index)).child.as_ref();
+                let child = self.step(index).child.as_ref().or(made);
                 let in_error = child.filter(|child| child.state == TaskStatus::Error);
                 Some(Blocked::Child {
                     task: child.map(|child| child.id.0),

@@ -25,6 +25,9 @@ pub struct Step {
     /// While it waits to be tried again: what will be left of its time to complete when the wait is over.
     /// Waiting for a free slot uses none of it. `None`: all of it.
     pub time_left: Option<Span>,
+    /// It is an item of a list that is pending, and as many others as may run, or are to run before it. Not on record: it
+    /// follows from the states of the items, see [`Task::turns_changed`](crate::Task::turns_changed).
+    pub awaits_turn: bool,
     /// Unknown where it may have taken effect all the same: an attempt expired, its instance was lost, or its call
     /// was dropped.
     pub effect: Effect,
@@ -137,6 +140,7 @@ impl Step {
             extensions_used: 0,
             tries: 0,
             time_left: None,
+            awaits_turn: false,
             effect: Effect::Known,
             is_probing: false,
             previous_output: None,

@@ -426,7 +426,9 @@ impl Task {
     pub fn due_at(&self, index: StepIndex) -> Option<Timestamp> {
         match &self.step(index).state {
             StepState::Pending { ready_at }
-                if self.may_begin() && self.definition(index).is_call() =>
+                if self.may_begin()
+                    && !self.step(index).awaits_turn
+                    && self.definition(index).is_call() =>
             {
                 Some(*ready_at)
             }

@@ -108,7 +108,8 @@ fn at_once(
             continue;
         };
         live.retain(|other| *other != step);
-        if ["pending", "processing"].contains(&entry.to.as_str()) {
+        // One that waits for a retry lets others run.
+        if entry.to == "processing" || entry.kind == "step.ready" {
             live.push(step);
         }
         if live.len() > planned.at_once {

@@ -447,6 +447,9 @@ impl Draft {
         }
         if next <= now {
             self.offer(index);
+        } else {
+            self.item_ended(index, by, now);
+            self.settle(by, None, now);
         }
     }
 

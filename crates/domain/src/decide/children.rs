@@ -108,7 +108,12 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) {
-        if self.task.definition(index).undoes.is_some() {
+        if let Some(undone) = self.task.definition(index).undoes {
+            let child = self.task.step_mut(undone).child.as_mut();
+            if let Some(child) = child.filter(|child| child.state != TaskStatus::Cancelled) {
+                child.state = TaskStatus::Undone;
+                self.touch(undone);
+            }
             self.succeed(index, Payload::null(), None, by, now);
             return;
         }

@@ -150,9 +150,9 @@ impl Draft {
             if self.task.undo.is_some() {
                 return false;
             }
-            let live = self.task.steps.counts_of(&items).live();
+            let taken = self.task.turns_taken(&items, now);
             let mut waiting = self.task.steps.find_in(&items, StepStatus::Waiting);
-            let (true, Some(next)) = (live < most, waiting.next()) else {
+            let (true, Some(next)) = (taken < most, waiting.next()) else {
                 break;
             };
             drop(waiting);
@@ -209,7 +209,22 @@ impl Draft {
         self.hold_group(group, reason, by);
     }
 
-    /// An item has ended: others may run, and the steps after the group may if it was the last. Nothing for other steps.
+    /// Of the items of lists that are pending, as many may be claimed as `max_parallel` leaves: those that have been due for
+    /// longest.
+    pub(super) fn give_turns(&mut self, now: Timestamp) {
+        for (index, awaits_turn) in self.task.turns_changed() {
+            self.task.step_mut(index).awaits_turn = awaits_turn;
+            self.touch(index);
+            if awaits_turn {
+                self.ready.retain(|ready| *ready != index);
+            } else if self.task.due_at(index).is_some_and(|due| due <= now) {
+                self.offer(index);
+            }
+        }
+    }
+
+    /// An item has ended, or is to be retried later: others may run, and the steps after the group may if it was the last to
+    /// end. Nothing for other steps.
     pub(super) fn item_ended(&mut self, index: StepIndex, by: &Actor, now: Timestamp) {
         let definition = self.task.definition(index);
         let (Some(item), None) = (definition.item, definition.undoes) else {
@@ -294,6 +309,61 @@ impl Task {
     /// Whether the step is a group with items: these run, and not it.
     pub fn has_items(&self, index: StepIndex) -> bool {
         self.group(index).is_some()
+    }
+
+    /// How many items of a list run now, or may be claimed now. One that is to be retried later does not count: its turn comes
+    /// again once it is due.
+    fn turns_taken(&self, items: &Positions, now: Timestamp) -> u32 {
+        let pending = self.steps.find_in(items, StepStatus::Pending);
+        let due = pending.filter(|at| self.is_ready(*at, now)).count();
+        let running = self.steps.counts_of(items).count(StepStatus::Processing);
+        running + u32::try_from(due).unwrap_or(u32::MAX)
+    }
+
+    fn is_ready(&self, at: usize, now: Timestamp) -> bool {
+        matches!(self.steps[at].state, StepState::Pending { ready_at } if ready_at <= now)
+    }
+
+    /// The pending items of lists for which it has changed whether they await a turn, and whether they do now. It depends on
+    /// nothing but the states of the items: those that are due first have the turns that the running ones leave.
+    pub fn turns_changed(&self) -> Vec<(StepIndex, bool)> {
+        let mut changed = Vec::new();
+        for group in self.groups() {
+            let rule = self.definition(group.step).group_rule();
+            let Some(rule) = rule.filter(|rule| rule.repeat().is_none()) else {
+                continue;
+            };
+            let ready_at = |at: usize| match self.steps[at].state {
+                StepState::Pending { ready_at } => ready_at,
+                _ => NO_END,
+            };
+            let pending = self.steps.find_in(&group.items, StepStatus::Pending);
+            let mut pending: Vec<_> = pending.map(|at| (ready_at(at), at)).collect();
+            if pending.is_empty() {
+                continue;
+            }
+            let running = self.steps.counts_of(&group.items);
+            let running = running.count(StepStatus::Processing);
+            let free = u32::from(rule.max_parallel()).saturating_sub(running) as usize;
+            if pending.len() > free {
+                pending.sort_unstable();
+            }
+            for (number, (_, at)) in pending.into_iter().enumerate() {
+                let awaits_turn = number >= free;
+                if self.steps[at].awaits_turn != awaits_turn {
+                    // There are at most as many steps as an index can count.
+                    changed.push((StepIndex(at as u16), awaits_turn));
+                }
+            }
+        }
+        changed
+    }
+
+    /// After it was read from the record.
+    pub fn give_turns(&mut self) {
+        for (index, awaits_turn) in self.turns_changed() {
+            self.step_mut(index).awaits_turn = awaits_turn;
+        }
     }
 }
 

@@ -224,6 +224,17 @@ impl Draft {
         }
         self.spent = self.spent();
         self.budget.refill();
+        let output = self.carry_out(command, by, now)?;
+        self.give_turns(now);
+        Ok(output)
+    }
+
+    fn carry_out(
+        &mut self,
+        command: Command,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<CommandOutput, Refusal> {
         match command {
             Command::Claim { step, by: claimant } => {
                 return Ok(match self.claim(step, claimant, by, now)? {
@@ -340,6 +351,7 @@ impl Draft {
         let from = self.task.step(index).status();
         let step = self.task.step_mut(index);
         step.state = state;
+        step.awaits_turn = false;
         if step.ask.is_some() && from == StepStatus::Processing {
             self.asks.push(AskChange::Closed(index));
         }

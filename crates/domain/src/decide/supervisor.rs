@@ -204,6 +204,10 @@ impl Draft {
             ready_at: now + wait,
         };
         self.change(index, kind, pending, by, Some(reason));
+        if wait > Span::default() {
+            self.item_ended(index, by, now);
+            self.settle(by, None, now);
+        }
     }
 
     /// The task's own complete-by has passed: its policy has it undone, or what is live ends in error. Or the time has

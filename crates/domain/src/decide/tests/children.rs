@@ -253,6 +253,28 @@ fn a_step_begins_without_a_call_and_is_done_when_its_child_is() {
 }
 
 #[test]
+fn an_undo_names_the_child_that_it_waits_for_and_the_step_has_the_state_of_its_child_then() {
+    let mut family = Family::ordering();
+    family.agree();
+    let (by, now) = (family.parent.by.clone(), family.parent.now);
+    finish_calls(&mut family.children[0].2, &by, now);
+    family.agree();
+    assert_eq!(family.parent.status("ship"), StepStatus::Processed);
+    family.parent.apply(Command::Undo { reason: None }).unwrap();
+    let undo = family.parent.step("ship.undo");
+    let child = family.children[0].2.task.id();
+    let blocked = family.parent.draft.task.blocked_by(undo, now);
+    let task = Some(child.0);
+    assert_eq!(blocked, Some(Blocked::Child { task, state: None }));
+    family.agree();
+    finish_calls(&mut family.children[0].2, &by, now);
+    family.agree();
+    let state = TaskStatus::Undone;
+    let expected = Some(Box::new(Child { id: child, state }));
+    assert_eq!(family.parent.record("ship").child, expected);
+}
+
+#[test]
 fn the_undo_of_an_item_with_a_task_is_retried() {
     let mut bench = Bench::new(json!([
         { "name": "ship", "for_each": [1], "task": { "workflow": "ship" } },

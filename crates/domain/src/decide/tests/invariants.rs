@@ -673,6 +673,7 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
             prop_assert_eq!(has_begun, task.waits_for_event(index));
         }
         let waits = matches!(step.state, StepState::Pending { .. });
+        prop_assert!(waits || !step.awaits_turn);
         let tried = waits || matches!(step.state, StepState::Processing { .. });
         prop_assert!(tried || step.tries == 0, "{index:?} counts old tries");
         prop_assert_eq!(step.time_left.is_some(), waits && step.tries > 0);
@@ -747,15 +748,20 @@ fn items(task: &Task, group: &ItemGroup) -> Result<(), TestCaseError> {
     }
     let rule = task.definition(group.step).group_rule().unwrap();
     let most = u32::from(rule.max_parallel());
-    prop_assert!(live <= most, "{} items run at once", live);
     if let Some(at_most) = group.at_most() {
+        prop_assert!(live <= most, "{} iterations run at once", live);
         return iterations(task, group, &counts, at_most);
     }
+    let own = || group.items.iter().map(|at| &task.steps[at]);
+    let awaits = own().filter(|step| step.awaits_turn).count() as u32;
+    prop_assert!(task.turns_changed().is_empty(), "turns are not given");
+    prop_assert!(live - awaits <= most, "{} items run at once", live);
+    prop_assert!(awaits == 0 || live - awaits == most, "a turn is free");
     let failed = counts.count(StepStatus::Error);
     match &record.state {
         StepState::Processing { .. } => {
             prop_assert!(live > 0, "a group waits for nothing");
-            prop_assert!(waiting == 0 || live == most, "too few items run");
+            prop_assert!(waiting == 0 || live >= most, "too few items run");
         }
         StepState::Processed { output, .. } => {
             prop_assert_eq!(counts.done(), counts.total());

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    blocked::Blocked,
     definition::Policies,
     expansion::MOST_ITEMS,
     prediction::{AgentOutlook, predict},
@@ -62,6 +63,78 @@ fn so_many_items_run_at_once_as_the_step_says_and_the_next_begins_when_one_ends(
     let output = bench.record("all").output().unwrap().as_json();
     assert_eq!(output, r#"[{"id":"all[0]"},1,{"id":"all[2]"}]"#);
     assert_eq!(bench.status("last"), StepStatus::Pending);
+}
+
+#[test]
+fn an_item_that_waits_for_a_retry_lets_others_run_and_takes_its_turn_again_when_it_is_due() {
+    let mut bench = bench(json!({ "for_each": [1, 2, 3, 4], "max_parallel": 2 }));
+    let wait = Duration::from_secs(20);
+    bench.defer("all[0]", 503, wait);
+    assert_eq!(
+        bench.status("all[2]"),
+        StepStatus::Pending,
+        "its turn is free"
+    );
+    bench.defer("all[1]", 503, wait);
+    for name in ["all[2]", "all[3]"] {
+        assert!(bench.draft.ready.contains(&bench.step(name)));
+        bench.claim(name).unwrap();
+    }
+    // The time of the retries has come, and two others run.
+    bench.later(Span::from_secs(20));
+    for name in ["all[0]", "all[1]"] {
+        let index = bench.step(name);
+        assert_eq!(bench.draft.task.due_at(index), None);
+        let blocked = bench.draft.task.blocked_by(index, bench.now);
+        assert_eq!(blocked, Some(Blocked::MaxParallel { max_parallel: 2 }));
+        assert!(bench.claim(name).is_err());
+    }
+    let attempt = bench.record("all[2]").attempt;
+    bench.reply("all[2]", attempt, success(json!(3))).unwrap();
+    assert_eq!(bench.draft.ready.last(), Some(&bench.step("all[0]")));
+    assert!(bench.claim("all[1]").is_err());
+    bench.process("all[0]");
+    bench.process("all[1]");
+    let attempt = bench.record("all[3]").attempt;
+    bench.reply("all[3]", attempt, success(json!(4))).unwrap();
+    assert_eq!(bench.status("all"), StepStatus::Processed);
+}
+
+/// One that is due again goes before those that have not begun, and after those that were due before it.
+#[test]
+fn items_take_turns_in_the_order_in_which_they_became_due() {
+    let mut bench = bench(json!({ "for_each": [1, 2, 3, 4, 5], "max_parallel": 1 }));
+    bench.defer("all[0]", 503, Duration::from_secs(30));
+    bench.defer("all[1]", 503, Duration::from_secs(10));
+    bench.claim("all[2]").unwrap();
+    bench.later(Span::from_secs(10));
+    let attempt = bench.record("all[2]").attempt;
+    bench.reply("all[2]", attempt, success(json!(3))).unwrap();
+    assert_eq!(bench.status("all[3]"), StepStatus::Waiting);
+    bench.claim("all[1]").unwrap();
+    bench.later(Span::from_secs(30));
+    let attempt = bench.record("all[1]").attempt;
+    bench.reply("all[1]", attempt, success(json!(2))).unwrap();
+    assert_eq!(bench.status("all[3]"), StepStatus::Waiting);
+    for name in ["all[0]", "all[3]", "all[4]"] {
+        bench.process(name);
+    }
+    assert_eq!(bench.status("all"), StepStatus::Processed);
+}
+
+/// A failure after its time, and an attempt that lost its instance, wait in the same way.
+#[test]
+fn an_item_that_is_late_lets_others_run_until_it_is_retried() {
+    let mut bench =
+        bench(json!({ "for_each": [1, 2], "max_parallel": 1, "complete_within": "5s" }));
+    bench.claim("all[0]").unwrap();
+    bench.later(Span::from_secs(5));
+    bench.expire("all[0]").unwrap();
+    assert_eq!(bench.status("all[0]"), StepStatus::Pending);
+    bench.process("all[1]");
+    bench.later(Span::from_secs(60));
+    bench.process("all[0]");
+    assert_eq!(bench.status("all"), StepStatus::Processed);
 }
 
 #[test]
