@@ -275,6 +275,55 @@ fn an_undo_names_the_child_that_it_waits_for_and_the_step_has_the_state_of_its_c
 }
 
 #[test]
+fn a_pause_of_a_child_does_not_hold_the_undo_that_its_parent_asks_for() {
+    let of_child = json!([
+        { "name": "pack", "agent": "y", "undo": { "request": {} } },
+        { "name": "send", "agent": "y" },
+    ]);
+    let ordering = |on_error: &str| {
+        let mut ship = ordering(json!({}));
+        ship[1]["task"]["on_error"] = json!(on_error);
+        let mut family = Family::new(&ship, &of_child);
+        family.parent.process("first");
+        family.agree();
+        family
+    };
+    for on_error in ["undo", "wait"] {
+        let mut family = ordering(on_error);
+        let (by, now) = (family.parent.by.clone(), family.parent.now);
+        let child = &mut family.children[0].2;
+        let claim = |step| Command::Claim {
+            step: StepIndex(step),
+            by: Claimant::Instance(InstanceId::new("node-1")),
+        };
+        let reply = |step, outcome| Command::Reply {
+            step: StepIndex(step),
+            attempt: Attempt(1),
+            outcome,
+        };
+        child.apply(claim(0), &by, now).unwrap();
+        child.apply(reply(0, success(json!({}))), &by, now).unwrap();
+        child.apply(claim(1), &by, now).unwrap();
+        child
+            .apply(Command::Pause { reason: None }, &by, now)
+            .unwrap();
+        child.apply(reply(1, refusal(422)), &by, now).unwrap();
+        assert!(child.task.paused && child.task.status() == TaskStatus::Error);
+        family.agree();
+        let paused = family.children[0].2.task.paused;
+        assert_eq!(paused, on_error == "wait");
+        if paused {
+            family.parent.apply(Command::Undo { reason: None }).unwrap();
+            family.agree();
+        }
+        let child = &mut family.children[0].2;
+        assert_eq!(child.task.status(), TaskStatus::Undoing);
+        finish_calls(child, &by, now);
+        assert_eq!(child.task.status(), TaskStatus::Undone);
+    }
+}
+
+#[test]
 fn the_undo_of_an_item_with_a_task_is_retried() {
     let mut bench = Bench::new(json!([
         { "name": "ship", "for_each": [1], "task": { "workflow": "ship" } },
