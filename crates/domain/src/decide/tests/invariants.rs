@@ -486,7 +486,10 @@ proptest! {
                 let start_at = Some(bench.now + Span::from_secs(60));
                 Draft::submit(Arc::new(Details { start_at, ..copy(details) }), bench.now)
             }
-            false => Draft::submit_waiting(bench.draft.task.details.clone(), bench.now),
+            false => {
+ let details = bench.draft.task.details.clone();
+ Draft::submit_keeping(details, true, MOST_OF_TASK, bench.now)
+ },
         };
         ask_all(Bench { draft, ..bench }, &versions, asks)?;
     }

@@ -149,7 +149,7 @@ fn waiting(way: Way, first: &Value) -> Bench {
         ..plain
     });
     let draft = match has_limit && !is_later {
-        true => Draft::submit_waiting(details, now),
+        true => Draft::submit_keeping(details, true, MOST_OF_TASK, now),
         false => Draft::submit(details, now),
     };
     let mut bench = Bench {
