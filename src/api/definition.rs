@@ -184,6 +184,10 @@ pub struct AskBody {
     /// So many different people must choose the first choice.
     #[schema(default = 1, minimum = 1, maximum = 20)]
     approvals: Option<u32>,
+    /// Who gets the links: names of `[[alert_webhooks]]` and of `[[receivers]]` with a `url`, and `reply_to` for that of the task.
+    /// Default: all alert webhooks; and `reply_to`, if the steps are the submission's own and not a workflow's.
+    #[schema(min_items = 1, max_items = 10, example = json!(["mailer"]))]
+    send_to: Option<Vec<String>>,
 }
 
 /// A field of the page.

@@ -165,4 +165,8 @@ impl KnownAgents for App {
         }
         Err("needs an address for the links of the people that are asked: set public_url to the URL under which they reach Provost".to_owned())
     }
+
+    fn passes_links_on(&self, name: &str) -> Result<(), String> {
+        self.receivers.load().passes_links_on(name)
+    }
 }

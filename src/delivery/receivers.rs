@@ -8,8 +8,8 @@ use crate::{
     broker::Brokers,
     config::{AlertWebhookConfig, Config, QueuePatterns, ReceiverConfig},
     domain::{
-        AlertWebhook, DIRECT_REPLY, KnownReceivers, QueueAddress, QueueNamedBy, ReceiverName,
-        Secret, WebAddress,
+        AlertWebhook, DIRECT_REPLY, KnownReceivers, QueueAddress, QueueNamedBy, REPLY_TO,
+        ReceiverName, Secret, WebAddress, ask_queue_of, nearest,
     },
 };
 
@@ -80,10 +80,9 @@ impl Receivers {
                 secrets: &webhook.secrets,
             });
         }
-        let known = self
-            .known
-            .iter()
-            .find(|known| known.name == receiver.as_str());
+        let known = self.known.iter().find(|known| {
+            known.name == receiver.as_str() || ask_queue_of(&known.name) == *receiver
+        });
         let url = known.and_then(|known| Some((known, known.base.as_ref()?)));
         match url {
             Some((known, base)) => Ok(Route {
@@ -94,6 +93,24 @@ impl Receivers {
                 "no receiver {receiver} with a url is configured: add it to [[receivers]] again"
             )),
         }
+    }
+
+    /// Whether messages with links can be sent to a receiver or an alert webhook with this name.
+    pub fn passes_links_on(&self, name: &str) -> Result<(), String> {
+        let receivers = self.known.iter().filter(|known| known.base.is_some());
+        let receivers = receivers.map(|known| known.name.as_str());
+        let webhooks = self.webhooks.iter().map(|webhook| webhook.name.as_str());
+        let names = receivers.chain(webhooks).chain([REPLY_TO]);
+        if names.clone().any(|known| known == name) {
+            return Ok(());
+        }
+        let meant = match nearest(name, names) {
+            Some(meant) => format!("did you mean {meant:?}?"),
+            None => "add it to [[alert_webhooks]], or to [[receivers]] with a url".to_owned(),
+        };
+        Err(format!(
+            "{name:?} is neither one of [[alert_webhooks]], nor of [[receivers]] with a url, nor \"{REPLY_TO}\": {meant}"
+        ))
     }
 
     /// The receiver that covers an address: the one whose URL says most of it.

@@ -26,7 +26,8 @@ use crate::{
     agent::Post,
     domain::{
         DeliveryDecision, DeliveryPolicy, Destination, DestinationResponse, InstanceId,
-        ReceiverName, ReleaseReason, Span, Timestamp, idle, jittered, without_query,
+        ReceiverName, ReleaseReason, ReplyKey, Span, TaskId, Timestamp, idle, jittered,
+        with_complete_links, without_query,
     },
     store::{
         BacklogExpiry, ClaimRequest, ClaimResponse, DueWork, NextMessage, QueueClaim, QueueHead,
@@ -379,7 +380,14 @@ impl DeliveryLoop {
         }
     }
 
-    fn deliver(&mut self, claim: QueueClaim, message: NextMessage, slot: DeliverySlot) {
+    fn deliver(&mut self, claim: QueueClaim, mut message: NextMessage, slot: DeliverySlot) {
+        let complete = |key: ReplyKey| {
+            // The subject of a message about a question is its task.
+            with_complete_links(&key, message.id, TaskId(claim.subject), &message.body)
+        };
+        if let Some(body) = self.store.ask_key().and_then(complete) {
+            message.body = body;
+        }
         let attempt = DeliveryAttempt {
             receivers: self.receivers.load_full(),
             post: self.post.clone(),

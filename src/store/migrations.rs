@@ -52,6 +52,7 @@ const SQLITE: Scripts = scripts! {
     "0026_untouched",
     "0027_claims",
     "0028_key_prefix",
+    "0029_links",
     "0031_failures",
 };
 
@@ -85,6 +86,7 @@ const POSTGRES: Scripts = scripts! {
     "0026_untouched",
     "0027_claims",
     "0028_key_prefix",
+    "0029_links",
     "0031_failures",
 };
 

@@ -28,16 +28,23 @@ pub enum SharedFeature {
     StepsWithoutRows,
     /// The keys of a task's steps may begin with something else than its id.
     KeyPrefixes,
+    /// The links in messages are completed when they are sent.
+    IncompleteLinks,
 }
 
 impl SharedFeature {
-    pub const ALL: [Self; 2] = [Self::StepsWithoutRows, Self::KeyPrefixes];
+    pub const ALL: [Self; 3] = [
+        Self::StepsWithoutRows,
+        Self::KeyPrefixes,
+        Self::IncompleteLinks,
+    ];
 
     /// The column of `instances` that says who knows it.
     pub const fn column(self) -> &'static str {
         match self {
             Self::StepsWithoutRows => "reads_claims",
             Self::KeyPrefixes => "reads_key_prefix",
+            Self::IncompleteLinks => "completes_links",
         }
     }
 

@@ -63,7 +63,7 @@ use super::{
     StoreError, UnreadableTask, Watchers,
 };
 use crate::{
-    domain::{AgentName, Backoff, Sender, StepRef, TaskId},
+    domain::{AgentName, Backoff, LinkForm, Sender, StepRef, TaskId},
     planted,
 };
 
@@ -555,6 +555,9 @@ impl<'w> Committer<'w> {
         draft.culprits = culprits.to_vec();
         draft.left_out = left_out.clone();
         draft.spares_rows = writer.features.has(SharedFeature::StepsWithoutRows);
+        if writer.features.has(SharedFeature::IncompleteLinks) {
+            draft.links = LinkForm::Incomplete;
+        }
         draft
             .plan_claims(requests, &mut queues, tx.as_mut(), &*writer.local)
             .await?;

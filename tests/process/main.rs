@@ -26,6 +26,7 @@ mod alert_causes;
 mod alert_pages;
 mod alert_webhooks;
 mod alerts;
+mod ask_links;
 mod asks;
 mod audit;
 mod away;

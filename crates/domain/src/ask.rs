@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use icu_normalizer::ComposingNormalizer;
+use icu_properties::{CodePointSetData, props::DefaultIgnorableCodePoint};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -126,7 +128,16 @@ fn shown(name: &str, value: &Value, longest: usize) -> Result<String, String> {
 
 /// Characters that nobody sees: with them one person could pass for two.
 fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
+    const BIDIRECTIONAL: std::ops::RangeInclusive<char> = '\u{202a}'..='\u{202e}';
+    CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(c) || BIDIRECTIONAL.contains(&c)
+}
+
+/// What a name is compared by: letters that are composed in different ways, of different widths or cases are the same.
+fn folded(person: &str) -> String {
+    let nfkc = ComposingNormalizer::new_nfkc();
+    let lower = nfkc.normalize(person).to_lowercase();
+    // Lower case may be composed differently.
+    nfkc.normalize(&lower).into_owned()
 }
 
 pub(crate) fn people(of: &Value) -> Result<Vec<String>, String> {
@@ -142,10 +153,10 @@ pub(crate) fn people(of: &Value) -> Result<Vec<String>, String> {
                     || person.contains(|c: char| c.is_control() || is_invisible(c))
                 {
                     return Err(format!(
-                        "`ask.of` must give names or addresses of 1 to {LONGEST_PERSON} characters in one line"
+                        "`ask.of` must give names or addresses of 1 to {LONGEST_PERSON} visible characters in one line"
                     ));
                 }
-                let same = |known: &String| known.to_lowercase() == person.to_lowercase();
+                let same = |known: &String| folded(known) == folded(person);
                 if !people.iter().any(same) {
                     people.push(person.to_owned());
                 }
@@ -404,6 +415,72 @@ mod tests {
             faults,
             ["choice", "comment", "Amount", "why", "note", "admin"]
         );
+    }
+
+    #[test]
+    fn nobody_is_two_people_by_letters_that_look_the_same() {
+        let named = |names: &[&str]| people(&json!(names)).map(|people| people.len());
+        for same in [
+            ["Zoë", "Zoe\u{308}"],
+            ["ops@example.com", "ｏｐｓ@example.com"],
+            ["ﬁnn", "FINN"],
+            ["K\u{e5}re", "K\u{212b}re"],
+            ["STRASSE\u{307}", "strasse\u{307}"],
+        ] {
+            assert_eq!(named(&same), Ok(1), "{same:?}");
+        }
+        assert_eq!(named(&["Zoë", "Zoe"]), Ok(2));
+        for invisible in [
+            '\u{ad}',
+            '\u{34f}',
+            '\u{61c}',
+            '\u{115f}',
+            '\u{180b}',
+            '\u{200b}',
+            '\u{200e}',
+            '\u{202e}',
+            '\u{2065}',
+            '\u{2066}',
+            '\u{2069}',
+            '\u{206a}',
+            '\u{3164}',
+            '\u{fe0f}',
+            '\u{feff}',
+            '\u{ffa0}',
+            '\u{fff0}',
+            '\u{1d173}',
+            '\u{e0041}',
+            '\u{e0100}',
+        ] {
+            let named = named(&["ops", &format!("op{invisible}s")]);
+            assert!(named.unwrap_err().contains("visible"), "{invisible:?}");
+        }
+    }
+
+    #[test]
+    fn who_gets_the_links_is_named_in_the_definition_and_bounded() {
+        let read = |send_to: Value| rule(json!({ "title": "t", "of": ["a"], "send_to": send_to }));
+        let usual = read(Value::Null).unwrap();
+        assert!(usual.send_to.has_reply_to(true) && !usual.send_to.has_reply_to(false));
+        let named = read(json!(["mailer"])).unwrap();
+        assert!(!named.send_to.has_reply_to(true) && !named.send_to.has_reply_to(false));
+        let both = read(json!(["mailer", "reply_to"])).unwrap();
+        assert!(both.send_to.has_reply_to(true) && both.send_to.has_reply_to(false));
+        assert_eq!(both.send_to.named().collect::<Vec<_>>(), ["mailer"]);
+        let many: Vec<_> = (0..11).map(|n| format!("r{n}")).collect();
+        for (wrong, says) in [
+            (json!([]), "1 to 10"),
+            (json!(many), "1 to 10"),
+            (json!(["a", "a"]), "twice"),
+            (json!("a"), "array"),
+            (json!(["x".repeat(65)]), "64"),
+        ] {
+            let faults = read(wrong).unwrap_err().join("; ");
+            assert!(
+                faults.contains("/send_to") && faults.contains(says),
+                "{faults}"
+            );
+        }
     }
 
     #[test]

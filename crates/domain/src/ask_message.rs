@@ -5,12 +5,13 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::{
-    alert_message::{AlertFormat, escaped},
+    alert_message::{AlertFormat, AlertWebhook, escaped},
     ask::{AskChange, OpenAsk},
-    definition::AskField,
+    definition::{AskField, LinkReceivers},
     history::Event,
-    ids::{StepIndex, StepName, StepRef, TaskId},
+    ids::{ReceiverName, StepIndex, StepName, StepRef, TaskId},
     message::{CloudEvent, Message, Sender, position},
+    reply_token::{ASK_TOKEN_BEGIN, ReplyKey, begin_of_ask_token},
     step::StepState,
     task::Task,
     time::Timestamp,
@@ -18,6 +19,64 @@ use crate::{
 
 /// The event of an alert webhook for each question.
 pub const ASK_EVENT: &str = "ask.opened";
+
+/// How the links stand in the outbox.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinkForm {
+    /// Without what makes them links: [`with_complete_links`] adds it when the message is sent. So neither the outbox nor a backup
+    /// has a link that decides.
+    Incomplete,
+    /// Complete, as long as an older instance may send the message.
+    Complete,
+}
+
+const ASKS: &str = "/v1/asks/";
+
+/// What stands in an incomplete link in place of its MAC: the id of its message. It is made after all else that the message says, so no
+/// other text of the message can hold it.
+fn placeholder(message: Uuid) -> String {
+    message.simple().to_string()
+}
+
+/// The body of a message with its links. `None`: it has no incomplete ones.
+pub fn with_complete_links(
+    key: &ReplyKey,
+    message: Uuid,
+    task: TaskId,
+    body: &str,
+) -> Option<String> {
+    let placeholder = placeholder(message);
+    let mut parts = body.split(&placeholder);
+    let mut complete = parts.next()?.to_owned();
+    let mut is_changed = false;
+    for part in parts {
+        let begin = complete.len().checked_sub(ASK_TOKEN_BEGIN);
+        let (path, token) = begin
+            .and_then(|at| complete.split_at_checked(at))
+            .unwrap_or_default();
+        let end = match path.ends_with(ASKS) {
+            true => key.end_of_ask_token(token, task),
+            false => None,
+        };
+        is_changed |= end.is_some();
+        complete.push_str(end.as_deref().unwrap_or(&placeholder));
+        complete.push_str(part);
+    }
+    is_changed.then_some(complete)
+}
+
+/// The queue of the messages about questions to a receiver that the definition names. It is not that of a `reply_to`, whose messages
+/// may go to another URL of the receiver; and no receiver or origin has such a name.
+pub fn ask_queue_of(receiver: &str) -> ReceiverName {
+    ReceiverName::new(format!("asks:{receiver}"))
+}
+
+/// Whose links a message has.
+#[derive(Clone, Copy)]
+struct Links {
+    message: Uuid,
+    form: LinkForm,
+}
 
 /// In the positions of a change: after those of its alerts.
 const AFTER_ALERTS: usize = 2;
@@ -39,7 +98,7 @@ pub struct AskNotice<'a> {
 #[derive(Serialize)]
 struct AskedPerson<'a> {
     person: &'a str,
-    /// A credential of this person alone; null without a public URL.
+    /// A credential of this person alone; null for a receiver that is to pass none on, and without a public URL.
     link: Option<String>,
 }
 
@@ -58,18 +117,45 @@ impl Sender {
     pub fn ask_link(&self, step: StepRef, ask: &OpenAsk, person: u16) -> Option<String> {
         let (key, _) = (self.ask_key.as_ref()?, self.public_url.as_ref()?);
         let token = key.ask_token(step, ask.attempt, person);
-        Some(self.link(&format!("/v1/asks/{token}")))
+        Some(self.link(&format!("{ASKS}{token}")))
     }
 
-    /// What an event of the history says that people are asked, as long as they are.
-    pub(super) fn notice_of<'a>(&self, task: &'a Task, event: &Event) -> Option<AskNotice<'a>> {
+    fn link_in(&self, links: Links, step: StepRef, ask: &OpenAsk, person: u16) -> Option<String> {
+        if links.form == LinkForm::Complete {
+            return self.ask_link(step, ask, person);
+        }
+        self.ask_key.as_ref().zip(self.public_url.as_ref())?;
+        let token = begin_of_ask_token(step, ask.attempt, person);
+        Some(self.link(&format!("{ASKS}{token}{}", placeholder(links.message))))
+    }
+
+    /// What an event of the history says that people are asked, as long as they are: for the submitter, who gets the links where the
+    /// definition allows it.
+    pub(super) fn notice_of<'a>(
+        &self,
+        task: &'a Task,
+        event: &Event,
+        message: Uuid,
+        form: LinkForm,
+    ) -> Option<AskNotice<'a>> {
         if event.kind != "step.asked" {
             return None;
         }
-        self.ask_notice(task, task.find(event.step.as_ref()?.as_str())?)
+        let index = task.find(event.step.as_ref()?.as_str())?;
+        let send_to = &task.definition(index).work.ask()?.send_to;
+        let is_inline = task.details.workflow.is_none();
+        let links = send_to
+            .has_reply_to(is_inline)
+            .then_some(Links { message, form });
+        self.ask_notice(task, index, links)
     }
 
-    fn ask_notice<'a>(&self, task: &'a Task, index: StepIndex) -> Option<AskNotice<'a>> {
+    fn ask_notice<'a>(
+        &self,
+        task: &'a Task,
+        index: StepIndex,
+        links: Option<Links>,
+    ) -> Option<AskNotice<'a>> {
         let step = task.step(index);
         let ask = step.ask.as_deref()?;
         let StepState::Processing { complete_by, .. } = step.state else {
@@ -82,7 +168,7 @@ impl Sender {
         };
         let people = (0..).zip(&ask.text.of).map(|(person, name)| AskedPerson {
             person: name,
-            link: self.ask_link(of, ask, person),
+            link: links.and_then(|links| self.link_in(links, of, ask, person)),
         });
         Some(AskNotice {
             title: &ask.text.title,
@@ -95,13 +181,14 @@ impl Sender {
         })
     }
 
-    /// The messages to each alert webhook about the questions that a change has opened. A channel that several people read
-    /// gets no link of one of them.
+    /// The messages about the questions that a change has opened, to each alert webhook, and to the receivers that the definition
+    /// names. A channel that several people read gets no link of one of them.
     pub fn asks(
         &self,
         task: &Task,
         asks: &[AskChange],
         at: Timestamp,
+        form: LinkForm,
         mut new_id: impl FnMut() -> Uuid,
     ) -> Vec<Message> {
         let mut messages = Vec::new();
@@ -109,12 +196,16 @@ impl Sender {
             let AskChange::Open(index) = *change else {
                 continue;
             };
-            for webhook in &self.webhooks {
-                let Some(ask) = self.ask_notice(task, index) else {
+            let Some(rule) = task.definition(index).work.ask() else {
+                continue;
+            };
+            for (receiver, format, has_links) in self.receivers_of(&rule.send_to) {
+                let id = new_id();
+                let links = has_links.then_some(Links { message: id, form });
+                let Some(ask) = self.ask_notice(task, index, links) else {
                     continue;
                 };
-                let id = new_id();
-                let body = match webhook.format {
+                let body = match format {
                     AlertFormat::Generic => {
                         let workflow = task.details.workflow.as_ref();
                         let data = AskData {
@@ -134,7 +225,7 @@ impl Sender {
                 };
                 messages.push(Message {
                     id,
-                    receiver: webhook.receiver.clone(),
+                    receiver,
                     subject: task.id().0,
                     position: position(task.version, AFTER_ALERTS + place),
                     task: Some(task.id()),
@@ -146,6 +237,25 @@ impl Sender {
             }
         }
         messages
+    }
+
+    /// The alert webhooks, and the receivers that are named besides; and whether each gets links.
+    fn receivers_of(&self, send_to: &LinkReceivers) -> Vec<(ReceiverName, AlertFormat, bool)> {
+        let is_named =
+            |webhook: &AlertWebhook, name: &str| webhook.receiver == AlertWebhook::queue_of(name);
+        let webhooks = self.webhooks.iter().map(|webhook| {
+            let has_links = match send_to {
+                LinkReceivers::Usual => true,
+                LinkReceivers::Named(_) => send_to.named().any(|name| is_named(webhook, name)),
+            };
+            (webhook.receiver.clone(), webhook.format, has_links)
+        });
+        // One that is not configured any more is reported when its message cannot be sent.
+        let others = send_to.named();
+        let others =
+            others.filter(|name| !self.webhooks.iter().any(|webhook| is_named(webhook, name)));
+        let others = others.map(|name| (ask_queue_of(name), AlertFormat::Generic, true));
+        webhooks.chain(others).collect()
     }
 
     fn slack_ask(&self, task: &Task, ask: &AskNotice<'_>) -> String {

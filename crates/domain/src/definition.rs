@@ -31,7 +31,7 @@ use crate::{
     template::{Expression, JsonTemplate, Template},
     time::Span,
 };
-pub use ask_rule::{AskField, AskFieldKind, AskRule};
+pub use ask_rule::{AskField, AskFieldKind, AskRule, LinkReceivers, REPLY_TO};
 pub use cancel_rule::CancelRule;
 pub use child_rule::{ChildFields, ChildRule, OnChildError};
 pub use for_each::ForEachRule;

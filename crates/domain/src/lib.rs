@@ -120,7 +120,7 @@ pub use allowed_address::{ALLOWED_ADDRESSES, AllowedAddress};
 pub use ask::{
     AnswerFault, AskAnswer, AskChange, AskText, Decision, LONGEST_COMMENT, MOST_ASKED, OpenAsk,
 };
-pub use ask_message::{ASK_EVENT, AskNotice};
+pub use ask_message::{ASK_EVENT, AskNotice, LinkForm, ask_queue_of, with_complete_links};
 pub use backoff::{Backoff, idle, jittered};
 pub use blocked::Blocked;
 pub use breaker::{
@@ -141,10 +141,10 @@ pub use decide::{CommandOutput, Draft, Dropped, MOST_OF_TASK};
 pub use definition::{
     Accepted, AskField, AskFieldKind, AskRule, Body, CancelRule, ChildFields, ChildRule,
     Definition, Extend, ForEachRule, GroupItems, GroupRule, ItemRef, KnownAgents, Limits,
-    MOST_STEPS, Method, OnChildError, OnExhausted, OnUndo, Policies, Policy, PollRule, Probe,
-    RepeatOutput, RepeatRule, ReplyMode, ReplyRule, RequestTemplate, SignalRule, StepDefinition,
-    StepKind, StepLayout, StepRule, StepWork, Target, WHOLE_DEFINITION, WaitRule, parse_steps,
-    parse_steps_within,
+    LinkReceivers, MOST_STEPS, Method, OnChildError, OnExhausted, OnUndo, Policies, Policy,
+    PollRule, Probe, REPLY_TO, RepeatOutput, RepeatRule, ReplyMode, ReplyRule, RequestTemplate,
+    SignalRule, StepDefinition, StepKind, StepLayout, StepRule, StepWork, Target, WHOLE_DEFINITION,
+    WaitRule, parse_steps, parse_steps_within,
 };
 pub use delivery::{
     DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationResponse, LONGEST_ASKED,

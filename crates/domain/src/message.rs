@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::{
     alert_message::AlertWebhook,
-    ask_message::AskNotice,
+    ask_message::{AskNotice, LinkForm},
     history::Event,
     ids::{Destination, ReceiverName, StepName, TaskId},
     reply_token::ReplyKey,
@@ -127,7 +127,7 @@ pub struct ReplyData<'a> {
     /// The step that the event is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<&'a StepName>,
-    /// What people are asked, with a link for each of them.
+    /// What people are asked, with a link for each of them where the definition allows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     ask: Option<AskNotice<'a>>,
     /// The task when the event was saved, without `blocked_by`. For an event of a step: its head and that step.
@@ -201,6 +201,7 @@ impl Sender {
         task: &Task,
         events: &[Event],
         at: Timestamp,
+        links: LinkForm,
         mut new_id: impl FnMut() -> Uuid,
     ) -> Vec<Message> {
         let Some(reply_to) = &task.details.reply_to else {
@@ -232,7 +233,7 @@ impl Sender {
             let data = ReplyData {
                 key: task.details.key.as_deref(),
                 step: event.step.as_ref(),
-                ask: self.notice_of(task, event),
+                ask: self.notice_of(task, event, id, links),
                 task: view,
                 left_out: extent.left_out(),
             };
@@ -353,7 +354,13 @@ mod tests {
             full: Arc::new(full.iter().map(|name| ReceiverName::new(*name)).collect()),
         };
         let mut ids = (1..).map(Uuid::from_u128);
-        sender.replies(&draft.task, &draft.events, NOW, || ids.next().unwrap())
+        sender.replies(
+            &draft.task,
+            &draft.events,
+            NOW,
+            LinkForm::Incomplete,
+            || ids.next().unwrap(),
+        )
     }
 
     #[test]

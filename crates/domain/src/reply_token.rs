@@ -72,15 +72,23 @@ impl ReplyKey {
 /// A link of a person who is asked. It needs no record either, and it dies with the attempt.
 impl ReplyKey {
     pub fn ask_token(&self, step: StepRef, attempt: Attempt, person: u16) -> String {
-        let mut token = [0; ASKED + MAC];
-        let (named, mac) = token.split_at_mut(ASKED);
-        named[..16].copy_from_slice(step.task.0.as_bytes());
-        named[16..18].copy_from_slice(&step.step.0.to_be_bytes());
-        named[18..22].copy_from_slice(&attempt.0.to_be_bytes());
-        named[22..].copy_from_slice(&person.to_be_bytes());
+        let named = asked(step, attempt, person);
+        let mut token = URL_SAFE_NO_PAD.encode(named);
+        token.push_str(&self.end_of(&named));
+        token
+    }
+
+    /// The rest of a token that begins like this, if it is one of this task.
+    pub(crate) fn end_of_ask_token(&self, begin: &str, task: TaskId) -> Option<String> {
+        let mut named = [0; ASKED];
+        let length = URL_SAFE_NO_PAD.decode_slice(begin, &mut named).ok()?;
+        let is_of_task = length == ASKED && named.starts_with(task.0.as_bytes());
+        is_of_task.then(|| self.end_of(&named))
+    }
+
+    fn end_of(&self, named: &[u8; ASKED]) -> String {
         let full = self.ask_mac(named).finalize().into_bytes();
-        mac.copy_from_slice(&full[..MAC]);
-        URL_SAFE_NO_PAD.encode(token)
+        URL_SAFE_NO_PAD.encode(&full[..MAC])
     }
 
     /// Whom a token was made for, and what for. `None`: nobody made it with this key.
@@ -103,6 +111,26 @@ impl ReplyKey {
     fn ask_mac(&self, named: &[u8]) -> Hmac<Sha256> {
         self.0.clone().chain_update(b"ask ").chain_update(named)
     }
+}
+
+/// Text of bytes in threes has no padding, so the MAC can be written after it.
+const _: () = assert!(ASKED.is_multiple_of(3));
+
+/// How long the begin of a token is as text: all of it that is no secret.
+pub(crate) const ASK_TOKEN_BEGIN: usize = ASKED / 3 * 4;
+
+/// The begin of a token: whom it is for, and what for.
+pub(crate) fn begin_of_ask_token(step: StepRef, attempt: Attempt, person: u16) -> String {
+    URL_SAFE_NO_PAD.encode(asked(step, attempt, person))
+}
+
+fn asked(step: StepRef, attempt: Attempt, person: u16) -> [u8; ASKED] {
+    let mut named = [0; ASKED];
+    named[..16].copy_from_slice(step.task.0.as_bytes());
+    named[16..18].copy_from_slice(&step.step.0.to_be_bytes());
+    named[18..22].copy_from_slice(&attempt.0.to_be_bytes());
+    named[22..].copy_from_slice(&person.to_be_bytes());
+    named
 }
 
 impl fmt::Debug for ReplyKey {

@@ -1020,7 +1020,9 @@ mod tests {
             full: Default::default(),
         };
         let opened = [domain::AskChange::Open(StepIndex(0))];
-        let sent = sender.asks(&task, &opened, NOW, || Uuid::from_u128(3));
+        let sent = sender.asks(&task, &opened, NOW, domain::LinkForm::Incomplete, || {
+            Uuid::from_u128(3)
+        });
         let sent: Value = serde_json::from_str(&sent[0].body).unwrap();
         assert_eq!(sent["type"], domain::ASK_EVENT);
         describes::<AskDataSchema>(&[sent["data"].clone()]);

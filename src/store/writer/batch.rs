@@ -24,7 +24,7 @@ use super::{
 use crate::{
     domain::{
         AgentName, AlertChange, AskChange, Attempt, ClaimPlan, Command, CommandOutput, Details,
-        Draft, Refusal, StepRef, Task, TaskId, Timestamp, template::Budget,
+        Draft, LinkForm, Refusal, StepRef, Task, TaskId, Timestamp, template::Budget,
     },
     planted,
     store::{
@@ -72,6 +72,8 @@ pub(super) struct BatchDraft {
     pub(super) spares_rows: bool,
     /// What one task may keep, in bytes.
     most_kept: usize,
+    /// How links stand in messages.
+    pub(super) links: LinkForm,
     faults: Arc<Faults>,
 }
 
@@ -134,6 +136,7 @@ impl BatchDraft {
             claiming: None,
             spares_rows: false,
             most_kept,
+            links: LinkForm::Complete,
             faults,
         }
     }

@@ -32,7 +32,7 @@ use super::{
     waiting_tasks::WaitingTasks,
 };
 use crate::{
-    domain::{AgentName, Details, KeyPrefixes, Sender, TaskId, Timestamp},
+    domain::{AgentName, Details, KeyPrefixes, ReplyKey, Sender, TaskId, Timestamp},
     store::{
         Alert, AlertId, CommandError, Definitions, Health, LocalScheduler, Peers, Promoted, Purged,
         SharedFeature, SharedFeatures, SharedReader, StepCounter, StoreConnections, StoreError,
@@ -180,6 +180,11 @@ impl Store {
             }
         };
         (store, writing)
+    }
+
+    /// Completes the links in messages. `None`: there are none yet.
+    pub fn ask_key(&self) -> Option<ReplyKey> {
+        self.sender.load().ask_key.clone()
     }
 
     /// From now on new tasks may get prefixes of their own.

@@ -1,6 +1,7 @@
 //! Every rule by example, and the invariants over random sequences of commands.
 
 mod ask;
+mod ask_links;
 mod children;
 mod fetched;
 mod invariants;

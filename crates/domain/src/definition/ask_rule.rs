@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, value::RawValue};
 
+use super::KnownAgents;
 use crate::{
     ask::{AskText, LONGEST_TEXT, LONGEST_TITLE, MOST_ASKED, people},
     fields::{FieldFault, Fields, text},
@@ -13,6 +14,9 @@ use crate::{
 const MOST_CHOICES: usize = 10;
 const MOST_FIELDS: usize = 20;
 const MOST_OPTIONS: usize = 50;
+const MOST_RECEIVERS: usize = 10;
+/// The longest name of a receiver.
+const LONGEST_RECEIVER: usize = 64;
 /// The longest word: a choice, or the name of a field.
 const LONGEST_WORD: usize = 40;
 /// The longest label of a field, or option of one, in characters.
@@ -28,6 +32,47 @@ pub struct AskRule {
     pub fields: Vec<AskField>,
     /// So many different people must choose the first choice.
     pub approvals: u32,
+    pub send_to: LinkReceivers,
+}
+
+/// Who gets the links of the people that are asked, and passes them on. A link is as good as the word of its person, so the
+/// definition says it, and not the submission.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum LinkReceivers {
+    /// The alert webhooks; and the `reply_to` of a task whose steps its submitter has written.
+    #[default]
+    Usual,
+    /// These alert webhooks and receivers of the configuration, and [`REPLY_TO`].
+    Named(Vec<String>),
+}
+
+/// In `send_to`: the `reply_to` of the task.
+pub const REPLY_TO: &str = "reply_to";
+
+impl LinkReceivers {
+    /// `is_inline`: the submitter of the task has written its steps.
+    pub fn has_reply_to(&self, is_inline: bool) -> bool {
+        match self {
+            Self::Usual => is_inline,
+            Self::Named(_) => self.names(REPLY_TO),
+        }
+    }
+
+    /// Those that `send_to` names, without the `reply_to` of the task.
+    pub fn named(&self) -> impl Iterator<Item = &str> {
+        let named = match self {
+            Self::Usual => &[][..],
+            Self::Named(names) => names,
+        };
+        named
+            .iter()
+            .map(String::as_str)
+            .filter(|name| *name != REPLY_TO)
+    }
+
+    fn names(&self, name: &str) -> bool {
+        matches!(self, Self::Named(names) if names.iter().any(|known| known == name))
+    }
 }
 
 /// What is asked besides the choice.
@@ -104,10 +149,10 @@ pub(super) fn read(
     signal: &mut Fields<'_>,
     origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
-    may_ask: impl FnOnce() -> Result<(), String>,
+    known: &dyn KnownAgents,
 ) -> Option<AskRule> {
     let mut fields = signal.object("ask")?;
-    if let Err(message) = may_ask() {
+    if let Err(message) = known.reaches_people() {
         signal.fault("ask", message);
     }
     for (name, instead) in [
@@ -125,6 +170,7 @@ pub(super) fn read(
     let template = template(&mut fields, origin, reads);
     let choices = choices(&mut fields);
     let asked = asked_fields(&mut fields);
+    let send_to = send_to(&mut fields, known);
     // Within a few.
     let approvals = fields
         .integer("approvals", 1..=MOST_ASKED as i64)
@@ -134,7 +180,7 @@ pub(super) fn read(
         && people < approvals as usize
     {
         let message = format!(
-            "needs {approvals} different people, and `of` names {people} (upper and lower case is the same): name more, or need fewer"
+            "needs {approvals} different people, and `of` names {people} (upper and lower case, and the composition of letters, make no difference): name more, or need fewer"
         );
         fields.fault("approvals", message);
     }
@@ -147,6 +193,7 @@ pub(super) fn read(
         choices,
         fields: asked,
         approvals,
+        send_to,
     })
 }
 
@@ -246,6 +293,27 @@ fn named(of: &str) -> Option<usize> {
         one => is_text(one),
     };
     Some(people(&of).ok().filter(|_| is_known)?.len())
+}
+
+fn send_to(fields: &mut Fields<'_>, known: &dyn KnownAgents) -> LinkReceivers {
+    let Some(names) = fields.string_list("send_to", LONGEST_RECEIVER) else {
+        return LinkReceivers::Usual;
+    };
+    if names.is_empty() || names.len() > MOST_RECEIVERS {
+        let count = names.len();
+        let message = format!("must name 1 to {MOST_RECEIVERS} receivers, names {count}");
+        fields.fault("send_to", message);
+    }
+    for (at, name) in names.iter().enumerate() {
+        if names[..at].contains(name) {
+            fields.fault("send_to", format!("{name:?} is there twice: remove one"));
+        } else if name != REPLY_TO
+            && let Err(message) = known.passes_links_on(name)
+        {
+            fields.fault("send_to", message);
+        }
+    }
+    LinkReceivers::Named(names)
 }
 
 fn choices(fields: &mut Fields<'_>) -> Vec<String> {

@@ -75,6 +75,11 @@ pub trait KnownAgents {
     fn reaches_people(&self) -> Result<(), String> {
         Ok(())
     }
+
+    /// Whether a receiver or an alert webhook with this name is configured. The error says what to do.
+    fn passes_links_on(&self, _: &str) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// For definitions that were accepted before: who is registered today is no matter.

@@ -133,7 +133,6 @@ impl ParsedStep {
         }
         self.when = self.condition(&mut fields, origin);
         let has_task = fields.peek("task").is_some();
-        let may_ask = || known.reaches_people();
         let group_reads = GroupReads {
             list: &mut self.group_reads,
             until: &mut self.until_reads,
@@ -148,7 +147,7 @@ impl ParsedStep {
             origin,
             &mut self.reads,
             &mut self.signal_reads,
-            may_ask,
+            known,
             on_item_error.unwrap_or(Policy::Error),
         );
         if let Some(work) = work {

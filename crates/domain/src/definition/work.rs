@@ -3,7 +3,7 @@
 use std::{ops::RangeInclusive, sync::Arc};
 
 use super::{
-    AskRule, GroupRule, Policy, RequestTemplate, Target, ask_rule, child_rule,
+    AskRule, GroupRule, KnownAgents, Policy, RequestTemplate, Target, ask_rule, child_rule,
     child_rule::ChildRule,
 };
 use crate::{
@@ -212,7 +212,7 @@ pub(super) fn read_uncalled(
     origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
     signal_reads: &mut Vec<(String, Reads)>,
-    may_ask: impl FnOnce() -> Result<(), String>,
+    known: &dyn KnownAgents,
     on_timeout: Policy,
 ) -> Option<Option<StepWork>> {
     let [wait, signal, task] = ["wait", "signal", "task"].map(|field| step.peek(field).is_some());
@@ -247,7 +247,7 @@ pub(super) fn read_uncalled(
         step.fault("task", format!("give either `{other}` or `task`, not both"));
     }
     let waits = read_wait(step, origin, reads).map(StepWork::Wait);
-    let signals = read_signal(step, origin, reads, signal_reads, may_ask, on_timeout);
+    let signals = read_signal(step, origin, reads, signal_reads, known, on_timeout);
     let signals = signals.map(StepWork::Signal);
     let task = child_rule::read(step, origin, reads).map(Arc::new);
     Some(waits.or(signals).or(task.map(StepWork::Task)))
@@ -258,11 +258,11 @@ fn read_signal(
     origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
     signal_reads: &mut Vec<(String, Reads)>,
-    may_ask: impl FnOnce() -> Result<(), String>,
+    known: &dyn KnownAgents,
     default_policy: Policy,
 ) -> Option<SignalRule> {
     let mut fields = step.object("signal")?;
-    let ask = ask_rule::read(&mut fields, origin, reads, may_ask);
+    let ask = ask_rule::read(&mut fields, origin, reads, known);
     if fields.peek("within").is_none() {
         fields.missing("within", "say how long it is awaited, such as \"3d\"");
     }

@@ -61,11 +61,17 @@ impl BatchDraft {
         planted::strike(draft.task.details.key.as_deref(), "collect");
         draft.task.version += 1;
         if draft.task.details.reply_to.is_some() {
-            let replies = sender.replies(&draft.task, &draft.events, self.now, Uuid::now_v7);
+            let replies = sender.replies(
+                &draft.task,
+                &draft.events,
+                self.now,
+                self.links,
+                Uuid::now_v7,
+            );
             self.batch.messages.extend(replies);
         }
         if !draft.asks.is_empty() {
-            let asks = sender.asks(&draft.task, &draft.asks, self.now, Uuid::now_v7);
+            let asks = sender.asks(&draft.task, &draft.asks, self.now, self.links, Uuid::now_v7);
             self.batch.messages.extend(asks);
         }
         self.mark(&draft);
