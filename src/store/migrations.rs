@@ -53,7 +53,7 @@ const SQLITE: Scripts = scripts! {
     "0027_claims",
     "0028_key_prefix",
     "0029_links",
-    "0031_failures",
+    "0030_failures",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -87,7 +87,7 @@ const POSTGRES: Scripts = scripts! {
     "0027_claims",
     "0028_key_prefix",
     "0029_links",
-    "0031_failures",
+    "0030_failures",
 };
 
 pub fn sqlite() -> Vec<Migration> {
