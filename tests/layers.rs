@@ -34,7 +34,7 @@ const LAYERS: &[&[&str]] = &[
     &["broker"],
     &["config"],
     &["store"],
-    &["telemetry", "planted", "output", "interrupt"],
+    &["telemetry", "planted", "output", "interrupt", "http2_guard"],
     &["rehearsal"],
     &["domain"],
 ];
