@@ -113,6 +113,7 @@ impl Harm {
                 let intake = format!(r#"[{{name="chaos",queue="{}"}}]"#, broker::ORDERS);
                 setup = setup
                     .set("BROKER__URL", &rabbit.url_through(proxy.port()))
+                    .set("BROKER__REPLY_QUEUES", &format!("[\"{}\"]", broker::TOLD))
                     .set("INTAKE", &intake);
                 broker_proxies.push(proxy);
             }

@@ -97,6 +97,8 @@ pub struct Book {
     pub complaints: Vec<String>,
     plans: Vec<Plan>,
     held: Vec<&'static str>,
+    /// All keys of its task begin with this, as its first call has shown.
+    prefix: Option<String>,
 }
 
 #[derive(Clone)]
@@ -188,7 +190,8 @@ impl Desk {
         let step = graph::find(named.strip_suffix(".undo").unwrap_or(named)).name;
         let mut books = self.books();
         let book = books.get_mut(&case).unwrap();
-        book.complaints.extend(complaint(seen, kind, step));
+        let complaint = complaint(seen, kind, step, &mut book.prefix);
+        book.complaints.extend(complaint);
         let entry = book.entries.entry(step).or_default();
         let found = *entry;
         if let (Kind::Undo, Entry::Done(receipt)) = (kind, found) {
@@ -290,9 +293,17 @@ fn receipt_of(step: &str) -> u64 {
 }
 
 /// What is wrong with how a call names itself.
-fn complaint(seen: &Seen, kind: Kind, step: &str) -> Option<String> {
-    let key = format!("{}:{step}", seen.header("provost-task"));
+fn complaint(seen: &Seen, kind: Kind, step: &str, prefix: &mut Option<String>) -> Option<String> {
     let header = |name: &str| seen.headers.get(name).map(String::as_str);
+    let own = match kind {
+        Kind::Work => "idempotency-key",
+        Kind::Undo => "provost-undoes",
+        Kind::Probe => "provost-probes",
+    };
+    let Some((first, _)) = header(own).and_then(|key| key.split_once(':')) else {
+        return Some(format!("{kind:?} of {step} came without a key"));
+    };
+    let key = format!("{}:{step}", prefix.get_or_insert_with(|| first.to_owned()));
     let undo = format!("{key}.undo");
     let expected = match kind {
         Kind::Work => [Some(key.as_str()), None, None],
