@@ -28,7 +28,7 @@ pub struct RegisteredVersion {
 pub enum RegisterError {
     #[error("the precondition of the request does not match what is registered")]
     Unmet(Unmet),
-    /// Steps wait for the agent: so many, or at least [`MOST_COUNTED`].
+    /// So many steps wait for the agent, or at least [`MOST_COUNTED`](crate::store::MOST_COUNTED).
     #[error("steps wait for the agent")]
     InUse(u64),
     #[error(transparent)]
