@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::domain::{AgentName, Redactor};
 
-/// So many former texts of each agent are kept: access tokens above all, which change often.
+/// The number of former texts of each agent that are kept: access tokens above all, which change often.
 const MOST_FORMER: usize = 32;
 
 #[derive(Default)]

@@ -24,7 +24,7 @@ use thiserror::Error;
 
 use super::problem::{Problem, ProblemKind};
 
-/// So many bytes are not counted.
+/// The most bytes of a body that is not counted.
 pub const SMALL: usize = 16 << 10;
 
 /// Says which fields of a task are left out of the response to a command, because there is no room for them.
@@ -102,7 +102,7 @@ impl ByteBudget {
         Ok(reservation)
     }
 
-    /// Of something that takes so many bytes: `None` where it is not counted.
+    /// Reserves room for a body of so many bytes. Returns `None` where it is not counted.
     pub fn reserve_large(
         self: &Arc<Self>,
         bytes: usize,
@@ -183,7 +183,7 @@ impl ByteBudget {
 }
 
 impl Reservation {
-    /// What is alone always fits.
+    /// A body that is alone always fits.
     fn grow(&mut self, bytes: usize) -> Result<(), OverBudget> {
         let ByteBudget {
             most,

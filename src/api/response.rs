@@ -22,7 +22,7 @@ pub fn json<T: Serialize>(status: StatusCode, body: &T) -> Response {
     match serde_json::to_vec(body) {
         Ok(mut body) => {
             if body.len() > SMALL {
-                // What waits to be sent is as long as it is counted.
+                // A body that waits to be sent takes as many bytes as are counted.
                 body.shrink_to_fit();
             }
             let headers = [(

@@ -215,7 +215,7 @@ impl Default for ListenerConfig {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ShutdownConfig {
-    /// How long the instance still accepts everything after SIGTERM, while `/readyz` fails.
+    /// The time after SIGTERM in which the instance still accepts everything, while `/readyz` fails.
     pub drain: Span,
 }
 

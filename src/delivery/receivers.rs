@@ -322,7 +322,7 @@ mod tests {
             Ok(())
         );
         let some = with_broker("0.0.0.0:80", &["shop.*"]);
-        // Whoever may publish to the queue of an intake may not have Provost write to all others of the broker.
+        // A publisher to the queue of an intake may not have Provost write to all other queues of the broker.
         for refused in [&local, &open] {
             assert!(
                 refused

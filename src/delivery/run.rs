@@ -358,7 +358,7 @@ impl DeliveryLoop {
             QueueHead::Message(message) if self.slots.hold(&mut slot, message.body.len()) => {
                 self.deliver(claim, message, slot);
             }
-            // So many bytes are in flight: it waits as if its destination had no free slot.
+            // Too many bytes are in flight: it waits as if its destination had no free slot.
             QueueHead::Message(_) => {
                 self.slots.release(slot, DestinationResponse::Unknown);
                 self.return_to_backlog(claim);

@@ -17,7 +17,7 @@ use crate::{
     store::{Store, StoreError},
 };
 
-/// So many polls lie between two counts.
+/// The number of polls between two counts.
 const POLLS: u32 = 10;
 /// A count takes longer the more messages wait: it takes one part in so many of the time.
 const REST: u32 = 20;

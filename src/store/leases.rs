@@ -98,7 +98,7 @@ pub fn live(now: Timestamp) -> Statement {
     Statement::new(LIVE).bind(now)
 }
 
-/// How many of those on record lack each feature.
+/// Counts the instances on record that lack each feature.
 pub fn known_features() -> Statement {
     let lack = SharedFeature::ALL.map(|feature| {
         let column = feature.column();

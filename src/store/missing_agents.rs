@@ -29,7 +29,7 @@ const ALERTED: &str = r#"
 SELECT receiver FROM alerts WHERE receiver IS NOT NULL AND state <> 'closed' AND kind = $1"#;
 
 impl Transaction<'_> {
-    /// How many steps of an agent are queued, or will be; up to [`MOST_COUNTED`].
+    /// Counts the steps of an agent that are queued, or will be; up to [`MOST_COUNTED`].
     pub(super) async fn steps_that_wait_for(
         &mut self,
         agent: &AgentName,

@@ -17,7 +17,7 @@ use tracing::debug;
 
 use super::{SharedReader, StoreError, leases, rows::Columns};
 
-/// How long until it is looked again for instances that are older. The record of one is deleted an hour after it ended, or
+/// The time between two looks for instances that are older. The record of one is deleted an hour after it ended, or
 /// becomes that of the instance that succeeds it.
 const LOOK: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5_000 });
 

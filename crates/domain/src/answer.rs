@@ -90,7 +90,7 @@ fn redirect(status: StatusCode, headers: &HeaderMap) -> String {
     format!("{}{to}: Provost never follows redirects", answered(status))
 }
 
-/// How a body is compressed, if it is: requests ask for `identity`, and nothing here decodes another encoding.
+/// Returns the encoding of a compressed body. Requests ask for `identity`, and Provost decodes no other encoding.
 pub fn encoding(headers: &HeaderMap) -> Option<String> {
     let named = headers.get_all(header::CONTENT_ENCODING).iter();
     let named: Vec<_> = named

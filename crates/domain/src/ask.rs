@@ -132,7 +132,7 @@ fn is_invisible(c: char) -> bool {
     CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(c) || BIDIRECTIONAL.contains(&c)
 }
 
-/// What a name is compared by: letters that are composed in different ways, of different widths or cases are the same.
+/// Returns the form in which names are compared: it ignores composition, width and case of letters.
 fn folded(person: &str) -> String {
     let nfkc = ComposingNormalizer::new_nfkc();
     let lower = nfkc.normalize(person).to_lowercase();

@@ -20,7 +20,7 @@ use crate::{
 /// The event of an alert webhook for each question.
 pub const ASK_EVENT: &str = "ask.opened";
 
-/// How the links stand in the outbox.
+/// The form of the links of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LinkForm {
     /// Without what makes them links: [`with_complete_links`] adds it when the message is sent. So neither the outbox nor a backup
@@ -32,7 +32,7 @@ pub enum LinkForm {
 
 const ASKS: &str = "/v1/asks/";
 
-/// What stands in an incomplete link in place of its MAC: the id of its message. It is made after all else that the message says, so no
+/// An incomplete link has the id of its message in place of its MAC. The id is made after all else that the message says, so no
 /// other text of the message can hold it.
 fn placeholder(message: Uuid) -> String {
     message.simple().to_string()
@@ -65,8 +65,8 @@ pub fn with_complete_links(
     is_changed.then_some(complete)
 }
 
-/// The queue of the messages about questions to a receiver that the definition names. It is not that of a `reply_to`, whose messages
-/// may go to another URL of the receiver; and no receiver or origin has such a name.
+/// The queue of the messages about questions to a receiver that the definition names. It is not that of a `reply_to`, whose
+/// messages may go to another URL of the receiver; and no receiver or origin has such a name.
 pub fn ask_queue_of(receiver: &str) -> ReceiverName {
     ReceiverName::new(format!("asks:{receiver}"))
 }
@@ -129,8 +129,8 @@ impl Sender {
         Some(self.link(&format!("{ASKS}{token}{}", placeholder(links.message))))
     }
 
-    /// What an event of the history says that people are asked, as long as they are: for the submitter, who gets the links where the
-    /// definition allows it.
+    /// Returns the message to the submitter for an event of the history that asks people, as long as they are asked. It has the
+    /// links where the definition allows it.
     pub(super) fn notice_of<'a>(
         &self,
         task: &'a Task,

@@ -257,7 +257,7 @@ impl Task {
                 })
             }
             StepState::Processing { .. } if self.waits_for_child(index) => {
-                // What undoes a step waits for the task that the step has made.
+                // An undo waits for the task that its step has made.
                 let made = self.step(self.subject(index)).child.as_ref();
                 let child = self.step(index).child.as_ref().or(made);
                 let in_error = child.filter(|child| child.state == TaskStatus::Error);

@@ -16,7 +16,7 @@ static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundl
 
 /// A change of the clock moves nothing by more: Samoa has left a day out, and so has Kwajalein.
 const LONGEST_SHIFT: Span = Span::from_secs(26 * 3600);
-/// Of so many changes of the clock a count knows, which is a century of them.
+/// The most changes of the clock that a count knows: those of a century.
 const MOST_CHANGES: usize = 200;
 
 /// A cron expression in a time zone of IANA.
@@ -81,8 +81,8 @@ impl Cron {
         }
     }
 
-    /// Whether it means an interval rather than times of the day, as cronie has it: its minutes begin with `*`, or it fires in
-    /// every hour. Where the clock has an hour twice, it fires in both.
+    /// Returns whether the expression means an interval rather than times of the day, as cronie has it: its minutes begin with
+    /// `*`, or it fires in every hour. Where the clock has an hour twice, it fires in both.
     pub fn goes_by_elapsed_time(&self) -> bool {
         self.goes_by_elapsed_time
     }
@@ -144,7 +144,7 @@ impl Cron {
         changes.take_while(move |change| change.at <= until)
     }
 
-    /// How many fire times there are after one moment up to another. Only near changes of the clock they are walked through, by
+    /// Counts the fire times after one moment up to another. Only near changes of the clock they are walked through, by
     /// `walk`; the others are counted by their days.
     pub(crate) fn count(
         &self,
@@ -245,7 +245,7 @@ impl TimesOfDay {
         })
     }
 
-    /// How many times there are after one time on the wall up to another.
+    /// Counts the times after one time on the wall up to another.
     fn count(&self, from: DateTime, until: DateTime) -> u64 {
         let up_to = |time: Time| self.times.partition_point(|of_day| *of_day <= time) as u64;
         let of_day = self.times.len() as u64;
@@ -260,7 +260,7 @@ impl TimesOfDay {
         count
     }
 
-    /// How many of its days there are from one day to another, both included. Years of one kind have as many.
+    /// Counts its days from one day to another, both included. Years of one kind have as many.
     fn days(&self, from: Date, until: Date) -> u64 {
         let walk = |from: Date, until: Date| {
             let days = times_from(&self.days, from).into_iter().flatten();

@@ -6,9 +6,9 @@ use std::time::Duration;
 /// What a client sends first (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEADER: usize = 9;
-/// So many frames may come at once: a peer that measures its round trips sends a PING in each.
+/// The most frames that may come at once: a peer that measures its round trips sends a PING in each.
 const BURST: f64 = 1000.0;
-/// So many more each second.
+/// The number of further frames that each second allows.
 const EACH_SECOND: f64 = 200.0;
 
 /// The peer has sent more of such frames than a connection may have.
@@ -21,7 +21,7 @@ pub struct Http2Flood;
 /// Reads the headers of frames as they come in.
 #[derive(Clone, Debug)]
 pub struct Http2Frames {
-    /// How much of the preface has come; `None` where none comes, or after it.
+    /// The number of bytes of the preface that have come; `None` where none comes, or after it.
     preface: Option<usize>,
     /// Another protocol is spoken.
     is_other: bool,
@@ -34,7 +34,7 @@ pub struct Http2Frames {
 }
 
 impl Http2Frames {
-    /// Of what a server sends.
+    /// Counts the frames that a server sends.
     pub fn of_server() -> Self {
         Self {
             preface: None,
@@ -47,7 +47,7 @@ impl Http2Frames {
         }
     }
 
-    /// Of what a client sends, which may speak HTTP/1.1 instead.
+    /// Counts the frames that a client sends, which may speak HTTP/1.1 instead.
     pub fn of_client() -> Self {
         Self {
             preface: Some(0),

@@ -16,7 +16,7 @@ use crate::{
     task::Task,
 };
 
-/// How many bytes of a hash are in a prefix: no two tasks of a store share one by chance.
+/// The number of bytes of a hash in a prefix. They are so many that no two tasks of a store share a prefix by chance.
 const PREFIX: usize = 16;
 
 /// Makes the prefixes, under a key that the database has: it is the same after a restore, and another in another database.
@@ -31,20 +31,21 @@ impl KeyPrefixes {
         Hmac::new_from_slice(&own).ok().map(Self)
     }
 
-    /// Of a task that was submitted under this `Idempotency-Key`. `key` names its caller as well, and `fingerprint` is that of the
-    /// request: another request under the key has another prefix.
+    /// Returns the prefix of a task that was submitted under this `Idempotency-Key`. `key` names its caller as well, and
+    /// `fingerprint` is that of the request: another request under the key has another prefix.
     pub fn of_request(&self, key: &str, fingerprint: &str) -> Arc<str> {
         self.prefix("request", &[key, fingerprint])
     }
 
-    /// Of the task of a step: it is the same as long as the step has the same key and is at the same attempt.
+    /// Returns the prefix of the task of a step: it is the same as long as the step has the same key and is at the same attempt.
     pub fn of_child(&self, parent: &Task, step: StepIndex) -> Arc<str> {
         let attempt = parent.step(step).attempt.0.to_string();
         self.prefix("child", &[&parent.idempotency_key(step), &attempt])
     }
 
-    /// Of the task of a run. A fire time has one, whether it is fired, caught up or backfilled, as long as the submission is the
-    /// same. An operator who triggers a run wants another than any that there was, unless the request is a repeated one.
+    /// Returns the prefix of the task of a run. A fire time has one, whether it is fired, caught up or backfilled, as long as
+    /// the submission is the same. An operator who triggers a run wants another than any that there was, unless the request is a
+    /// repeated one.
     pub fn of_run(
         &self,
         schedule: &str,

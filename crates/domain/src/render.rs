@@ -91,7 +91,7 @@ pub fn render_request(
     })
 }
 
-/// How often a path may be encoded.
+/// The most times that a path is decoded.
 const MOST_DECODED: usize = 4;
 
 /// What no path may contain, from a definition or from data.

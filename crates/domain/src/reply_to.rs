@@ -75,7 +75,7 @@ pub trait KnownReceivers {
     fn allows_queue(&self, address: &QueueAddress, named_by: QueueNamedBy) -> Result<(), String>;
 }
 
-/// Where the name of a queue for replies comes from.
+/// The origin of the name of a queue for replies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum QueueNamedBy {
     /// The properties of a message, which its broker may check.

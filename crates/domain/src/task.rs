@@ -90,7 +90,7 @@ pub struct Details {
     pub reply_to: Option<Box<ReplyTo>>,
     /// The step of another task that this one is done for.
     pub parent: Option<Box<ParentStep>>,
-    /// What the keys of its steps begin with. `None`: its id.
+    /// The begin of the keys of its steps. `None`: its id.
     pub key_prefix: Option<Arc<str>>,
 }
 
@@ -410,13 +410,14 @@ impl Task {
         }
     }
 
-    /// Whether it waits for its `start_at`, or until it is admitted. Such a task is `pending`, also where some of its steps are done
-    /// already: their conditions are false, or an operator has skipped or resolved them. It can be paused, and be in error.
+    /// Returns whether the task waits for its `start_at`, or until it is admitted. Such a task is `pending`, also where some of
+    /// its steps are done already: their conditions are false, or an operator has skipped or resolved them. It can be paused,
+    /// and be in error.
     pub fn has_not_begun(&self) -> bool {
         self.waits || self.start_at.is_some()
     }
 
-    /// Whether its steps may begin: be claimed, wait, have items or a child. Everything that begins a step asks this.
+    /// Returns whether its steps may begin: be claimed, wait, have items or a child. Everything that begins a step asks this.
     pub fn may_begin(&self) -> bool {
         !self.paused && !self.has_not_begun() && !self.is_ended()
     }

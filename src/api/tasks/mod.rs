@@ -208,7 +208,7 @@ fn json<T: serde::Serialize>(status: StatusCode, body: &T) -> Response {
     // Every response has string keys and finite numbers, and therefore always serialises.
     let mut body = serde_json::to_vec(body).unwrap_or_default();
     if body.len() > SMALL {
-        // What waits to be sent is as long as it is counted.
+        // A body that waits to be sent takes as many bytes as are counted.
         body.shrink_to_fit();
     }
     let headers = [(

@@ -158,8 +158,8 @@ pub(super) async fn submit(
     accept(&app, submission, &conditions, idempotency).await
 }
 
-/// Of a task that is submitted under an `Idempotency-Key`: it follows from the key, so that the task has the same one if it is lost
-/// and submitted again.
+/// Returns the prefix of a task that is submitted under an `Idempotency-Key`: it follows from the key, so that the task has the
+/// same one if it is lost and submitted again.
 pub(super) fn key_prefix(app: &App, idempotency: Option<&Idempotency>) -> Option<Arc<str>> {
     let Idempotency { key, fingerprint } = idempotency?;
     Some(app.store.key_prefixes()?.of_request(key, fingerprint))

@@ -427,7 +427,7 @@ fn open_lock(lock: &Path, database: &Path) -> io::Result<File> {
     let found = metadata(lock)?;
     let is_new = found.is_none();
     let file = open_or_create(lock)?;
-    // Older versions made it for everybody, and whoever can open it can lock it.
+    // Older versions made it for everybody, and each user who can open it can lock it.
     if found.is_some_and(|found| found.permissions().mode() & OTHERS != 0) {
         let _ = file.set_permissions(fs::Permissions::from_mode(PRIVATE));
     }
@@ -439,15 +439,15 @@ fn open_lock(lock: &Path, database: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// A new one is for its owner alone from the beginning: it holds the input of all tasks, and the key of all links. SQLite gives `-wal`
-/// and `-shm` the mode of the database.
+/// A new one is for its owner alone from the beginning: it holds the input of all tasks, and the key of all links. SQLite gives
+/// `-wal` and `-shm` the mode of the database.
 fn open_or_create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).truncate(false).read(true).write(true);
     options.mode(PRIVATE).open(path)
 }
 
-/// Of the files of the database, those that exist and that other users of this machine may read.
+/// Returns those files of the database that other users of this machine may read.
 fn readable_by_others(path: &Path) -> Vec<PathBuf> {
     let suffixes = ["", "-wal", "-shm", ".lock", ".reserve", RESCUED];
     let files = suffixes.into_iter().map(|suffix| with_suffix(path, suffix));

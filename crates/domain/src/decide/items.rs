@@ -311,8 +311,8 @@ impl Task {
         self.group(index).is_some()
     }
 
-    /// How many items of a list run now, or may be claimed now. One that is to be retried later does not count: its turn comes
-    /// again once it is due.
+    /// Counts the items of a list that run now, or may be claimed now. One that is to be retried later does not count: its turn
+    /// comes again once it is due.
     fn turns_taken(&self, items: &Positions, now: Timestamp) -> u32 {
         let pending = self.steps.find_in(items, StepStatus::Pending);
         let due = pending.filter(|at| self.is_ready(*at, now)).count();

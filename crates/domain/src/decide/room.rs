@@ -20,7 +20,7 @@ use crate::{
 
 /// The outputs of the items of a group take no more bytes than this together.
 const MOST_OF_GROUP: usize = 8 << 20;
-/// What a task keeps takes no more bytes than this together, unless a setting says otherwise.
+/// The most bytes that a task keeps, unless a setting says otherwise.
 pub const MOST_OF_TASK: usize = 32 << 20;
 /// A body of this length or less is not counted before it is kept.
 const SMALL: usize = 1 << 10;
@@ -48,14 +48,14 @@ impl LacksRoom {
 }
 
 impl Draft {
-    /// What the task keeps may take so many bytes.
+    /// Bounds the bytes that the task keeps.
     #[must_use]
     pub fn keeping(mut self, most: usize) -> Self {
         self.most_kept = most;
         self
     }
 
-    /// Whether an output of so many bytes finds room, in place of the one that the step has.
+    /// Checks that an output of so many bytes finds room, in place of the one that the step has.
     fn room_for(&self, index: StepIndex, length: usize) -> Result<(), LacksRoom> {
         let own = self.task.step(index).output();
         let own = own.map_or(0, |output| output.as_json().len());
@@ -72,7 +72,7 @@ impl Draft {
         self.room_in_task(times * length, times * own)
     }
 
-    /// Whether the task has room for so many bytes, in place of others.
+    /// Checks that the task has room for so many bytes, in place of others.
     fn room_in_task(&self, length: usize, freed: usize) -> Result<(), LacksRoom> {
         if length <= SMALL || length <= freed {
             return Ok(());
@@ -153,7 +153,7 @@ impl Draft {
             .map_err(|why| self.refuse_length(index, length, why))
     }
 
-    /// Whether a list of a group finds no room, and why.
+    /// Checks that a list of a group finds room. The error says why it does not.
     pub(super) fn check_room_for_list(&self, length: usize) -> Result<(), String> {
         self.room_in_task(length, 0).map_err(|why| {
             let why = why.in_words(self.most_kept);
@@ -192,7 +192,7 @@ impl Task {
         self.steps.kept_bytes() + self.undos.kept_bytes() + unmade.sum::<usize>()
     }
 
-    /// Whether the output of a group is the list of those of its items.
+    /// Returns whether the output of a group is the list of those of its items.
     fn collects_outputs(&self, group: StepIndex) -> bool {
         match self.definition(group).group_rule() {
             None => false,
@@ -202,7 +202,7 @@ impl Task {
         }
     }
 
-    /// How many more bytes an item may give; `None` for a step that is none.
+    /// Returns how many more bytes an item may give, and `None` for a step that is no item.
     fn room_in_group(&self, index: StepIndex, own: usize) -> Option<usize> {
         let definition = self.definition(index);
         let (Some(item), None) = (definition.item, definition.undoes) else {

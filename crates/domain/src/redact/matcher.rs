@@ -22,9 +22,9 @@ use super::{
     letters::{EncodedLetter, Reading, may_begin, read},
 };
 
-/// How often encodings are encoded again.
+/// The most encodings of encodings that are decoded.
 const MOST_LAYERS: usize = 6;
-/// How deep base64 and hexadecimal are nested.
+/// The most levels of base64 and hexadecimal that are decoded.
 const MOST_NESTED: usize = 2;
 /// States beside the usual one.
 const MOST_OTHERS: usize = 4;

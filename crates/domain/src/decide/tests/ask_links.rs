@@ -142,7 +142,7 @@ fn a_text_that_looks_like_an_incomplete_link_is_left_as_it_is() {
     let of_admin = sent(json!(["ops"]), false, LinkForm::Incomplete, "order-1");
     let (_, begin) = of_admin[1].body.split_once("/v1/asks/").unwrap();
     let begin = &begin[..32];
-    // Whoever submits knows the id of the task, but not that of a message to come.
+    // A submitter knows the id of the task, but not that of a message to come.
     let earlier = of_admin[0].id.simple();
     let forged = format!("https://p.example/v1/asks/{begin}{earlier}");
     let reply = &sent(json!(["ops"]), false, LinkForm::Incomplete, &forged)[0];
