@@ -724,6 +724,7 @@ impl Run<'_> {
             complete_within: definition.complete_within,
             trace: CallTrace::of(None, step, attempt),
             purpose: purpose.clone(),
+            needs_new_connection: false,
             is_dropped_by_undo: false,
             reply_mode: ReplyMode::Response,
             heartbeat_within: None,

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use ::http::{Request, Response, Uri, header, response};
+use ::http::{HeaderName, Request, Response, Uri, header, response};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::{
@@ -29,6 +29,9 @@ use super::{
     counted::BytesReceived,
     http2::{Http2Body, Http2Pool},
 };
+use crate::domain::usable_idle_time;
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
 /// Services often drop idle connections after a minute; being first avoids most races with them.
 const LONGEST_IDLE: Duration = Duration::from_secs(30);
@@ -75,6 +78,10 @@ const LONGEST_READ: usize = 64 << 10;
 /// One connection: HTTP/1.1, one request at a time.
 struct AgentConnection {
     opened_by: u64,
+    /// The name of the service may lead elsewhere by then, so the connection gets no further calls.
+    use_until: Instant,
+    /// How long the service keeps it without calls, where it has said so.
+    longest_idle: Duration,
     sender: http1::SendRequest<RequestBody>,
     /// Reads and writes. Gone when the connection has ended.
     driver: Option<Box<http1::Connection<AgentStream, RequestBody>>>,
@@ -93,6 +100,8 @@ impl AgentConnection {
             let driver = Some(Box::new(driver));
             Ok(Self {
                 opened_by: connector.id(),
+                use_until: connector.use_until(Instant::now(), rand::random()),
+                longest_idle: LONGEST_IDLE,
                 sender,
                 driver,
                 received,
@@ -127,6 +136,14 @@ impl AgentConnection {
     }
 }
 
+/// Whether a request may go over a connection that was kept. Its service may be closing that at this moment, and then it
+/// cannot be known whether the request was seen. On HTTP/2 the service says which requests it has seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reuse {
+    Allowed,
+    None,
+}
+
 /// The connections to one origin.
 pub(super) struct OriginPool {
     origin: Uri,
@@ -148,6 +165,14 @@ struct Idle {
     _counting: Counting,
 }
 
+impl Idle {
+    fn is_fresh(&self, now: Instant, longest_idle: Duration) -> bool {
+        let connection = &self.connection;
+        let longest_idle = longest_idle.min(connection.longest_idle);
+        now < connection.use_until && now.duration_since(self.since) < longest_idle
+    }
+}
+
 impl OriginPool {
     pub fn to(origin: Uri) -> Arc<Self> {
         Arc::new(Self {
@@ -161,7 +186,17 @@ impl OriginPool {
     pub async fn send(
         self: &Arc<Self>,
         connector: &CallConnector,
+        request: Request<RequestBody>,
+    ) -> Result<ResponseStream, Unanswered> {
+        self.send_over(connector, request, Reuse::Allowed).await
+    }
+
+    /// As [`OriginPool::send`], and says whether a connection that was kept may be used.
+    pub async fn send_over(
+        self: &Arc<Self>,
+        connector: &CallConnector,
         mut request: Request<RequestBody>,
+        reuse: Reuse,
     ) -> Result<ResponseStream, Unanswered> {
         if connector.is_http2() {
             // In a box, so that a call over HTTP/1.1 has no room for it.
@@ -172,7 +207,10 @@ impl OriginPool {
             });
         }
         loop {
-            let kept = self.take(Instant::now());
+            let kept = match reuse {
+                Reuse::Allowed => self.take(Instant::now()),
+                Reuse::None => None,
+            };
             let was_kept = kept.is_some();
             let mut connection = match kept {
                 Some(kept) => kept,
@@ -193,6 +231,10 @@ impl OriginPool {
                 Err(mut error) => match error.take_message() {
                     // The service hung up while nobody used the connection, and nothing was sent.
                     Some(unsent) if was_kept => request = unsent,
+                    _ if connection.received.has_sent_nothing() => {
+                        return Err(Unanswered::Unprocessed(error.into_error().into()));
+                    }
+                    // Whoever has closed the connection may have read the request before.
                     _ => return Err(Unanswered::Broken(error.into_error().into())),
                 },
             }
@@ -227,11 +269,19 @@ impl OriginPool {
     }
 
     fn take(&self, now: Instant) -> Option<AgentConnection> {
-        let idle = self.kept.lock().idle.pop()?;
-        (now.duration_since(idle.since) < LONGEST_IDLE).then_some(idle.connection)
+        let mut kept = self.kept.lock();
+        while let Some(idle) = kept.idle.pop() {
+            if idle.is_fresh(now, LONGEST_IDLE) {
+                return Some(idle.connection);
+            }
+        }
+        None
     }
 
     fn keep(self: &Arc<Self>, connection: AgentConnection) {
+        if Instant::now() >= connection.use_until || connection.longest_idle.is_zero() {
+            return;
+        }
         let Some(counting) = Counting::one_more(&IDLE) else {
             return;
         };
@@ -258,8 +308,7 @@ async fn sweep(connections: Weak<OriginPool>) {
         let now = Instant::now();
         let mut kept = connections.kept.lock();
         let longest = longest_idle(IDLE.load(Ordering::Relaxed));
-        kept.idle
-            .retain(|idle| now.duration_since(idle.since) < longest);
+        kept.idle.retain(|idle| idle.is_fresh(now, longest));
         if kept.idle.is_empty() {
             kept.swept = false;
             return;
@@ -287,10 +336,15 @@ enum BodySource {
 impl ResponseStream {
     fn new(
         response: Response<Incoming>,
-        connection: AgentConnection,
+        mut connection: AgentConnection,
         home: &Arc<OriginPool>,
     ) -> Self {
         let (head, body) = response.into_parts();
+        if let Some(keep_alive) = head.headers.get(KEEP_ALIVE)
+            && let Some(idle) = keep_alive.to_str().ok().and_then(usable_idle_time)
+        {
+            connection.longest_idle = idle;
+        }
         Self {
             head,
             body: BodySource::Http1 {
@@ -357,6 +411,7 @@ mod tests {
     use crate::agent::AddressPolicy;
 
     const AMPLE: Duration = Duration::from_secs(30);
+    const MAX_AGE: Duration = Duration::from_secs(300);
 
     /// Answers requests without bodies, on each connection as many as it is allowed; then hangs up.
     /// Says the number of the connection, from 1, that each request came on.
@@ -426,7 +481,7 @@ mod tests {
         let tls = ClientConfig::builder()
             .with_root_certificates(rustls::RootCertStore::empty())
             .with_no_client_auth();
-        CallConnector::new(tls, AddressPolicy::private_too(), AMPLE)
+        CallConnector::new(tls, AddressPolicy::private_too(), AMPLE, MAX_AGE)
     }
 
     #[tokio::test]
@@ -469,6 +524,39 @@ mod tests {
         server.exchange().await;
         let later = Instant::now() + LONGEST_IDLE;
         assert!(server.connections.take(later).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_connection_beyond_its_age_is_neither_used_again_nor_kept() {
+        let mut server = Server::start(usize::MAX).await;
+        assert_eq!(server.exchange().await, 1);
+        let mut kept = server.connections.take(Instant::now()).unwrap();
+        kept.use_until = Instant::now();
+        server.connections.keep(kept);
+        assert!(server.connections.kept.lock().idle.is_empty());
+        assert_eq!(server.exchange().await, 2);
+        // It is passed over if its age is reached while it is kept, and a younger one is found.
+        let mut answers = [server.send().await, server.send().await];
+        for answer in &mut answers {
+            while answer.chunk().await.unwrap().is_some() {}
+        }
+        let younger = {
+            let mut kept = server.connections.kept.lock();
+            assert_eq!(kept.idle.len(), 2);
+            kept.idle[1].connection.use_until = Instant::now();
+            kept.idle[0].connection.use_until
+        };
+        let taken = server.connections.take(Instant::now()).unwrap();
+        assert_eq!(taken.use_until, younger);
+        assert!(server.connections.kept.lock().idle.is_empty());
+    }
+
+    #[test]
+    fn the_age_of_a_connection_is_the_setting_or_up_to_a_fifth_less() {
+        let (connector, now) = (connector(), Instant::now());
+        let age = |random| connector.use_until(now, random).duration_since(now);
+        assert_eq!(age(0.0), MAX_AGE);
+        assert_eq!(age(1.0), MAX_AGE.mul_f64(0.8));
     }
 
     #[test]

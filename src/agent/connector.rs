@@ -16,6 +16,7 @@ use http_body_util::Full;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, MaybeHttpsStream};
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
 use rustls::{ClientConfig, pki_types::ServerName};
+use tokio::time::Instant;
 use tower::ServiceExt;
 
 use super::{
@@ -27,6 +28,9 @@ use super::{
 /// handshake that fails.
 const PROTOCOLS: [&[u8]; 2] = [HTTP_2, b"http/1.1"];
 pub(super) const HTTP_2: &[u8] = b"h2";
+
+/// By which part of it the age of a connection is shorter at most.
+const AGE_JITTER: f64 = 0.2;
 
 /// The body of a request: small, and there as a whole.
 pub(super) type RequestBody = Full<Bytes>;
@@ -73,17 +77,25 @@ pub(super) struct CallConnector {
     server_name: Option<ServerName<'static>>,
     policy: AddressPolicy,
     timeout: Duration,
+    max_age: Duration,
     is_http2: bool,
 }
 
 impl CallConnector {
-    pub fn new(tls: ClientConfig, policy: AddressPolicy, timeout: Duration) -> Self {
+    /// `timeout` is that of opening a connection, `max_age` how long a connection gets new calls.
+    pub fn new(
+        tls: ClientConfig,
+        policy: AddressPolicy,
+        timeout: Duration,
+        max_age: Duration,
+    ) -> Self {
         Self {
             id: next_id(),
             tls: Arc::new(tls),
             server_name: None,
             policy,
             timeout,
+            max_age,
             is_http2: false,
         }
     }
@@ -106,6 +118,12 @@ impl CallConnector {
 
     pub fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// When a connection that is opened now gets no further calls. `random` is from 0 to 1: connections that were opened at
+    /// the same moment are not all replaced at the same moment.
+    pub fn use_until(&self, now: Instant, random: f64) -> Instant {
+        now + self.max_age.mul_f64(1.0 - AGE_JITTER * random)
     }
 
     /// Secured in another way.

@@ -36,6 +36,9 @@ struct ByteCounts {
     bytes: AtomicUsize,
     /// Nothing is read beyond.
     most: AtomicUsize,
+    sent: AtomicUsize,
+    /// What was sent before the request that a response is expected to.
+    sent_before: AtomicUsize,
 }
 
 impl Default for ByteCounts {
@@ -43,6 +46,8 @@ impl Default for ByteCounts {
         Self {
             bytes: AtomicUsize::new(0),
             most: AtomicUsize::new(usize::MAX),
+            sent: AtomicUsize::new(0),
+            sent_before: AtomicUsize::new(0),
         }
     }
 }
@@ -56,6 +61,13 @@ impl BytesReceived {
             .load(Ordering::Relaxed)
             .saturating_add(LONGEST_HEAD);
         self.0.most.store(most, Ordering::Relaxed);
+        let sent = self.0.sent.load(Ordering::Relaxed);
+        self.0.sent_before.store(sent, Ordering::Relaxed);
+    }
+
+    /// Whether the system has taken no byte since a head is expected: nobody can have seen anything of the request.
+    pub fn has_sent_nothing(&self) -> bool {
+        self.0.sent.load(Ordering::Relaxed) == self.0.sent_before.load(Ordering::Relaxed)
     }
 
     /// The head is there. How much of a body is read is for others to say.
@@ -72,6 +84,13 @@ pub(super) struct LimitedStream {
 impl LimitedStream {
     pub fn new(stream: TcpStream, received: BytesReceived) -> Self {
         Self { stream, received }
+    }
+
+    fn note_sent(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(sent)) = &polled {
+            self.received.0.sent.fetch_add(*sent, Ordering::Relaxed);
+        }
+        polled
     }
 }
 
@@ -106,7 +125,8 @@ impl AsyncWrite for LimitedStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.note_sent(polled)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -126,6 +146,7 @@ impl AsyncWrite for LimitedStream {
         cx: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
+        self.note_sent(polled)
     }
 }

@@ -44,7 +44,12 @@ pub fn install_crypto() {
 /// noted.
 pub(super) fn connector(settings: &AgentSettings) -> CallConnector {
     install_crypto();
-    CallConnector::new(tls(), settings.addresses.clone(), settings.connect_timeout)
+    CallConnector::new(
+        tls(),
+        settings.addresses.clone(),
+        settings.connect_timeout,
+        settings.max_connection_age,
+    )
 }
 
 fn tls() -> ClientConfig {

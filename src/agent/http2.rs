@@ -94,6 +94,8 @@ pub(super) struct Http2Pool {
 
 struct SharedConnection {
     opened_by: u64,
+    /// The name of the service may lead elsewhere by then: calls that run go on, and there are no new ones.
+    use_until: Instant,
     sender: StreamSender,
     streams: AtomicUsize,
     /// Why it was closed here.
@@ -213,11 +215,11 @@ impl Http2Pool {
     ) -> Result<StreamLease, Unanswered> {
         let since = Instant::now();
         for _ in 0..MOST_OPENED {
-            if let Some(lease) = self.take(connector.id()) {
+            if let Some(lease) = self.take(connector.id(), Instant::now()) {
                 return Ok(lease);
             }
             let mut opening = self.opening.lock().await;
-            if let Some(lease) = self.take(connector.id()) {
+            if let Some(lease) = self.take(connector.id(), Instant::now()) {
                 return Ok(lease);
             }
             // It would take as long again, one call after the other.
@@ -239,12 +241,14 @@ impl Http2Pool {
                 }
             }
         }
-        self.take(connector.id())
+        self.take(connector.id(), Instant::now())
             .ok_or_else(|| Unanswered::Unconnected(Http2Fault::NoStreams.into()))
     }
 
-    fn take(&self, connector: u64) -> Option<StreamLease> {
+    fn take(&self, connector: u64, now: Instant) -> Option<StreamLease> {
         let mut connections = self.connections.lock();
+        // One beyond its age closes when its last call has ended: nothing else holds it then.
+        connections.retain(|known| now < known.use_until);
         // Those of another connector trust other certificates. They end with their calls.
         connections.retain(|known| known.is_open() && known.opened_by == connector);
         connections.retain(|known| known.most_streams() > 0 || !known.is_idle());
@@ -266,6 +270,7 @@ impl Http2Pool {
         let (sender, connection, ping_pong) = opened.map_err(Unanswered::Unconnected)?;
         let shared = Arc::new(SharedConnection {
             opened_by: connector.id(),
+            use_until: connector.use_until(Instant::now(), rand::random()),
             sender,
             streams: AtomicUsize::new(0),
             closed: OnceLock::new(),

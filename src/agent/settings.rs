@@ -22,6 +22,8 @@ pub struct AgentSettings {
     /// The largest output of a step, in bytes.
     pub max_output: usize,
     pub connect_timeout: Duration,
+    /// A connection of this age gets no further calls.
+    pub max_connection_age: Duration,
     /// Where this instance is: endpoints of this zone are called rather than others.
     pub zone: Option<String>,
     /// Which addresses may be called.
@@ -81,6 +83,7 @@ impl Default for AgentSettings {
             is_shared: false,
             max_output: 256 * 1024,
             connect_timeout: Duration::from_secs(5),
+            max_connection_age: Duration::from_secs(300),
             zone: None,
             addresses: AddressPolicy::default(),
             default_max_in_flight: Endpoint::default_max_in_flight(),

@@ -15,7 +15,7 @@ use super::{
     address,
     answer::{self, ResponseClass},
     body::{self, BodyError},
-    connections::ResponseStream,
+    connections::{ResponseStream, Reuse},
     connector::{CallConnector, RequestBody, Unanswered, root_cause},
     credentials::{Credentials, SECRET_IN_ADDRESS},
     guard::{Guard, WatchedCall},
@@ -255,9 +255,13 @@ impl Transport {
             Ok(made) => made,
             Err(why) => return Ok(request.permanent(why)),
         };
+        let reuse = match request.call.needs_new_connection {
+            true => Reuse::None,
+            false => Reuse::Allowed,
+        };
         match way
             .connections
-            .send(self.connector(credentials), made)
+            .send_over(self.connector(credentials), made, reuse)
             .await
         {
             Ok(answer) if self.has_refused_token(&answer, credentials) => {

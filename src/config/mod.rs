@@ -387,6 +387,8 @@ impl Default for LimitsConfig {
 #[serde(default, deny_unknown_fields)]
 pub struct CallsConfig {
     pub connect_timeout: Span,
+    /// A connection of this age gets no further calls.
+    pub max_connection_age: Span,
     /// See [`Config::allows_private_addresses`].
     pub allow_private_addresses: Auto,
     /// Private addresses that may be called all the same.
@@ -401,6 +403,7 @@ impl Default for CallsConfig {
     fn default() -> Self {
         Self {
             connect_timeout: Span::from_secs(5),
+            max_connection_age: Span::from_secs(300),
             allow_private_addresses: Auto::Auto,
             allow: AllowList::default(),
             allow_url_steps: Auto::Auto,

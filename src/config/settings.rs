@@ -54,7 +54,7 @@ const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
 /// In the order of `provost.toml.example`.
-pub static SETTINGS: [Setting; 61] = [
+pub static SETTINGS: [Setting; 62] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -122,6 +122,7 @@ pub static SETTINGS: [Setting; 61] = [
         Rule::Bytes(ByteSize::mib(1), ByteSize::gib(1)),
     ),
     setting("calls.connect_timeout", Rule::Span(SOON, MINUTE)),
+    setting("calls.max_connection_age", Rule::Span(WAIT, DAY)),
     setting("calls.allow_private_addresses", Rule::SwitchOrAuto),
     setting("calls.allow", Rule::Addresses),
     setting("calls.allow_url_steps", Rule::SwitchOrAuto),

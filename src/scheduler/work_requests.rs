@@ -449,6 +449,7 @@ mod tests {
             complete_within: Span::default(),
             trace: CallTrace::of(None, step, Attempt(number)),
             purpose: Purpose::Work,
+            needs_new_connection: false,
             is_dropped_by_undo: false,
             reply_mode: ReplyMode::Response,
             heartbeat_within: None,

@@ -122,6 +122,7 @@ impl Service {
             is_shared: matches!(config.database_url, DatabaseUrl::Postgres(_)),
             max_output: config.limits.max_output.as_usize(),
             connect_timeout: config.calls.connect_timeout.duration(),
+            max_connection_age: config.calls.max_connection_age.duration(),
             addresses: addresses(&config, &address),
             zone: config.instance.zone.clone(),
             configured: Arc::new(config.agents.keys().cloned().collect()),

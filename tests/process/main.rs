@@ -78,6 +78,7 @@ mod intake;
 mod item_kinds;
 mod item_matrix;
 mod items;
+mod kept_connections;
 mod killed_breakers;
 mod lanes;
 mod later_replies;

@@ -36,6 +36,9 @@ pub struct Call {
     /// The trace that each try of it continues.
     pub trace: CallTrace,
     pub purpose: Purpose,
+    /// If it breaks off, the step has failed once too often, so it is not made over a connection that its service may be
+    /// about to close.
+    pub needs_new_connection: bool,
     /// The call is dropped when its task is to be undone.
     pub is_dropped_by_undo: bool,
     pub reply_mode: ReplyMode,

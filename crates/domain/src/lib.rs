@@ -44,6 +44,7 @@ mod history;
 mod http2_frames;
 mod ids;
 mod instance;
+mod keep_alive;
 mod key_prefix;
 mod known_queue;
 mod lane_ring;
@@ -174,6 +175,7 @@ pub use ids::{
     StepName, StepRef, TaskId, WorkerName, WorkflowName,
 };
 pub use instance::{IdInUse, InstanceRecord, Leases, Renewal};
+pub use keep_alive::usable_idle_time;
 pub use key_prefix::KeyPrefixes;
 pub use known_queue::{KnownQueue, LEFT_TO_OTHERS, QueuedStep, left_to_others};
 pub use lane_ring::LaneRing;

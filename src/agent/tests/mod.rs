@@ -92,6 +92,7 @@ fn a_call() -> Call {
             attempt: Attempt(2),
         },
         purpose: Purpose::Work,
+        needs_new_connection: false,
         is_dropped_by_undo: false,
         reply_mode: ReplyMode::Response,
         heartbeat_within: None,

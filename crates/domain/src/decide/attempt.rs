@@ -567,6 +567,9 @@ pub(crate) fn call(
     let step = task.step(index);
     let subject = task.subject(index);
     let probe = task.probe_before(index);
+    // Whether it is the work or the probe that breaks off: the probe runs next, which counts as a failure.
+    let needs_new_connection =
+        task.definition(subject).probe.is_some() && step.failure_count >= definition.max_failures;
     let own = step.body.as_ref();
     let (rendered, purpose) = match (probe, definition.undoes) {
         (Some(probe), _) => (
@@ -602,6 +605,7 @@ pub(crate) fn call(
         complete_within: Span::from_millis(complete_by.since(now).as_millis() as u64),
         trace: CallTrace::of(task.details.trace.as_ref(), at, step.attempt),
         purpose,
+        needs_new_connection,
         is_dropped_by_undo: definition.is_dropped_by_undo(),
         reply_mode: definition.reply.mode(),
         heartbeat_within: definition.heartbeat_within,
