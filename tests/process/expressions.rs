@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Database, PATIENCE, Provost, Remote, one_step, pipeline, step};
+use crate::harness::{
+    Answer, Database, PATIENCE, Provost, Remote, id_of, one_step, pipeline, step,
+};
 
 /// What is wrong with a submission, each fault with its place.
 fn faults(answer: Answer) -> Vec<String> {
@@ -426,4 +428,34 @@ async fn a_dry_run_warns_of_what_may_not_be_there() {
     );
     let messages = verdict["warnings"].to_string();
     assert!(messages.contains("error: input.sum;"), "{messages}");
+}
+
+#[tokio::test]
+async fn a_whole_number_beyond_128_bits_is_passed_on_or_refused_and_never_rounded() {
+    const LARGE: &str = "340282366920938463463374607431768211457";
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    let submission = |body: &str| {
+        let url = remote.url();
+        let text = format!(
+            r#"{{"steps":[{{"name":"one","url":"{url}","request":{{"body":{body}}}}}],"input":{{"n":{LARGE}}}}}"#
+        );
+        let call = provost.call(reqwest::Method::POST, "/v1/tasks");
+        call.text("application/json", text)
+    };
+    for body in [r#"{"all":"{{ input }}"}"#, &format!(r#"{{"n":{LARGE}}}"#)] {
+        let task = id_of(&submission(body).await.expect(202));
+        assert_eq!(provost.settled(&task).await["state"], "processed");
+        let sent = remote.ledger().pop().unwrap().raw;
+        assert!(sent.contains(&format!(r#""n":{LARGE}"#)), "{sent}");
+    }
+    for body in [r#"{"n":"{{ input.n }}"}"#, r#"{"n":"{{ input.n + 1 }}"}"#] {
+        let task = id_of(&submission(body).await.expect(202));
+        let task = provost.settled(&task).await;
+        assert_eq!(task["state"], "error", "{task:#}");
+        let fault = step(&task, "one")["error"]["message"].as_str().unwrap();
+        assert!(fault.contains("39 digits"), "{fault}");
+        assert!(fault.contains("128 bits"), "{fault}");
+    }
+    assert_eq!(remote.count(), 2);
 }

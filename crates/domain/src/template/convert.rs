@@ -3,7 +3,7 @@
 use super::{
     Budget,
     eval_error::{EvalError, EvalResult, other},
-    number::{Number, negate, rounding},
+    number::{Number, Rounding, negate, round_int, rounding, whole_part},
     registry::Given,
     texts::text_of,
     value::Value,
@@ -114,10 +114,9 @@ pub(super) fn int<'v>(
             match i128::from_str_radix(text, radix) {
                 Ok(number) => Some(Number::int(number)),
                 Err(_) if radix == 10 => {
-                    let float = text.parse::<f64>().map(f64::trunc).ok();
-                    float
-                        .and_then(|float| Number::Float(float).as_int())
-                        .map(Number::int)
+                    let float = || text.parse::<f64>().map(f64::trunc).ok();
+                    let rounded = || float().and_then(|float| Number::Float(float).as_int());
+                    whole_part(text).or_else(rounded).map(Number::int)
                 }
                 Err(_) => None,
             }
@@ -167,36 +166,45 @@ pub(super) fn round<'v>(
         Some(Some(method)) => method.as_text(),
         _ => Some("common"),
     };
-    let directed: fn(f64) -> f64 = match method {
-        Some("common") => f64::round_ties_even,
-        Some("ceil") => f64::ceil,
-        Some("floor") => f64::floor,
+    let direction = match method {
+        Some("common") => Rounding::Nearest,
+        Some("ceil") => Rounding::Up,
+        Some("floor") => Rounding::Down,
         _ => return other("`round` takes the method \"common\", \"ceil\" or \"floor\""),
     };
-    if number.is_int() && precision >= 0 {
-        return Ok(Value::Number(number));
+    let too_large = || EvalError::Other("the rounded number is too large".to_owned());
+    if let Number::Int(_) = number
+        && let Some(int) = number.as_int()
+    {
+        // Not by way of floating point, which does not hold every whole number.
+        let rounded = match precision {
+            0.. => Some(int),
+            _ => round_int(int, precision.unsigned_abs(), direction),
+        };
+        let rounded = rounded.ok_or_else(too_large)?;
+        return Ok(Value::Number(Number::int(rounded)));
     }
     // Some hundred digits at most are written and read again.
     budget.charge(1000)?;
     let float = number.as_float();
-    let rounded = if precision >= 0 && method == Some("common") {
+    let rounded = if precision >= 0 && direction == Rounding::Nearest {
         let digits = precision.unsigned_abs() as usize;
         format!("{float:.digits$}").parse().unwrap_or(float)
     } else {
         let factor = 10f64.powi(precision);
         let scaled = float * factor;
-        if scaled.is_finite() {
-            directed(scaled) / factor
-        } else {
-            float
+        let directed = match direction {
+            Rounding::Nearest => scaled.round_ties_even(),
+            Rounding::Up => scaled.ceil(),
+            Rounding::Down => scaled.floor(),
+        };
+        match scaled.is_finite() {
+            true => directed / factor,
+            false => float,
         }
     };
-    let whole = Number::Float(rounded);
-    match (number.is_int(), whole.as_int()) {
-        (true, Some(int)) => Ok(Value::Number(Number::int(int))),
-        _ if rounded.is_finite() => Ok(Value::Number(whole)),
-        _ => Err(EvalError::Other(
-            "the rounded number is too large".to_owned(),
-        )),
+    match rounded.is_finite() {
+        true => Ok(Value::Number(Number::Float(rounded))),
+        false => Err(too_large()),
     }
 }

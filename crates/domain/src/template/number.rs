@@ -135,15 +135,56 @@ pub(super) fn parse_json(json: &str, budget: &Budget) -> EvalResult<Number> {
         if let Ok(number) = json.parse::<i64>() {
             return Ok(Number::int(number.into()));
         }
-        if let Ok(number) = json.parse::<i128>() {
-            return Ok(Number::int(number));
-        }
+        // As floating point it would be another number, and nobody would notice.
+        return match json.parse::<i128>() {
+            Ok(number) => Ok(Number::int(number)),
+            Err(_) => other(beyond_int(json)),
+        };
     }
     budget.charge(rounding(json))?;
     match json.parse::<f64>() {
         Ok(number) if number.is_finite() => Ok(Number::Float(number)),
         _ => other("it reads a number that is too large for arithmetic"),
     }
+}
+
+/// Its digits may be part of a secret, so only their number is said.
+fn beyond_int(json: &str) -> String {
+    let digits = json.trim_start_matches('-').len();
+    format!(
+        "it reads a whole number of {digits} digits, and expressions are exact up to 128 bits only: write it as a text, or with an exponent if it may be rounded"
+    )
+}
+
+/// A whole number to the nearest multiple of a power of ten, halves to the even multiple; or to the next one up or down.
+/// `None` if that is beyond 128 bits.
+pub(super) fn round_int(number: i128, zeros: u32, direction: Rounding) -> Option<i128> {
+    let factor = 10i128.checked_pow(zeros)?;
+    let (below, rest) = (number.div_euclid(factor), number.rem_euclid(factor));
+    let is_up = match direction {
+        Rounding::Down => false,
+        Rounding::Up => rest != 0,
+        Rounding::Nearest => match rest.cmp(&(factor - rest)) {
+            Ordering::Less => false,
+            Ordering::Equal => below % 2 != 0,
+            Ordering::Greater => true,
+        },
+    };
+    (below + i128::from(is_up)).checked_mul(factor)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rounding {
+    Nearest,
+    Up,
+    Down,
+}
+
+/// The whole part of a decimal without an exponent, exactly.
+pub(super) fn whole_part(decimal: &str) -> Option<i128> {
+    let (whole, fraction) = decimal.split_once('.')?;
+    let is_plain = fraction.bytes().all(|byte| byte.is_ascii_digit());
+    is_plain.then(|| whole.parse().ok())?
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -502,6 +502,11 @@ fn number(text: &str, budget: &Budget) -> ParseResult<Expr> {
     if let Some(whole) = whole {
         return Ok(Expr::Int(whole));
     }
+    if plain.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!(
+            "`{text}` is a whole number that 128 bits do not hold: write it with an exponent if it may be rounded"
+        ));
+    }
     if budget.charge(rounding(&plain)).is_err() {
         return Err("its numbers are too long: write fewer digits".to_owned());
     }

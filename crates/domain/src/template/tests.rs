@@ -98,6 +98,93 @@ fn truth(expression: &str) -> Result<bool, String> {
         .map_err(|error| error.to_string())
 }
 
+/// The only member of an input is `n`, with this number as it is written.
+fn of_number(template: &str, number: &str) -> Result<String, String> {
+    let with_number = Data {
+        input: payload(&format!(r#"{{"n":{number}}}"#)),
+        ..data()
+    };
+    let document = payload(&serde_json::to_string(template).unwrap());
+    let compiled = JsonTemplate::parse(&document, Origin::Stored)
+        .map_err(|faults| faults[0].message.clone())?;
+    let rendered = compiled.render(&with_number.scope());
+    rendered.map_err(|error| error.to_string())
+}
+
+#[test]
+fn whole_numbers_are_exact_or_refused() {
+    const LARGEST: &str = "170141183460469231731687303715884105727";
+    const SMALLEST: &str = "-170141183460469231731687303715884105728";
+    for number in [LARGEST, SMALLEST, "-1", "9007199254740993"] {
+        for template in [
+            "{{ input.n }}",
+            "{{ input.n | int }}",
+            "{{ input.n | round }}",
+        ] {
+            let expected = Ok(number.to_owned());
+            assert_eq!(of_number(template, number), expected, "{template}");
+        }
+    }
+    for number in [
+        "170141183460469231731687303715884105728",
+        "-170141183460469231731687303715884105729",
+        "1000000000000000000000000000000000000000000",
+    ] {
+        for template in [
+            "{{ input.n }}",
+            "{{ input.n + 1 }}",
+            "{{ input.n == 1 }}",
+            "{{ [1, input.n] | max }}",
+            "{{ input.n | string }}",
+            "{{ input.n | float }}",
+            "a {{ input.n }}",
+            "{{ 'a' if input.n else 'b' }}",
+        ] {
+            let why = of_number(template, number).unwrap_err();
+            assert!(why.contains("128 bits"), "{template}: {why}");
+            assert!(!why.contains(number), "{why}");
+        }
+        let whole = of_number("{{ input }}", number);
+        assert_eq!(whole, Ok(format!(r#"{{"n":{number}}}"#)));
+        let literal = number.trim_start_matches('-');
+        let why = json(&format!("{{{{ {literal} }}}}")).unwrap_err();
+        assert!(why.contains("128 bits"), "{why}");
+    }
+    for (template, number, expected) in [
+        (
+            "{{ input.n | round(-1) }}",
+            "12345678901234567890123",
+            "12345678901234567890120",
+        ),
+        (
+            "{{ input.n | round(-1, 'ceil') }}",
+            "12345678901234567890123",
+            "12345678901234567890130",
+        ),
+        (
+            "{{ input.n | round(-1, 'floor') }}",
+            "-12345678901234567890123",
+            "-12345678901234567890130",
+        ),
+        ("{{ input.n | round(-1) }}", "15", "20"),
+        ("{{ input.n | round(-1) }}", "25", "20"),
+        ("{{ input.n | round(-1) }}", "-25", "-20"),
+        ("{{ input.n | round(-2) }}", "-151", "-200"),
+        (
+            "{{ input.n | int }}",
+            "\"12345678901234567890123.9\"",
+            "12345678901234567890123",
+        ),
+        ("{{ input.n | int }}", "\"-1.9\"", "-1"),
+        ("{{ input.n | int }}", "\".9\"", "0"),
+    ] {
+        let expected = Ok(expected.to_owned());
+        assert_eq!(of_number(template, number), expected, "{template} {number}");
+    }
+    let why = of_number("{{ input.n | round(-1) }}", LARGEST).unwrap_err();
+    assert!(why.contains("too large"), "{why}");
+}
+
 #[test]
 fn an_expression_that_fills_a_string_keeps_its_type() {
     use serde_json::json as j;
