@@ -96,6 +96,16 @@ impl App {
             self.registered.refresh(&self.store.reader).await?;
             compiled = self.compile_as_known(&steps, policies, permit).await?;
         }
+        if let Ok(definition) = &compiled
+            && definition.names_times()
+        {
+            // The clock is the store's, which is read only where there is such a time.
+            let now = self.store.reader.now().await?;
+            let faults = definition.time_faults("/steps", now);
+            if !faults.is_empty() {
+                return Ok(Err(faults));
+            }
+        }
         Ok(compiled.map(|definition| {
             let definition = Arc::new(definition);
             inline.put(&text, &definition, Validation::Submitted);

@@ -88,6 +88,37 @@ async fn a_step_waits_for_its_time_and_holds_nothing() {
 }
 
 #[tokio::test]
+async fn a_time_that_is_too_far_away_is_refused_with_its_definition() {
+    for setup in setups().await {
+        let remote = remote().await;
+        let provost = setup.start().await;
+        let api = provost.api();
+        let too_far = "`wait.until` gives 2999-01-01T00:00:00Z, which is more than 3650d away";
+        let expected = json!([{ "pointer": "/steps/1/wait/until", "message": too_far }]);
+        let wait = json!({ "until": "2999-01-01T00:00:00Z" });
+        let submission = pausing(&remote.url(), &wait);
+        for path in ["/v1/tasks", "/v1/tasks?dry_run=true"] {
+            let problem = api.post(path, &submission).await.expect(422);
+            assert_eq!(problem["errors"], expected, "{path}");
+        }
+        let workflow = json!({ "steps": submission["steps"] });
+        let problem = api.put("/v1/workflows/far", &workflow).await.expect(422);
+        assert_eq!(problem["errors"], expected);
+        let validated = api.post("/v1/workflows/far/validate", &workflow);
+        let problem = validated.await.expect(422);
+        assert_eq!(problem["errors"], expected);
+        assert_eq!(remote.count(), 0);
+
+        // From the data it is known only when the step is ready, and then it is the same fault.
+        let mut from_data = pausing(&remote.url(), &json!({ "until": "{{ input.far }}" }));
+        from_data["input"]["far"] = wait["until"].clone();
+        let task = api.run(&from_data).await;
+        assert_eq!(task["state"], "error");
+        assert_eq!(step(&task, "pause")["error"]["message"], too_far);
+    }
+}
+
+#[tokio::test]
 async fn what_the_data_does_not_give_is_an_error_that_an_operator_resolves() {
     for setup in setups().await {
         let remote = remote().await;

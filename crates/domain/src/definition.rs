@@ -25,11 +25,12 @@ mod tests;
 use std::{ops::Deref, sync::Arc};
 
 use crate::{
+    fields::FieldFault,
     ids::{AgentName, StepIndex, StepName},
     payload::Payload,
     payload_schema::PayloadSchema,
     template::{Expression, JsonTemplate, Template},
-    time::Span,
+    time::{Span, Timestamp},
 };
 pub use ask_rule::{AskField, AskFieldKind, AskRule, LinkReceivers, REPLY_TO};
 pub use cancel_rule::CancelRule;
@@ -44,6 +45,7 @@ pub use poll_rule::{PollFinding, PollRule};
 pub use probe::*;
 pub use repeat::{RepeatOutput, RepeatRule};
 pub(crate) use step::UNDO;
+use work::LiteralUntil;
 pub use work::{SignalRule, StepKind, StepWork, WaitRule};
 
 /// A checked, compiled definition. It can only be made by [`parse_steps`], so every index in it is
@@ -96,6 +98,33 @@ impl Definition {
             can_be_called
                 && (step.reply.mode() != ReplyMode::Callback || known.takes_later_replies().is_ok())
                 && (step.work.ask().is_none() || known.reaches_people().is_ok())
+        })
+    }
+
+    /// Whether it names a time itself: then [`Definition::time_faults`] has something to check.
+    pub fn names_times(&self) -> bool {
+        self.literal_untils().next().is_some()
+    }
+
+    /// The faults of the times that it names, seen from now. A definition that was accepted is not checked again: these times
+    /// only come nearer.
+    pub fn time_faults(&self, pointer: &str, now: Timestamp) -> Vec<FieldFault> {
+        let faults = self.literal_untils().filter_map(|(at, until)| {
+            let message = until.check(now).err()?;
+            let pointer = format!("{pointer}/{at}/wait/until");
+            Some(FieldFault::new(pointer, message))
+        });
+        faults.collect()
+    }
+
+    fn literal_untils(&self) -> impl Iterator<Item = (usize, LiteralUntil)> {
+        let steps = self.steps.iter().enumerate();
+        steps.filter_map(|(at, step)| match &step.run().work {
+            StepWork::Wait(rule) => Some((at, rule.literal_until()?)),
+            StepWork::Call { .. }
+            | StepWork::Signal(_)
+            | StepWork::Task(_)
+            | StepWork::Group(_) => None,
         })
     }
 

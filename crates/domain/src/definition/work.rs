@@ -138,15 +138,45 @@ impl WaitRule {
             WaitRule::Until(time) => {
                 let text = rendered("until", time, scope)?;
                 let until = time_of(&text).map_err(|fault| format!("`wait.until` {fault}"))?;
-                if until > now + Span::LONGEST {
-                    return Err(format!(
-                        "`wait.until` gives {text}, which is more than {} away",
-                        Span::LONGEST
-                    ));
-                }
+                check_until(&text, until, now)?;
                 Ok(until)
             }
         }
+    }
+
+    /// The time that the definition itself names as the end.
+    pub(super) fn literal_until(&self) -> Option<LiteralUntil> {
+        let WaitRule::Until(template) = self else {
+            return None;
+        };
+        if !template.is_literal() {
+            return None;
+        }
+        let text = template.outline("");
+        let until = Timestamp::parse(&text)?;
+        Some(LiteralUntil { text, until })
+    }
+}
+
+/// The end of a wait that does not depend on data.
+pub(super) struct LiteralUntil {
+    text: String,
+    until: Timestamp,
+}
+
+impl LiteralUntil {
+    pub fn check(&self, now: Timestamp) -> Result<(), String> {
+        check_until(&self.text, self.until, now)
+    }
+}
+
+fn check_until(text: &str, until: Timestamp, now: Timestamp) -> Result<(), String> {
+    match until > now + Span::LONGEST {
+        false => Ok(()),
+        true => Err(format!(
+            "`wait.until` gives {text}, which is more than {} away",
+            Span::LONGEST
+        )),
     }
 }
 

@@ -366,3 +366,31 @@ fn the_list_of_items_is_one_expression_or_an_array() {
         refused(steps, "/steps/0/for_each", "must be an array");
     }
 }
+
+#[test]
+fn a_time_that_a_definition_names_is_checked_against_the_present() {
+    let steps = json!([
+        { "name": "a", "wait": { "until": "2036-01-01T00:00:00Z" } },
+        { "name": "b", "wait": { "until": "{{ input.end }}" } },
+        { "name": "c", "wait": { "for": "3650d" } },
+        { "name": "d", "for_each": [1], "wait": { "until": "2036-01-03T00:00:00Z" } },
+    ]);
+    let definition = parse(&steps).unwrap();
+    assert!(definition.names_times());
+    let faults = |now: &str| {
+        let now = Timestamp::parse(now).unwrap();
+        let faults = definition.time_faults("/steps", now).into_iter();
+        faults.map(|fault| fault.to_string()).collect::<Vec<_>>()
+    };
+    // Ten years of 365 days.
+    assert_eq!(faults("2026-01-05T00:00:00Z"), [""; 0]);
+    assert_eq!(
+        faults("2026-01-03T00:00:00Z"),
+        [
+            "/steps/3/wait/until: `wait.until` gives 2036-01-03T00:00:00Z, which is more than 3650d away"
+        ]
+    );
+    assert_eq!(faults("2026-01-01T00:00:00Z").len(), 2);
+    let other = parse(&json!([{ "name": "a", "wait": { "for": "1h" } }])).unwrap();
+    assert!(!other.names_times());
+}
