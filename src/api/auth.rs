@@ -213,6 +213,8 @@ pub fn admit(
     Ok(Some(caller))
 }
 
+const BEARER: &[u8] = b"bearer ";
+
 fn bearer(tokens: &[AccessToken], headers: &HeaderMap) -> Result<Caller, Problem> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let value = values.next();
@@ -228,12 +230,11 @@ fn bearer(tokens: &[AccessToken], headers: &HeaderMap) -> Result<Caller, Problem
             "send the token as `Authorization: Bearer <token>`",
         ));
     };
-    let presented = value.to_str().ok().and_then(|value| {
-        let (scheme, token) = value.split_once(' ')?;
-        scheme
-            .eq_ignore_ascii_case("bearer")
-            .then(|| token.trim_start())
-    });
+    // Bytes, because a token may have other characters than those of ASCII.
+    let presented = value.as_bytes().split_at_checked(BEARER.len());
+    let presented = presented
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(BEARER))
+        .map(|(_, token)| token.trim_ascii_start());
     let Some(presented) = presented else {
         return Err(Problem::new(
             ProblemKind::Unauthenticated,
@@ -274,6 +275,8 @@ fn word(role: Role) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
 
     const SECRET: &str = "0123456789abcdef";
@@ -361,6 +364,21 @@ mod tests {
             let refused = admit(&tokens("admin"), Access::AnyToken, &headers).unwrap_err();
             assert_eq!(refused.kind(), ProblemKind::Unauthenticated, "{headers:?}");
         }
+    }
+
+    #[test]
+    fn a_token_may_have_other_characters_than_those_of_ascii() {
+        let secret = "schl\u{fc}ssel-\u{1f511}-0123";
+        let written = serde_json::json!([{"name": "mine", "role": "admin", "token": secret}]);
+        let tokens: Vec<AccessToken> = serde_json::from_value(written).unwrap();
+        let ask = |token: &str| {
+            let value = HeaderValue::from_bytes(format!("Bearer {token}").as_bytes());
+            let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value.unwrap())]);
+            admit(&tokens, Access::AnyToken, &headers).map_err(|problem| problem.kind())
+        };
+        assert_eq!(&*ask(secret).unwrap().unwrap().name, "mine");
+        let other = secret.replace('\u{1f511}', "\u{1f512}");
+        assert_eq!(ask(&other), Err(ProblemKind::Unauthenticated));
     }
 
     #[test]

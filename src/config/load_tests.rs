@@ -338,7 +338,7 @@ fn tokens_of_the_environment_take_the_place_of_those_in_the_file() {
         .map(|token| (token.name.as_str(), token.role))
         .collect();
     assert_eq!(names, [("ci", Role::Submit), ("ops", Role::Operate)]);
-    assert!(tokens[1].is("bbbbbbbb:bbbbbbbb"));
+    assert!(tokens[1].is(b"bbbbbbbb:bbbbbbbb"));
 }
 
 #[test]

@@ -46,7 +46,7 @@ pub struct AccessToken {
 impl AccessToken {
     /// Whether `presented` is this token. The duration of the comparison reveals something about the hash of
     /// `presented` only, from which no token can be derived.
-    pub fn is(&self, presented: &str) -> bool {
+    pub fn is(&self, presented: &[u8]) -> bool {
         self.sha256 == hash(presented)
     }
 }
@@ -75,8 +75,8 @@ impl Serialize for AccessToken {
     }
 }
 
-fn hash(token: &str) -> [u8; 32] {
-    Sha256::digest(token.as_bytes()).into()
+fn hash(token: &[u8]) -> [u8; 32] {
+    Sha256::digest(token).into()
 }
 
 /// A token as a person writes it.
@@ -96,7 +96,7 @@ impl TryFrom<TokenEntry> for AccessToken {
 
     fn try_from(written: TokenEntry) -> Result<Self, Self::Error> {
         let sha256 = match (written.token, written.sha256) {
-            (Some(token), None) if token.len() >= SHORTEST => Some(hash(&token)),
+            (Some(token), None) if token.len() >= SHORTEST => Some(hash(token.as_bytes())),
             (None, Some(hex)) => from_hex(&hex),
             _ => None,
         };
@@ -172,8 +172,8 @@ mod tests {
         )
         .unwrap();
         assert_eq!(plain, hashed);
-        assert!(hashed.is("0123456789abcdef"));
-        assert!(!hashed.is("0123456789abcdeF"));
+        assert!(hashed.is(b"0123456789abcdef"));
+        assert!(!hashed.is(b"0123456789abcdeF"));
     }
 
     #[test]
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(tokens[0].role, Role::Work);
         let agents: Vec<_> = tokens[0].agents.iter().map(AgentName::as_str).collect();
         assert_eq!(agents, ["video", "audio"]);
-        assert!(tokens[0].is("0123456789:abcdef"));
+        assert!(tokens[0].is(b"0123456789:abcdef"));
         assert!(tokens[1].agents.is_empty());
     }
 

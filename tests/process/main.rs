@@ -97,6 +97,7 @@ mod outage;
 mod outputs;
 mod pages;
 mod panics;
+mod passwords;
 mod plans;
 mod polling;
 mod pooler;

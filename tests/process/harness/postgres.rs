@@ -54,6 +54,31 @@ impl Postgres {
         server
     }
 
+    /// From now on this role, a new one, gets in with its password only.
+    pub async fn add_role(&self, role: &str, password: &str) {
+        self.sql(&format!(
+            "CREATE ROLE {role} LOGIN SUPERUSER PASSWORD '{password}'"
+        ))
+        .await;
+        let file = self.place.data().join("pg_hba.conf");
+        let rule = format!("host all {role} 127.0.0.1/32 scram-sha-256");
+        blocking(move || {
+            // The first rule that applies counts.
+            let script = "echo \"$2\" | cat - \"$1\" >\"$1.new\" && mv \"$1.new\" \"$1\"";
+            let added = as_owner(Path::new("sh"))
+                .args(["-c", script, "sh"])
+                .arg(file)
+                .arg(rule)
+                .output();
+            expect(added);
+        })
+        .await;
+        // A new session has the new setting once the server has read both files.
+        self.sql("ALTER SYSTEM SET log_disconnections = on").await;
+        self.control(&["reload"]).await;
+        while self.sql("SHOW log_disconnections").await != "on" {}
+    }
+
     /// One with more lines in its settings.
     pub async fn start_with(settings: &str) -> Self {
         let settings = format!("{SETTINGS}{settings}");
