@@ -1,5 +1,5 @@
 //! Imports only point down: a module uses the layers below its own, and none beside or above it. Within a layer, files
-//! do not import each other in a circle.
+//! do not import each other in a circle. The fields of log events are plain values.
 
 #![allow(
     clippy::unwrap_used,
@@ -228,4 +228,63 @@ fn imports_only_point_down() {
         "these imports do not point down:\n{}",
         wrong.join("\n")
     );
+}
+
+/// What the parentheses that begin at the start of this text contain, without the texts in it.
+fn arguments(code: &str) -> String {
+    let (mut found, mut depth, mut is_text) = (String::new(), 0, false);
+    let mut characters = code.chars();
+    while let Some(c) = characters.next() {
+        match c {
+            '\\' if is_text => drop(characters.next()),
+            '"' => is_text = !is_text,
+            _ if is_text => {}
+            ')' if depth == 1 => break,
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        if !is_text {
+            found.push(c);
+        }
+    }
+    found
+}
+
+/// Whether a field is written as `?value`, which is the form of `Debug`.
+fn has_debug_field(arguments: &str) -> bool {
+    let before_sigil = arguments
+        .match_indices('?')
+        .map(|(at, _)| arguments[..at].trim_end());
+    let mut before_sigil = before_sigil.map(|before| before.chars().last());
+    before_sigil.any(|last| matches!(last, Some(',' | '=' | '(')))
+}
+
+#[test]
+fn the_fields_of_log_events_are_plain_values() {
+    const MACROS: [&str; 8] = [
+        "trace!(", "debug!(", "info!(", "warn!(", "error!(", "event!(", "span!(", "_span!(",
+    ];
+    let mut all = Vec::new();
+    sources(Path::new("src"), &mut all);
+    sources(Path::new("crates"), &mut all);
+    let mut events = 0;
+    for path in all.iter().filter(|path| !is_test(path)) {
+        let code = code(&fs::read_to_string(path).unwrap());
+        for name in MACROS {
+            for (at, _) in code.match_indices(name) {
+                let found = arguments(&code[at + name.len() - 1..]);
+                assert!(
+                    !has_debug_field(&found),
+                    "{}: {name}{found}): a reader of JSON cannot use the form of Debug; give a number, or %value",
+                    path.display()
+                );
+                events += 1;
+            }
+        }
+    }
+    assert!(events > 100, "{events}");
+    assert!(has_debug_field("(%error, again_in = ?wait,"));
+    assert!(has_debug_field("(?wait,"));
+    assert!(!has_debug_field("(of(task)?, wait,"));
 }

@@ -189,7 +189,7 @@ impl SecretReader {
         let Ok(ended) = tokio::time::timeout(PATIENCE, &mut looking).await else {
             if is_new {
                 warn!(
-                    after = ?PATIENCE,
+                    after_seconds = PATIENCE.as_secs_f64(),
                     "the files of secrets cannot be read, or take long; what was read of them before stays in use"
                 );
             }

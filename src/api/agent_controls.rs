@@ -82,7 +82,7 @@ async fn pause(
     let read = read_pause(body.as_deref(), now).map_err(Problem::invalid)?;
     let (until, reason) = read;
     let agent = known(&app, name).await?;
-    info!(agent = %agent.name(), by = %caller.name, ?until, reason, "an agent is paused");
+    info!(agent = %agent.name(), by = %caller.name, until = until.map(tracing::field::display), reason, "an agent is paused");
     change(&app, agent, caller, ControlChange::Pause { until, reason }).await
 }
 
@@ -193,7 +193,7 @@ async fn breaker(
         endpoints = vec![endpoint];
     }
     let command: &str = action.into();
-    info!(agent = %agent.name(), by = %caller.name, command, ?endpoints, reason, "the breakers of an agent are changed");
+    info!(agent = %agent.name(), by = %caller.name, command, endpoints = %endpoints.join(", "), reason, "the breakers of an agent are changed");
     let wanted = ControlChange::Breakers {
         endpoints,
         action,

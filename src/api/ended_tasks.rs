@@ -54,7 +54,7 @@ async fn count<P, R>(
         match counted {
             Ok(counted) => so_far = counted,
             Err(error) => {
-                warn!(%error, again_in = ?for_so_long, "could not count ended tasks for the metrics");
+                warn!(%error, again_in_seconds = for_so_long.as_secs_f64(), "could not count ended tasks for the metrics");
                 return rest(for_so_long).await;
             }
         }

@@ -124,7 +124,7 @@ pub async fn handle(
         meter.requests.increment(1);
         meter.seconds.record(elapsed);
     });
-    debug!(%method, route, status = status.as_u16(), ?elapsed, "answered");
+    debug!(%method, route, status = status.as_u16(), elapsed_seconds = elapsed.as_secs_f64(), "answered");
     response
 }
 

@@ -99,7 +99,7 @@ impl Membership {
             match &waited_for {
                 None => {
                     let lease = other.lease.until.since(now);
-                    info!(instance = %member.holder.instance, process = other.process, ?lease,
+                    info!(instance = %member.holder.instance, process = other.process, lease_seconds = lease.as_secs_f64(),
                         "the previous process with this id left a lease: waiting until it expires");
                     waited_for = Some(other);
                 }

@@ -189,6 +189,17 @@ enum Holding {
     Over,
 }
 
+impl Holding {
+    /// For the log.
+    fn word(self) -> &'static str {
+        match self {
+            Holding::Held => "held",
+            Holding::ToBeDropped => "to_be_dropped",
+            Holding::Over => "over",
+        }
+    }
+}
+
 #[async_trait]
 impl Permission for HeldCalls<'_> {
     /// Where others share the store, they may have ended the attempt, or wait for the end of its call. Most calls
@@ -216,7 +227,7 @@ impl Permission for HeldCalls<'_> {
                     Ok(holding) => {
                         let key = (call.step, call.attempt);
                         debug!(task = %call.step.task, step = %call.step_name, attempt = call.attempt.0,
-                            ?holding, "the call was skipped: its attempt is over in the record, or its task is being undone");
+                            holding = holding.word(), "the call was skipped: its attempt is over in the record, or its task is being undone");
                         match holding {
                             Holding::ToBeDropped => self.local.drop_and_confirm(key),
                             Holding::Held | Holding::Over => self.local.running.abort(key),

@@ -80,7 +80,11 @@ impl Dispatcher {
         calls.close();
         let under_way = self.local.running.len();
         if under_way > 0 {
-            info!(calls = under_way, grace = ?self.grace, "waiting for running calls");
+            info!(
+                calls = under_way,
+                grace_seconds = self.grace.as_secs_f64(),
+                "waiting for running calls"
+            );
         }
         let in_time = tokio::time::timeout(self.grace, calls.wait()).await;
         let mut left = HashSet::new();

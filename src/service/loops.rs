@@ -34,7 +34,7 @@ pub(super) trait PeriodicLoop: Send {
     }
 
     fn report(&self, error: &StoreError, again_in: Duration) {
-        warn!(component = Self::NAME, %error, ?again_in, "a background loop failed; it will be retried");
+        warn!(component = Self::NAME, %error, again_in_seconds = again_in.as_secs_f64(), "a background loop failed; it will be retried");
     }
 }
 

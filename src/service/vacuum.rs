@@ -131,6 +131,6 @@ impl PeriodicLoop for VacuumLoop {
     }
 
     fn report(&self, error: &StoreError, again_in: Duration) {
-        warn!(component = Self::NAME, %error, ?again_in, "could not return free space of the database file to the disk");
+        warn!(component = Self::NAME, %error, again_in_seconds = again_in.as_secs_f64(), "could not return free space of the database file to the disk");
     }
 }

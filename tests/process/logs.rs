@@ -171,3 +171,25 @@ async fn a_request_is_known_by_its_id_in_the_answer_the_problem_and_the_log() {
         assert!(seen.insert(id), "an id came twice");
     }
 }
+
+#[tokio::test]
+async fn the_time_of_a_pause_is_a_time_in_the_log_and_not_the_form_that_programs_have() {
+    let provost = Provost::start().await;
+    provost.register("payments", "http://127.0.0.1:1", 1).await;
+    let until = "2126-02-03T04:05:06Z";
+    let refused = provost.post("/v1/agents/payments/pause", &json!({ "until": until }));
+    assert_eq!(refused.await.status, 422, "pauses are shorter than that");
+    let answer = provost.post("/v1/agents/payments/pause", &json!({ "for": "1h" }));
+    let paused = answer.await.expect(200);
+    let says = "\"message\":\"an agent is paused\"";
+    provost.says(says).await;
+    let log = provost.log();
+    let line = log.lines().find(|line| line.contains(says)).unwrap();
+    let line: Value = serde_json::from_str(line).unwrap();
+    assert_eq!(line["until"], paused["pause"]["until"], "{line} {paused:#}");
+
+    let forever = provost.post("/v1/agents/payments/pause", &json!({ "reason": "release" }));
+    forever.await.expect(200);
+    provost.says("\"reason\":\"release\"").await;
+    assert!(!provost.log().contains("Some("), "{}", provost.log());
+}

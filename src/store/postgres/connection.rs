@@ -241,7 +241,7 @@ async fn recover(
             Err(error) => {
                 failures += 1;
                 let again_in = RECONNECT.wait(failures);
-                warn!(%error, ?again_in, "the database cannot be reached");
+                warn!(%error, again_in_seconds = again_in.as_secs_f64(), "the database cannot be reached");
             }
         }
         // Jitter, so that instances do not all come back in one moment.
