@@ -58,6 +58,8 @@ pub enum ConnectionPhase {
     Idle,
     /// The body of the request has not come in whole.
     Receiving,
+    /// The client has its answer, and still sends a body that nobody wants.
+    Discarding,
     /// The client does not read the answer.
     Unread,
     /// A request is being carried out, or its answer sent.
@@ -72,6 +74,7 @@ pub struct Connection {
     exchanges: AtomicU32,
     /// Of those, how many have not sent their whole body.
     bodies: AtomicU32,
+    is_discarding: AtomicBool,
     /// When it was accepted, the last exchange began, or the last one ended.
     since: AtomicU64,
     /// When the first byte after the last exchange came in; 0 while there is none.
@@ -94,6 +97,7 @@ impl Connection {
             is_http2: AtomicBool::new(false),
             exchanges: AtomicU32::new(0),
             bodies: AtomicU32::new(0),
+            is_discarding: AtomicBool::new(false),
             since: AtomicU64::new(shared.now()),
             head_since: AtomicU64::new(0),
             blocked_since: AtomicU64::new(0),
@@ -116,6 +120,9 @@ impl Connection {
         }
         let exchanges = self.exchanges.load(Relaxed);
         if exchanges == 0 {
+            if self.is_discarding.load(Relaxed) {
+                return (ConnectionPhase::Discarding, since);
+            }
             let head_since = self.head_since.load(Relaxed);
             // On HTTP/2 a byte need not begin a head: a ping must not look like one.
             if head_since != 0 && !self.is_http2() {
@@ -195,6 +202,17 @@ impl Connection {
 
     pub fn body_ends(&self) {
         self.bodies.fetch_sub(1, Relaxed);
+    }
+
+    /// The rest of a body is read and thrown away. On HTTP/1 only, so it is that of the last exchange.
+    pub fn discard_begins(&self) {
+        self.is_discarding.store(true, Relaxed);
+    }
+
+    pub fn discard_ends(&self) {
+        // What came in until now was no head.
+        self.head_since.store(0, Relaxed);
+        self.is_discarding.store(false, Relaxed);
     }
 
     /// A piece of an answer is there, and the client has to make room for it.
@@ -289,6 +307,26 @@ mod tests {
         shared.set_now(40);
         connection.has_read();
         assert_eq!(connection.phase(), (ConnectionPhase::PartialHead, 40));
+    }
+
+    #[test]
+    fn the_rest_of_a_body_that_nobody_wants_is_no_head() {
+        let (shared, connection) = connection();
+        let exchange = connection.begin(false);
+        connection.body_begins();
+        connection.body_ends();
+        connection.discard_begins();
+        assert_eq!(connection.phase(), (ConnectionPhase::Busy, 10));
+        shared.set_now(20);
+        connection.end(exchange);
+        shared.set_now(30);
+        connection.has_read();
+        assert_eq!(connection.phase(), (ConnectionPhase::Discarding, 20));
+        assert!(connection.is_quiet());
+        connection.discard_ends();
+        assert_eq!(connection.phase(), (ConnectionPhase::Idle, 20));
+        connection.has_read();
+        assert_eq!(connection.phase(), (ConnectionPhase::PartialHead, 30));
     }
 
     #[test]

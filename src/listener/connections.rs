@@ -214,6 +214,7 @@ impl Connections {
             ConnectionPhase::NoRequest => (of.head_timeout, CloseOrder::Release, "no_request"),
             ConnectionPhase::PartialHead => (of.head_timeout, CloseOrder::Release, "slow_head"),
             ConnectionPhase::Idle => (of.idle_timeout, idle, "idle"),
+            ConnectionPhase::Discarding => (of.body_timeout, CloseOrder::Release, "slow_body"),
             ConnectionPhase::Unread => (of.stall_timeout, CloseOrder::Abort, "unread"),
             // Whoever reads the body ends that in time.
             ConnectionPhase::Receiving | ConnectionPhase::Busy => return,
@@ -268,7 +269,9 @@ fn rank(phase: ConnectionPhase, waited: u64) -> Option<u8> {
     let stalls = waited >= PROMPT;
     match phase {
         ConnectionPhase::NoRequest if stalls => Some(0),
-        ConnectionPhase::PartialHead | ConnectionPhase::Idle => Some(1),
+        ConnectionPhase::PartialHead | ConnectionPhase::Idle | ConnectionPhase::Discarding => {
+            Some(1)
+        }
         ConnectionPhase::Receiving if stalls => Some(2),
         ConnectionPhase::Unread if stalls => Some(3),
         // In a flood all are new: then the oldest of them.

@@ -26,8 +26,9 @@ use super::connection::Connection;
 const PIECE: usize = 64 << 10;
 
 /// The most that is read of a body that nobody wants. Who is still sending would otherwise find the
-/// connection reset, and never see the answer that says why.
-const MOST_DISCARDED: u64 = 8 << 20;
+/// connection reset, and never see the answer that says why: many clients read it only once they have sent everything.
+/// `listener.body_timeout` bounds the time.
+const MOST_DISCARDED: u64 = 256 << 20;
 /// Up to this rest of such a body, the connection can take another request.
 const KEPT_OPEN: u64 = 64 << 10;
 
@@ -85,7 +86,7 @@ impl Exchange {
     pub fn answer(self, mut response: Response<Body>) -> Response<ResponseBody> {
         self.connection.offered(self.number);
         if let Some(body) = self.unread.take()
-            && (!discard(body, response.status()) || self.expects)
+            && (!discard(body, response.status(), &self.connection) || self.expects)
         {
             let headers = response.headers_mut();
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -157,7 +158,7 @@ impl Drop for Arriving {
 }
 
 /// Reads the rest of a body that nobody wants, up to a bound. Whether another request may follow it.
-fn discard(mut body: Incoming, answer: StatusCode) -> bool {
+fn discard(mut body: Incoming, answer: StatusCode, connection: &Arc<Connection>) -> bool {
     if answer == StatusCode::REQUEST_TIMEOUT {
         return false;
     }
@@ -165,6 +166,8 @@ fn discard(mut body: Incoming, answer: StatusCode) -> bool {
         .size_hint()
         .upper()
         .is_some_and(|rest| rest <= KEPT_OPEN);
+    connection.discard_begins();
+    let connection = connection.clone();
     tokio::spawn(async move {
         let mut discarded = 0;
         while discarded < MOST_DISCARDED
@@ -173,6 +176,7 @@ fn discard(mut body: Incoming, answer: StatusCode) -> bool {
             let length = frame.data_ref().map_or(0, Buf::remaining);
             discarded += length as u64;
         }
+        connection.discard_ends();
     });
     is_short
 }

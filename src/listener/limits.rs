@@ -16,6 +16,7 @@ pub struct ListenerLimits {
     pub max_connections: usize,
     pub max_without_request: usize,
     pub head_timeout: Duration,
+    pub body_timeout: Duration,
     pub idle_timeout: Duration,
     pub stall_timeout: Duration,
 }
@@ -40,6 +41,7 @@ impl ListenerLimits {
             // The other half is for those who have asked something: silence never drives all of them out.
             max_without_request: config.max_without_request.min(max_connections.div_ceil(2)),
             head_timeout: config.head_timeout.duration(),
+            body_timeout: config.body_timeout.duration(),
             idle_timeout: config.idle_timeout.duration(),
             stall_timeout: config.stall_timeout.duration(),
         }

@@ -5,7 +5,7 @@ use std::io;
 
 use serde_json::json;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
     time::{sleep, timeout},
 };
@@ -192,6 +192,9 @@ async fn a_body_that_drips_is_answered_408() {
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
 }
 
+/// Far more than waits in the buffers of a connection.
+const LARGE: usize = 20 << 20;
+
 /// The answer to `head` and a body of so many bytes, all of which are sent, and whether another request
 /// on the same connection is answered.
 async fn posts(provost: &Provost, head: &str, length: usize) -> (String, bool) {
@@ -211,6 +214,7 @@ async fn who_sends_a_body_that_is_not_read_sees_the_answer_and_knows_of_the_conn
     let provost = Provost::start().await;
     for (head, length, status, goes_on) in [
         ("POST /v1/tasks HTTP/1.1", 3_000_000, 413, false),
+        ("POST /v1/tasks HTTP/1.1", LARGE, 413, false),
         ("POST /v1/nothing HTTP/1.1", 3_000_000, 404, false),
         ("POST /v1/nothing HTTP/1.1", 1000, 404, true),
         ("GET /livez HTTP/1.1", 1000, 200, true),
@@ -223,6 +227,33 @@ async fn who_sends_a_body_that_is_not_read_sees_the_answer_and_knows_of_the_conn
         let says = first.contains("connection: close");
         assert_eq!(says, !goes_on, "{head}: {answers}");
     }
+}
+
+/// The answer to a large body in chunks, which is read once all of it is sent, as many clients do.
+pub async fn posts_chunks(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> String {
+    let head = "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+                transfer-encoding: chunked\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let chunk = [&b"100000\r\n"[..], &[b' '; 1 << 20], b"\r\n"].concat();
+    for _ in 0..LARGE / (1 << 20) {
+        stream.write_all(&chunk).await.unwrap();
+    }
+    stream.write_all(b"0\r\n\r\n").await.unwrap();
+    stream.flush().await.unwrap();
+    let mut answer = Vec::new();
+    // Over TLS the end of the connection may come without a goodbye.
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer))
+        .await
+        .expect("no end");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn who_sends_far_too_much_in_chunks_sees_the_answer() {
+    let provost = Provost::start().await;
+    let answer = posts_chunks(begin(&provost, "").await).await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert!(answer.contains("body-too-large"), "{answer}");
 }
 
 #[tokio::test]

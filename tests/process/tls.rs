@@ -12,7 +12,10 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use crate::harness::{PATIENCE, Provost, Setup, binary};
+use crate::{
+    harness::{PATIENCE, Provost, Setup, binary},
+    listener::posts_chunks,
+};
 
 /// Certificate and key in two files, and certificates to put there.
 struct Files(TempDir);
@@ -87,6 +90,16 @@ async fn shown(provost: &Provost, certificate: &Certificate) -> TlsStream<TcpStr
     timeout(PATIENCE, trusted)
         .await
         .expect("the certificate is never shown")
+}
+
+#[tokio::test]
+async fn who_sends_far_too_much_over_tls_sees_the_answer() {
+    let certificate = certificate();
+    let files = Files::new(&certificate);
+    let provost = files.setup().start().await;
+    let stream = connect(&provost, &certificate).await.unwrap();
+    let answer = posts_chunks(stream).await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
 }
 
 #[tokio::test]
