@@ -548,6 +548,7 @@ impl Run<'_> {
         making: Making,
     ) -> Result<CheckedCall, CutShort> {
         let mut call = CheckedCall {
+            task: subject.task,
             exchanges: Vec::new(),
             answer: CheckAnswer::Silent,
             millis: 0,

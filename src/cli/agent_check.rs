@@ -258,7 +258,24 @@ fn print(found: &AgentCheckResult) {
         say!("{name:<22} {status:<15} {}", plain(&finding.seen));
     }
     let calls = found.exchanges.len();
-    say!("\nagent {}: {} ({calls} calls)", found.agent, found.status);
+    let with = |status: &str| {
+        let findings = found.findings.iter();
+        let names: Vec<_> = findings
+            .filter(|finding| finding.status == status)
+            .map(|finding| &*finding.name)
+            .collect();
+        match names.is_empty() {
+            true => String::new(),
+            false => format!("; {status}: {}", names.join(", ")),
+        }
+    };
+    say!(
+        "\nagent {}: {} ({calls} calls{}{})",
+        found.agent,
+        found.status,
+        with("failed"),
+        with("inconclusive")
+    );
 }
 
 impl fmt::Display for ResultExchange {

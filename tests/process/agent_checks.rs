@@ -1,6 +1,12 @@
 //! `provost agent check`, with the services of `examples` and with worse ones.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -380,4 +386,104 @@ async fn a_service_that_echoes_secrets_shows_none() {
         assert!(!text.contains("canary"), "{text}");
     }
     assert!(result.to_string().contains("***"), "{result:#}");
+}
+
+/// A service that does its work for each request, or once for each key, and what it puts into its output.
+struct ChargingService {
+    once: bool,
+    output: fn(id: usize, key: &str, at: usize) -> Value,
+}
+
+impl ChargingService {
+    /// It refuses what came too late.
+    async fn start(self) -> Remote {
+        let charges = Mutex::new(Vec::<String>::new());
+        let calls = AtomicUsize::new(0);
+        Remote::with(move |seen| {
+            let complete_by: jiff::Timestamp = seen.header("provost-complete-by").parse().unwrap();
+            if complete_by < jiff::Timestamp::now() {
+                return Act::status(409);
+            }
+            let key = seen.key();
+            let mut charges = charges.lock().unwrap();
+            let known = charges.iter().position(|charged| charged == key);
+            let id = known.filter(|_| self.once).unwrap_or_else(|| {
+                charges.push(key.to_owned());
+                charges.len() - 1
+            });
+            let at = calls.fetch_add(1, Ordering::Relaxed);
+            Act::Ok((self.output)(id, key, at))
+        })
+        .await
+    }
+}
+
+#[tokio::test]
+async fn only_ids_of_the_service_show_that_its_work_was_done_once() {
+    let provost = Provost::start().await;
+    let constant = |_, _: &str, _| json!({ "ok": true });
+    let echo = |_, key: &str, _| json!({ "ok": true, "key": key });
+    let id = |id, _: &str, _| json!({ "id": id });
+    let dated = |id, _: &str, at| json!({ "id": id, "date": format!("2026-01-31T09:30:{at:02}Z") });
+    let only_dated = |_, _: &str, at| json!({ "date": format!("2026-01-31T09:30:{at:02}Z") });
+    type Output = fn(usize, &str, usize) -> Value;
+    let services: [(&str, bool, Output, &str); 8] = [
+        ("charges-constant", false, constant, "inconclusive"),
+        ("charges-echo", false, echo, "inconclusive"),
+        ("charges-date", false, only_dated, "inconclusive"),
+        ("charges-new-id", false, id, "failed"),
+        ("charges-new-id-and-date", false, dated, "failed"),
+        ("once-id", true, id, "passed"),
+        ("once-id-and-date", true, dated, "passed"),
+        ("once-constant", true, constant, "inconclusive"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("check.json");
+    let text = json!({ "request": { "method": "PUT", "path": "/charges" }, "within": "2m" });
+    std::fs::write(&file, text.to_string()).unwrap();
+    for (name, once, output, expected) in services {
+        let remote = ChargingService { once, output }.start().await;
+        provost.register(name, &remote.url(), 4).await;
+        let server = format!("http://{}", provost.api().address());
+        let check = async |more: &[&str]| {
+            let mut command = binary();
+            command.args(["agent", "check", name, "--server", &server, "--request"]);
+            let output = command.arg(&file).args(more).output().await.unwrap();
+            let said = String::from_utf8(output.stdout).unwrap();
+            (output.status.code().unwrap(), said)
+        };
+        let (code, said) = check(&["--json"]).await;
+        let result: Value = serde_json::from_str(&said).unwrap();
+        let with = with_status(&result, expected);
+        assert!(with.contains(&"again"), "{name}: {result:#}");
+        assert!(with.contains(&"twice_at_once"), "{name}: {result:#}");
+        // What repeats anyway says nothing more of its own after the complete-by.
+        let failed = expected == "failed";
+        assert_eq!(
+            with.contains(&"after_complete_by"),
+            !failed,
+            "{name}: {result:#}"
+        );
+        // Of the check as a whole, `error_classes` is not known either: no body was named that the service must refuse.
+        let verdict = if failed { "failed" } else { "incomplete" };
+        assert_eq!(result["status"], verdict, "{name}: {result:#}");
+        assert_eq!(code, if failed { 1 } else { 2 }, "{name}");
+        if expected == "inconclusive" {
+            let again = &result["findings"][1]["seen"];
+            assert!(
+                again
+                    .as_str()
+                    .unwrap()
+                    .contains("an id that the service gives"),
+                "{again}"
+            );
+            let (_, said) = check(&[]).await;
+            let line = said.lines().last().unwrap();
+            assert!(line.contains("incomplete"), "{line}");
+            assert!(
+                line.contains("inconclusive: again, twice_at_once, after_complete_by"),
+                "{line}"
+            );
+        }
+    }
 }

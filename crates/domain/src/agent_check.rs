@@ -1,7 +1,8 @@
 //! The check of an agent: what its service holds of what steps rely on, by what it responded. Here is what is looked at and
-//! what is kept of it; `judge.rs` has the rules.
+//! what is kept of it; `judge.rs` has the rules, `output_comparison.rs` those for outputs.
 
 mod judge;
+mod output_comparison;
 
 #[cfg(test)]
 mod tests;
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     decide::response,
     definition::{Finding, Probe},
+    ids::TaskId,
     payload::Payload,
     template::Scope,
     time::Timestamp,
@@ -279,6 +281,8 @@ impl AgentCheck {
 /// A call of the check with how it ended; with those before it that had transient faults.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CheckedCall {
+    /// The task that the call was for: every key has one of its own.
+    pub task: TaskId,
     /// The numbers of its exchanges.
     pub exchanges: Vec<u32>,
     pub answer: CheckAnswer,

@@ -37,7 +37,7 @@ pub fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
 }
 
 /// An HTTP-date as RFC 9110 has it sent, which is also a date of RFC 2822.
-fn http_date(text: &str) -> Option<Timestamp> {
+pub fn http_date(text: &str) -> Option<Timestamp> {
     let date = jiff::fmt::rfc2822::parse(text).ok()?;
     Some(Timestamp::from_millis(date.timestamp().as_millisecond()))
 }

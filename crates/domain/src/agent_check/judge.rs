@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use serde_json::Value;
-
 use super::{
-    CheckAnswer, CheckFinding, CheckObservations, CheckPoint, CheckStatus, CheckedCall, CheckedStep,
+    CheckAnswer, CheckFinding, CheckObservations, CheckPoint, CheckStatus, CheckedCall,
+    CheckedStep,
+    output_comparison::{OutputDifference, own_part},
 };
 use crate::payload::Payload;
 
@@ -34,6 +34,7 @@ fn not_applicable(why: &str) -> Judged {
 
 const NO_UNDO: &str = "the request names no `undo`";
 const NO_PROBE: &str = "the request names no `probe`";
+const NO_ID: &str = "so had another key, apart from times and the key itself, so it does not show whether the work was done twice: let the output contain an id that the service gives to what it did, or count at the service what the check did";
 
 impl CheckObservations {
     fn judge_point(&self, name: CheckPoint) -> CheckFinding {
@@ -96,48 +97,62 @@ impl CheckObservations {
         }
     }
 
-    /// Equal outputs show that work was done once only if those of other keys differ.
-    fn outputs_tell_keys_apart(&self) -> bool {
-        let firsts = [
-            self.work.as_ref(),
-            self.at_once.as_ref().map(|calls| &calls[0]),
-            self.complete_by.as_ref().map(|calls| &calls[0]),
-        ];
-        let outputs: Vec<_> = firsts
-            .into_iter()
+    /// Calls with an output, under whatever key.
+    fn with_output(&self) -> impl Iterator<Item = (&CheckedCall, &Payload)> {
+        let late = self.late.iter();
+        let late = late.flat_map(|late| [Some(&late.call), late.in_time.as_ref()]);
+        let repeat = self.dropped.as_ref().map(|dropped| &dropped.repeat);
+        let calls = [self.work.as_ref(), repeat].into_iter().chain(late);
+        let calls = calls
             .flatten()
-            .filter_map(CheckedCall::output)
-            .collect();
-        let mut others = outputs.iter().skip(1);
-        // With one alone, nothing is known, and nothing is held against it.
-        outputs.len() < 2 || others.any(|other| !same(outputs[0], other))
+            .chain(self.at_once.iter().flatten())
+            .chain(self.complete_by.iter().flatten());
+        calls.filter_map(|call| Some((call, call.output()?)))
+    }
+
+    /// Equal outputs show that work was done once only if no other key has the same. The reason why they show nothing, if so.
+    fn shows_nothing(&self, call: &CheckedCall, output: &Payload) -> Option<&'static str> {
+        let own = own_part(call, output);
+        let mut others = { self.with_output() }
+            .filter(|(other, _)| other.task != call.task)
+            .map(|(other, output)| own_part(other, output))
+            .peekable();
+        if others.peek().is_none() {
+            return Some("no request under another key had an output to compare it with");
+        }
+        others.any(|other| other == own).then_some(NO_ID)
     }
 
     /// The same key twice: both must have the output of the first.
     fn once(&self, first: &CheckedCall, second: &CheckedCall) -> Judged {
         let calls = [first, second];
-        match (&first.answer, &second.answer) {
-            (CheckAnswer::Output(a), CheckAnswer::Output(b)) if !same(a, b) => judged(
-                Failed,
-                "both succeeded, with different outputs: the work was done twice, or the first response is not remembered",
-                &calls,
-            ),
-            (CheckAnswer::Output(_), CheckAnswer::Output(_)) if !self.outputs_tell_keys_apart() => {
-                judged(
-                    Inconclusive,
-                    "both had the same output, but so has every other key: let the output contain an id of the work, or use `task.id` in the request",
-                    &calls,
+        let (one, other) = match (&first.answer, &second.answer) {
+            (CheckAnswer::Output(one), CheckAnswer::Output(other)) => (one, other),
+            (CheckAnswer::Output(_), other) => {
+                let seen = format!("one succeeded, the other did not: {other}");
+                return judged(Failed, seen, &calls);
+            }
+            (other, _) => return judged(Failed, other.to_string(), &calls),
+        };
+        let same = match OutputDifference::between(one, other) {
+            OutputDifference::None => "both had the same output".to_owned(),
+            OutputDifference::OnlyTimes(places) => {
+                format!(
+                    "both had the same output except for times{}",
+                    places.shown()
                 )
             }
-            (CheckAnswer::Output(_), CheckAnswer::Output(_)) => {
-                judged(Passed, "both had the same output", &calls)
+            OutputDifference::Some(places) => {
+                let seen = format!(
+                    "both succeeded, with different outputs{}: the work was done twice, or the first response is not remembered",
+                    places.shown()
+                );
+                return judged(Failed, seen, &calls);
             }
-            (CheckAnswer::Output(_), other) => judged(
-                Failed,
-                format!("one succeeded, the other did not: {other}"),
-                &calls,
-            ),
-            (other, _) => judged(Failed, other.to_string(), &calls),
+        };
+        match self.shows_nothing(first, one) {
+            Some(why) => judged(Inconclusive, format!("{same}, but {why}"), &calls),
+            None => judged(Passed, same, &calls),
         }
     }
 
@@ -198,10 +213,17 @@ impl CheckObservations {
             let after = dropped.probe_after.as_ref().map(|probe| &probe.answer);
             match (before, after) {
                 (Some(CheckAnswer::Done(before)), Some(CheckAnswer::Done(after))) => {
-                    if !same(before, after) {
-                        (Failed, "the probe found the work of the dropped call done, and after the repeat another one".to_owned())
-                    } else if self.finds_same_for_other_key(before) {
-                        (Inconclusive, "the probe finds the same for every key, so it does not show whether the work was done twice".to_owned())
+                    if let OutputDifference::Some(places) = OutputDifference::between(before, after)
+                    {
+                        (
+                            Failed,
+                            format!(
+                                "the probe found the work of the dropped call done, and after the repeat another one: its output differs{}",
+                                places.shown()
+                            ),
+                        )
+                    } else if self.finds_same_for_other_key(&dropped.repeat, before) {
+                        (Inconclusive, "the probe finds the same for another key, apart from times and the key itself, so it does not show whether the work was done twice: let its `output` contain an id that the service gives to what it did".to_owned())
                     } else {
                         (
                             Passed,
@@ -223,9 +245,12 @@ impl CheckObservations {
         (status, seen, exchanges)
     }
 
-    fn finds_same_for_other_key(&self, found: &Payload) -> bool {
-        match self.probe_after.as_ref().map(|probe| &probe.answer) {
-            Some(CheckAnswer::Done(other)) => same(found, other),
+    fn finds_same_for_other_key(&self, call: &CheckedCall, found: &Payload) -> bool {
+        let Some(other) = &self.probe_after else {
+            return false;
+        };
+        match &other.answer {
+            CheckAnswer::Done(output) => own_part(other, output) == own_part(call, found),
             _ => false,
         }
     }
@@ -473,7 +498,7 @@ impl CheckObservations {
             return self.not_reached();
         };
         match (work.output(), &probe.answer) {
-            (Some(output), CheckAnswer::Done(found)) if same(output, found) => judged(
+            (Some(output), CheckAnswer::Done(found)) if is_same(output, found) => judged(
                 Passed,
                 "the probe found the output of the response",
                 &[work, probe],
@@ -667,11 +692,6 @@ impl fmt::Display for CheckAnswer {
     }
 }
 
-/// Whether two outputs say the same, in whatever form they are written.
-fn same(a: &Payload, b: &Payload) -> bool {
-    if a.as_json() == b.as_json() {
-        return true;
-    }
-    let value = |payload: &Payload| serde_json::from_str::<Value>(payload.as_json()).ok();
-    matches!((value(a), value(b)), (Some(a), Some(b)) if a == b)
+fn is_same(one: &Payload, other: &Payload) -> bool {
+    OutputDifference::between(one, other) == OutputDifference::None
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::payload::Payload;
+use uuid::Uuid;
 
 use CheckStatus::{Failed, Inconclusive, NotApplicable, Passed};
 
@@ -9,8 +10,16 @@ fn json(text: &str) -> Payload {
     Payload::parse(text.to_owned()).unwrap()
 }
 
+/// The task that a check makes this call for.
+fn task(number: u32) -> TaskId {
+    let ends = [7, 10, 14, 16, 19, 22];
+    let task = ends.iter().filter(|end| number > **end).count();
+    TaskId(Uuid::from_u128(0xabc_0000 + task as u128))
+}
+
 fn call(number: u32, answer: CheckAnswer) -> CheckedCall {
     CheckedCall {
+        task: task(number),
         exchanges: vec![number],
         answer,
         millis: 5,
@@ -169,6 +178,85 @@ fn outputs_that_are_the_same_for_every_key_show_nothing() {
         CheckPoint::AfterCompleteBy,
     ];
     assert_eq!(found, expected.map(|point| (point, Inconclusive)));
+}
+
+/// What a check sees of a service without a probe whose outputs are made like this, for a key and for the number of a call.
+fn with_outputs(output: impl Fn(TaskId, u32) -> String) -> Vec<CheckStatus> {
+    let mut seen = perfect();
+    seen.step.has_probe = false;
+    let output = |number| {
+        let made = json(&output(task(number), number));
+        call(number, CheckAnswer::Output(made))
+    };
+    seen.work = Some(output(2));
+    seen.again = Some(output(4));
+    seen.at_once = Some([output(8), output(9)]);
+    seen.dropped = None;
+    seen.complete_by = Some([output(15), output(16)]);
+    seen.late.as_mut().unwrap().in_time = Some(output(19));
+    let points = [
+        CheckPoint::Again,
+        CheckPoint::TwiceAtOnce,
+        CheckPoint::AfterCompleteBy,
+    ];
+    points.map(|point| status(&seen, point)).to_vec()
+}
+
+#[test]
+fn only_an_id_that_the_service_gives_shows_that_work_was_done_once() {
+    let constant = with_outputs(|_, _| r#"{"ok":true}"#.to_owned());
+    assert_eq!(constant, [Inconclusive; 3]);
+    // An output that repeats the key differs between keys, however often the work is done.
+    let echo = |key: TaskId, _| format!(r#"{{"ok":true,"for":"provost-check-{}"}}"#, key.0);
+    assert_eq!(with_outputs(echo), [Inconclusive; 3]);
+    let simple = |key: TaskId, _| format!(r#"{{"{:X}":[1]}}"#, key.0.simple());
+    assert_eq!(with_outputs(simple), [Inconclusive; 3]);
+    let id = |key: TaskId, _| format!(r#"{{"id":{},"for":"{}"}}"#, key.0.as_u128() % 97, key.0);
+    assert_eq!(with_outputs(id), [Passed; 3]);
+    let new_id = with_outputs(|_, number| format!(r#"{{"id":{number}}}"#));
+    assert_eq!(new_id, [Failed, Failed, Inconclusive]);
+}
+
+#[test]
+fn times_in_outputs_show_nothing() {
+    let only_times = |_, number| format!(r#"{{"ok":true,"at":"2026-01-31T09:30:{number:02}Z"}}"#);
+    assert_eq!(with_outputs(only_times), [Inconclusive; 3]);
+    // Also where two calls fall into one second.
+    let seconds = |_, number| format!(r#"{{"at":"2026-01-31T09:30:{:02}Z"}}"#, number / 5);
+    assert_eq!(with_outputs(seconds), [Inconclusive; 3]);
+    let date = |key: TaskId, number| {
+        let id = key.0.as_u128() % 97;
+        format!(r#"{{"id":{id},"date":"Sat, 31 Jan 2026 09:30:{number:02} GMT"}}"#)
+    };
+    assert_eq!(with_outputs(date), [Passed; 3]);
+    let also_id = |_, number| format!(r#"{{"id":{number},"at":"2026-01-31T09:30:{number:02}Z"}}"#);
+    assert_eq!(with_outputs(also_id)[0], Failed);
+}
+
+#[test]
+fn a_finding_names_the_places_where_outputs_differ() {
+    let outputs = [
+        r#"{"a":[1,2],"b":{"c":1},"d":1,"e":1,"f":1}"#,
+        r#"{"a":[1,3],"b":{"c":2},"e":2,"f":2}"#,
+    ];
+    let mut seen = perfect();
+    let [work, again] = outputs.map(|output| CheckAnswer::Output(json(output)));
+    seen.work = Some(call(2, work));
+    seen.again = Some(call(4, again));
+    let again = &judge(&seen)[1];
+    let places = "outputs at /a/1, /b/c, /d and 2 more: ";
+    assert!(again.seen.contains(places), "{}", again.seen);
+}
+
+#[test]
+fn equal_outputs_of_one_key_alone_show_nothing() {
+    let mut seen = perfect();
+    seen.cut_short = Some("its time was over".to_owned());
+    seen.at_once = None;
+    seen.dropped = None;
+    seen.complete_by = None;
+    seen.late = None;
+    assert_eq!(status(&seen, CheckPoint::Again), Inconclusive);
 }
 
 #[test]
