@@ -123,6 +123,7 @@ pub async fn tasks_at_risk_are_listed_until_they_end(h: Harness) {
     assert_eq!(listed(&h, is_at_risk()).await, [last]);
     let all = listed(&h, TaskFilter::default()).await;
     assert_eq!(all[2], (ids[0], None));
+    assert_eq!(h.store.reader.counts().await.unwrap().at_risk, 1);
     assert_eq!(h.store.reader.at_risk().await.unwrap().len(), 2);
     assert_eq!(h.store.reader.ended_at_risk().await.unwrap(), [ids[0]]);
     save(PredictionChanges {

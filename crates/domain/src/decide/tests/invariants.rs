@@ -652,6 +652,7 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
     for group in task.groups() {
         items(task, group)?;
     }
+    order_of_undo(task)?;
     for index in task.indexes() {
         let step = task.step(index);
         let over = step.is_done() || step.status() == StepStatus::Undone;
@@ -725,6 +726,41 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// Nothing is undone while the undo of something that followed it is outstanding, whatever instance held that undo and lost it.
+fn order_of_undo(task: &Task) -> Result<(), TestCaseError> {
+    if task.undo.is_none() {
+        return Ok(());
+    }
+    for index in task.forward() {
+        let Some(undo) = task.definition(index).undo else {
+            continue;
+        };
+        let status = task.step(undo).status();
+        // Nothing is sent for one that was passed over.
+        let is_left_out = matches!(status, StepStatus::Skipped | StepStatus::Cancelled);
+        if is_left_out || status == StepStatus::Waiting {
+            continue;
+        }
+        let own = task.group_of(index);
+        let followers = all_followers(task, own);
+        let is_after = |other: StepIndex| {
+            let is_later_iteration =
+                task.is_repeated(own) && task.group_of(other) == own && other > index;
+            is_later_iteration || followers.contains(&task.group_of(other))
+        };
+        for after in task.forward().filter(|other| is_after(*other)) {
+            let name = |index| task.definition(index).name.clone();
+            let (first, then) = (name(after), name(index));
+            let is_running = matches!(task.step(after).state, StepState::Processing { .. });
+            prop_assert!(!is_running, "{then} is undone while {first} runs");
+            let undo = task.definition(after).undo;
+            let is_over = undo.is_none_or(|undo| task.step(undo).is_done());
+            prop_assert!(is_over, "{then} is undone before {first}");
+        }
+    }
+    Ok(())
+}
+
 /// What holds for the items of a group.
 fn items(task: &Task, group: &ItemGroup) -> Result<(), TestCaseError> {
     let record = task.step(group.step);
@@ -757,7 +793,12 @@ fn items(task: &Task, group: &ItemGroup) -> Result<(), TestCaseError> {
     }
     let own = || group.items.iter().map(|at| &task.steps[at]);
     let awaits = own().filter(|step| step.awaits_turn).count() as u32;
-    prop_assert!(task.turns_changed().is_empty(), "turns are not given");
+    let mut read = task.clone();
+    for at in group.items.iter() {
+        read.steps[at].awaits_turn = false;
+    }
+    read.give_turns();
+    prop_assert_eq!(&read, task, "the turns are not those of the record");
     prop_assert!(live - awaits <= most, "{} items run at once", live);
     prop_assert!(awaits == 0 || live - awaits == most, "a turn is free");
     let failed = counts.count(StepStatus::Error);
