@@ -54,6 +54,19 @@ struct Summary {
     kept_bytes: usize,
     /// When the first of those in error failed, and its position in the chunk.
     first_fault: Option<(Timestamp, usize)>,
+    turns: Turns,
+    /// When the first of the pending ones may be claimed, if it has its turn.
+    first_ready: Option<Timestamp>,
+}
+
+/// Which of several pending steps have their turns, in the order in which they take them: by the times from which they may be
+/// claimed, and their positions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Turns {
+    /// How many have their turn.
+    pub given: usize,
+    pub last_given: Option<(Timestamp, usize)>,
+    pub first_awaiting: Option<(Timestamp, usize)>,
 }
 
 impl StepCounts {
@@ -93,9 +106,73 @@ impl StepCounts {
     }
 }
 
+impl Turns {
+    /// Of steps whose first has this position.
+    fn of(first: usize, steps: &[Step]) -> Self {
+        let mut turns = Self::default();
+        for (at, step) in steps.iter().enumerate() {
+            let StepState::Pending { ready_at } = step.state else {
+                continue;
+            };
+            let own = Some((ready_at, first + at));
+            turns.add(&match step.awaits_turn {
+                true => Self {
+                    first_awaiting: own,
+                    ..Self::default()
+                },
+                false => Self {
+                    given: 1,
+                    last_given: own,
+                    ..Self::default()
+                },
+            });
+        }
+        turns
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.given += other.given;
+        self.last_given = self.last_given.max(other.last_given);
+        let both = [self.first_awaiting, other.first_awaiting].into_iter();
+        self.first_awaiting = both.flatten().min();
+    }
+
+    /// The same, of steps that come so much later.
+    fn moved(self, by: usize) -> Self {
+        let moved =
+            |turn: Option<(Timestamp, usize)>| turn.map(|(at, position)| (at, position + by));
+        Self {
+            given: self.given,
+            last_given: moved(self.last_given),
+            first_awaiting: moved(self.first_awaiting),
+        }
+    }
+}
+
+/// How many steps of lists have been looked at one by one, so that tests know what a decision costs.
+#[cfg(test)]
+pub(crate) mod looks {
+    use std::cell::Cell;
+
+    thread_local! {
+        static LOOKS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub fn add(steps: usize) {
+        LOOKS.set(LOOKS.get() + steps);
+    }
+
+    /// Those since the last time.
+    pub fn take() -> usize {
+        LOOKS.take()
+    }
+}
+
 impl Chunk {
     fn summary(&self) -> &Summary {
         self.summary.get_or_init(|| {
+            #[cfg(test)]
+            looks::add(self.steps.len());
             let faults = self.steps.iter().enumerate();
             let faults = faults.filter_map(|(at, step)| match &step.state {
                 StepState::Error(fault) => Some((fault.at, at)),
@@ -106,6 +183,13 @@ impl Chunk {
                 memory: self.steps.iter().map(Step::memory).sum(),
                 kept_bytes: self.steps.iter().map(Step::kept_bytes).sum(),
                 first_fault: faults.min(),
+                turns: Turns::of(0, &self.steps),
+                first_ready: { self.steps.iter() }
+                    .filter_map(|step| match step.state {
+                        StepState::Pending { ready_at } => Some(ready_at),
+                        _ => None,
+                    })
+                    .min(),
             }
         })
     }
@@ -195,12 +279,45 @@ impl StepList {
         counts
     }
 
+    /// Of items.
+    pub fn turns_of(&self, items: &Positions) -> Turns {
+        let mut turns = Turns::default();
+        for (first, chunk, part) in self.parts(items) {
+            turns.add(&match part.len() == chunk.steps.len() {
+                true => chunk.summary().turns.moved(first),
+                false => Turns::of(first + part.start, &chunk.steps[part]),
+            });
+        }
+        turns
+    }
+
+    /// How many of the items are pending and may be claimed now if they have their turns, counted up to so many.
+    pub fn ready_in(&self, items: &Positions, now: Timestamp, most: usize) -> usize {
+        let is_ready =
+            |step: &Step| matches!(step.state, StepState::Pending { ready_at } if ready_at <= now);
+        let parts = self.parts(items);
+        let parts = parts.filter(|(_, chunk, _)| {
+            let first_ready = chunk.summary().first_ready;
+            first_ready.is_some_and(|first| first <= now)
+        });
+        let ready = parts.flat_map(|(_, chunk, part)| {
+            #[cfg(test)]
+            looks::add(part.len());
+            chunk.steps[part].iter().filter(|step| is_ready(step))
+        });
+        ready.take(most).count()
+    }
+
     /// The positions of those of the items that are in this state.
     pub fn find_in(&self, items: &Positions, status: StepStatus) -> impl Iterator<Item = usize> {
         let parts = self.parts(items);
         let parts = parts.filter(move |(_, chunk, _)| chunk.summary().counts.count(status) > 0);
         parts.flat_map(move |(first, chunk, part)| {
-            let found = part.filter(move |at| chunk.steps[*at].status() == status);
+            let found = part.filter(move |at| {
+                #[cfg(test)]
+                looks::add(1);
+                chunk.steps[*at].status() == status
+            });
             found.map(move |at| first + at)
         })
     }
@@ -343,8 +460,10 @@ mod tests {
                 let before = list.clone();
                 let position = index.index(plain.len());
                 let old = plain[position].clone();
-                list[position].state = state(kind, at);
-                plain[position].state = state(kind, at);
+                for step in [&mut list[position], &mut plain[position]] {
+                    step.state = state(kind, at);
+                    step.awaits_turn = at % 2 == 0;
+                }
                 prop_assert_eq!(&before[position], &old, "a clone is independent");
                 prop_assert_eq!(list.any_live(), plain.iter().any(Step::is_live));
                 prop_assert_eq!(list.all_done(), plain.iter().all(Step::is_done));
@@ -356,6 +475,23 @@ mod tests {
                     let waiting: Vec<_> = list.find_in(items, StepStatus::Waiting).collect();
                     let expected = items.iter().filter(|at| plain[*at].status() == StepStatus::Waiting);
                     prop_assert_eq!(waiting, expected.collect::<Vec<_>>());
+                    let pending = |awaits: Option<bool>| {
+                        let turns = items.iter().filter_map(|at| match plain[at].state {
+                            StepState::Pending { ready_at } => Some((ready_at, at)),
+                            _ => None,
+                        });
+                        let is_meant = |at: usize| awaits.is_none_or(|awaits| plain[at].awaits_turn == awaits);
+                        turns.filter(|(_, at)| is_meant(*at)).collect::<Vec<_>>()
+                    };
+                    let expected = Turns {
+                        given: pending(Some(false)).len(),
+                        last_given: pending(Some(false)).into_iter().max(),
+                        first_awaiting: pending(Some(true)).into_iter().min(),
+                    };
+                    prop_assert_eq!(list.turns_of(items), expected);
+                    let now = Timestamp::from_millis(4);
+                    let ready = pending(None).into_iter().filter(|(ready_at, _)| *ready_at <= now).count();
+                    prop_assert_eq!(list.ready_in(items, now, 3), ready.min(3));
                 }
                 let fault = |at: usize| match &plain[at].state {
                     StepState::Error(fault) => Some(fault.at),

@@ -146,11 +146,11 @@ impl Draft {
             }
             _ => return false,
         }
+        let mut taken = self.task.turns_taken(&items, most, now);
         loop {
             if self.task.undo.is_some() {
                 return false;
             }
-            let taken = self.task.turns_taken(&items, now);
             let mut waiting = self.task.steps.find_in(&items, StepStatus::Waiting);
             let (true, Some(next)) = (taken < most, waiting.next()) else {
                 break;
@@ -162,8 +162,11 @@ impl Draft {
             self.change(next, "step.ready", pending, by, None);
             if self.task.definition(next).is_call() {
                 self.offer(next);
+                taken += 1;
             } else {
+                // It may have ended with that.
                 self.await_event(next, by, now);
+                taken = self.task.turns_taken(&items, most, now);
             }
         }
         let counts = self.task.steps.counts_of(&items);
@@ -212,13 +215,15 @@ impl Draft {
     /// Of the items of lists that are pending, as many may be claimed as `max_parallel` leaves: those that have been due for
     /// longest.
     pub(super) fn give_turns(&mut self, now: Timestamp) {
-        for (index, awaits_turn) in self.task.turns_changed() {
-            self.task.step_mut(index).awaits_turn = awaits_turn;
-            self.touch(index);
-            if awaits_turn {
-                self.ready.retain(|ready| *ready != index);
-            } else if self.task.due_at(index).is_some_and(|due| due <= now) {
-                self.offer(index);
+        for number in 0..self.task.groups().len() {
+            while let Some((index, awaits_turn)) = self.task.next_turn_change(number) {
+                self.task.step_mut(index).awaits_turn = awaits_turn;
+                self.touch(index);
+                if awaits_turn {
+                    self.ready.retain(|ready| *ready != index);
+                } else if self.task.due_at(index).is_some_and(|due| due <= now) {
+                    self.offer(index);
+                }
             }
         }
     }
@@ -311,58 +316,61 @@ impl Task {
         self.group(index).is_some()
     }
 
-    /// Counts the items of a list that run now, or may be claimed now. One that is to be retried later does not count: its turn
-    /// comes again once it is due.
-    fn turns_taken(&self, items: &Positions, now: Timestamp) -> u32 {
-        let pending = self.steps.find_in(items, StepStatus::Pending);
-        let due = pending.filter(|at| self.is_ready(*at, now)).count();
+    /// Counts the items of a list that run now, or may be claimed now, up to so many. One that is to be retried later does not
+    /// count: its turn comes again once it is due.
+    fn turns_taken(&self, items: &Positions, most: u32, now: Timestamp) -> u32 {
         let running = self.steps.counts_of(items).count(StepStatus::Processing);
-        running + u32::try_from(due).unwrap_or(u32::MAX)
+        let free = most.saturating_sub(running);
+        let ready = self.steps.ready_in(items, now, free as usize);
+        running + u32::try_from(ready).unwrap_or(u32::MAX)
     }
 
-    fn is_ready(&self, at: usize, now: Timestamp) -> bool {
-        matches!(self.steps[at].state, StepState::Pending { ready_at } if ready_at <= now)
+    /// How many pending items of a list may have their turn: as many as the running ones leave. `None` for iterations.
+    fn free_turns(&self, group: &ItemGroup) -> Option<usize> {
+        let rule = self.definition(group.step).group_rule();
+        let rule = rule.filter(|rule| rule.repeat().is_none())?;
+        let running = self.steps.counts_of(&group.items);
+        let running = running.count(StepStatus::Processing);
+        Some(u32::from(rule.max_parallel()).saturating_sub(running) as usize)
     }
 
-    /// The pending items of lists for which it has changed whether they await a turn, and whether they do now. It depends on
-    /// nothing but the states of the items: those that are due first have the turns that the running ones leave.
-    pub fn turns_changed(&self) -> Vec<(StepIndex, bool)> {
-        let mut changed = Vec::new();
-        for group in self.groups() {
-            let rule = self.definition(group.step).group_rule();
-            let Some(rule) = rule.filter(|rule| rule.repeat().is_none()) else {
+    /// The next pending item of this group, named by its position among the groups, for which it changes whether it awaits its
+    /// turn, and whether it does then. Which of them do depends on nothing but the states of the items: those that are due
+    /// first have the turns that the running ones leave. Nothing is asked of each item, because thousands may wait for
+    /// their retries.
+    fn next_turn_change(&self, group: usize) -> Option<(StepIndex, bool)> {
+        let group = self.groups().get(group)?;
+        let free = self.free_turns(group)?;
+        let turns = self.steps.turns_of(&group.items);
+        // There are at most as many steps as an index can count.
+        let index = |(_, at): (Timestamp, usize)| StepIndex(at as u16);
+        match (turns.last_given, turns.first_awaiting) {
+            (Some(given), _) if turns.given > free => Some((index(given), true)),
+            (_, Some(awaiting)) if turns.given < free => Some((index(awaiting), false)),
+            (Some(given), Some(awaiting)) if awaiting < given => Some((index(given), true)),
+            _ => None,
+        }
+    }
+
+    /// After it was read from the record, which does not say whose turn it is.
+    pub fn give_turns(&mut self) {
+        for number in 0..self.groups().len() {
+            let group = &self.groups()[number];
+            let (items, Some(free)) = (group.items.clone(), self.free_turns(group)) else {
                 continue;
             };
             let ready_at = |at: usize| match self.steps[at].state {
                 StepState::Pending { ready_at } => ready_at,
                 _ => NO_END,
             };
-            let pending = self.steps.find_in(&group.items, StepStatus::Pending);
+            let pending = self.steps.find_in(&items, StepStatus::Pending);
             let mut pending: Vec<_> = pending.map(|at| (ready_at(at), at)).collect();
-            if pending.is_empty() {
-                continue;
-            }
-            let running = self.steps.counts_of(&group.items);
-            let running = running.count(StepStatus::Processing);
-            let free = u32::from(rule.max_parallel()).saturating_sub(running) as usize;
             if pending.len() > free {
                 pending.sort_unstable();
-            }
-            for (number, (_, at)) in pending.into_iter().enumerate() {
-                let awaits_turn = number >= free;
-                if self.steps[at].awaits_turn != awaits_turn {
-                    // There are at most as many steps as an index can count.
-                    changed.push((StepIndex(at as u16), awaits_turn));
+                for (_, at) in pending.drain(free..) {
+                    self.steps[at].awaits_turn = true;
                 }
             }
-        }
-        changed
-    }
-
-    /// After it was read from the record.
-    pub fn give_turns(&mut self) {
-        for (index, awaits_turn) in self.turns_changed() {
-            self.step_mut(index).awaits_turn = awaits_turn;
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     definition::Policies,
     expansion::MOST_ITEMS,
     prediction::{AgentOutlook, predict},
+    step_list::looks,
     view::TaskView,
 };
 
@@ -98,6 +99,33 @@ fn an_item_that_waits_for_a_retry_lets_others_run_and_takes_its_turn_again_when_
     let attempt = bench.record("all[3]").attempt;
     bench.reply("all[3]", attempt, success(json!(4))).unwrap();
     assert_eq!(bench.status("all"), StepStatus::Processed);
+}
+
+/// What a reply to one of the items looks at, while all others wait for their retries.
+fn looks_at_reply(items: usize) -> usize {
+    let values: Vec<_> = (0..items).collect();
+    let mut bench = bench(json!({ "for_each": values, "max_parallel": 2 }));
+    for item in 0..items {
+        let wait = Duration::from_secs(3600 + item as u64);
+        bench.defer(&format!("all[{item}]"), 503, wait);
+    }
+    bench.later(Span::from_secs(7200));
+    bench.claim("all[0]").unwrap();
+    bench.claim("all[1]").unwrap();
+    let attempt = bench.record("all[0]").attempt;
+    looks::take();
+    let output = success(json!(1));
+    bench.reply("all[0]", attempt, output).unwrap();
+    let looks = looks::take();
+    assert!(bench.claim("all[3]").is_err());
+    bench.claim("all[2]").unwrap();
+    looks
+}
+
+#[test]
+fn a_reply_to_an_item_costs_the_same_however_many_others_wait_for_their_retries() {
+    let (few, many) = (looks_at_reply(500), looks_at_reply(5_000));
+    assert!(many <= 2 * few, "{few} looks of 500 items, {many} of 5000");
 }
 
 /// One that is due again goes before those that have not begun, and after those that were due before it.
@@ -473,4 +501,51 @@ fn a_skip_of_all_that_failed_skips_items_and_leaves_their_group_its_list() {
         assert_eq!(output, r#"[null,null,{"id":"all[2]"}]"#);
         assert_eq!(bench.status("last"), StepStatus::Pending);
     }
+}
+
+/// What the undo of the step before a list is blocked by.
+fn blocked_undo(bench: &Bench) -> (Vec<String>, Option<u32>) {
+    let undo = bench.step("first.undo");
+    match bench.draft.task.blocked_by(undo, bench.now) {
+        Some(Blocked::Steps { steps, more }) => (
+            steps.iter().map(|step| step.as_str().to_owned()).collect(),
+            more,
+        ),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_undo_before_a_list_names_the_items_that_it_waits_for() {
+    let values: Vec<_> = (0..13).collect();
+    let first =
+        json!({ "name": "first", "agent": "x", "undo": { "request": { "path": "/first" } } });
+    let mut bench = Bench::new(json!([
+        first,
+        group(json!({ "for_each": values, "max_parallel": 13 }))
+    ]));
+    bench.process("first");
+    for item in 0..13 {
+        bench.process(&format!("all[{item}]"));
+    }
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    let named = |items: std::ops::Range<usize>| {
+        items
+            .map(|item| format!("all[{item}].undo"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(blocked_undo(&bench), (named(0..10), Some(3)));
+    bench.process("all[1].undo");
+    refuse(&mut bench, "all[12].undo");
+    let mut expected = named(12..13);
+    expected.extend(named(0..1));
+    expected.extend(named(2..10));
+    assert_eq!(blocked_undo(&bench), (expected, Some(2)));
+    for item in (2..12).rev() {
+        bench.process(&format!("all[{item}].undo"));
+    }
+    assert_eq!(
+        blocked_undo(&bench),
+        ([named(12..13), named(0..1)].concat(), None)
+    );
 }
