@@ -153,6 +153,38 @@ async fn a_child_is_undone_with_its_parent() {
 }
 
 #[tokio::test]
+async fn an_undo_names_the_child_that_it_waits_for() {
+    for setup in setups().await {
+        let gate = Gate::closed();
+        let undone = gate.clone();
+        let remote = service(move |seen| {
+            let is_undo = seen.path.starts_with("/pack/");
+            is_undo.then(|| undone.then(json!({})))
+        })
+        .await;
+        let provost = setup.start().await;
+        let api = provost.api();
+        register(api, "ship", &shipping(&remote.url())).await;
+        let task = api.run(&order(&remote.url())).await;
+        let id = task["id"].as_str().unwrap();
+        let child = step(&task, "ship")["child"]["id"].clone();
+        let undo = api.command(&format!("/v1/tasks/{id}/undo")).await;
+        undo.expect(200);
+        remote.paths("/pack/p1", 1).await;
+        let task = api.task(id).await;
+        let waiting = step(&task, "ship.undo");
+        assert_eq!(waiting["state"], "processing", "{task:#}");
+        assert_eq!(waiting["blocked_by"]["reason"], "child", "{task:#}");
+        assert_eq!(waiting["blocked_by"]["task"], child, "{task:#}");
+        let before = &step(&task, "reserve.undo")["blocked_by"];
+        let expected = json!({ "reason": "steps", "steps": ["ship.undo"] });
+        assert_eq!(*before, expected, "{task:#}");
+        gate.open();
+        assert_eq!(api.settled(id).await["state"], "undone");
+    }
+}
+
+#[tokio::test]
 async fn a_processed_task_is_undone_later_with_its_child() {
     for setup in setups().await {
         let remote = service(|_| None).await;

@@ -280,6 +280,36 @@ async fn an_undo_undoes_the_items_that_took_effect_after_what_followed_and_befor
 }
 
 #[tokio::test]
+async fn the_undo_of_a_list_names_the_items_that_it_waits_for() {
+    for setup in setups().await {
+        let gate = Gate::closed();
+        let undone = gate.clone();
+        let remote = Remote::with(move |seen| match seen.method.as_str() {
+            "DELETE" => undone.then(json!({})),
+            _ => imports(seen, 12),
+        })
+        .await;
+        let provost = setup.start().await;
+        let api = provost.api();
+        let mut submission = import(&remote.url(), &json!({}));
+        submission["steps"][0]["undo"] = json!({ "request": { "path": "/unlist" } });
+        let id = api.submit(&submission).await;
+        assert_eq!(api.settled(&id).await["state"], "processed");
+        command(api, &id, "/undo", &json!({})).await;
+        let blocked = || async { step(&api.task(&id).await, "list.undo")["blocked_by"].clone() };
+        until(json!(2), async || blocked().await["more"].clone()).await;
+        let blocked = blocked().await;
+        assert_eq!(blocked["reason"], "steps", "{blocked}");
+        let named = blocked["steps"].as_array().unwrap();
+        assert_eq!(named.len(), 10, "{blocked}");
+        let is_item = |name: &Value| name.as_str().unwrap().starts_with("import[");
+        assert!(named.iter().all(is_item), "{blocked}");
+        gate.open();
+        assert_eq!(api.settled(&id).await["state"], "undone");
+    }
+}
+
+#[tokio::test]
 async fn an_item_can_have_the_whole_task_undone_at_once() {
     for setup in setups().await {
         let remote = Remote::with(|seen| match seen.path.as_str() {

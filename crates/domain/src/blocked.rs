@@ -17,8 +17,13 @@ use crate::{
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Blocked {
-    /// It follows steps that are not done.
-    Steps { steps: Vec<StepName> },
+    /// It follows steps that are not done. What undoes a step follows the undos of the steps after it.
+    Steps {
+        steps: Vec<StepName>,
+        /// How many more there are, where only some are named: the first few items of a list.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        more: Option<u32>,
+    },
     /// The task begins then.
     Start { until: Timestamp },
     /// It will be retried later.
@@ -146,14 +151,28 @@ const MOST_NAMED: usize = 1000;
 
 impl Task {
     /// The steps that a waiting one still waits for.
-    fn awaited(&self, index: StepIndex) -> Vec<StepIndex> {
-        match self.definition(index).undoes {
-            Some(undone) if self.step(undone).status() == StepStatus::Processing => vec![undone],
-            Some(undone) => self.undone_before(undone),
+    fn awaited(&self, index: StepIndex) -> Blocked {
+        let (awaited, more) = match self.definition(index).undoes {
+            Some(undone) if self.step(undone).status() == StepStatus::Processing => {
+                (vec![undone], 0)
+            }
+            Some(undone) => {
+                let before = self.undone_before(undone);
+                (before.named, before.more)
+            }
             None => {
                 let after = self.definition(index).after.iter().copied();
-                after.filter(|step| !self.step(*step).is_done()).collect()
+                let after = after.filter(|step| !self.step(*step).is_done());
+                (after.collect(), 0)
             }
+        };
+        let unnamed = awaited.len().saturating_sub(MOST_NAMED) as u32;
+        let names = awaited.into_iter().take(MOST_NAMED);
+        Blocked::Steps {
+            steps: names
+                .map(|step| self.definition(step).name.clone())
+                .collect(),
+            more: Some(more + unnamed).filter(|more| *more > 0),
         }
     }
 
@@ -189,20 +208,14 @@ impl Task {
                     // An iteration that is run again, after those before it.
                     Some(_) => Some(Blocked::Steps {
                         steps: vec![group.name.clone()],
+                        more: None,
                     }),
                     None => Some(Blocked::MaxParallel {
                         max_parallel: rule.max_parallel(),
                     }),
                 }
             }
-            StepState::Waiting => Some(Blocked::Steps {
-                steps: self
-                    .awaited(index)
-                    .into_iter()
-                    .take(MOST_NAMED)
-                    .map(|step| self.definition(step).name.clone())
-                    .collect(),
-            }),
+            StepState::Waiting => Some(self.awaited(index)),
             StepState::Pending { .. } if self.paused => Some(Blocked::Paused),
             StepState::Pending { .. } if self.waits => Some(Blocked::TaskLimit {
                 keys: self.details.awaited_keys(),

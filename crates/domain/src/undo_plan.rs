@@ -425,7 +425,7 @@ impl Planner<'_> {
         } else {
             UndoReason::Unknown
         };
-        let mut after = self.task.undone_before(undone);
+        let mut after = self.task.undone_before(undone).named;
         after.truncate(MOST_NAMED);
         let has_probe = self.task.definition(undone).probe.is_some();
         let until = match (because, has_probe) {

@@ -396,11 +396,14 @@ pub struct SlowStartLimitSchema {
 #[schema(as = Blocked)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum BlockedSchema {
-    /// It follows steps that are not done.
+    /// It follows steps that are not done. What undoes a step follows the undos of the steps after it.
     #[schema(title = "BlockedBySteps")]
     Steps {
         #[schema(example = json!(["reserve"]))]
         steps: Vec<String>,
+        /// How many more there are: of the items of a list the first ten are named. Absent where all are named.
+        #[schema(example = 20)]
+        more: Option<u32>,
     },
     /// The task begins then.
     #[schema(title = "BlockedByStart")]
@@ -1139,6 +1142,7 @@ mod tests {
         let all = [
             Blocked::Steps {
                 steps: vec![step.clone()],
+                more: Some(20),
             },
             Blocked::Start { until: NOW },
             Blocked::Time { until: NOW },

@@ -11,6 +11,7 @@ use crate::{
     ids::{StepIndex, WorkerName},
     open_reply::StepHolder,
     payload::Payload,
+    positions::Positions,
     step::{Step, StepState, StepStatus},
     step_list::StepList,
     task::{Task, TaskState, Undo},
@@ -321,6 +322,29 @@ impl Draft {
     }
 }
 
+/// So many items of each group are named.
+const ITEMS_NAMED: usize = 10;
+
+/// What must end before a step is undone.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct OutstandingUndos {
+    pub named: Vec<StepIndex>,
+    /// How many more items there are.
+    pub more: u32,
+}
+
+impl OutstandingUndos {
+    /// Adds so many items, of which the first are named.
+    fn add(&mut self, items: impl Iterator<Item = usize>, count: u32) {
+        let before = self.named.len();
+        // There are at most as many steps as an index can count.
+        let named = items.take(ITEMS_NAMED).map(|at| StepIndex(at as u16));
+        self.named.extend(named);
+        let named = self.named.len() - before;
+        self.more += count.saturating_sub(named as u32);
+    }
+}
+
 impl Task {
     /// Whether the call of a step is to be dropped, because the task is to be undone, and its holder has yet to
     /// confirm that it was.
@@ -366,15 +390,84 @@ impl Task {
     }
 
     /// What must end before a step is undone: the running calls of the steps that follow it, directly or
-    /// indirectly, and their undos.
-    pub(crate) fn undone_before(&self, step: StepIndex) -> Vec<StepIndex> {
-        self.followers(step, |step| match self.step(step).state {
-            StepState::Processing { .. } => Some(step),
-            _ => {
-                let undo = self.definition(step).undo?;
-                (!self.step(undo).is_done()).then_some(undo)
+    /// indirectly, and their undos. Of the items of each group only the first few are named.
+    pub(crate) fn undone_before(&self, step: StepIndex) -> OutstandingUndos {
+        let mut outstanding = OutstandingUndos::default();
+        let own = self.group_of(step);
+        // Iterations are undone one by one, the last of them first.
+        if self.is_repeated(own)
+            && let Some(undo) = self.definition(step).undo
+            && let Some(group) = self.group(own)
+        {
+            let first = self.steps.len();
+            let mut later = group.undos.iter().filter(|at| first + at > undo.at());
+            if let Some(next) = later.find(|at| !self.undos[*at].is_done()) {
+                outstanding.add([first + next].into_iter(), 1);
+                return outstanding;
             }
-        })
+        }
+        let mut seen = vec![false; self.details.definition.steps.len()];
+        let mut path = vec![own];
+        while let Some(index) = path.pop() {
+            for follower in &*self.details.definition.step(index).followers {
+                if std::mem::replace(&mut seen[follower.at()], true) {
+                    continue;
+                }
+                let is_open = match self.group(*follower) {
+                    Some(group) => {
+                        self.add_outstanding(&group.undos, &mut outstanding)
+                            || self.add_running(&group.items, &mut outstanding)
+                    }
+                    None => match self.outstanding(*follower) {
+                        Some(step) => {
+                            outstanding.named.push(step);
+                            true
+                        }
+                        None => false,
+                    },
+                };
+                if !is_open {
+                    path.push(*follower);
+                }
+            }
+        }
+        outstanding
+    }
+
+    /// The running call of a step that is no item, or what undoes it.
+    fn outstanding(&self, step: StepIndex) -> Option<StepIndex> {
+        if let StepState::Processing { .. } = self.step(step).state {
+            return Some(step);
+        }
+        let undo = self.definition(step).undo?;
+        (!self.step(undo).is_done()).then_some(undo)
+    }
+
+    /// Adds the undos of items that are not done. False: there are none.
+    fn add_outstanding(&self, undos: &Positions, outstanding: &mut OutstandingUndos) -> bool {
+        // What needs an operator comes first, and then what is under way.
+        const ORDER: [StepStatus; 5] = [
+            StepStatus::Error,
+            StepStatus::Processing,
+            StepStatus::Pending,
+            StepStatus::Waiting,
+            StepStatus::Cancelled,
+        ];
+        let counts = self.undos.counts_of(undos);
+        let count = counts.total() - counts.done();
+        let found = ORDER
+            .iter()
+            .flat_map(|status| self.undos.find_in(undos, *status));
+        let first = self.steps.len();
+        outstanding.add(found.map(|at| first + at), count);
+        count > 0
+    }
+
+    /// Adds the items that run and that nothing undoes. False: there are none.
+    fn add_running(&self, items: &Positions, outstanding: &mut OutstandingUndos) -> bool {
+        let count = self.steps.counts_of(items).count(StepStatus::Processing);
+        outstanding.add(self.steps.find_in(items, StepStatus::Processing), count);
+        count > 0
     }
 
     /// Whether there is anything of [`Task::undone_before`]. The items of a group are not looked at one by one.
