@@ -2,7 +2,7 @@
 //! readers take a snapshot and writers swap it.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     num::NonZeroUsize,
     sync::{
         Arc,
@@ -373,6 +373,11 @@ impl Agents {
             return Some(self.for_origin(name));
         }
         self.registered.load().get(name).map(Arc::clone)
+    }
+
+    /// Those of the configuration file.
+    pub fn configured(&self) -> &BTreeSet<AgentName> {
+        &self.settings.configured
     }
 
     /// The registered agents, by name.

@@ -15,6 +15,7 @@ mod tests;
 mod work_requests;
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -125,6 +126,11 @@ impl Local {
     /// Whether it is registered, configured, or the address of a step's own.
     pub fn has_agent(&self, agent: &AgentName) -> bool {
         self.agents.get(agent).is_some()
+    }
+
+    /// Those of the configuration file of this instance.
+    pub fn configured_agents(&self) -> &BTreeSet<AgentName> {
+        self.agents.configured()
     }
 
     /// Steps are queued for these agents, and others may be due to be.

@@ -52,6 +52,7 @@ pub(super) fn start(
         components.spawn_loop(Supervision {
             missing: MissingAgents::default(),
             missing_alerts: None,
+            reported_agents: None,
             supervisor: Supervisor::new(
                 store.clone(),
                 local.instance().clone(),

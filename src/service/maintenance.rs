@@ -12,10 +12,12 @@ use crate::{
     instance::{LocalLease, Membership},
     retention::Sweep,
     scheduler::{self, Local},
-    store::{CausesSeen, Store, StoreError},
+    store::{CausesSeen, LocalScheduler, Store, StoreError},
     supervisor::Supervisor,
     telemetry::Metrics,
 };
+
+const REPORT_AGENTS_EVERY: Duration = Duration::from_secs(60);
 
 /// Recovers what timed out, and what a lost instance held; and finds the steps and messages whose hint was lost.
 pub(super) struct Supervision {
@@ -26,10 +28,13 @@ pub(super) struct Supervision {
     pub missing: MissingAgents,
     /// The alerts about agents that do not exist; unknown until this instance supervises.
     pub missing_alerts: Option<BTreeSet<ReceiverName>>,
+    /// When this instance has last told others which agents are in its configuration file.
+    pub reported_agents: Option<Instant>,
 }
 
 impl Supervision {
     async fn look(&mut self) -> Result<(), StoreError> {
+        self.report_agents().await?;
         let Some(due) = self.supervisor.due().await? else {
             self.missing_alerts = None;
             return Ok(());
@@ -55,7 +60,26 @@ impl Supervision {
 }
 
 impl Supervision {
-    /// Reports agents that do not exist although steps are queued for them.
+    /// The record of an instance may be made anew while it runs, so it is told again from time to time.
+    async fn report_agents(&mut self) -> Result<(), StoreError> {
+        let now = Instant::now();
+        let is_known = self
+            .reported_agents
+            .is_some_and(|at| now.duration_since(at) < REPORT_AGENTS_EVERY);
+        if is_known || !self.store.is_shared {
+            return Ok(());
+        }
+        let instance = self.local.instance().clone();
+        let agents = self.local.configured_agents();
+        self.store
+            .report_configured_agents(instance, agents)
+            .await?;
+        self.reported_agents = Some(now);
+        Ok(())
+    }
+
+    /// Reports agents that do not exist although steps are queued for them: no instance that runs has them in its configuration
+    /// file, and they are not registered.
     async fn look_for_agents(&mut self, queued: &[AgentName]) -> Result<(), StoreError> {
         let alerts = match self.missing_alerts.take() {
             Some(alerts) => alerts,
@@ -63,7 +87,12 @@ impl Supervision {
         };
         let local = &self.local;
         let missing = queued.iter().filter(|agent| !local.has_agent(agent));
-        let changes = self.missing.look(missing.cloned().collect(), &alerts);
+        let mut missing: BTreeSet<_> = missing.cloned().collect();
+        if !missing.is_empty() && self.store.is_shared {
+            let elsewhere = self.store.housekeeping.configured_agents().await?;
+            missing.retain(|agent| !elsewhere.contains(agent));
+        }
+        let changes = self.missing.look(missing, &alerts);
         if changes.is_empty() {
             self.missing_alerts = Some(alerts);
             return Ok(());

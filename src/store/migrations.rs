@@ -54,6 +54,7 @@ const SQLITE: Scripts = scripts! {
     "0028_key_prefix",
     "0029_links",
     "0030_failures",
+    "0031_configured_agents",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -88,6 +89,7 @@ const POSTGRES: Scripts = scripts! {
     "0028_key_prefix",
     "0029_links",
     "0030_failures",
+    "0031_configured_agents",
 };
 
 pub fn sqlite() -> Vec<Migration> {

@@ -6,9 +6,12 @@ use futures::FutureExt;
 use uuid::Uuid;
 
 use super::{
-    Reader, Store, StoreError, Transaction, rows::Columns, rows::Row, statement::Statement,
+    Reader, Store, StoreError, Transaction, error::corrupt, rows::Columns, rows::Row,
+    statement::Statement,
 };
-use crate::domain::{AgentName, AlertKind, MissingAgentChanges, ReceiverName, missing_agent_alert};
+use crate::domain::{
+    AgentName, AlertKind, InstanceId, MissingAgentChanges, ReceiverName, missing_agent_alert,
+};
 
 /// The most steps that are counted.
 pub const MOST_COUNTED: u64 = 10_000;
@@ -27,6 +30,12 @@ WHERE agent = $1"#;
 /// Relies on alerts_unclosed_of_receiver.
 const ALERTED: &str = r#"
 SELECT receiver FROM alerts WHERE receiver IS NOT NULL AND state <> 'closed' AND kind = $1"#;
+
+const REPORT: &str = r#"
+UPDATE instances SET configured_agents = $2 WHERE id = $1 AND coalesce(configured_agents, '') <> $2"#;
+
+const CONFIGURED: &str =
+    "SELECT configured_agents FROM instances WHERE until > $1 AND configured_agents IS NOT NULL";
 
 impl Transaction<'_> {
     /// Counts the steps of an agent that are queued, or will be; up to [`MOST_COUNTED`].
@@ -72,9 +81,38 @@ impl Reader {
         });
         Ok(alerts.await?.into_iter().collect())
     }
+
+    /// The agents that instances have in their configuration files whose leases have not run out, as they have reported them.
+    pub async fn configured_agents(&self) -> Result<BTreeSet<AgentName>, StoreError> {
+        let statement = Statement::new(CONFIGURED).bind(self.now().await?);
+        let names = self.all(statement, |row: &Row| {
+            let json: String = row.get("configured_agents")?;
+            // One that cannot be read counts as none: the instance reports it again.
+            Ok(serde_json::from_str::<Vec<AgentName>>(&json).unwrap_or_default())
+        });
+        Ok(names.await?.into_iter().flatten().collect())
+    }
 }
 
 impl Store {
+    /// Tells other instances which agents this one has in its configuration file.
+    pub async fn report_configured_agents(
+        &self,
+        instance: InstanceId,
+        agents: &BTreeSet<AgentName>,
+    ) -> Result<(), StoreError> {
+        let json = serde_json::to_string(agents).map_err(corrupt)?;
+        self.send_write(true, None, move |tx| {
+            let report = Statement::new(REPORT).bind(&instance).bind(json.clone());
+            async move {
+                tx.lock_out_of_order();
+                tx.run(report).await
+            }
+            .boxed()
+        })
+        .await
+    }
+
     pub async fn change_missing_agents(
         &self,
         changes: MissingAgentChanges,

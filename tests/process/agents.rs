@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::harness::{Act, Provost, Remote, alerts, step, until};
+use crate::harness::{Act, Provost, Remote, alerts, new_database, step, until};
 
 fn spec(remote: &Remote) -> Value {
     json!({ "endpoints": [{ "url": remote.url(), "max_in_flight": 4 }] })
@@ -157,6 +157,52 @@ async fn an_agent_of_the_configuration_file_cannot_be_changed_through_the_api() 
     put.expect_problem(409, "agent-configured");
     let delete = provost.delete("/v1/agents/payments").await;
     delete.expect_problem(409, "agent-configured");
+}
+
+/// The instance that supervises lacks an agent that another one has in its configuration file.
+#[tokio::test]
+async fn an_agent_that_some_instance_has_is_not_missing_until_that_instance_is_gone() {
+    let remote = Remote::script([Act::Hang]).await;
+    let url = new_database().await;
+    let on = || {
+        let setup = Provost::setup().database_url(&url);
+        setup.set("INSTANCE__LEASE", "2s")
+    };
+    let supervisor = on().start().await;
+    let config = format!(
+        "[agents.payments]\nendpoints = [{{ url = \"{}\", max_in_flight = 1 }}]\n",
+        remote.url()
+    );
+    let mut other = on().config(&config).start().await;
+    let mut narrow = spec(&remote);
+    narrow["endpoints"][0]["max_in_flight"] = json!(1);
+    let put = supervisor.put("/v1/agents/gone", &narrow).await;
+    put.expect(201);
+    // One of each is called, and the others are queued.
+    let steps = json!({ "steps": [{ "name": "charge", "agent": "gone" }] });
+    for _ in 0..2 {
+        other.submit(&charge()).await;
+        supervisor.submit(&steps).await;
+    }
+    remote.requests(2).await;
+    let missing = || async {
+        let open = alerts(&supervisor, "open").await.into_iter();
+        let messages = open.map(|alert| alert["message"].as_str().unwrap().to_owned());
+        let mut agents: Vec<_> = messages
+            .filter_map(|message| {
+                let (_, rest) = message.split_once("queued for agent ")?;
+                Some(rest.split_once(',')?.0.to_owned())
+            })
+            .collect();
+        agents.sort();
+        agents
+    };
+    // It was looked at as often as the other one, and before it.
+    let delete = supervisor.delete("/v1/agents/gone?force=true").await;
+    delete.expect(204);
+    until(vec!["gone".to_owned()], missing).await;
+    other.kill().await;
+    until(vec!["gone".to_owned(), "payments".to_owned()], missing).await;
 }
 
 #[tokio::test]
