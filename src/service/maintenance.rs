@@ -28,7 +28,7 @@ pub(super) struct Supervision {
     pub missing: MissingAgents,
     /// The alerts about agents that do not exist; unknown until this instance supervises.
     pub missing_alerts: Option<BTreeSet<ReceiverName>>,
-    /// When this instance has last told others which agents are in its configuration file.
+    /// When this instance has last reported which agents are in its configuration file.
     pub reported_agents: Option<Instant>,
 }
 
@@ -60,7 +60,7 @@ impl Supervision {
 }
 
 impl Supervision {
-    /// The record of an instance may be made anew while it runs, so it is told again from time to time.
+    /// The record of an instance may be made anew while it runs, so the names are written again from time to time.
     async fn report_agents(&mut self) -> Result<(), StoreError> {
         let now = Instant::now();
         let is_known = self

@@ -95,7 +95,7 @@ impl Reader {
 }
 
 impl Store {
-    /// Tells other instances which agents this one has in its configuration file.
+    /// Reports to other instances which agents this one has in its configuration file.
     pub async fn report_configured_agents(
         &self,
         instance: InstanceId,

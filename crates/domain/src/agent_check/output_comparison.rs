@@ -36,7 +36,7 @@ impl OutputDifference {
         let (Some(one), Some(other)) = (value(one), value(other)) else {
             return Self::Some(DifferentPlaces::default());
         };
-        let mut found = Found::default();
+        let mut found = DifferenceSearch::default();
         found.compare(&one, &other, &mut String::new());
         match (found.others.count, found.times.count) {
             (0, 0) => Self::None,
@@ -47,12 +47,12 @@ impl OutputDifference {
 }
 
 #[derive(Default)]
-struct Found {
+struct DifferenceSearch {
     times: DifferentPlaces,
     others: DifferentPlaces,
 }
 
-impl Found {
+impl DifferenceSearch {
     /// The depth is that of a parsed payload, which is limited.
     fn compare(&mut self, one: &Value, other: &Value, pointer: &mut String) {
         let length = pointer.len();
