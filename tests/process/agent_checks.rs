@@ -388,7 +388,7 @@ async fn a_service_that_echoes_secrets_shows_none() {
     assert!(result.to_string().contains("***"), "{result:#}");
 }
 
-/// A service that does its work for each request, or once for each key, and what it puts into its output.
+/// A service that does its work for each request, or once for each key, with its output.
 struct ChargingService {
     once: bool,
     output: fn(id: usize, key: &str, at: usize) -> Value,

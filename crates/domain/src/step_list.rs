@@ -59,11 +59,11 @@ struct Summary {
     first_ready: Option<Timestamp>,
 }
 
-/// Which of several pending steps have their turns, in the order in which they take them: by the times from which they may be
-/// claimed, and their positions.
+/// The turns of several pending steps. They take them in the order of the times from which they may be claimed, and of their
+/// positions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Turns {
-    /// How many have their turn.
+    /// So many have their turn.
     pub given: usize,
     pub last_given: Option<(Timestamp, usize)>,
     pub first_awaiting: Option<(Timestamp, usize)>,
@@ -149,7 +149,7 @@ impl Turns {
     }
 }
 
-/// How many steps of lists have been looked at one by one, so that tests know what a decision costs.
+/// Counts the steps of lists that have been looked at one by one, so that tests know the cost of a decision.
 #[cfg(test)]
 pub(crate) mod looks {
     use std::cell::Cell;
@@ -291,7 +291,7 @@ impl StepList {
         turns
     }
 
-    /// How many of the items are pending and may be claimed now if they have their turns, counted up to so many.
+    /// Counts the items that are pending and may be claimed now if they have their turns, up to so many.
     pub fn ready_in(&self, items: &Positions, now: Timestamp, most: usize) -> usize {
         let is_ready =
             |step: &Step| matches!(step.state, StepState::Pending { ready_at } if ready_at <= now);

@@ -1,4 +1,4 @@
-//! What two outputs of a service show: a service that remembers a key returns the first output again, and work that is done
+//! Compares two outputs of a service. A service that remembers a key returns the first output again, and work that is done
 //! again gets an output of its own. Times may differ although the work was done once, and an output that differs between keys only because
 //! it repeats the key shows nothing.
 
@@ -12,11 +12,11 @@ const NAMED: usize = 3;
 /// The longest name of a difference, in characters.
 const LONGEST_NAME: usize = 80;
 
-/// How two outputs under the same key differ.
+/// The difference of two outputs under the same key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum OutputDifference {
     None,
-    /// Only in times, at these places.
+    /// They differ only in times, at these places.
     OnlyTimes(DifferentPlaces),
     Some(DifferentPlaces),
 }
@@ -105,8 +105,7 @@ impl DifferentPlaces {
     }
 }
 
-/// The output without what differs between calls and keys although the service gave it no id: its times, and the key that it
-/// may repeat. `None` if the call has no output.
+/// Leaves out of an output its times, and the task's id, which it may repeat from the key. `None`: it is not JSON.
 pub fn own_part(call: &CheckedCall, output: &Payload) -> Option<Value> {
     let id = call.task.0;
     let simple = id.simple().to_string();

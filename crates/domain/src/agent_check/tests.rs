@@ -180,7 +180,7 @@ fn outputs_that_are_the_same_for_every_key_show_nothing() {
     assert_eq!(found, expected.map(|point| (point, Inconclusive)));
 }
 
-/// What a check sees of a service without a probe whose outputs are made like this, for a key and for the number of a call.
+/// Judges a service without a probe whose outputs are made like this, for a key and for the number of a call.
 fn with_outputs(output: impl Fn(TaskId, u32) -> String) -> Vec<CheckStatus> {
     let mut seen = perfect();
     seen.step.has_probe = false;

@@ -325,11 +325,11 @@ impl Draft {
 /// So many items of each group are named.
 const ITEMS_NAMED: usize = 10;
 
-/// What must end before a step is undone.
+/// The steps that must end before a step is undone.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct OutstandingUndos {
     pub named: Vec<StepIndex>,
-    /// How many more items there are.
+    /// There are so many more items.
     pub more: u32,
 }
 

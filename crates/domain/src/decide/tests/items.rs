@@ -101,7 +101,7 @@ fn an_item_that_waits_for_a_retry_lets_others_run_and_takes_its_turn_again_when_
     assert_eq!(bench.status("all"), StepStatus::Processed);
 }
 
-/// What a reply to one of the items looks at, while all others wait for their retries.
+/// Counts the items that a reply to one of them looks at, while all others wait for their retries.
 fn looks_at_reply(items: usize) -> usize {
     let values: Vec<_> = (0..items).collect();
     let mut bench = bench(json!({ "for_each": values, "max_parallel": 2 }));
@@ -503,7 +503,7 @@ fn a_skip_of_all_that_failed_skips_items_and_leaves_their_group_its_list() {
     }
 }
 
-/// What the undo of the step before a list is blocked by.
+/// Names the steps that block the undo of the step before a list.
 fn blocked_undo(bench: &Bench) -> (Vec<String>, Option<u32>) {
     let undo = bench.step("first.undo");
     match bench.draft.task.blocked_by(undo, bench.now) {
