@@ -162,7 +162,7 @@ impl PeriodicLoop for DropWatch {
     }
 }
 
-/// Wakes callers that wait for tasks. Rests while nobody waits.
+/// Wakes callers that wait for tasks or follow them. Rests while nobody does.
 struct TaskWatch {
     store: Store,
     notified: Arc<Notify>,

@@ -101,7 +101,7 @@ pub use schedules::{
 pub use shared_feature::{SharedFeature, SharedFeatures};
 pub use stored_workflow::StoredWorkflow;
 pub use transaction::{CommitError, Transaction};
-pub use watch::{Interest, Watch, Watchers};
+pub use watch::{Follow, Watch, Watchers};
 pub use writer::{
     Apply, CacheLimits, Idempotency, RegisterError, RegisteredVersion, Renewed, Store, Submitted,
     WaitingTasks, WriterSettings, purge_and_commit,

@@ -7,13 +7,13 @@ use uuid::Uuid;
 
 use super::{
     AgentRecord, DueWork, EndedAt, EndedTask, ExpiredStep, HeldStep, Instances, MessageQuery,
-    MessageRecord, Promoted, QueueClaim, QueueHead, SavedChange, StoreError, TaskFilter, TaskQuery,
-    TaskSummaries, WorkflowRecord, leases,
+    MessageRecord, Promoted, QueueClaim, QueueHead, SavedChange, SavedChanges, StoreError,
+    TaskFilter, TaskQuery, TaskSummaries, WorkflowRecord, leases,
     looks::{Look, Range},
     outbox,
     pages::{self, IndexFilter},
     rows::{self, AGENT, Columns, Loaded, Row, WORKFLOW},
-    source::Source,
+    source::{SeenVersion, Source},
     statement::Statement,
 };
 use crate::domain::{
@@ -21,9 +21,18 @@ use crate::domain::{
     TaskId, Timestamp, WorkflowName,
 };
 
+/// Relies on the index of a task's versions. Reads the events of no more changes than it returns: one change of a long list can
+/// have megabytes.
 const HISTORY: &str = r#"
-SELECT version, at, events FROM history
-WHERE task_id = $1 AND version > $2 ORDER BY version LIMIT $3"#;
+WITH looked AS (
+    SELECT version, at, octet_length(events) AS bytes FROM history
+    WHERE task_id = $1 AND version > $2 ORDER BY version LIMIT $3
+), page AS (
+    SELECT version, at, sum(bytes) OVER (ORDER BY version) - bytes AS bytes_before, count(*) OVER () AS looked FROM looked
+)
+SELECT version, at, looked,
+       (SELECT history.events FROM history WHERE history.task_id = $1 AND history.version = page.version) AS events
+FROM page WHERE bytes_before < $4 ORDER BY version"#;
 
 /// Relies on steps_delayed, and where that covers it reads nothing else: so a step in a damaged part is found too.
 const DUE: &str = r#"
@@ -300,13 +309,9 @@ impl Reader {
         self.source.load(ids).await
     }
 
-    /// Those of these tasks that another instance has moved beyond the version given.
-    pub async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<Task>, StoreError> {
-        let newer = self.source.newer(known).await?;
-        if newer.is_empty() {
-            return Ok(Vec::new());
-        }
-        Ok(self.source.load(&newer).await?.tasks)
+    /// The versions of those of these tasks that exist. Of a database that only this process writes, none.
+    pub async fn versions(&self, ids: &[TaskId]) -> Result<Vec<SeenVersion>, StoreError> {
+        self.source.versions(ids).await
     }
 
     /// Looks at more tasks than one statement may if it finds none, but not for much longer: see [`pages::look_on`].
@@ -373,17 +378,33 @@ impl Reader {
         id: TaskId,
         after: u64,
         limit: usize,
-    ) -> Result<Option<Vec<SavedChange>>, StoreError> {
+        bytes: usize,
+    ) -> Result<Option<SavedChanges>, StoreError> {
         // A version is counted from 1, one at a time.
         let after = i64::try_from(after).unwrap_or(i64::MAX);
-        let statement = Statement::new(HISTORY).bind(id.0).bind(after).bind(limit);
-        let found = self.all(statement, rows::change).await?;
-        if found.is_empty() {
+        let statement = Statement::new(HISTORY)
+            .bind(id.0)
+            .bind(after)
+            .bind(limit.saturating_add(1))
+            .bind(bytes);
+        let found = self.all(statement, |row: &Row| {
+            Ok((rows::change(row)?, row.get("looked")?))
+        });
+        let found: Vec<(SavedChange, u64)> = found.await?;
+        let Some((_, looked)) = found.first() else {
             let exists = Statement::new("SELECT id FROM tasks WHERE id = $1").bind(id.0);
             let exists = self.first(exists, |_| Ok(())).await?;
-            return Ok(exists.map(|()| Vec::new()));
-        }
-        Ok(Some(found))
+            return Ok(exists.map(|()| SavedChanges::default()));
+        };
+        let kept = found.len().min(limit);
+        Ok(Some(SavedChanges {
+            has_more: (kept as u64) < *looked,
+            changes: found
+                .into_iter()
+                .take(kept)
+                .map(|(change, _)| change)
+                .collect(),
+        }))
     }
 
     /// Delayed steps whose time has come, [`Promoted::MOST`] at once.

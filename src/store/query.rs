@@ -95,6 +95,13 @@ pub struct SavedChange {
     pub events: String,
 }
 
+/// The next changes of a task, up to a number and a number of bytes. The first is there whatever its size.
+#[derive(Clone, Default, Debug)]
+pub struct SavedChanges {
+    pub changes: Vec<SavedChange>,
+    pub has_more: bool,
+}
+
 #[derive(Clone, Debug)]
 pub struct KnownKey {
     pub key: String,
@@ -180,7 +187,7 @@ pub struct Alert {
     pub part_of: Option<AlertId>,
     pub agent: Option<AgentName>,
     pub cause: Option<String>,
-    /// How many steps it is about; of a closed one, how many it was about.
+    /// How many steps or dead letters it is about; of a closed one of a cause, how many steps it was about.
     pub count: u64,
     /// When the latest step failed.
     pub last_at: Timestamp,
@@ -190,6 +197,9 @@ pub struct Alert {
 
 /// Up to this number steps of an alert are counted whenever somebody asks.
 pub const COUNTED_AT_ONCE: u64 = 1000;
+
+/// Up to this number dead letters of a receiver are counted for its alert.
+pub const DEAD_LETTERS_COUNTED: u64 = 10_000;
 
 /// A page of alerts, newest first: those of causes, and those that are part of none. With a task or `part_of`, those of
 /// single steps.

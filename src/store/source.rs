@@ -5,6 +5,15 @@ use async_trait::async_trait;
 use super::{Loaded, StoreError, rows::Row, statement::Statement};
 use crate::domain::{FileSpace, TaskId, Timestamp};
 
+/// The version of a task in the record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SeenVersion {
+    pub task: TaskId,
+    pub version: u64,
+    /// The task has ended or is in error. It has settled if no step of it is running.
+    pub may_have_settled: bool,
+}
+
 /// A connection, or a pool of them, to read from.
 #[async_trait]
 pub trait Source: Send + Sync + 'static {
@@ -15,8 +24,8 @@ pub trait Source: Send + Sync + 'static {
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Row>>, StoreError>;
     /// The tasks among `ids` that exist, each of one moment.
     async fn load(&self, ids: &[TaskId]) -> Result<Loaded, StoreError>;
-    /// Those of these tasks that have moved beyond the version given.
-    async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError>;
+    /// The versions of those of these tasks that exist, where other processes may change tasks.
+    async fn versions(&self, ids: &[TaskId]) -> Result<Vec<SeenVersion>, StoreError>;
     /// The table in a FROM clause, with an index hint if its planner needs one.
     fn by_index(&self, table: &'static str, index: &'static str) -> String;
     /// How a text is compared with those of a JSON array.

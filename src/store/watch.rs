@@ -1,4 +1,6 @@
 //! Watches on tasks: each is notified after the commit that changed its task.
+//!
+//! However many callers wait for tasks or follow them, one look for all of them finds what other instances have changed.
 
 use std::{
     collections::HashMap,
@@ -12,20 +14,18 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use super::{Reader, StoreError};
+use super::{Reader, StoreError, source::SeenVersion};
 use crate::domain::{Task, TaskId};
 
 /// For this long after this process has changed a task, it does not check whether another has: the process that
 /// changes a task usually continues with it.
 const OWN: Duration = Duration::from_millis(200);
 
-/// What a watcher wants to be woken for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Interest {
-    Any,
-    /// The task ended, or is in error and needs an operator.
-    Settled,
-}
+/// The versions of so many tasks are read with one statement.
+const LOOKED_AT: usize = 2_000;
+
+/// So many tasks that have settled are read at once. A task can be large.
+const LOADED: usize = 16;
 
 /// All watchers of this process. Costs the writer one load where nobody watches.
 #[derive(Debug, Default)]
@@ -43,61 +43,84 @@ struct WatchedTask {
     version: u64,
     /// When this process changed it last, or began to create it.
     changed_here: Option<Instant>,
-    watchers: Vec<Watcher>,
+    watchers: Vec<(usize, Watcher)>,
 }
 
 #[derive(Debug)]
-struct Watcher {
-    id: usize,
-    interest: Interest,
-    sender: watch::Sender<Option<Arc<Task>>>,
+enum Watcher {
+    /// Gets the task as it is when it has ended, or is in error and needs an operator.
+    Settled(watch::Sender<Option<Arc<Task>>>),
+    /// Is woken by every change, and reads what it needs.
+    Change(Arc<Notify>),
 }
 
-/// One watch on one task; ends when dropped.
+/// The place of one watcher among those of its task.
 #[derive(Debug)]
-pub struct Watch {
+struct Place {
     task: TaskId,
     id: usize,
     watchers: Arc<Watchers>,
+}
+
+/// Waits until a task has settled; ends when dropped.
+#[derive(Debug)]
+pub struct Watch {
     receiver: watch::Receiver<Option<Arc<Task>>>,
+    _place: Place,
+}
+
+/// Follows every change of a task; ends when dropped.
+#[derive(Debug)]
+pub struct Follow {
+    changed: Arc<Notify>,
+    place: Place,
 }
 
 impl Watchers {
-    pub fn watch(self: &Arc<Self>, task: TaskId, interest: Interest) -> Watch {
-        self.begin(task, interest, None)
+    pub fn watch(self: &Arc<Self>, task: TaskId) -> Watch {
+        self.begin_watch(task, None)
     }
 
     /// A watch on a task that this process is about to create: nobody else knows of it yet.
-    pub fn watch_new(self: &Arc<Self>, task: TaskId, interest: Interest) -> Watch {
-        self.begin(task, interest, Some(Instant::now()))
+    pub fn watch_new(self: &Arc<Self>, task: TaskId) -> Watch {
+        self.begin_watch(task, Some(Instant::now()))
+    }
+
+    fn begin_watch(self: &Arc<Self>, task: TaskId, changed_here: Option<Instant>) -> Watch {
+        let (sender, receiver) = watch::channel(None);
+        Watch {
+            receiver,
+            _place: self.begin(task, Watcher::Settled(sender), changed_here),
+        }
+    }
+
+    pub fn follow(self: &Arc<Self>, task: TaskId) -> Follow {
+        let changed = Arc::new(Notify::new());
+        Follow {
+            changed: changed.clone(),
+            place: self.begin(task, Watcher::Change(changed), None),
+        }
     }
 
     fn begin(
         self: &Arc<Self>,
         task: TaskId,
-        interest: Interest,
+        watcher: Watcher,
         changed_here: Option<Instant>,
-    ) -> Watch {
-        let (sender, receiver) = watch::channel(None);
+    ) -> Place {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let watcher = Watcher {
-            id,
-            interest,
-            sender,
-        };
         let mut tasks = self.tasks.lock();
         let watched = tasks.entry(task).or_default();
         watched.changed_here = changed_here.or(watched.changed_here);
-        watched.watchers.push(watcher);
+        watched.watchers.push((id, watcher));
         drop(tasks);
         if self.count.fetch_add(1, Ordering::AcqRel) == 0 {
             self.began.notify_one();
         }
-        Watch {
+        Place {
             task,
             id,
             watchers: self.clone(),
-            receiver,
         }
     }
 
@@ -120,9 +143,13 @@ impl Watchers {
             }
             watched.version = task.version;
             watched.changed_here = here.or(watched.changed_here);
-            for watcher in &watched.watchers {
-                if watcher.interest == Interest::Any || task.is_settled() {
-                    watcher.sender.send_replace(Some(task.clone()));
+            for (_, watcher) in &watched.watchers {
+                match watcher {
+                    Watcher::Change(changed) => changed.notify_one(),
+                    Watcher::Settled(sender) if task.is_settled() => {
+                        sender.send_replace(Some(task.clone()));
+                    }
+                    Watcher::Settled(_) => {}
                 }
             }
         }
@@ -155,18 +182,53 @@ impl Watchers {
             return Ok(());
         }
         let known = self.left_to_others(Instant::now());
-        if known.is_empty() {
-            return Ok(());
+        for known in known.chunks(LOOKED_AT) {
+            let ids: Vec<_> = known.iter().map(|(id, _)| *id).collect();
+            let seen = reader.versions(&ids).await?;
+            let settled = self.note(known, &seen);
+            for settled in settled.chunks(LOADED) {
+                let loaded = reader.tasks_of(settled).await?.tasks;
+                let loaded: Vec<_> = loaded.into_iter().map(Arc::new).collect();
+                self.spread(loaded.iter(), None);
+            }
         }
-        let newer = reader.newer(&known).await?;
-        let newer: Vec<_> = newer.into_iter().map(Arc::new).collect();
-        self.spread(newer.iter(), None);
         Ok(())
+    }
+
+    /// Wakes those who follow the tasks that have another version than is known, or no longer exist. Returns the tasks that
+    /// somebody waits for and that seem to have settled.
+    fn note(&self, known: &[(TaskId, u64)], seen: &[SeenVersion]) -> Vec<TaskId> {
+        let seen: HashMap<_, _> = seen.iter().map(|seen| (seen.task, seen)).collect();
+        let mut settled = Vec::new();
+        let mut tasks = self.tasks.lock();
+        for (task, _) in known {
+            let Some(watched) = tasks.get_mut(task) else {
+                continue;
+            };
+            let seen = seen.get(task);
+            if seen.is_some_and(|seen| seen.version <= watched.version) {
+                continue;
+            }
+            let mut is_awaited = false;
+            for (_, watcher) in &watched.watchers {
+                match watcher {
+                    Watcher::Change(changed) => changed.notify_one(),
+                    Watcher::Settled(_) => is_awaited = true,
+                }
+            }
+            match seen {
+                Some(seen) if is_awaited && seen.may_have_settled => settled.push(*task),
+                Some(seen) => watched.version = seen.version,
+                // Its followers find that it does not exist.
+                None => {}
+            }
+        }
+        settled
     }
 }
 
 impl Watch {
-    /// The next change of interest that is newer than a version. A state that was read from the store before a
+    /// The task once it has settled with a version newer than this one. A state that was read from the store before a
     /// watch began may arrive later, and must not count as new.
     pub async fn newer(&mut self, than: u64) -> Arc<Task> {
         loop {
@@ -177,7 +239,7 @@ impl Watch {
         }
     }
 
-    /// The next change of interest since the last call: the task as it then was.
+    /// The task as it was when it settled since the last call.
     pub async fn changed(&mut self) -> Arc<Task> {
         loop {
             if self.receiver.changed().await.is_err() {
@@ -191,11 +253,29 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Follow {
+    /// The follower has read the task in this version: it is not news.
+    pub fn has_read(&self, version: u64) {
+        let mut tasks = self.place.watchers.tasks.lock();
+        if let Some(watched) = tasks.get_mut(&self.place.task)
+            // Another who waits for the task may not have seen it yet.
+            && watched.watchers.len() == 1
+        {
+            watched.version = watched.version.max(version);
+        }
+    }
+
+    /// The task has changed since the last call, or may have.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
         let mut tasks = self.watchers.tasks.lock();
         if let Some(watched) = tasks.get_mut(&self.task) {
-            watched.watchers.retain(|watcher| watcher.id != self.id);
+            watched.watchers.retain(|(id, _)| *id != self.id);
             if watched.watchers.is_empty() {
                 tasks.remove(&self.task);
             }
@@ -215,8 +295,8 @@ mod tests {
         let watchers = Arc::new(Watchers::default());
         let [new, old] = [1, 2].map(|id| TaskId(Uuid::from_u128(id)));
         let now = Instant::now();
-        let _old = watchers.watch(old, Interest::Settled);
-        let created = watchers.watch_new(new, Interest::Settled);
+        let _old = watchers.watch(old);
+        let created = watchers.watch_new(new);
         assert_eq!(watchers.left_to_others(now), [(old, 0)]);
         let mut later = watchers.left_to_others(Instant::now() + OWN);
         later.sort_unstable();
@@ -227,5 +307,36 @@ mod tests {
             [(old, 0)],
             "nobody waits for it any more"
         );
+    }
+
+    #[test]
+    fn a_follower_is_woken_by_another_version_or_by_the_end_of_the_record() {
+        let watchers = Arc::new(Watchers::default());
+        let task = TaskId(Uuid::from_u128(1));
+        let follow = watchers.follow(task);
+        let seen = |version| SeenVersion {
+            task,
+            version,
+            may_have_settled: true,
+        };
+        let is_woken = || {
+            let woken = std::pin::pin!(follow.changed());
+            futures::FutureExt::now_or_never(woken).is_some()
+        };
+        follow.has_read(3);
+        assert_eq!(watchers.left_to_others(Instant::now()), [(task, 3)]);
+        for (seen, expected) in [
+            (Some(seen(3)), false),
+            (Some(seen(4)), true),
+            (Some(seen(4)), false),
+            (None, true),
+        ] {
+            let seen: Vec<_> = seen.into_iter().collect();
+            let settled = watchers.note(&[(task, 3)], &seen);
+            assert_eq!(is_woken(), expected, "{seen:?}");
+            assert!(settled.is_empty(), "nobody waits for its end");
+        }
+        let _watch = watchers.watch(task);
+        assert_eq!(watchers.note(&[(task, 4)], &[seen(5)]), [task]);
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Events, Gate, Provost, Remote, kinds, pipeline};
+use crate::harness::{Events, Gate, Provost, Remote, kinds, new_database, pipeline, setups};
 
 const STORY: [&str; 9] = [
     "task.accepted",
@@ -146,4 +146,69 @@ async fn who_has_seen_the_end_is_told_that_there_is_no_more() {
     let rest = provost.get(&path).header("last-event-id", before);
     let rest = Events::open(rest).await.rest().await;
     assert_eq!(rest.len(), 1);
+}
+
+/// One change of a list has an entry for each item.
+#[tokio::test]
+async fn a_page_of_the_history_has_no_more_entries_than_its_limit() {
+    const ITEMS: usize = 600;
+    for setup in setups().await {
+        let remote = Remote::quick().await;
+        let provost = setup.start().await;
+        let items: Vec<_> = (0..ITEMS).collect();
+        let task = provost
+            .run(&json!({
+                "input": { "items": items },
+                "steps": [{ "name": "each", "url": remote.url(), "for_each": "{{ input.items }}" }],
+            }))
+            .await;
+        assert_eq!(task["state"], "processed", "{task}");
+        let list = format!("/v1/tasks/{}/history", task["id"].as_str().unwrap());
+        let read = async |limit: usize| {
+            let mut entries: Vec<Value> = Vec::new();
+            let mut path = format!("{list}?limit={limit}");
+            loop {
+                let page = provost.get(&path).await.expect(200);
+                let items = page["items"].as_array().unwrap();
+                assert!(items.len() <= limit, "{} of {limit}", items.len());
+                entries.extend(items.iter().cloned());
+                match page["next_cursor"].as_str() {
+                    Some(cursor) => path = format!("{list}?limit={limit}&cursor={cursor}"),
+                    None => return entries,
+                }
+            }
+        };
+        let all = read(500).await;
+        assert!(all.len() > 2 * ITEMS, "{}", all.len());
+        assert_eq!(read(77).await, all);
+        let mut stream = provost.events(task["id"].as_str().unwrap()).await;
+        let events = stream.rest().await.into_iter();
+        let events: Vec<Value> = events.map(|event| event.data).collect();
+        assert_eq!(events, all);
+    }
+}
+
+/// No instance notifies the other: a stream waits for the next look.
+#[tokio::test]
+async fn a_stream_has_what_another_instance_did_without_notifications() {
+    let gate = Gate::closed();
+    let remote = Remote::script([gate.then(json!("done"))]).await;
+    let url = new_database().await;
+    let on = || {
+        Provost::setup()
+            .database_url(&url)
+            .set("POSTGRES__LISTEN", "false")
+    };
+    let (works, shows) = (on().start().await, on().start().await);
+    let id = works.submit(&pipeline(&remote.url(), &["a"])).await;
+    remote.requests(1).await;
+    let mut streams = [shows.events(&id).await, shows.events(&id).await];
+    for events in &mut streams {
+        events.until("step.claimed").await;
+    }
+    gate.open();
+    for events in &mut streams {
+        events.until("task.processed").await;
+        assert!(events.next().await.is_none(), "the stream is closed");
+    }
 }

@@ -5,7 +5,7 @@ use tokio::time::sleep;
 
 use crate::{
     cluster,
-    harness::{Act, PATIENCE, Postgres, Provost, Remote, Setup},
+    harness::{Act, PATIENCE, Postgres, Provost, Remote, Setup, pipeline},
 };
 
 const BEAT: &str = "UPDATE instances SET";
@@ -93,6 +93,48 @@ async fn several_instances_at_rest_ask_little_more() {
         "{count} statements of {INSTANCES} instances in twelve seconds"
     );
     assert!(count > BEATS * INSTANCES, "{count}: they are not counted");
+}
+
+/// Each stream read the history every two seconds.
+#[tokio::test]
+async fn streams_and_waiting_callers_at_rest_share_one_look() {
+    const FOLLOWED: usize = 20;
+    let remote = Remote::script([Act::Hang]).await;
+    let server = Postgres::start_with(LOGGED).await;
+    let provost = at_rest(&server).start().await;
+    let mut streams = Vec::new();
+    for _ in 0..FOLLOWED {
+        let id = provost.submit(&pipeline(&remote.url(), &["a"])).await;
+        let mut events = provost.events(&id).await;
+        events.until("step.claimed").await;
+        streams.push((id, events));
+    }
+    let waiting = streams.iter().map(async |(id, _)| {
+        let path = format!("/v1/tasks/{id}?wait=60s");
+        provost.get(&path).await.expect(200)
+    });
+    let waiting = futures::future::join_all(waiting);
+    let statements = tokio::select! {
+        statements = statements_in(&server, SKIPPED, BEATS) => statements,
+        _ = waiting => panic!("no task has settled"),
+    };
+    let count = |text: &str| {
+        statements
+            .iter()
+            .filter(|found| found.contains(text))
+            .count()
+    };
+    assert_eq!(count("FROM history"), 0);
+    let (looks, begun) = (
+        count("SELECT id, version, state FROM tasks"),
+        count("BEGIN"),
+    );
+    assert!(looks > BEATS, "{looks}: the looks are not counted");
+    println!("{looks} looks and {begun} transactions");
+    assert!(
+        begun < 12 * FOLLOWED,
+        "{begun} transactions in twelve seconds"
+    );
 }
 
 /// An instance that sends no notifications enqueues a step, and the other one never polls.

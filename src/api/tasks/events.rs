@@ -1,6 +1,6 @@
 //! The history of a task: as a list, and as a live stream.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
 
 use axum::{
     extract::State,
@@ -12,6 +12,7 @@ use axum::{
 };
 use futures::{Stream, StreamExt, stream};
 use serde::Serialize;
+use serde_json::value::RawValue;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::warn;
 use utoipa::ToSchema;
@@ -26,13 +27,13 @@ use crate::{
         problem::{ProblemBody, ProblemKind},
     },
     domain::{TaskId, TaskStatus, Timestamp},
-    store::{Interest, SavedChange, StoreError, Watch},
+    store::{Follow, SavedChange, StoreError},
 };
 
-/// Changes that are read together.
+/// The most entries of a page, and of what a stream sends at once.
 const PAGE: usize = 500;
-/// No notification reaches every instance reliably, so a stream also polls at this interval.
-const LOOK: Duration = Duration::from_secs(2);
+/// The most bytes of the entries of a page. One entry is always returned.
+const PAGE_BYTES: usize = 1 << 20;
 
 /// One entry of a task's history.
 #[derive(Serialize)]
@@ -113,7 +114,7 @@ pub(super) struct HistoryPage {
     get, path = "/v1/tasks/{id}/history", tag = "tasks",
     params(
         TaskParams,
-        ("limit" = Option<u32>, Query, minimum = 1, maximum = 500, description = "The most changes on one page; the default is 500", example = 500),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 500, description = "The most entries on one page; the default is 500. A page has fewer if they are large: about 1 MiB is returned at once", example = 500),
         ("cursor" = Option<String>, Query, pattern = "^[A-Za-z0-9_-]+$", description = "`next_cursor` of the previous page. Without it the history starts at its beginning"),
     ),
     responses(
@@ -127,19 +128,12 @@ pub(super) async fn history(
     mut query: Query,
 ) -> Result<Response, Problem> {
     let limit = query.integer("limit", 1..=500)?.unwrap_or(500) as usize;
-    let (after, cursors) = query.cursor(|version| version.parse().ok())?;
+    let (after, cursors) = query.cursor(HistoryPosition::parse)?;
     query.finish()?;
-    let after = after.unwrap_or(0);
-    let mut changes = read(&app, id, after, limit + 1).await?;
-    let more = changes.len() > limit;
-    changes.truncate(limit);
-    let raw = changes.iter().map(entries).collect::<Result<Vec<_>, _>>()?;
+    let read = read(&app, id, after.unwrap_or_default(), limit).await?;
     let page = HistoryPage {
-        items: raw.into_iter().flatten().collect(),
-        next_cursor: changes
-            .last()
-            .filter(|_| more)
-            .map(|last| cursors.after(last.version)),
+        items: read.entries,
+        next_cursor: read.has_more.then(|| cursors.after(read.end)),
     };
     Ok(json(StatusCode::OK, &page))
 }
@@ -171,7 +165,7 @@ pub(super) async fn events(
     query.finish()?;
     let seen = match headers.get("last-event-id") {
         Some(value) => seen(value.to_str().unwrap_or_default())?,
-        None => StreamPosition::default(),
+        None => HistoryPosition::default(),
     };
     let place = app.waits.clone().try_acquire_owned().map_err(|_| {
         Problem::new(
@@ -180,62 +174,95 @@ pub(super) async fn events(
         )
     })?;
     // Subscribes before it reads the history: a change between the two must not be missed.
-    let watch = app.store.watchers.watch(id, Interest::Any);
+    let changes = app.store.watchers.follow(id);
     // A task that does not exist is a plain 404, not an empty stream.
     let task = load(&app, id).await?;
-    let mut follow = Follow {
+    changes.has_read(task.version);
+    let mut stream = EventStream {
         app,
         id,
-        watch,
+        changes,
         seen: seen.within(task.version),
         has_ended: task.is_ended(),
         over: false,
         room: None,
         _place: place,
     };
-    if follow.has_ended {
+    if stream.has_ended {
         // The client has everything. Without this 204 a browser would keep reconnecting.
-        return Ok(match follow.next().await {
+        return Ok(match stream.next().await {
             None => StatusCode::NO_CONTENT.into_response(),
             Some(events) => {
                 let first = stream::iter(events.into_iter().map(Ok));
-                Sse::new(first.chain(follow.stream())).into_response()
+                Sse::new(first.chain(stream.events())).into_response()
             }
         });
     }
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
-    Ok(Sse::new(follow.stream())
+    Ok(Sse::new(stream.events())
         .keep_alive(keep_alive)
         .into_response())
 }
 
-/// The client's position: it has every entry of `version` up to and including index `place`.
-#[derive(Clone, Copy, Default)]
-struct StreamPosition {
+/// A position in the history: everything before `version`, and of `version` the entries up to and including index
+/// `place`, or all of them.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct HistoryPosition {
     version: u64,
     place: Option<usize>,
 }
 
-impl StreamPosition {
+impl HistoryPosition {
+    /// A cursor without a place comes from an instance of an older version, and stands for all of its version.
+    fn parse(text: &str) -> Option<Self> {
+        let (version, place) = match text.split_once('.') {
+            Some((version, place)) => (version, Some(place.parse().ok()?)),
+            None => (text, None),
+        };
+        Some(Self {
+            version: version.parse().ok()?,
+            place,
+        })
+    }
+
     /// Limited to the task's current version, in case the task was since restored from a backup.
     fn within(self, version: u64) -> Self {
         match self.version > version {
             true => Self {
                 version,
-                place: Some(usize::MAX),
+                place: None,
             },
             false => self,
         }
     }
+
+    /// The last version of which nothing is left.
+    fn complete_version(self) -> u64 {
+        match self.place {
+            Some(_) => self.version.saturating_sub(1),
+            None => self.version,
+        }
+    }
+
+    /// How many entries of a version are before this position.
+    fn passed_of(self, version: u64) -> usize {
+        match self.place {
+            Some(place) if version == self.version => place.saturating_add(1),
+            _ if version <= self.version => usize::MAX,
+            _ => 0,
+        }
+    }
 }
 
-fn seen(text: &str) -> Result<StreamPosition, Problem> {
-    let parsed = text.split_once('.').and_then(|(version, place)| {
-        Some(StreamPosition {
-            version: version.parse().ok()?,
-            place: Some(place.parse().ok()?),
-        })
-    });
+impl fmt::Display for HistoryPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.version)?;
+        self.place.map_or(Ok(()), |place| write!(f, ".{place}"))
+    }
+}
+
+fn seen(text: &str) -> Result<HistoryPosition, Problem> {
+    let parsed = HistoryPosition::parse(text).filter(|seen| seen.place.is_some());
     parsed.ok_or_else(|| {
         Problem::new(
             ProblemKind::InvalidQuery,
@@ -244,11 +271,11 @@ fn seen(text: &str) -> Result<StreamPosition, Problem> {
     })
 }
 
-struct Follow {
+struct EventStream {
     app: Arc<App>,
     id: TaskId,
-    watch: Watch,
-    seen: StreamPosition,
+    changes: Follow,
+    seen: HistoryPosition,
     /// The task had already ended: no further events follow.
     has_ended: bool,
     over: bool,
@@ -257,11 +284,11 @@ struct Follow {
     _place: OwnedSemaphorePermit,
 }
 
-impl Follow {
-    fn stream(self) -> impl Stream<Item = Result<ServerSentEvent, Infallible>> {
-        stream::unfold(self, |mut follow| async move {
-            let events = follow.next().await?;
-            Some((stream::iter(events.into_iter().map(Ok)), follow))
+impl EventStream {
+    fn events(self) -> impl Stream<Item = Result<ServerSentEvent, Infallible>> {
+        stream::unfold(self, |mut stream| async move {
+            let events = stream.next().await?;
+            Some((stream::iter(events.into_iter().map(Ok)), stream))
         })
         .flatten()
     }
@@ -269,21 +296,21 @@ impl Follow {
     /// The next events as soon as there are some; `None` once the task has ended or no longer exists.
     async fn next(&mut self) -> Option<Vec<ServerSentEvent>> {
         while !self.over {
-            // Reads the version of the last event again, in case the client received only part of it.
-            let after = self.seen.version.saturating_sub(1);
-            let changes = match read(&self.app, self.id, after, PAGE).await {
-                Ok(changes) => changes,
-                Err(_) => return None,
-            };
-            let length = changes.iter().map(|change| change.events.len()).sum();
             self.room = None;
-            match self.app.responses.reserve_large(length) {
+            let read = read(&self.app, self.id, self.seen, PAGE).await.ok()?;
+            match self.app.responses.reserve_large(read.bytes) {
                 Ok(room) => self.room = room,
                 // The client connects again, and misses nothing.
                 Err(_) => return None,
             }
-            match self.unseen(&changes) {
+            self.seen = read.end;
+            // What was processed may be undone later.
+            let last = read.entries.last().filter(|_| !read.has_more);
+            self.over = last.is_some_and(|last| ends_task(last.kind()));
+            let events = read.entries.into_iter().map(server_sent);
+            match events.collect::<Result<Vec<_>, _>>() {
                 Ok(events) if !events.is_empty() => return Some(events),
+                Ok(_) if read.has_more => continue,
                 Ok(_) => {}
                 Err(error) => {
                     warn!(task = %self.id, %error, "cannot read the history");
@@ -294,70 +321,100 @@ impl Follow {
                 return None;
             }
             tokio::select! {
-                _ = self.watch.changed() => {}
-                () = tokio::time::sleep(LOOK) => {}
+                () = self.changes.changed() => {}
                 () = self.app.stop.cancelled() => return None,
             }
         }
         None
     }
+}
 
-    fn unseen(&mut self, changes: &[SavedChange]) -> Result<Vec<ServerSentEvent>, StoreError> {
-        let mut events = Vec::new();
-        for change in changes {
-            for (place, entry) in entries(change)?.into_iter().enumerate() {
-                let known = change.version < self.seen.version
-                    || (change.version == self.seen.version
-                        && self.seen.place.is_some_and(|seen| place <= seen));
-                let kind = entry.event.get("type").and_then(|kind| kind.as_str());
-                let kind = kind.unwrap_or_default().to_owned();
-                // What was processed may be undone later.
-                self.over = ends_task(&kind);
-                if known {
-                    continue;
-                }
-                self.seen = StreamPosition {
-                    version: change.version,
-                    place: Some(place),
-                };
-                let data = serde_json::to_string(&entry)
-                    .map_err(|error| StoreError::Corrupt(error.to_string()))?;
-                events.push(
-                    ServerSentEvent::default()
-                        .id(entry.seq)
-                        .event(kind)
-                        .data(data),
-                );
-            }
-        }
-        // There may be more.
-        self.over &= changes.len() < PAGE;
-        Ok(events)
+fn server_sent(entry: HistoryEntry) -> Result<ServerSentEvent, serde_json::Error> {
+    let data = serde_json::to_string(&entry)?;
+    Ok(ServerSentEvent::default()
+        .event(entry.kind())
+        .id(entry.seq)
+        .data(data))
+}
+
+impl HistoryEntry {
+    fn kind(&self) -> &str {
+        let kind = self.event.get("type").and_then(|kind| kind.as_str());
+        kind.unwrap_or_default()
     }
+}
+
+/// The next entries of a history.
+#[derive(Default)]
+struct ReadEntries {
+    entries: Vec<HistoryEntry>,
+    bytes: usize,
+    end: HistoryPosition,
+    has_more: bool,
 }
 
 async fn read(
     app: &App,
     id: TaskId,
-    after: u64,
+    after: HistoryPosition,
     limit: usize,
-) -> Result<Vec<SavedChange>, Problem> {
-    let changes = app.store.reader.history(id, after, limit).await?;
-    changes.ok_or_else(|| no_such_task(id))
+) -> Result<ReadEntries, Problem> {
+    let complete = after.complete_version();
+    // Each change has an entry at least.
+    let found = app
+        .store
+        .reader
+        .history(id, complete, limit, PAGE_BYTES)
+        .await?;
+    let found = found.ok_or_else(|| no_such_task(id))?;
+    let mut read = ReadEntries {
+        end: after,
+        ..ReadEntries::default()
+    };
+    for change in &found.changes {
+        if !read.add(change, after.passed_of(change.version), limit)? {
+            return Ok(read);
+        }
+    }
+    read.has_more = found.has_more;
+    Ok(read)
 }
 
-fn entries(change: &SavedChange) -> Result<Vec<HistoryEntry>, StoreError> {
-    let events: Vec<serde_json::Map<_, _>> = serde_json::from_str(&change.events)
-        .map_err(|error| StoreError::Corrupt(error.to_string()))?;
-    let entries = events
-        .into_iter()
-        .enumerate()
-        .map(|(place, event)| HistoryEntry {
-            seq: format!("{}.{place}", change.version),
-            at: change.at,
-            event,
-        });
-    Ok(entries.collect())
+impl ReadEntries {
+    /// Adds the entries of a change that follow the first `passed`. False: there is no room for all of them.
+    fn add(
+        &mut self,
+        change: &SavedChange,
+        passed: usize,
+        limit: usize,
+    ) -> Result<bool, StoreError> {
+        let corrupt = |error: serde_json::Error| StoreError::Corrupt(error.to_string());
+        let events: Vec<&RawValue> = serde_json::from_str(&change.events).map_err(corrupt)?;
+        for (place, event) in events.into_iter().enumerate().skip(passed) {
+            let length = event.get().len();
+            let is_full = self.bytes + length > PAGE_BYTES && !self.entries.is_empty();
+            if self.entries.len() == limit || is_full {
+                self.has_more = true;
+                return Ok(false);
+            }
+            self.bytes += length;
+            self.entries.push(HistoryEntry {
+                seq: format!("{}.{place}", change.version),
+                at: change.at,
+                event: serde_json::from_str(event.get()).map_err(corrupt)?,
+            });
+            self.end = HistoryPosition {
+                version: change.version,
+                place: Some(place),
+            };
+        }
+        // Nothing of this change needs to be read again.
+        self.end = HistoryPosition {
+            version: change.version,
+            place: None,
+        };
+        Ok(true)
+    }
 }
 
 /// Whether this event ends the task: it is the last one, unless what is done is undone later.
@@ -365,4 +422,50 @@ fn ends_task(kind: &str) -> bool {
     TaskStatus::ALL
         .iter()
         .any(|status| status.is_ended() && status.event() == kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(version: u64, entries: usize, text: usize) -> SavedChange {
+        let entry = format!(r#"{{"type":"step.ready","reason":"{}"}}"#, "x".repeat(text));
+        SavedChange {
+            version,
+            at: Timestamp::from_millis(0),
+            events: format!("[{}]", vec![entry; entries].join(",")),
+        }
+    }
+
+    fn seqs(read: &ReadEntries) -> Vec<&str> {
+        read.entries.iter().map(|entry| &*entry.seq).collect()
+    }
+
+    #[test]
+    fn a_page_counts_entries_and_bytes_and_the_next_begins_after_it() {
+        let mut read = ReadEntries::default();
+        assert!(read.add(&change(1, 2, 1), 0, 3).unwrap());
+        assert_eq!(read.end.to_string(), "1");
+        assert!(!read.add(&change(2, 3, 1), 0, 3).unwrap());
+        assert_eq!(seqs(&read), ["1.0", "1.1", "2.0"]);
+        assert!(read.has_more);
+        let end = HistoryPosition::parse(&read.end.to_string()).unwrap();
+        assert_eq!((end.complete_version(), end.passed_of(2)), (1, 1));
+        assert_eq!((end.passed_of(1), end.passed_of(3)), (usize::MAX, 0));
+
+        let mut read = ReadEntries::default();
+        let large = change(7, 3, PAGE_BYTES);
+        assert!(!read.add(&large, 1, 500).unwrap());
+        assert_eq!(seqs(&read), ["7.1"]);
+        assert!(read.has_more);
+    }
+
+    #[test]
+    fn a_cursor_of_an_older_version_stands_for_a_whole_change() {
+        let position = HistoryPosition::parse("7").unwrap();
+        assert_eq!((position.complete_version(), position.passed_of(8)), (7, 0));
+        for wrong in ["", "7.", ".1", "7.x"] {
+            assert_eq!(HistoryPosition::parse(wrong), None, "{wrong}");
+        }
+    }
 }

@@ -37,7 +37,7 @@ use super::{
 };
 use crate::{
     domain::{AgentName, Extent, LaneRule, StepView, Task, TaskId, TaskView},
-    store::{Interest, Submitted, Watch},
+    store::{Submitted, Watch},
 };
 
 /// Retry-After, in seconds, for a task that is still running.
@@ -128,7 +128,7 @@ fn say_replayed(response: &mut Response) {
 }
 
 fn watch(app: &App, id: TaskId) -> Watch {
-    app.store.watchers.watch(id, Interest::Settled)
+    app.store.watchers.watch(id)
 }
 
 /// Renders the task as the body and its version as the ETag. It reads nothing else: every submission takes this

@@ -17,6 +17,9 @@ use crate::{
     domain::{StepIndex, StepStatus, StepView, Task},
 };
 
+/// The most bytes of the outputs on a page. One step is always returned.
+const PAGE_BYTES: usize = 4 << 20;
+
 /// A page of the steps of a task, or of the items of one of them.
 #[derive(Serialize, ToSchema)]
 #[schema(as = StepPage)]
@@ -71,8 +74,9 @@ pub(super) async fn list(
         .filter(|index| !task.is_removed(*index))
         .filter(|index| state.is_none_or(|state| task.step(*index).status() == state));
     let mut found: Vec<_> = found.take(limit + 1).collect();
-    let has_more = found.len() > limit;
-    found.truncate(limit);
+    let kept = kept(&task, &found, limit);
+    let has_more = found.len() > kept;
+    found.truncate(kept);
     let now = app.store.reader.now().await?;
     let views = found.iter();
     let mut items: Vec<_> = views
@@ -87,6 +91,17 @@ pub(super) async fn list(
             .map(|last| cursors.after(last.0)),
     };
     Ok(with_etag(json(StatusCode::OK, &page), &task))
+}
+
+/// How many of these steps a page has: as many as the limit and [`PAGE_BYTES`] allow, but one at least.
+fn kept(task: &Task, found: &[StepIndex], limit: usize) -> usize {
+    let mut bytes = 0;
+    let fits = found.iter().take(limit).take_while(|index| {
+        let output = task.step(**index).output();
+        bytes += output.map_or(0, |output| output.as_json().len());
+        bytes <= PAGE_BYTES
+    });
+    fits.count().max(1).min(found.len())
 }
 
 /// The positions of the items of a step, or of what undoes them. None of a step whose list is not known yet.

@@ -31,7 +31,7 @@ use crate::{
         Policies, Priority, QueueNamedBy, ReplyQueue, ReplyTo, SchemaOwner, Span, TaskFields,
         TaskId, Timestamp, WorkflowName, WorkflowRef,
     },
-    store::{Idempotency, Interest, Submitted},
+    store::{Idempotency, Submitted},
 };
 
 /// The body of a submission.
@@ -189,7 +189,7 @@ pub(super) async fn accept(
     };
     let id = app.store.new_task_id();
     // Subscribes before the task exists: the task may end before this code continues.
-    let mut watching = app.store.watchers.watch_new(id, Interest::Settled);
+    let mut watching = app.store.watchers.watch_new(id);
     let stored = store(app, submission, id, conditions, idempotency).await?;
     let replayed = matches!(stored, Submitted::Replayed(_));
     let mut task = accepted(app, stored).await?;

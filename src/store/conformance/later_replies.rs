@@ -76,7 +76,14 @@ pub async fn a_promised_reply_is_read_back_and_held_by_no_instance(h: Harness) {
             "{late:?}"
         );
     }
-    let changes = h.store.reader.history(id, 0, 100).await.unwrap().unwrap();
+    let changes = h
+        .store
+        .reader
+        .history(id, 0, 100, usize::MAX)
+        .await
+        .unwrap()
+        .unwrap()
+        .changes;
     let entries = changes
         .iter()
         .map(|change| change.events.matches("step.late_reply").count());

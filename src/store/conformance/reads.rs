@@ -119,19 +119,42 @@ pub async fn the_history_tells_every_change_in_order(h: Harness) {
     h.slots("x", 1);
     let id = h.submit(New::default()).await.id();
     h.reply(id, 0, 1, refusal()).await.unwrap();
-    let changes = h.store.reader.history(id, 0, 100).await.unwrap().unwrap();
+    let changes = h
+        .store
+        .reader
+        .history(id, 0, 100, usize::MAX)
+        .await
+        .unwrap()
+        .unwrap()
+        .changes;
     let versions: Vec<_> = changes.iter().map(|change| change.version).collect();
     assert_eq!(versions, [1, 2]);
     assert!(changes[0].events.starts_with(r#"[{"type":"task.accepted""#));
     assert!(changes[0].events.contains("scheduler:node-1"));
     assert!(changes[1].events.contains("402 Payment Required"));
-    let later = h.store.reader.history(id, 1, 100).await.unwrap().unwrap();
-    assert_eq!(later.len(), 1);
+    let later = h
+        .store
+        .reader
+        .history(id, 1, 100, usize::MAX)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!((later.changes.len(), later.has_more), (1, false));
+    for (limit, bytes) in [(1, usize::MAX), (100, 1)] {
+        let page = h
+            .store
+            .reader
+            .history(id, 0, limit, bytes)
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!((page.changes.len(), page.has_more), (1, true), "{limit}");
+    }
     let nobody = crate::domain::TaskId(uuid::Uuid::now_v7());
     assert!(
         h.store
             .reader
-            .history(nobody, 0, 1)
+            .history(nobody, 0, 1, usize::MAX)
             .await
             .unwrap()
             .is_none()

@@ -136,7 +136,7 @@ pub async fn ended_tasks_are_purged_with_all_that_belongs_to_them(h: Harness) {
     assert!(
         h.store
             .reader
-            .history(ids[0], 0, 1)
+            .history(ids[0], 0, 1, usize::MAX)
             .await
             .unwrap()
             .is_none()

@@ -26,10 +26,7 @@ use super::{
 };
 use crate::{
     domain::{Actor, AgentName, Attempt, Command, Expiry, StepIndex, TaskStatus},
-    store::{
-        Apply, CommandError, Idempotency, Interest, OpenError, Submitted, TaskFilter,
-        postgres as pg,
-    },
+    store::{Apply, CommandError, Idempotency, OpenError, Submitted, TaskFilter, postgres as pg},
 };
 
 pub(super) async fn pair() -> (Arc<Harness>, Arc<Harness>) {
@@ -646,7 +643,7 @@ async fn who_waits_at_one_instance_hears_what_another_did() {
     let (a, b) = pair().await;
     a.slots("x", 1);
     let task = a.submit(New::default()).await;
-    let mut waiting = b.store.watchers.watch(task.id(), Interest::Settled);
+    let mut waiting = b.store.watchers.watch(task.id());
     b.store.watchers.look(&b.store.reader).await.unwrap();
     a.reply(task.id(), 0, 1, success(json!(1))).await.unwrap();
     b.store.watchers.look(&b.store.reader).await.unwrap();
@@ -668,7 +665,7 @@ async fn what_was_read_before_a_change_is_no_news_after_it() {
     };
     let retried = h.apply(id, retry).await.unwrap();
     // A read that began before the retry is published after this watch began.
-    let mut waiting = h.store.watchers.watch(id, Interest::Settled);
+    let mut waiting = h.store.watchers.watch(id);
     h.store.watchers.tell(std::iter::once(&failed));
     h.reply(id, 0, 2, success(json!(1))).await.unwrap();
     let heard = tokio::time::timeout(Duration::from_secs(5), waiting.newer(retried.version)).await;

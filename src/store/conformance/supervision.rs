@@ -23,7 +23,14 @@ fn believer(h: &Harness, name: &str, term: u64) -> Supervisor {
 }
 
 async fn history(h: &Harness, task: crate::domain::TaskId) -> String {
-    let changes = h.store.reader.history(task, 0, 100).await.unwrap().unwrap();
+    let changes = h
+        .store
+        .reader
+        .history(task, 0, 100, usize::MAX)
+        .await
+        .unwrap()
+        .unwrap()
+        .changes;
     changes.into_iter().map(|change| change.events).collect()
 }
 

@@ -238,10 +238,11 @@ pub async fn many_commands_on_one_task_are_decided_in_order(h: Harness) {
     let told: usize = h
         .store
         .reader
-        .history(id, 0, 1000)
+        .history(id, 0, 1000, usize::MAX)
         .await
         .unwrap()
         .unwrap()
+        .changes
         .iter()
         .map(|change| change.events.matches("step.processed").count())
         .sum();
@@ -397,7 +398,14 @@ async fn large_and_not_cached(h: &Harness, count: usize) -> Vec<TaskId> {
 async fn most_at_once(h: &Harness, ids: &[TaskId]) -> usize {
     let mut changed = HashMap::new();
     for id in ids {
-        let history = h.store.reader.history(*id, 0, 100).await.unwrap().unwrap();
+        let history = h
+            .store
+            .reader
+            .history(*id, 0, 100, usize::MAX)
+            .await
+            .unwrap()
+            .unwrap()
+            .changes;
         *changed.entry(history.last().unwrap().at).or_insert(0) += 1;
     }
     changed.into_values().max().unwrap()

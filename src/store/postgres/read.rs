@@ -1,6 +1,6 @@
 //! Reads, on bounded pools of connections: one for callers, one for what keeps tasks moving.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use sqlx::{PgPool, Postgres};
@@ -14,11 +14,11 @@ use super::{
     transaction::IS_ONE_OF,
 };
 use crate::{
-    domain::{TaskId, Timestamp},
+    domain::{TaskId, TaskStatus, Timestamp},
     store::{
         Definitions, Loaded, StoreError,
         rows::{Columns, Row},
-        source::Source,
+        source::{SeenVersion, Source},
         statement::Statement,
     },
 };
@@ -47,7 +47,7 @@ const ALONG_INDEXES: &str = "SELECT set_config('enable_seqscan', 'off', true), s
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)";
 
 /// Relies on the primary key.
-const VERSIONS: &str = "SELECT id, version FROM tasks WHERE id = ANY ($1)";
+const VERSIONS: &str = "SELECT id, version, state FROM tasks WHERE id = ANY ($1)";
 
 type View = sqlx::Transaction<'static, Postgres>;
 
@@ -155,21 +155,23 @@ impl Source for PgSource {
         self.read(load).await
     }
 
-    async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError> {
-        let ids: Vec<_> = known.iter().map(|(id, _)| id.0).collect();
+    async fn versions(&self, ids: &[TaskId]) -> Result<Vec<SeenVersion>, StoreError> {
+        let ids: Vec<_> = ids.iter().map(|id| id.0).collect();
         let versions = self.prepared.query(VERSIONS).bind(ids);
         let read = async move |mut view: View| Ok(versions.fetch_all(&mut *view).await?);
         let found = self.read(read).await?;
-        let known: HashMap<_, _> = known.iter().copied().collect();
-        let mut newer = Vec::new();
-        for row in &found {
-            let id = row.get("id")?;
-            let version: u64 = row.get("version")?;
-            if known.get(&id).is_some_and(|known| version > *known) {
-                newer.push(id);
-            }
-        }
-        Ok(newer)
+        let seen = found.iter().map(|row| {
+            let state: String = row.get("state")?;
+            Ok(SeenVersion {
+                task: row.get("id")?,
+                version: row.get("version")?,
+                may_have_settled: TaskStatus::ALL
+                    .iter()
+                    .find(|status| status.as_str() == state)
+                    .is_none_or(|status| status.is_ended() || *status == TaskStatus::Error),
+            })
+        });
+        seen.collect()
     }
 
     fn is_one_of(&self) -> &'static str {

@@ -11,7 +11,12 @@ use super::{
 };
 use crate::{
     domain::{FileSpace, TaskId, Timestamp},
-    store::{Definitions, Loaded, StoreError, rows::Row, source::Source, statement::Statement},
+    store::{
+        Definitions, Loaded, StoreError,
+        rows::Row,
+        source::{SeenVersion, Source},
+        statement::Statement,
+    },
 };
 
 pub struct SqliteSource {
@@ -85,7 +90,7 @@ impl Source for SqliteSource {
     }
 
     /// Only this process writes, and notifies its watchers of what it wrote.
-    async fn newer(&self, _: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError> {
+    async fn versions(&self, _: &[TaskId]) -> Result<Vec<SeenVersion>, StoreError> {
         Ok(Vec::new())
     }
 

@@ -128,10 +128,16 @@ impl Api {
     }
 
     pub async fn history(&self, id: &str) -> Vec<Value> {
-        let page = self.get(&format!("/v1/tasks/{id}/history")).await;
-        let page = page.expect(200);
-        assert_eq!(page["next_cursor"], Value::Null, "more than one page");
-        page["items"].as_array().unwrap().clone()
+        let list = format!("/v1/tasks/{id}/history");
+        let (mut entries, mut path) = (Vec::new(), list.clone());
+        loop {
+            let page = self.get(&path).await.expect(200);
+            entries.extend(page["items"].as_array().unwrap().iter().cloned());
+            match page["next_cursor"].as_str() {
+                Some(cursor) => path = format!("{list}?cursor={cursor}"),
+                None => return entries,
+            }
+        }
     }
 
     /// Follows a task live, from its first event on.
