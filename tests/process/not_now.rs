@@ -47,7 +47,9 @@ async fn while_somebody_locks_a_table_callers_hear_that_it_is_not_possible_now()
         dba.execute(raw_sql(AssertSqlSafe(lock))).await.unwrap();
         gate.open();
         let read = provost.get(&format!("/v1/tasks/{running}")).await;
-        read.expect_problem(503, "store-unavailable");
+        let problem = read.expect_problem(503, "store-unavailable");
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains("holds a lock on a table"), "{detail}");
         // Steps of a new task have no rows yet.
         for _ in 0..if table == "tasks" { 5 } else { 0 } {
             let submission = pipeline(&remote.url(), &["one", "two"]);

@@ -17,7 +17,7 @@ use crate::{
 /// Of the instance under test.
 const READERS: i64 = 2;
 
-/// A read that waits for as long as [`Labels`] are locked.
+/// A read that takes as long as it may once [`Labels`] are slow.
 const STALLED: &str = "/v1/tasks?label=customer:acme";
 
 /// The labels of all tasks, which callers may filter by and nothing else reads; of tasks without any they are not
@@ -25,18 +25,22 @@ const STALLED: &str = "/v1/tasks?label=customer:acme";
 struct Labels(PgConnection);
 
 impl Labels {
-    async fn lock(url: &str) -> Self {
+    /// Whoever reads them sleeps first. A lock would end the reads too soon.
+    async fn slow(url: &str) -> Self {
         let mut database = PgConnection::connect(url).await.unwrap();
-        for statement in ["BEGIN", "LOCK TABLE task_labels IN ACCESS EXCLUSIVE MODE"] {
+        for statement in [
+            "ALTER TABLE task_labels RENAME TO kept_labels",
+            "CREATE VIEW task_labels AS SELECT * FROM kept_labels WHERE (SELECT pg_sleep(600)) IS NOT NULL",
+        ] {
             sqlx::query(statement).execute(&mut database).await.unwrap();
         }
         Self(database)
     }
 
-    /// How many statements wait for them in the server.
+    /// How many statements read them in the server.
     async fn waiting(&mut self) -> i64 {
-        const WAITING: &str = "SELECT count(*) FROM pg_locks
-            WHERE relation = 'task_labels'::regclass AND NOT granted";
+        const WAITING: &str = "SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND wait_event = 'PgSleep'";
         let asked = sqlx::query_scalar(WAITING).fetch_one(&mut self.0).await;
         asked.unwrap()
     }
@@ -79,7 +83,7 @@ async fn on_a_new_database() -> (Provost, String) {
 async fn recovery_goes_on_while_callers_hold_every_reader() {
     let remote = Remote::script([Act::Hang, Act::Ok(json!("the answer"))]).await;
     let (provost, url) = on_a_new_database().await;
-    let mut labels = Labels::lock(&url).await;
+    let mut labels = Labels::slow(&url).await;
     let mut stalled = stall(&provost, &mut labels).await;
     let step = json!({ "name": "only", "url": remote.url(), "complete_within": "300ms" });
     provost.submit(&json!({ "steps": [step] })).await;
@@ -103,7 +107,7 @@ async fn a_read_that_takes_too_long_is_ended_in_the_database() {
 #[tokio::test]
 async fn callers_who_hang_up_and_ask_again_have_no_more_read_at_once_than_there_are_readers() {
     let (provost, url) = on_a_new_database().await;
-    let mut labels = Labels::lock(&url).await;
+    let mut labels = Labels::slow(&url).await;
     stall(&provost, &mut labels).await.abort_all();
     let mut again = stall(&provost, &mut labels).await;
     let mut most = 0;
@@ -114,10 +118,9 @@ async fn callers_who_hang_up_and_ask_again_have_no_more_read_at_once_than_there_
     assert_eq!(most, READERS);
 }
 
-/// While what the reads wait for is not there yet: whoever asks is told, and in the server nothing is left that
-/// waits on.
+/// Whoever asks is told, and in the server nothing is left that reads on.
 pub async fn ends_slow_reads(provost: &Api, url: &str) {
-    let mut labels = Labels::lock(url).await;
+    let mut labels = Labels::slow(url).await;
     let waits = tokio::spawn(provost.get(STALLED).into_future());
     // Another hangs up before.
     let hangs_up = tokio::spawn(provost.get(STALLED).into_future());

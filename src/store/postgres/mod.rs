@@ -47,7 +47,7 @@ use super::{
 /// stuck must not hold up all.
 const HOUSEKEEPING: u32 = 2;
 /// How long a read waits for a connection before it says that the database is unavailable.
-const ACQUIRE_WITHIN: Duration = Duration::from_secs(3);
+const ACQUIRE_WITHIN: Duration = Duration::from_secs(2);
 /// How long a reader's connection may take to say that it is still there.
 const THERE_WITHIN: Duration = Duration::from_secs(1);
 /// After this long without an answer the connection is taken for cut. Twice as long as a lock is held by

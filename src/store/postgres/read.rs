@@ -32,15 +32,19 @@ const NOW: &str = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::b
 /// has long been answered. For this transaction only, as through a pooler the next is somebody else's. Shorter
 /// than [`super::ANSWER_WITHIN`], so that it is the server that ends it, and the connection is kept.
 ///
+/// A lock is waited for only a second: no transaction of an instance keeps a reader from a table, so somebody in psql, a
+/// migration or a VACUUM FULL does, for who knows how long. With the wait for a connection, which others may keep for as long,
+/// a caller has a response within three seconds.
+///
 /// Planned again each time: lists differ in what they ask for, and a plan that was made while a table was
 /// small would be kept when it is not.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
-SET LOCAL statement_timeout = '9s'; SET LOCAL plan_cache_mode = 'force_custom_plan'";
+SET LOCAL statement_timeout = '9s'; SET LOCAL lock_timeout = '1s'; SET LOCAL plan_cache_mode = 'force_custom_plan'";
 
 /// The same for the life of a reader's own connection, on which a read of one statement is that statement alone:
 /// what is asked for every second, by every instance, is not worth five.
 pub(super) const SESSION_SETTINGS: &str = "SELECT set_config('default_transaction_read_only', 'on', false), \
-    set_config('statement_timeout', '9s', false), set_config('plan_cache_mode', 'force_custom_plan', false)";
+    set_config('statement_timeout', '9s', false), set_config('lock_timeout', '1s', false), set_config('plan_cache_mode', 'force_custom_plan', false)";
 
 /// To the end of the transaction.
 const ALONG_INDEXES: &str = "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
