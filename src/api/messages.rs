@@ -15,7 +15,8 @@ use uuid::Uuid;
 
 use super::{
     App, Problem,
-    extract::{JsonBody, PageQuery, Query, ids},
+    bulk_log::{BulkCounts, BulkLog},
+    extract::{Caller, JsonBody, PageQuery, Query, ids},
     problem::{ProblemBody, ProblemKind},
     response::{Page, json},
 };
@@ -281,6 +282,16 @@ struct BulkLettersResult {
     dry_run: bool,
 }
 
+impl BulkLettersResult {
+    fn counts(&self) -> BulkCounts {
+        BulkCounts {
+            matched: self.matched as u64,
+            accepted: self.done as u64,
+            refused: (self.matched - self.done) as u64,
+        }
+    }
+}
+
 /// Redeliver many dead letters
 ///
 /// Select those of a receiver, of a task, by ids, or with `all` every dead letter.
@@ -294,11 +305,12 @@ struct BulkLettersResult {
 )]
 async fn redeliver_many(
     State(app): State<Arc<App>>,
+    caller: Caller,
     query: Query,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    handle_many(&app, MessageAction::Redeliver, &body).await
+    handle_many(&app, &caller, MessageAction::Redeliver, &body).await
 }
 
 /// Discard many dead letters
@@ -314,15 +326,17 @@ async fn redeliver_many(
 )]
 async fn discard_many(
     State(app): State<Arc<App>>,
+    caller: Caller,
     query: Query,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    handle_many(&app, MessageAction::Discard, &body).await
+    handle_many(&app, &caller, MessageAction::Discard, &body).await
 }
 
 async fn handle_many(
     app: &App,
+    caller: &Caller,
     action: MessageAction,
     body: &RawValue,
 ) -> Result<Response, Problem> {
@@ -349,6 +363,7 @@ async fn handle_many(
     let dry_run = fields.boolean("dry_run").unwrap_or(false);
     fields.finish().map_err(Problem::invalid)?;
 
+    let mut log = BulkLog::begin(caller, action.as_str(), body, dry_run);
     let mut result = BulkLettersResult {
         matched: 0,
         done: 0,
@@ -377,6 +392,9 @@ async fn handle_many(
         let is_last = found.len() < BATCH && named.is_none();
         if !dry_run && !found.is_empty() {
             result.done += app.store.apply_message_action(action, found).await?.len();
+        }
+        if let Some(log) = &mut log {
+            log.counts = result.counts();
         }
         if is_last {
             break;

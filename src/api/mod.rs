@@ -13,6 +13,7 @@ mod ask_html;
 mod ask_page;
 mod asks;
 mod auth;
+mod bulk_log;
 mod bulkhead;
 mod byte_budget;
 mod cursor;

@@ -1,13 +1,28 @@
 //! What can go wrong when a database is opened.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
+use tracing::info;
 
 use crate::domain::Backoff;
 
 /// The waits between attempts to reach a database. A session that was ended is back within milliseconds.
 pub const RECONNECT: Backoff = Backoff::doubling(Duration::from_millis(20), Duration::from_secs(2));
+
+/// Leaves a line in the log about a start that has migrated the database. 0: there was no schema.
+pub fn note_migration(database: &str, from: i64, to: i64, began: Instant) {
+    if from != to {
+        let took = began.elapsed();
+        info!(
+            database,
+            from,
+            to,
+            ?took,
+            "the schema of the database was migrated"
+        );
+    }
+}
 
 #[derive(Debug, Error)]
 pub enum OpenError {

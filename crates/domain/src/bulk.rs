@@ -13,7 +13,7 @@ pub enum BulkAction {
 }
 
 impl BulkAction {
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             BulkAction::Retry => "retry",
             BulkAction::Undo => "undo",

@@ -19,7 +19,11 @@ mod servers;
 mod session_settings;
 mod transaction;
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use sqlx::{
@@ -41,6 +45,7 @@ use self::{
 };
 use super::{
     Backend, Definitions, OpenError, Reader, Readers, StoreConnections, StoreError, Transaction,
+    open::note_migration,
 };
 
 /// Connections of what keeps tasks moving: its loops ask for little, but several may at once, and one that is
@@ -112,8 +117,10 @@ pub async fn open(
     }
     // Who may not change the schema need not be able to where there is nothing to change.
     match in_time(&name, schema::check(&mut writer, &name)).await {
-        Err(OpenError::OlderSchema { .. }) if settings.migrate => {
+        Err(OpenError::OlderSchema { found, known, .. }) if settings.migrate => {
+            let began = Instant::now();
             schema::run(&mut writer, &name).await?;
+            note_migration(&name, found, known, began);
         }
         checked => checked?,
     }

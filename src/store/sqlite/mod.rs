@@ -52,7 +52,7 @@ use self::{
 };
 use super::{
     Backend, Definitions, Health, OpenError, Reader, Readers, SharedReader, StoreConnections,
-    StoreError, Transaction, migrations,
+    StoreError, Transaction, migrations, open::note_migration,
 };
 use crate::domain::Timestamp;
 
@@ -147,7 +147,11 @@ async fn open_file(
     let max_pages = max_size.map(pages_of);
     let writer = open_writer(file, max_pages).await?;
     match file.is_locked() {
-        true => bring_up_to_date(&writer, file).await?,
+        true => {
+            let (before, began) = (last_applied(&writer, file).await?, Instant::now());
+            bring_up_to_date(&writer, file).await?;
+            note_migration(file.name(), before, known(), began.into_std());
+        }
         false => check_schema(&writer, file).await?,
     }
     let state = file.remember_parts();

@@ -29,6 +29,16 @@ pub enum MessageAction {
     Discard,
 }
 
+impl MessageAction {
+    /// The action in the log.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            MessageAction::Redeliver => "redeliver",
+            MessageAction::Discard => "discard",
+        }
+    }
+}
+
 /// The end of a message that leaves its queue.
 #[derive(Clone, PartialEq, Debug)]
 pub enum MessageEnd<'a> {

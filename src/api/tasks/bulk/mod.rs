@@ -28,6 +28,7 @@ use crate::api::openapi::words::{JsonSchema, LabelsSchema, TaskStateSchema};
 use crate::{
     api::{
         App, Problem,
+        bulk_log::{BulkCounts, BulkLog},
         extract::{Caller, JsonBody, Query},
         problem::{ProblemBody, ProblemKind},
     },
@@ -267,7 +268,17 @@ async fn run(
     if let Some(moves) = &mut moves {
         moves.check(&request.selection).await?;
     }
-    let walked = walk(app, caller, &request, moves.as_mut(), &mut result).await;
+    let mut log = BulkLog::begin(caller, action.as_str(), body, request.dry_run);
+    let walked = walk(
+        app,
+        caller,
+        &request,
+        moves.as_mut(),
+        &mut result,
+        log.as_mut(),
+    )
+    .await;
+    drop(log);
     result.unmapped = moves.map(BulkMove::unmapped);
     result.next_cursor = result.last.map(|last| request.cursors.after(last));
     match walked {
@@ -306,7 +317,13 @@ async fn walk(
     request: &BulkRequest,
     mut moves: Option<&mut BulkMove<'_>>,
     result: &mut BulkResult,
+    mut log: Option<&mut BulkLog<'_>>,
 ) -> Result<(), Problem> {
+    let mut note = |result: &BulkResult| {
+        if let Some(log) = &mut log {
+            log.counts = result.counts();
+        }
+    };
     let started = Instant::now();
     let (mut left, mut left_to_look_at) = (request.limit, request.most_looked_at());
     while left > 0 && left_to_look_at > 0 {
@@ -328,11 +345,17 @@ async fn walk(
                         judge(app, caller, ids, command, result).await?;
                     }
                 }
-                (BulkCommand::Same(same), _) => command(app, caller, ids, same, result).await?,
+                (BulkCommand::Same(same), _) => {
+                    let commanded = command(app, caller, ids, same, result).await;
+                    note(result);
+                    commanded?;
+                }
                 (BulkCommand::Migrate(_), None) => {}
                 (BulkCommand::Migrate(_), Some(moves)) => {
                     for ids in ids.chunks(JUDGED) {
-                        moves.run(ids, result).await?;
+                        let moved = moves.run(ids, result).await;
+                        note(result);
+                        moved?;
                         result.last = ids.last().copied();
                         if started.elapsed() >= LONGEST {
                             return Ok(());
@@ -432,6 +455,14 @@ impl BulkResult {
         match outcome {
             Ok(()) => self.accepted += 1,
             Err(error) => self.add_refusal(Problem::from(error).kind()),
+        }
+    }
+
+    fn counts(&self) -> BulkCounts {
+        BulkCounts {
+            matched: self.matched,
+            accepted: self.accepted,
+            refused: self.refused,
         }
     }
 

@@ -1,0 +1,110 @@
+//! The line in the log that each bulk command leaves: who commanded what for which selection, and how many it has changed.
+
+use std::time::Instant;
+
+use serde_json::{Map, Value, value::RawValue};
+use tracing::info;
+
+use super::extract::Caller;
+
+/// The most bytes of a selection in the log.
+const LONGEST: usize = 500;
+
+/// These members of a request select nothing, or are data.
+const NO_SELECTION: [&str; 5] = ["cursor", "dry_run", "limit", "output", "reason"];
+
+/// A bulk command that runs. Its line is written when it is dropped: also if its caller has gone away and it goes no further.
+pub struct BulkLog<'a> {
+    caller: &'a Caller,
+    command: &'static str,
+    selection: String,
+    reason: Option<String>,
+    began: Instant,
+    pub counts: BulkCounts,
+}
+
+/// The numbers in the line.
+#[derive(Clone, Copy, Default)]
+pub struct BulkCounts {
+    pub matched: u64,
+    pub accepted: u64,
+    pub refused: u64,
+}
+
+impl<'a> BulkLog<'a> {
+    /// `None` for a dry run, which changes nothing.
+    pub fn begin(
+        caller: &'a Caller,
+        command: &'static str,
+        body: &RawValue,
+        dry_run: bool,
+    ) -> Option<Self> {
+        (!dry_run).then(|| {
+            let body: Map<String, Value> = serde_json::from_str(body.get()).unwrap_or_default();
+            Self {
+                caller,
+                command,
+                reason: body
+                    .get("reason")
+                    .and_then(Value::as_str)
+                    .map(str::to_owned),
+                selection: selection(body),
+                began: Instant::now(),
+                counts: BulkCounts::default(),
+            }
+        })
+    }
+}
+
+impl Drop for BulkLog<'_> {
+    fn drop(&mut self) {
+        let Self {
+            command, counts, ..
+        } = self;
+        let BulkCounts {
+            matched,
+            accepted,
+            refused,
+        } = *counts;
+        let took = self.began.elapsed();
+        info!(by = %self.caller.name, command, selection = self.selection, reason = self.reason, matched, accepted, refused, ?took, "a bulk command was carried out");
+    }
+}
+
+fn selection(mut body: Map<String, Value>) -> String {
+    body.retain(|name, _| !NO_SELECTION.contains(&name.as_str()));
+    if let Some(Value::Array(ids)) = body.get("ids") {
+        let count = ids.len();
+        body.insert("ids".to_owned(), Value::from(format!("{count} ids")));
+    }
+    let mut text = Value::Object(body).to_string();
+    if text.len() > LONGEST {
+        let mut end = LONGEST;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn shown(body: &Value) -> String {
+        selection(body.as_object().unwrap().clone())
+    }
+
+    #[test]
+    fn the_log_has_the_filters_and_how_many_ids_but_no_data() {
+        let body = json!({ "state": "error", "labels": { "a": "b" }, "reason": "x", "output": { "pin": 1 } });
+        assert_eq!(shown(&body), r#"{"state":"error","labels":{"a":"b"}}"#);
+        assert_eq!(shown(&json!({ "ids": ["1", "2"] })), r#"{"ids":"2 ids"}"#);
+        let long = shown(&json!({ "key": "ü".repeat(1000) }));
+        assert!(long.len() < LONGEST + 4, "{long}");
+    }
+}
