@@ -7,7 +7,7 @@ use metrics::{
     histogram,
 };
 
-use super::{CommandError, StepCounter, batch::TaskChange};
+use super::{CommandError, StepCounter, batch::TaskChange, workflow_meters::WorkflowMeters};
 use crate::domain::{Event, Refusal, StepState};
 
 /// Handles are looked up once: the hot path only adds.
@@ -16,18 +16,16 @@ pub(super) struct WriterMetrics {
     pub commit_seconds: Histogram,
     events: Vec<(&'static str, Counter)>,
     step_seconds: Histogram,
-    task_seconds: Histogram,
+    workflows: WorkflowMeters,
     claim_lag: Histogram,
     late_replies: Counter,
     step_counter: Arc<StepCounter>,
 }
 
-/// The events worth a counter of their own; each is `provost_events_total{type="…"}`.
-const COUNTED: [&str; 26] = [
+/// The events of steps worth a counter of their own; each is `provost_events_total{type="…"}`.
+const COUNTED: [&str; 16] = [
     "step.claimed",
     "step.processed",
-    "task.accepted",
-    "task.processed",
     "step.retrying",
     "step.deferred",
     "step.late_reply",
@@ -42,20 +40,12 @@ const COUNTED: [&str; 26] = [
     "step.cancelled",
     "step.probed",
     "step.undone",
-    "task.error",
-    "task.fault",
-    "task.cancelled",
-    "task.undoing",
-    "task.undone",
-    "task.paused",
-    "task.resumed",
-    "task.admitted",
 ];
 
 fn describe() {
     describe_counter!(
         "provost_events_total",
-        "Changes of tasks and steps, by their type in the history"
+        "Changes of tasks and steps, by their type in the history; those of tasks by their workflow too"
     );
     describe_counter!(
         "provost_late_replies_total",
@@ -78,7 +68,7 @@ fn describe() {
         ),
         (
             "provost_task_seconds",
-            "Time from a task's submission to its end",
+            "Time from a task's submission to its end, by its workflow",
         ),
         (
             "provost_claim_lag_seconds",
@@ -101,7 +91,7 @@ impl WriterMetrics {
             commit_seconds: histogram!("provost_store_commit_seconds"),
             events,
             step_seconds: histogram!("provost_step_seconds"),
-            task_seconds: histogram!("provost_task_seconds"),
+            workflows: WorkflowMeters::new(),
             claim_lag: histogram!("provost_claim_lag_seconds"),
             late_replies: counter!("provost_late_replies_total"),
             step_counter,
@@ -109,8 +99,14 @@ impl WriterMetrics {
     }
 
     pub fn observe(&self, change: &TaskChange) {
+        let mut meters = None;
         for event in &change.events {
-            self.count(event);
+            if event.kind.starts_with("task.") {
+                let meters = meters.get_or_insert_with(|| self.workflows.of(&change.task));
+                meters.count(&event.kind);
+            } else {
+                self.count(event);
+            }
         }
         // What does no more than leave a note is no step or task that ended now.
         let is_note = |event: &Event| matches!(&*event.kind, "step.late_reply" | "step.progress");
@@ -134,8 +130,8 @@ impl WriterMetrics {
             }
         }
         if let Some(ended) = change.task.ended_at() {
-            self.task_seconds
-                .record(ended.since(change.task.created_at));
+            let meters = meters.get_or_insert_with(|| self.workflows.of(&change.task));
+            meters.ended(ended.since(change.task.created_at));
         }
         for event in &change.events {
             if event.kind == "step.claimed" {

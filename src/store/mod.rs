@@ -60,6 +60,7 @@ mod transaction;
 mod unusable_secrets;
 mod watch;
 mod workers;
+mod workflow_meters;
 mod writer;
 
 use std::sync::Arc;
