@@ -66,6 +66,7 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
     assert!(config.instance.zone.take().is_some());
     assert!(config.instance.threads.take().is_some());
     assert!(config.public_url.take().is_some());
+    assert!(config.console_url.take().is_some());
     let tls = std::mem::take(&mut config.tls);
     assert!(tls.certificate.is_some() && tls.key.is_some());
     let retention = &mut config.retention;

@@ -58,8 +58,10 @@ pub struct Config {
     /// How long running calls may continue after SIGTERM.
     pub shutdown_grace: Span,
     pub shutdown: ShutdownConfig,
-    /// The URL under which people reach the service, for links in messages.
+    /// The URL under which the service is reached, for links in messages.
     pub public_url: Option<String>,
+    /// The URL under which people open the paths of the API in a browser, for links in texts for chats.
+    pub console_url: Option<String>,
     pub listener: ListenerConfig,
     pub tls: TlsConfig,
     pub instance: InstanceConfig,
@@ -97,6 +99,7 @@ impl Default for Config {
             shutdown_grace: Span::from_secs(20),
             shutdown: ShutdownConfig::default(),
             public_url: None,
+            console_url: None,
             listener: ListenerConfig::default(),
             tls: TlsConfig::default(),
             instance: InstanceConfig::default(),

@@ -64,6 +64,7 @@ pub static SETTINGS: [Setting; 62] = [
     setting("log_json", Rule::Switch),
     setting("shutdown_grace", Rule::Span(Span::from_secs(0), HOUR)),
     setting("public_url", Rule::PublicUrl),
+    setting("console_url", Rule::PublicUrl),
     setting("shutdown.drain", Rule::Span(Span::from_secs(0), HOUR)),
     setting("listener.max_connections", Rule::Count(1, 1_000_000)),
     setting("listener.max_without_request", Rule::Count(1, 1_000_000)),

@@ -150,8 +150,10 @@ impl Service {
         let hold = Arc::new(Hold::new(config.hold));
         let local_lease = Arc::new(LocalLease::with(hold.clone()));
         let (local, dispatches) = Local::new(instance.clone(), local_lease.clone(), agents.clone());
+        let public_url = public_url(&config, &address);
         let sender = Arc::new(ArcSwap::from_pointee(Sender {
-            public_url: public_url(&config, &address),
+            console_url: console_url(&config, public_url.as_deref()),
+            public_url,
             webhooks: Receivers::alert_webhooks(&config),
             ask_key: None,
             full: Arc::default(),
@@ -524,6 +526,13 @@ fn public_url(config: &Config, address: &Listen) -> Option<String> {
         return None;
     };
     Some(format!("{}://{address}", config.scheme()))
+}
+
+/// The base URL of links for browsers, which have no token.
+fn console_url(config: &Config, public_url: Option<&str>) -> Option<String> {
+    let default = public_url.filter(|_| config.tokens.is_empty());
+    let url = config.console_url.as_deref().or(default);
+    url.map(|url| url.trim_end_matches('/').to_owned())
 }
 
 /// Unique for each start: the host, the process and a random part.

@@ -66,6 +66,11 @@ impl Live {
         self.receivers.store(Arc::new(receivers));
         self.sender.rcu(|before| Sender {
             webhooks: Receivers::alert_webhooks(&config),
+            console_url: match config.console_url {
+                // From now on a browser gets 401.
+                None if !config.tokens.is_empty() => None,
+                _ => before.console_url.clone(),
+            },
             ..Sender::clone(before)
         });
         info!(

@@ -12,6 +12,7 @@ const SECRET: &str = "whsec_bmV3IHNlY3JldCBvZiB0aGUgc2hvcCwgMzIgYnl0ZXM=";
 fn setup(ops: &Remote, chat: &Remote) -> Setup {
     let config = format!(
         "public_url = \"https://provost.example/\"\n\
+         console_url = \"https://ops.example/\"\n\
          [[alert_webhooks]]\nname = \"ops\"\nurl = \"{}/ops\"\nsecrets = [\"{SECRET}\"]\n\
          [[alert_webhooks]]\nname = \"chat\"\nurl = \"{}/T1/verysecret\"\nformat = \"slack\"\n",
         ops.url(),
@@ -65,7 +66,11 @@ async fn people_are_told_that_a_task_needs_them_and_programs_that_it_no_longer_d
         assert_eq!(told.path, "/T1/verysecret");
         assert_eq!(told.header("content-type"), "application/json");
         let text = told.body["text"].as_str().unwrap();
-        for words in ["order &lt;1&gt;", "402", &format!("<{link}|")] {
+        for words in [
+            "order &lt;1&gt;",
+            "402",
+            &format!("<https://ops.example/v1/tasks/{id}|"),
+        ] {
             assert!(text.contains(words), "{words} in {text}");
         }
 

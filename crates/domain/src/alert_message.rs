@@ -234,9 +234,10 @@ impl Sender {
             }
             _ => text.push_str(&format!(": {}", escaped(&alert.message))),
         }
-        if self.public_url.is_some() {
-            text.push_str(&format!("\n<{}|View it>", self.link(&alert.path())));
+        if alert.receiver.is_some() && alert.count > 1 {
+            text.push_str(&format!(" ({} messages)", alert.count));
         }
+        text.push_str(&self.where_to_read(&alert.path(), "View it"));
         text
     }
 }
@@ -276,6 +277,7 @@ mod tests {
         Sender {
             full: Default::default(),
             public_url: public_url.map(str::to_owned),
+            console_url: None,
             webhooks: vec![
                 webhook("ops", AlertFormat::Generic),
                 webhook("chat", AlertFormat::Slack),
@@ -301,7 +303,11 @@ mod tests {
 
     #[test]
     fn each_webhook_gets_an_alert_in_its_own_format_with_a_link_to_the_task() {
-        let messages = messages(&sender(Some("https://p.example")), &alert());
+        let sender = Sender {
+            console_url: Some("https://ops.example".to_owned()),
+            ..sender(Some("https://p.example"))
+        };
+        let messages = messages(&sender, &alert());
         let [generic, slack] = &messages[..] else {
             panic!("{messages:?}")
         };
@@ -317,9 +323,20 @@ mod tests {
         let body: Value = serde_json::from_str(&slack.body).unwrap();
         let text = format!(
             ":rotating_light: *task.error* task order-1 (order): \
-             step charge: 402 &lt;declined&gt; &amp; gone\n<https://p.example/v1/tasks/{task}|View it>"
+             step charge: 402 &lt;declined&gt; &amp; gone\n<https://ops.example/v1/tasks/{task}|View it>"
         );
         assert_eq!(body["text"], text);
+    }
+
+    /// A browser has no token.
+    #[test]
+    fn without_a_url_for_browsers_people_get_the_path_and_no_link() {
+        let messages = messages(&sender(Some("https://p.example")), &alert());
+        let body: Value = serde_json::from_str(&messages[1].body).unwrap();
+        let task = TaskId(Uuid::from_u128(7));
+        let text = body["text"].as_str().unwrap();
+        assert!(text.ends_with(&format!("\n/v1/tasks/{task}")), "{text}");
+        assert!(!text.contains("p.example"), "{text}");
     }
 
     #[test]
@@ -340,7 +357,7 @@ mod tests {
         let messages = messages(&sender(Some("https://p.example")), &about_itself);
         assert_eq!(messages.len(), 1);
         assert_eq!(messages[0].receiver.as_str(), "alerts:chat");
-        let link = "https://p.example/v1/messages?state=dead&receiver=alerts%3Aops";
+        let link = "/v1/messages?state=dead&amp;receiver=alerts%3Aops";
         assert!(messages[0].body.contains(link), "{}", messages[0].body);
     }
 }

@@ -266,10 +266,8 @@ impl Sender {
             escaped(&people.join(", ")),
             ask.until
         );
-        if self.public_url.is_some() {
-            let link = self.link(&format!("/v1/tasks/{}", task.id()));
-            text.push_str(&format!("\n<{link}|View the task>"));
-        }
+        let path = format!("/v1/tasks/{}", task.id());
+        text.push_str(&self.where_to_read(&path, "View the task"));
         text
     }
 }

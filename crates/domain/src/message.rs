@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::{
-    alert_message::AlertWebhook,
+    alert_message::{AlertWebhook, escaped},
     ask_message::{AskNotice, LinkForm},
     history::Event,
     ids::{Destination, ReceiverName, StepName, TaskId},
@@ -64,8 +64,10 @@ pub fn destination_of(receiver: &ReceiverName, url: Option<&str>) -> Destination
 /// The sender: settings that apply to all messages of an instance.
 #[derive(Clone, Debug, Default)]
 pub struct Sender {
-    /// The URL under which people reach the service, without a slash at its end.
+    /// The URL under which programs reach the service, and people the pages with which they decide; without a slash at its end.
     pub public_url: Option<String>,
+    /// The URL under which people open the paths of the API in a browser, without a slash at its end.
+    pub console_url: Option<String>,
     /// The receivers of alerts.
     pub webhooks: Vec<AlertWebhook>,
     /// Makes the links of people who are asked.
@@ -192,6 +194,14 @@ impl Sender {
     /// `path` under the public URL, if there is one.
     pub(super) fn link(&self, path: &str) -> String {
         format!("{}{path}", self.public_url.as_deref().unwrap_or_default())
+    }
+
+    /// The end of a text for people: where to read more. Without a URL that a browser can open, the path is there for a command.
+    pub(super) fn where_to_read(&self, path: &str, what: &str) -> String {
+        match &self.console_url {
+            Some(url) => format!("\n<{url}{path}|{what}>"),
+            None => format!("\n{}", escaped(path)),
+        }
     }
 
     /// The messages to the submitter about a change: one for each of its events that the submitter chose. They
@@ -350,6 +360,7 @@ mod tests {
         let sender = Sender {
             public_url: Some("https://provost.example".to_owned()),
             webhooks: Vec::new(),
+            console_url: None,
             ask_key: None,
             full: Arc::new(full.iter().map(|name| ReceiverName::new(*name)).collect()),
         };

@@ -195,6 +195,7 @@ mod tests {
                 receiver: AlertWebhook::queue_of("ops"),
                 format: AlertFormat::Generic,
             }],
+            console_url: None,
             ask_key: None,
             full: Default::default(),
         };

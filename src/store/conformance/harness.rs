@@ -287,6 +287,7 @@ impl Harness {
                     receiver: AlertWebhook::queue_of("ops"),
                     format: AlertFormat::Generic,
                 }],
+                console_url: None,
                 ask_key: None,
                 full: Default::default(),
             })),

@@ -23,6 +23,7 @@ fn sender() -> Sender {
     Sender {
         full: Default::default(),
         public_url: Some("https://p.example".to_owned()),
+        console_url: None,
         webhooks: vec![
             webhook("ops", AlertFormat::Generic),
             webhook("chat", AlertFormat::Slack),
