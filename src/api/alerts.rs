@@ -68,20 +68,22 @@ pub struct AlertView {
     /// The agent at which steps failed; null if they call no service.
     #[schema(required, example = "payments")]
     agent: Option<String>,
-    /// What failed steps have in common: those with one cause have one alert.
+    /// What failed steps have in common: those with one cause have one alert. It ends with what the service said, shortened
+    /// to about 100 bytes, and with `#` for numbers, ids and quotations.
     #[schema(
         required,
-        example = "agent payments: 503 Service Unavailable, failures exhausted"
+        example = "agent payments: 402 Payment Required: card_declined"
     )]
     cause: Option<String>,
     /// How many steps need attention for this cause; of a closed alert, how many did. Above 1000 it is some seconds old,
-    /// and of a closed alert the most at one time. It is at most 1,000,000.
+    /// and of a closed alert the most at one time. It is at most 1,000,000. Of an open alert of the kind
+    /// `message.undeliverable`: how many dead letters the receiver has, at most 10,000.
     #[schema(example = 25000)]
     count: u64,
     /// When the latest step failed.
     #[schema(value_type = String, format = DateTime, example = "2026-01-31T09:46:10.000Z")]
     last_at: Timestamp,
-    /// Up to three of the tasks. `part_of` lists all.
+    /// Up to three of the tasks, each once. `part_of` lists the steps of all.
     #[schema(value_type = Vec<Uuid>)]
     tasks: Vec<TaskId>,
     /// The alert with `count` that this one of a single step is part of. Only with the filters `task` and `part_of`.

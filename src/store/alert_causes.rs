@@ -22,14 +22,13 @@ use uuid::Uuid;
 
 use super::{
     Batch, COUNTED_AT_ONCE, StoreError, Transaction,
-    batch::TaskChange,
     error::corrupt,
     rows::{Columns, Row},
     statement::Statement,
 };
 use crate::domain::{
-    AgentName, AlertCause, AlertChange, AlertKind, AlertNotice, CauseVersion, FirstFailure,
-    Message, Sender, Timestamp,
+    AgentName, AlertCause, AlertChange, AlertKind, AlertNotice, BEFORE_WORDS, CauseVersion,
+    FirstFailure, MOST_WORDED, Message, Sender, Timestamp,
 };
 
 /// How often a cause is looked for that other instances close and raise at the same time.
@@ -37,6 +36,17 @@ const JOINS: u32 = 20;
 
 /// Relies on alerts_unclosed_of_cause.
 const FIND: &str = "SELECT id FROM alerts WHERE kind = $1 AND cause = $2 AND cause IS NOT NULL AND state <> 'closed'";
+
+/// Whether the alert of a cause is unclosed, and how many are between two texts, up to a number. Relies on
+/// alerts_unclosed_of_cause.
+const LOOK: &str = r#"
+SELECT (SELECT count(*) FROM (
+            SELECT 1 AS one FROM alerts WHERE kind = $1 AND cause = $2 AND cause IS NOT NULL AND state <> 'closed') AS same)
+       AS is_known,
+       (SELECT count(*) FROM (
+            SELECT 1 AS one FROM alerts
+            WHERE kind = $1 AND cause > $3 AND cause < $4 AND cause IS NOT NULL AND state <> 'closed' LIMIT $5) AS others)
+       AS others"#;
 
 const RAISE: &str = r#"
 INSERT INTO alerts (id, kind, message, state, raised_at, agent, cause, first, members, peak, announced)
@@ -62,9 +72,16 @@ WHERE id = $1 AND state <> 'closed' AND NOT EXISTS (
     WHERE part.part_of = $1 AND part.part_of IS NOT NULL AND part.state <> 'closed')
 RETURNING id, kind, message, raised_at, agent, cause, first, peak AS count"#;
 
+/// A kind, and the text of a cause.
+type CauseKey = (&'static str, String);
+
 /// The alerts of the causes that a save raises alerts for, locked until it ends.
 #[derive(Default)]
-pub struct JoinedCauses(BTreeMap<(&'static str, String), JoinedCause>);
+pub struct JoinedCauses {
+    joined: BTreeMap<CauseKey, JoinedCause>,
+    /// The causes that join the general one, by the words that they are without.
+    general: BTreeMap<CauseKey, CauseKey>,
+}
 
 struct JoinedCause {
     id: Uuid,
@@ -75,12 +92,18 @@ struct JoinedCause {
 impl JoinedCauses {
     /// The alert of the cause, for a step that is part of it.
     pub fn id(&self, kind: AlertKind, cause: &AlertCause) -> Option<Uuid> {
-        let joined = self.0.get(&(kind.as_str(), cause.text.clone()));
+        let joined = self.joined.get(&self.key(kind, cause));
         joined.map(|joined| joined.id)
     }
 
+    fn key(&self, kind: AlertKind, cause: &AlertCause) -> CauseKey {
+        let key = (kind.as_str(), cause.text.clone());
+        self.general.get(&key).cloned().unwrap_or(key)
+    }
+
     pub fn add(&mut self, kind: AlertKind, cause: &AlertCause) {
-        let joined = self.0.get_mut(&(kind.as_str(), cause.text.clone()));
+        let key = self.key(kind, cause);
+        let joined = self.joined.get_mut(&key);
         if let Some(JoinedCause {
             raised: Some((_, count)),
             ..
@@ -94,8 +117,11 @@ impl JoinedCauses {
 impl Transaction<'_> {
     /// Raises and locks the alerts of the causes for which the batch raises alerts.
     pub(super) async fn join_causes(&mut self, batch: &Batch) -> Result<JoinedCauses, StoreError> {
-        let mut first: BTreeMap<(&'static str, String), (&TaskChange, &AlertCause, AlertNotice)> =
-            BTreeMap::new();
+        let mut found = JoinedCauses {
+            general: self.causes_without_room(batch).await?,
+            ..JoinedCauses::default()
+        };
+        let mut first: BTreeMap<CauseKey, (AlertCause, AlertNotice)> = BTreeMap::new();
         for change in &batch.changes {
             for (_, alert) in &change.alerts {
                 let AlertChange::Raise {
@@ -107,26 +133,77 @@ impl Transaction<'_> {
                 else {
                     continue;
                 };
-                first
-                    .entry((kind.as_str(), cause.text.clone()))
-                    .or_insert_with(|| {
-                        let id = Uuid::now_v7();
-                        let notice = AlertNotice::raised(id, kind.as_str(), message, change.at);
-                        let notice = AlertNotice {
-                            agent: cause.agent.clone(),
-                            cause: Some(cause.text.clone()),
-                            ..change.notice(*step, notice)
-                        };
-                        (change, cause, notice)
-                    });
+                let key = found.key(*kind, cause);
+                let cause = match key.1 == cause.text {
+                    true => cause.clone(),
+                    false => cause.without_words(),
+                };
+                first.entry(key).or_insert_with(|| {
+                    let id = Uuid::now_v7();
+                    let notice = AlertNotice::raised(id, kind.as_str(), message, change.at);
+                    let notice = AlertNotice {
+                        agent: cause.agent.clone(),
+                        cause: Some(cause.text.clone()),
+                        ..change.notice(*step, notice)
+                    };
+                    (cause, notice)
+                });
             }
         }
-        let mut joined = JoinedCauses::default();
-        for (key, (_, cause, notice)) in first {
-            let cause = self.join_cause(cause, notice).await?;
-            joined.0.insert(key, cause);
+        for (key, (cause, notice)) in first {
+            let cause = self.join_cause(&cause, notice).await?;
+            found.joined.insert(key, cause);
         }
-        Ok(joined)
+        Ok(found)
+    }
+
+    /// Those causes of the batch with words of a service for which no alert is open, and none is raised any more because so many
+    /// are open already that differ in the words alone. Locks nothing: instances that look at once may raise a few more.
+    async fn causes_without_room(
+        &mut self,
+        batch: &Batch,
+    ) -> Result<BTreeMap<CauseKey, CauseKey>, StoreError> {
+        let mut worded: BTreeMap<CauseKey, BTreeSet<&str>> = BTreeMap::new();
+        for (_, alert) in batch.changes.iter().flat_map(|change| &change.alerts) {
+            if let AlertChange::Raise {
+                kind,
+                cause: Some(cause),
+                ..
+            } = alert
+                && let Some(general) = &cause.general
+            {
+                let key = (kind.as_str(), general.clone());
+                worded.entry(key).or_default().insert(&cause.text);
+            }
+        }
+        let mut without_room = BTreeMap::new();
+        for (general, texts) in worded {
+            let mut raised = 0;
+            for text in texts {
+                let begin = format!("{}{BEFORE_WORDS}", general.1);
+                // After every text that begins so.
+                let end = format!("{begin}\u{10ffff}");
+                let look = Statement::new(LOOK)
+                    .bind(general.0)
+                    .bind(text)
+                    .bind(begin)
+                    .bind(end)
+                    .bind(MOST_WORDED);
+                let Some(row) = self.fetch_first(look).await? else {
+                    continue;
+                };
+                let (known, others): (u64, u64) = (row.get("is_known")?, row.get("others")?);
+                if known > 0 {
+                    continue;
+                }
+                if others + raised < MOST_WORDED as u64 {
+                    raised += 1;
+                } else {
+                    without_room.insert((general.0, text.to_owned()), general.clone());
+                }
+            }
+        }
+        Ok(without_room)
     }
 
     async fn join_cause(
@@ -181,7 +258,7 @@ impl Transaction<'_> {
         at: Timestamp,
     ) -> Result<Vec<Message>, StoreError> {
         let mut messages = Vec::new();
-        for (notice, count) in joined.0.into_values().filter_map(|cause| cause.raised) {
+        for (notice, count) in joined.joined.into_values().filter_map(|cause| cause.raised) {
             if count == 0 {
                 let delete = Statement::new("DELETE FROM alerts WHERE id = $1").bind(notice.id);
                 self.run(delete).await?;

@@ -1,28 +1,39 @@
 //! Lists alerts: those of causes and those that are part of none, or those of single steps.
 
 use super::{
-    Alert, AlertQuery, AlertState, COUNTED_AT_ONCE, Reader, StoreError,
+    Alert, AlertQuery, AlertState, COUNTED_AT_ONCE, DEAD_LETTERS_COUNTED, Reader, StoreError,
     alert_causes::first_failure, rows::Columns, statement::Statement,
 };
 use crate::domain::{StepName, TaskId};
 
 /// The alerts of causes, and those that are part of none. Relies on alerts_listed, alerts_listed_by_state, and of each
-/// cause on alerts_parts and alerts_unclosed_parts, read to their first entries.
+/// cause on alerts_parts and alerts_unclosed_parts, read to their first entries, and of each receiver on messages_died_by_receiver.
 const LISTED_ALERTS: &str = r#"
 SELECT alert.id, alert.kind, alert.state, alert.receiver, alert.raised_at, alert.acknowledged_at,
        alert.acknowledged_by, alert.closed_at, alert.part_of, alert.agent, alert.cause, alert.first, alert.members,
        alert.peak,
        CASE WHEN alert.cause IS NOT NULL AND alert.state <> 'closed' THEN (
-           SELECT count(*) FROM (SELECT 1 AS one {unclosed parts} LIMIT $1) AS counted) END AS count,
+           SELECT count(*) FROM (SELECT 1 AS one {unclosed parts} LIMIT $1) AS counted)
+       WHEN alert.kind = 'message.undeliverable' AND alert.state <> 'closed' THEN (
+           SELECT count(*) FROM (SELECT 1 AS one FROM messages
+                                 WHERE messages.receiver = alert.receiver AND messages.died_at IS NOT NULL LIMIT $2)
+           AS counted) END AS count,
        coalesce(alert.task_id, (SELECT part.task_id {unclosed parts in order} LIMIT 1)) AS task_id,
        coalesce(alert.step, (SELECT part.step {unclosed parts in order} LIMIT 1)) AS step,
        coalesce((SELECT part.message {unclosed parts in order} LIMIT 1), alert.message) AS message,
-       (SELECT part.task_id {unclosed parts in order} LIMIT 1 OFFSET 1) AS task_2,
-       (SELECT part.task_id {unclosed parts in order} LIMIT 1 OFFSET 2) AS task_3,
+       {another task} LIMIT 1) AS task_2,
+       {another task} AND looked.task_id <> {another task} LIMIT 1) LIMIT 1) AS task_3,
        (SELECT part.raised_at FROM alerts AS part WHERE part.part_of = alert.id AND part.part_of IS NOT NULL
         ORDER BY part.part_of DESC, part.id DESC LIMIT 1) AS last_at
 FROM alerts AS alert
 WHERE alert.part_of IS NULL"#;
+
+/// Among the first steps, without the end of the statement: of items of a list many may be of one task.
+const ANOTHER_TASK: &str = "(SELECT looked.task_id FROM (SELECT part.task_id, part.id {unclosed parts in order} LIMIT $3) AS looked \
+    WHERE looked.task_id <> (SELECT part.task_id {unclosed parts in order} LIMIT 1)";
+
+/// Among so many steps other tasks are looked for.
+const LOOKED_AT_FOR_TASKS: u64 = 100;
 
 const UNCLOSED_PARTS: &str = "FROM alerts AS part \
     WHERE part.part_of = alert.id AND part.part_of IS NOT NULL AND part.state <> 'closed'";
@@ -47,9 +58,13 @@ pub fn page(query: &AlertQuery) -> Statement {
     } else {
         let in_order = format!("{UNCLOSED_PARTS} ORDER BY part.part_of, part.id");
         let sql = LISTED_ALERTS
+            .replace("{another task}", ANOTHER_TASK)
             .replace("{unclosed parts}", UNCLOSED_PARTS)
             .replace("{unclosed parts in order}", &in_order);
-        Statement::new(sql).bind(COUNTED_AT_ONCE)
+        Statement::new(sql)
+            .bind(COUNTED_AT_ONCE)
+            .bind(DEAD_LETTERS_COUNTED)
+            .bind(LOOKED_AT_FOR_TASKS)
     };
     match query.state {
         Some(AlertState::Closed) => statement.push(" AND alert.state = ?", "closed"),
@@ -91,12 +106,13 @@ pub fn read(row: &impl Columns) -> Result<Alert, StoreError> {
     let task = task.or(first_task);
     let others: [Option<TaskId>; 2] = [row.get("task_2")?, row.get("task_3")?];
     let state: AlertState = row.get("state")?;
+    let cause: Option<String> = row.get("cause")?;
     let (count, members, peak): (Option<u64>, Option<u64>, Option<u64>) =
         (row.get("count")?, row.get("members")?, row.get("peak")?);
     let count = match (state, count) {
         (AlertState::Closed, _) => peak,
         // More of them are counted from time to time.
-        (_, Some(COUNTED_AT_ONCE..)) => members.max(Some(COUNTED_AT_ONCE)),
+        (_, Some(COUNTED_AT_ONCE..)) if cause.is_some() => members.max(Some(COUNTED_AT_ONCE)),
         (_, count) => count,
     };
     let raised_at = row.get("raised_at")?;
@@ -114,7 +130,7 @@ pub fn read(row: &impl Columns) -> Result<Alert, StoreError> {
         closed_at: row.get("closed_at")?,
         part_of: row.get("part_of")?,
         agent: row.get("agent")?,
-        cause: row.get("cause")?,
+        cause,
         count: count.unwrap_or(1),
         last_at: row.get::<Option<_>>("last_at")?.unwrap_or(raised_at),
         tasks: task

@@ -486,7 +486,7 @@ impl Transaction<'_> {
     }
 
     /// Returns whether it is new.
-    async fn insert_alert(
+    pub(super) async fn insert_alert(
         &mut self,
         alert: &AlertNotice,
         step: Option<StepIndex>,

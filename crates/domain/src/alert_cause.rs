@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     fault::{Fault, FaultKind},
     ids::{AgentName, StepName, TaskId, WorkflowName},
+    service_words,
 };
 
 /// From this number of steps on, webhooks get a message each time that there are ten times as many.
@@ -20,20 +21,30 @@ const COUNTED_PER_MILLISECOND: u64 = 10;
 
 const LEAST_RECOUNT: Duration = Duration::from_secs(10);
 
+/// So many causes of one [`AlertCause::general`] have an alert each at the same time. What differs from all of them joins the
+/// general one: the words of a service may contain a name, and must not make each failure a cause of its own.
+pub const MOST_WORDED: usize = 20;
+
 /// The longest part of a cause that is a name, in characters. The name of an agent may be a URL.
 const NAME: usize = 200;
 
-/// Why steps failed at an agent. It contains nothing of the data of tasks.
+/// Why steps failed at an agent. Numbers, ids and quotations of the data of tasks are left out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AlertCause {
     /// `None`: the steps call no service.
     pub agent: Option<AgentName>,
     /// Equal for equal causes. For people, too.
     pub text: String,
+    /// The text without the words of the service, if it has some; `text` begins with it, and with [`BEFORE_WORDS`] after it.
+    pub general: Option<String>,
 }
+
+/// What comes between the general text of a cause and the words of a service.
+pub const BEFORE_WORDS: &str = ": ";
 
 impl AlertCause {
     pub fn of(agent: &AgentName, step: &StepName, fault: &Fault) -> Self {
+        let words = words(fault);
         let status = fault.status.map(|status| {
             let known = StatusCode::from_u16(status).ok();
             let reason = known.and_then(|known| known.canonical_reason());
@@ -52,12 +63,27 @@ impl AlertCause {
             (FaultKind::Exhausted, Some(status)) => format!("{status}, failures exhausted"),
             (FaultKind::Exhausted, None) => "no response, failures exhausted".to_owned(),
             (_, Some(status)) => status,
-            // The request could not be made, or its response not be used: that is about the definition of the step.
+            // The request could not be made, its response not be used, or a worker reported an error: the words say which.
             (_, None) => format!("step {} has no result", shortened(step.as_str())),
         };
+        let text = format!("agent {}: {reason}", shortened(agent.as_str()));
         Self {
             agent: Some(agent.clone()),
-            text: format!("agent {}: {reason}", shortened(agent.as_str())),
+            text: match &words {
+                Some(words) => format!("{text}{BEFORE_WORDS}{words}"),
+                None => text.clone(),
+            },
+            general: words.map(|_| text),
+        }
+    }
+
+    /// The same without the words of the service.
+    #[must_use]
+    pub fn without_words(&self) -> Self {
+        Self {
+            agent: self.agent.clone(),
+            text: self.general.clone().unwrap_or_else(|| self.text.clone()),
+            general: None,
         }
     }
 
@@ -82,7 +108,38 @@ impl AlertCause {
         Self {
             agent: None,
             text: format!("{of}, step {}: {reason}", shortened(step.as_str())),
+            general: None,
         }
+    }
+}
+
+/// What the service said about its refusal, or why there is no request or no usable reply.
+fn words(fault: &Fault) -> Option<String> {
+    match (fault.kind, fault.status) {
+        (FaultKind::Deadline, _) | (FaultKind::Exhausted, None) => None,
+        (_, Some(status)) => words_of_body(fault, status),
+        (_, None) => {
+            Some(service_words::of_message(&fault.message)).filter(|words| !words.is_empty())
+        }
+    }
+}
+
+/// The body of a success is data.
+fn words_of_body(fault: &Fault, status: u16) -> Option<String> {
+    let known = StatusCode::from_u16(status).ok();
+    if known.is_some_and(|known| known.is_success()) {
+        return None;
+    }
+    let reason = known.and_then(|known| known.canonical_reason());
+    service_words::of_body(fault.body.as_deref()?, status, reason)
+}
+
+/// The message of the alert of a step: its fault, with the words of the service.
+pub fn alert_text(step: &StepName, fault: &Fault) -> String {
+    let words = fault.status.and_then(|status| words_of_body(fault, status));
+    match words {
+        Some(words) => format!("step {step}: {}{BEFORE_WORDS}{words}", fault.message),
+        None => format!("step {step}: {}", fault.message),
     }
 }
 
@@ -140,9 +197,13 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_fail_with_one_status_have_one_cause_whatever_their_messages_say() {
+    fn steps_that_fail_with_one_status_and_equal_words_have_one_cause() {
         let first = cause(FaultKind::Permanent, Some(402), "charge", "card 1");
-        assert_eq!(first, "agent payments: 402 Payment Required");
+        assert_eq!(first, "agent payments: 402 Payment Required: card #");
+        assert_ne!(
+            cause(FaultKind::Permanent, Some(402), "charge", "no account"),
+            first
+        );
         assert_eq!(
             cause(FaultKind::Permanent, Some(402), "refund", "card 2"),
             first
@@ -202,12 +263,22 @@ mod tests {
 
     #[test]
     fn a_request_that_cannot_be_made_is_a_cause_of_its_step() {
-        let charge = cause(FaultKind::Permanent, None, "charge", "no input.card");
-        assert_eq!(charge, "agent payments: step charge has no result");
-        assert_ne!(
-            cause(FaultKind::Permanent, None, "ship", "no input.card"),
-            charge
+        let charge = cause(
+            FaultKind::Permanent,
+            None,
+            "charge",
+            "no `input.card1` for 17",
         );
+        assert_eq!(
+            charge,
+            "agent payments: step charge has no result: no `input.card1` for #"
+        );
+        for (step, message) in [
+            ("ship", "no `input.card1` for 17"),
+            ("charge", "no `input.card2` for 17"),
+        ] {
+            assert_ne!(cause(FaultKind::Permanent, None, step, message), charge);
+        }
     }
 
     #[test]
@@ -215,6 +286,9 @@ mod tests {
         let of_step = |step: String| cause(FaultKind::Permanent, None, &step, "");
         let long = of_step("ü".repeat(10_000));
         assert!(long.chars().count() < 300);
+        let words = "ü ".repeat(10_000);
+        let worded = cause(FaultKind::Permanent, Some(422), "a", &words);
+        assert!(worded.len() < 300, "{worded}");
         assert_ne!(of_step("ü".repeat(10_001)), long);
     }
 

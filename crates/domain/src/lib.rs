@@ -55,6 +55,7 @@ mod media_type;
 mod memory;
 mod message;
 mod missing_agents;
+mod missing_result;
 mod nearest;
 mod open_reply;
 mod past_stop;
@@ -74,6 +75,7 @@ mod retention;
 mod retry_budget;
 mod retry_wait;
 mod schedule;
+mod service_words;
 mod signature;
 mod slot_shares;
 mod special_address;
@@ -113,7 +115,9 @@ pub use agent_control::{
 };
 pub use agent_spec::{AgentMode, AgentSpec, Endpoint, RetrySpec, ZONE_FORM, is_zone};
 pub use alert::{AlertChange, AlertKind};
-pub use alert_cause::{AlertCause, FirstFailure, announcement, recount_after};
+pub use alert_cause::{
+    AlertCause, BEFORE_WORDS, FirstFailure, MOST_WORDED, announcement, recount_after,
+};
 pub use alert_message::{
     ALERT_EVENTS, AlertData, AlertFormat, AlertNotice, AlertWebhook, CauseVersion,
 };

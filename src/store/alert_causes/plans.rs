@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 
-use super::{ANY_PART, CLOSE, COUNT_ALL, FIND, upkeep};
+use super::{ANY_PART, CLOSE, COUNT_ALL, FIND, LOOK, upkeep};
 use crate::store::{AlertId, AlertQuery, AlertState, alerts};
 
 #[test]
@@ -29,7 +29,7 @@ fn every_statement_about_alerts_of_causes_follows_an_index() {
         }
         lines.join("\n")
     };
-    for sql in [FIND, ANY_PART, COUNT_ALL, CLOSE, upkeep::PURGE] {
+    for sql in [FIND, LOOK, ANY_PART, COUNT_ALL, CLOSE, upkeep::PURGE] {
         plan(sql, "");
     }
     let unclosed = "USING COVERING INDEX alerts_unclosed_parts (part_of=?)";

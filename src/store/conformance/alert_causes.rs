@@ -71,7 +71,7 @@ pub async fn steps_that_fail_for_one_cause_have_one_alert_until_the_last_is_reso
     assert_eq!((alert.count, alert.tasks.len()), (5, 3));
     assert_eq!(
         alert.cause.as_deref(),
-        Some("agent x: 402 Payment Required")
+        Some("agent x: 402 Payment Required: declined")
     );
     assert_eq!(alert.agent.as_ref().unwrap().as_str(), "x");
     assert_eq!(alert.task, Some(alert.tasks[0]));

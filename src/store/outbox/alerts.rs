@@ -10,7 +10,7 @@ use crate::{
         AlertKind, AlertNotice, CauseVersion, ReceiverName, Sender, Timestamp, alert_subject,
         broker_unreachable, undeliverable,
     },
-    store::{StoreError, Transaction, rows::Columns, statement::Statement},
+    store::{DEAD_LETTERS_COUNTED, StoreError, Transaction, rows::Columns, statement::Statement},
 };
 
 /// Relies on alerts_unclosed_of_receiver and messages_died_by_receiver.
@@ -19,6 +19,11 @@ UPDATE alerts SET state = 'closed', closed_at = $2
 WHERE receiver = $1 AND state <> 'closed'
   AND NOT EXISTS (SELECT 1 FROM messages WHERE receiver = $1 AND died_at IS NOT NULL)
 RETURNING id, kind, message, raised_at"#;
+
+/// Relies on messages_died_by_receiver.
+const COUNT_DEAD: &str = r#"
+SELECT count(*) AS count FROM (
+    SELECT 1 AS one FROM messages WHERE receiver = $1 AND died_at IS NOT NULL LIMIT $2) AS counted"#;
 
 /// Relies on alerts_unclosed_of_receiver.
 const CLOSE_OF_KIND: &str = r#"
@@ -61,7 +66,15 @@ pub async fn change(
     let now = tx.now();
     for (receiver, reason) in dead {
         let alert = undeliverable(Uuid::now_v7(), &receiver, &reason, now);
-        tx.raise_alert(&alert, None, sender).await?;
+        if tx.insert_alert(&alert, None, None).await? {
+            let count = Statement::new(COUNT_DEAD)
+                .bind(&receiver)
+                .bind(DEAD_LETTERS_COUNTED);
+            let count = tx.fetch_first(count).await?;
+            let count = count.map(|row| row.get("count")).transpose()?.unwrap_or(1);
+            let alert = AlertNotice { count, ..alert };
+            tx.notify_webhooks(&alert, 0, sender).await?;
+        }
     }
     for receiver in resolved {
         let statement = Statement::new(CLOSE).bind(receiver).bind(now);

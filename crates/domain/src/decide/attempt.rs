@@ -12,6 +12,7 @@ use crate::{
     hidden::hide_secrets,
     history::Actor,
     ids::{Attempt, StepIndex, StepRef},
+    missing_result,
     open_reply::{OpenReply, StepHolder},
     payload::Payload,
     render,
@@ -95,7 +96,8 @@ impl Draft {
                 Ok(Some(call))
             }
             Err(error) => {
-                let message = format!("its request could not be made: {error}");
+                let why = missing_result::reason(&self.task, index, &error).unwrap_or_default();
+                let message = format!("its request could not be made: {error}{why}");
                 let fault = fault(FaultKind::Permanent, message, now);
                 if probed {
                     self.probe_failed(index, fault, by, now);

@@ -33,7 +33,7 @@ pub use room::MOST_OF_TASK;
 
 use crate::{
     alert::{AlertChange, AlertKind},
-    alert_cause::AlertCause,
+    alert_cause::{AlertCause, alert_text},
     ask::AskChange,
     call::Call,
     command::{Command, Expiry, Refusal},
@@ -492,8 +492,7 @@ impl Draft {
 
     /// Ends a step in error and tells a person.
     fn fail(&mut self, index: StepIndex, kind: &'static str, fault: Fault, by: &Actor) {
-        let name = &self.task.definition(index).name;
-        let message = format!("step {name}: {}", fault.message);
+        let message = alert_text(&self.task.definition(index).name, &fault);
         self.alerts.push(AlertChange::Raise {
             step: index,
             kind: match self.task.definition(index).undoes {
