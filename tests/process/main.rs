@@ -93,6 +93,7 @@ mod memory;
 mod not_now;
 mod one_owner;
 mod operator;
+mod operator_words;
 mod outage;
 mod outputs;
 mod pages;
