@@ -194,18 +194,20 @@ async fn bulk_commands_and_the_migration_leave_lines_in_the_log() {
             &json!({ "receiver": "https://shop.example" }),
         );
         discard.await.expect(200);
-        provost.says("command=\"discard\"").await;
+        provost.says(r#""command":"discard""#).await;
         let log = provost.log();
         assert!(!log.contains("a rehearsal"), "{log}");
-        let line = log.lines().find(|line| line.contains("command=\"cancel\""));
+        let line = log
+            .lines()
+            .find(|line| line.contains(r#""command":"cancel""#));
         let line = line.unwrap_or_else(|| panic!("{log}"));
         for words in [
             "a bulk command was carried out",
-            "by=ada",
-            "error",
+            r#""by":"ada""#,
+            r#"{\"state\":\"error\"}"#,
             "they wait no longer",
-            "matched=2",
-            "accepted=2",
+            r#""matched":2"#,
+            r#""accepted":2"#,
         ] {
             assert!(line.contains(words), "{words} in {line}");
         }
@@ -213,7 +215,7 @@ async fn bulk_commands_and_the_migration_leave_lines_in_the_log() {
             .lines()
             .find(|line| line.contains("was migrated"))
             .unwrap();
-        for words in ["from=0", "to=", "took="] {
+        for words in [r#""from":0"#, r#""to":"#, r#""took":"#] {
             assert!(migrated.contains(words), "{words} in {migrated}");
         }
     }

@@ -1015,6 +1015,7 @@ mod tests {
         let task = asking();
         let sender = domain::Sender {
             public_url: Some("https://p.example".to_owned()),
+            console_url: None,
             webhooks: vec![domain::AlertWebhook {
                 receiver: domain::AlertWebhook::queue_of("ops"),
                 format: domain::AlertFormat::Generic,
