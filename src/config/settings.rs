@@ -54,7 +54,7 @@ const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
 /// In the order of `provost.toml.example`.
-pub static SETTINGS: [Setting; 62] = [
+pub static SETTINGS: [Setting; 63] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
