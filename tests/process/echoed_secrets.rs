@@ -3,11 +3,14 @@
 use std::{fs, path::PathBuf};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use serde_json::json;
+use lapin::BasicProperties;
+use serde_json::{Value, json};
 
 use crate::{
-    harness::{Act, Provost, Remote, Seen},
-    secrets::{SecretFiles, secret, spec},
+    harness::{
+        Act, Provost, Queued, Rabbit, RabbitClient, Remote, Seen, new_database, step, until,
+    },
+    secrets::{SecretFiles, secret, spec, stored},
 };
 
 /// Its beginning is in nothing else, nor are the encodings of that.
@@ -233,5 +236,223 @@ async fn what_a_service_echoes_is_in_no_response_record_or_log_however_it_is_enc
     for end in ["", "-wal"] {
         let file = PathBuf::from(format!("{}{end}", database.display()));
         assert_no_canary("the database", &fs::read(file).unwrap_or_default());
+    }
+}
+
+/// As a service does that is asked, undone, cancelled or checked: the first part of the path says how, the second is the
+/// number of the encoding.
+fn echoing_later(seen: &Seen) -> Act {
+    let at: usize = seen.path.rsplit('/').next().unwrap().parse().unwrap_or(0);
+    let echo = &echoes()[at % echoes().len()];
+    match seen.path.split('/').nth(1).unwrap() {
+        // The effect stays unknown, so a probe is asked.
+        "lost" => Act::Close,
+        "found" | "undone" => Act::answer(200, &[], &json!({ "you": [echo] }).to_string()),
+        "refused" => Act::answer(422, &[], &format!("not with {echo}")),
+        "sick" => Act::answer(
+            503,
+            &[("x-reason", echo.trim())],
+            &format!("not with {echo}"),
+        ),
+        "slow" => Act::status(202),
+        _ => Act::answer(200, &[], "{}"),
+    }
+}
+
+/// The ways in which a service may say what it has got besides a response to its work, each as a step.
+fn ways(at: usize) -> Vec<(&'static str, Value)> {
+    let call = |path: &str| json!({ "path": format!("/{path}/{at}") });
+    let probed = |path: &str| {
+        json!({ "request": call("lost"), "max_failures": 1,
+        "probe": { "request": call(path), "outcome": "'done' if response.status == 200 else response.body" } })
+    };
+    let undone = |path: &str| {
+        json!({ "request": call("work"),
+        "undo": { "request": call(path), "complete_within": "10s" } })
+    };
+    let cancelled = |path: &str| {
+        json!({ "request": call("slow"), "reply": "callback", "complete_within": "1h",
+        "on_undo": "drop", "cancel": { "request": call(path) } })
+    };
+    vec![
+        ("a probe", probed("found")),
+        ("a probe that is refused", probed("refused")),
+        ("an undo", undone("undone")),
+        ("an undo that is refused", undone("refused")),
+        ("a cancel request", cancelled("found")),
+        ("a cancel request that is refused", cancelled("refused")),
+    ]
+}
+
+/// A reply over a queue, as the service of a request sends it.
+async fn reply_over_queue(client: &RabbitClient, request: &Queued, kind: &str, body: &Value) {
+    let to = request.properties.reply_to().as_ref().unwrap().to_string();
+    let properties = BasicProperties::default()
+        .with_correlation_id(request.correlation_id().as_str().into())
+        .with_content_type("application/json".into())
+        .with_type(kind.into());
+    client
+        .publish(&to, body.to_string().as_bytes(), properties)
+        .await;
+}
+
+#[tokio::test]
+async fn what_is_echoed_to_probes_undos_cancel_requests_checks_and_by_workers_and_queues_is_nowhere()
+ {
+    let rabbit = Rabbit::start().await;
+    let client = rabbit.client().await;
+    client.declare("charges").await;
+    let url = new_database().await;
+    for database in [None, Some(&*url)] {
+        let remote = Remote::with(echoing_later).await;
+        let files = SecretFiles::new().with("token", CANARY, &[remote.url()]);
+        let mut setup = Provost::setup()
+            .config(&files.config)
+            .set("BROKER__URL", &rabbit.url())
+            .argument("--log=trace");
+        if let Some(url) = database {
+            setup = setup.database_url(url);
+        }
+        let provost = setup.start().await;
+        let auth = json!({ "auth": { "bearer": secret("token") } });
+        for agent in ["echo", "worker", "queue"] {
+            let put = provost.put(
+                &format!("/v1/agents/{agent}"),
+                &spec(&remote.url(), auth.clone()),
+            );
+            put.await.expect(201);
+        }
+        let mut sick = spec(&remote.url(), auth.clone());
+        sick["health"] = json!({ "path": "/sick/0", "interval": "1s", "timeout": "1s" });
+        provost.put("/v1/agents/sick", &sick).await.expect(201);
+
+        let mut tasks = Vec::new();
+        for at in 0..echoes().len() {
+            for (way, mut only) in ways(at) {
+                only["name"] = json!("only");
+                only["agent"] = json!("echo");
+                let id = provost.submit(&json!({ "steps": [only] })).await;
+                if way.starts_with("a probe") {
+                    let task = provost.settled(&id).await;
+                    let expected = match way {
+                        "a probe" => "processed",
+                        _ => "error",
+                    };
+                    assert_eq!(task["state"], expected, "{way}: {task:#}");
+                } else {
+                    let reached = match way.starts_with("an undo") {
+                        true => "task.processed",
+                        false => "step.deferred",
+                    };
+                    provost.events(&id).await.until(reached).await;
+                    let undo = provost
+                        .post(&format!("/v1/tasks/{id}/undo"), &json!({}))
+                        .await;
+                    assert!(undo.status < 300, "{way}: {undo:?}");
+                    let task = provost.settled(&id).await;
+                    assert_ne!(task["state"], "processed", "{way}: {task:#}");
+                }
+                tasks.push(id);
+            }
+        }
+
+        // Agents that had the secret before: their workers and their queue may have it still.
+        for agent in ["worker", "queue"] {
+            let known = json!({ "steps": [{ "name": "only", "agent": agent, "request": { "path": "/work/0" } }] });
+            assert_eq!(provost.run(&known).await["state"], "processed");
+        }
+        let pull = provost.put("/v1/agents/worker", &json!({ "mode": "pull" }));
+        pull.await.expect(200);
+        let queue = json!({ "endpoints": [{ "url": "amqp://broker/charges" }] });
+        provost.put("/v1/agents/queue", &queue).await.expect(200);
+        for (at, echo) in echoes().into_iter().enumerate() {
+            let beat = json!({ "message": format!("at {echo}"), "details": { "now": [echo] } });
+            let reply = match at % 2 {
+                0 => json!({ "output": { "you": ["sent", echo] } }),
+                _ => {
+                    json!({ "error": { "message": format!("not with {echo}"), "permanent": true } })
+                }
+            };
+            let work = json!({ "steps": [{ "name": "only", "agent": "worker", "complete_within": "1h" }] });
+            let id = provost.submit(&work).await;
+            let asked = json!({ "worker": "w-1", "max": 1, "wait": "60s" });
+            let claimed = provost
+                .post("/v1/agents/worker/claim", &asked)
+                .await
+                .expect(200);
+            let token = claimed["steps"][0]["token"].as_str().unwrap();
+            let path = format!("/v1/replies/{token}");
+            let sent = provost.post(&format!("{path}/heartbeat"), &beat).await;
+            assert!(sent.status < 300, "{sent:?}");
+            match at % 3 {
+                0 => provost.post(&path, &reply).await.expect(204),
+                _ => {
+                    let mut one = reply.clone();
+                    one["token"] = json!(token);
+                    let many = json!({ "replies": [one] });
+                    provost.post("/v1/replies", &many).await.expect(200)
+                }
+            };
+            let task = provost.settled(&id).await;
+            assert!(task.to_string().contains("***"), "{task:#}");
+            tasks.push(id);
+
+            let work =
+                json!({ "steps": [{ "name": "only", "agent": "queue", "complete_within": "1h" }] });
+            let id = provost.submit(&work).await;
+            let request = client.take("charges").await;
+            reply_over_queue(&client, &request, "heartbeat", &beat).await;
+            until(true, async || {
+                let task = provost.task(&id).await;
+                step(&task, "only")["awaited_reply"]
+                    .to_string()
+                    .contains("***")
+            })
+            .await;
+            reply_over_queue(&client, &request, "", &reply).await;
+            let task = provost.settled(&id).await;
+            assert!(task.to_string().contains("***"), "{task:#}");
+            tasks.push(id);
+        }
+        // It is on record what a check has found.
+        until(true, async || {
+            let agent = provost.get("/v1/agents/sick").await.expect(200);
+            agent.to_string().contains("503")
+        })
+        .await;
+        let check = json!({ "request": { "path": "/refused/0" }, "within": "10s" });
+        let checked = provost.post("/v1/agents/echo/check", &check).await;
+        assert_no_canary(
+            "a check",
+            format!("{:?} {}", checked.headers, checked.body).as_bytes(),
+        );
+
+        let mut paths: Vec<_> = [
+            "tasks",
+            "agents",
+            "agents/echo",
+            "agents/sick",
+            "agents/worker",
+            "agents/queue",
+            "alerts",
+            "messages",
+        ]
+        .map(|path| format!("/v1/{path}"))
+        .into();
+        for id in &tasks {
+            paths
+                .extend(["", "/history", "/undo-plan"].map(|path| format!("/v1/tasks/{id}{path}")));
+        }
+        for path in paths {
+            let answer = provost.get(&path).await;
+            assert_no_canary(
+                &path,
+                format!("{:?} {}", answer.headers, answer.body).as_bytes(),
+            );
+        }
+        for (place, bytes) in stored(database, &provost, files.folder()) {
+            assert_no_canary(&place, &bytes);
+        }
+        assert_no_canary("the log", provost.log().as_bytes());
     }
 }

@@ -39,6 +39,10 @@ impl SecretFiles {
         }
     }
 
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -144,7 +148,11 @@ async fn all_answers(provost: &Provost, tasks: &[String]) -> Vec<(String, String
     answers
 }
 
-fn stored(database_url: Option<&str>, provost: &Provost, folder: &Path) -> Vec<(String, Vec<u8>)> {
+pub fn stored(
+    database_url: Option<&str>,
+    provost: &Provost,
+    folder: &Path,
+) -> Vec<(String, Vec<u8>)> {
     let Some(url) = database_url else {
         let path = provost.database();
         let copy = folder.join("backup.db");
