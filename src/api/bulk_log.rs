@@ -66,8 +66,8 @@ impl Drop for BulkLog<'_> {
             accepted,
             refused,
         } = *counts;
-        let took = self.began.elapsed();
-        info!(by = %self.caller.name, command, selection = self.selection, reason = self.reason, matched, accepted, refused, ?took, "a bulk command was carried out");
+        let took_seconds = self.began.elapsed().as_secs_f64();
+        info!(by = %self.caller.name, command, selection = self.selection, reason = self.reason, matched, accepted, refused, took_seconds, "a bulk command was carried out");
     }
 }
 

@@ -13,12 +13,11 @@ pub const RECONNECT: Backoff = Backoff::doubling(Duration::from_millis(20), Dura
 /// Leaves a line in the log about a start that has migrated the database. 0: there was no schema.
 pub fn note_migration(database: &str, from: i64, to: i64, began: Instant) {
     if from != to {
-        let took = began.elapsed();
         info!(
             database,
             from,
             to,
-            ?took,
+            took_seconds = began.elapsed().as_secs_f64(),
             "the schema of the database was migrated"
         );
     }

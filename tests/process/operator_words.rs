@@ -215,7 +215,7 @@ async fn bulk_commands_and_the_migration_leave_lines_in_the_log() {
             .lines()
             .find(|line| line.contains("was migrated"))
             .unwrap();
-        for words in [r#""from":0"#, r#""to":"#, r#""took":"#] {
+        for words in [r#""from":0"#, r#""to":"#, r#""took_seconds":"#] {
             assert!(migrated.contains(words), "{words} in {migrated}");
         }
     }
