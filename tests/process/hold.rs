@@ -165,11 +165,17 @@ async fn a_held_instance_makes_no_canaries() {
         while jiff::Timestamp::now() < due {
             assert_eq!(breaker().await, held);
         }
-        let task = provost.task(&ids[0]).await;
-        assert_eq!(
-            step(&task, "charge")["blocked_by"],
-            json!({ "reason": "held" })
-        );
+        // The process may have been killed during the call of a canary, whose step is then still processing.
+        let mut blocked = 0;
+        for id in &ids {
+            let task = provost.task(id).await;
+            let charge = step(&task, "charge");
+            if charge["state"] == "pending" {
+                assert_eq!(charge["blocked_by"], json!({ "reason": "held" }));
+                blocked += 1;
+            }
+        }
+        assert!(blocked > 0);
         assert_eq!(alerts(&provost, "open").await.len(), 1);
         assert_eq!(remote.count(), made, "it was called");
 
