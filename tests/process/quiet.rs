@@ -89,7 +89,7 @@ async fn several_instances_at_rest_ask_little_more() {
     println!("{}", statements.join("\n"));
     println!("{count} statements of {INSTANCES} instances in twelve seconds");
     assert!(
-        count < BEATS * (INSTANCES * 4 + 5),
+        count < BEATS * (INSTANCES * 6 + 5),
         "{count} statements of {INSTANCES} instances in twelve seconds"
     );
     assert!(count > BEATS * INSTANCES, "{count}: they are not counted");
