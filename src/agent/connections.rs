@@ -234,7 +234,7 @@ impl OriginPool {
                     _ if connection.received.has_sent_nothing() => {
                         return Err(Unanswered::Unprocessed(error.into_error().into()));
                     }
-                    // Whoever has closed the connection may have read the request before.
+                    // The service, or what is between, has closed the connection, and may have read the request before.
                     _ => return Err(Unanswered::Broken(error.into_error().into())),
                 },
             }

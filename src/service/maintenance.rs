@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::loops::{NextRound, PeriodicLoop};
 use crate::{
@@ -34,7 +34,7 @@ pub(super) struct Supervision {
 
 impl Supervision {
     async fn look(&mut self) -> Result<(), StoreError> {
-        self.report_agents().await?;
+        self.report_agents().await;
         let Some(due) = self.supervisor.due().await? else {
             self.missing_alerts = None;
             return Ok(());
@@ -60,22 +60,21 @@ impl Supervision {
 }
 
 impl Supervision {
-    /// The record of an instance may be made anew while it runs, so the names are written again from time to time.
-    async fn report_agents(&mut self) -> Result<(), StoreError> {
+    /// Reports to other instances which agents this one has in its configuration file. The record of an instance may be made anew
+    /// while it runs, so they are written again from time to time. A report that fails stops no recovery.
+    async fn report_agents(&mut self) {
         let now = Instant::now();
-        let is_known = self
-            .reported_agents
-            .is_some_and(|at| now.duration_since(at) < REPORT_AGENTS_EVERY);
-        if is_known || !self.store.is_shared {
-            return Ok(());
+        let is_recent = |at| now.duration_since(at) < REPORT_AGENTS_EVERY;
+        if !self.store.is_shared || self.reported_agents.is_some_and(is_recent) {
+            return;
         }
+        self.reported_agents = Some(now);
         let instance = self.local.instance().clone();
         let agents = self.local.configured_agents();
-        self.store
-            .report_configured_agents(instance, agents)
-            .await?;
-        self.reported_agents = Some(now);
-        Ok(())
+        let reported = self.store.report_configured_agents(instance, agents).await;
+        if let Err(error) = reported {
+            debug!(%error, "could not report the configured agents; they are reported again in a minute");
+        }
     }
 
     /// Reports agents that do not exist although steps are queued for them: no instance that runs has them in its configuration

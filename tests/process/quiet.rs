@@ -8,7 +8,8 @@ use crate::{
     harness::{Act, PATIENCE, Postgres, Provost, Remote, Setup, pipeline},
 };
 
-const BEAT: &str = "UPDATE instances SET";
+/// The renewal of a lease. Instances change their records for other reasons too.
+const BEAT: &str = "UPDATE instances SET until";
 
 /// The statements in the log of the server between the renewal of a lease that comes after `skipped` others and the one
 /// after `beats` more. Of several in one text each counts.
@@ -89,7 +90,7 @@ async fn several_instances_at_rest_ask_little_more() {
     println!("{}", statements.join("\n"));
     println!("{count} statements of {INSTANCES} instances in twelve seconds");
     assert!(
-        count < BEATS * (INSTANCES * 6 + 5),
+        count < BEATS * (INSTANCES * 4 + 5),
         "{count} statements of {INSTANCES} instances in twelve seconds"
     );
     assert!(count > BEATS * INSTANCES, "{count}: they are not counted");

@@ -25,7 +25,7 @@ const STALLED: &str = "/v1/tasks?label=customer:acme";
 struct Labels(PgConnection);
 
 impl Labels {
-    /// Whoever reads them sleeps first. A lock would end the reads too soon.
+    /// Each read of them sleeps first. A lock would end the reads too soon.
     async fn slow(url: &str) -> Self {
         let mut database = PgConnection::connect(url).await.unwrap();
         for statement in [
@@ -118,7 +118,7 @@ async fn callers_who_hang_up_and_ask_again_have_no_more_read_at_once_than_there_
     assert_eq!(most, READERS);
 }
 
-/// Whoever asks is told, and in the server nothing is left that reads on.
+/// The caller of a slow read is told, and nothing is left in the server that reads on.
 pub async fn ends_slow_reads(provost: &Api, url: &str) {
     let mut labels = Labels::slow(url).await;
     let waits = tokio::spawn(provost.get(STALLED).into_future());

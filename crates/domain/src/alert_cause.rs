@@ -21,7 +21,7 @@ const COUNTED_PER_MILLISECOND: u64 = 10;
 
 const LEAST_RECOUNT: Duration = Duration::from_secs(10);
 
-/// So many causes of one [`AlertCause::general`] have an alert each at the same time. What differs from all of them joins the
+/// The most causes of one [`AlertCause::general`] that have an alert each at the same time. Steps with further causes join the
 /// general one: the words of a service may contain a name, and must not make each failure a cause of its own.
 pub const MOST_WORDED: usize = 20;
 
@@ -39,7 +39,7 @@ pub struct AlertCause {
     pub general: Option<String>,
 }
 
-/// What comes between the general text of a cause and the words of a service.
+/// Stands between the general text of a cause and the words of a service.
 pub const BEFORE_WORDS: &str = ": ";
 
 impl AlertCause {
@@ -113,7 +113,7 @@ impl AlertCause {
     }
 }
 
-/// What the service said about its refusal, or why there is no request or no usable reply.
+/// Returns the words of the service about its refusal, or why there is no request or no usable reply.
 fn words(fault: &Fault) -> Option<String> {
     match (fault.kind, fault.status) {
         (FaultKind::Deadline, _) | (FaultKind::Exhausted, None) => None,

@@ -20,7 +20,7 @@ pub enum Blocked {
     /// It follows steps that are not done. What undoes a step follows the undos of the steps after it.
     Steps {
         steps: Vec<StepName>,
-        /// How many more there are, where only some are named: the first few items of a list.
+        /// The number of steps that are not named: only the first few items of a list are.
         #[serde(skip_serializing_if = "Option::is_none")]
         more: Option<u32>,
     },

@@ -569,7 +569,7 @@ pub(crate) fn call(
     let step = task.step(index);
     let subject = task.subject(index);
     let probe = task.probe_before(index);
-    // Whether it is the work or the probe that breaks off: the probe runs next, which counts as a failure.
+    // The probe runs next, whether the work or the probe breaks off, and that counts as a failure.
     let needs_new_connection =
         task.definition(subject).probe.is_some() && step.failure_count >= definition.max_failures;
     let own = step.body.as_ref();

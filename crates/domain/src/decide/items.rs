@@ -325,7 +325,7 @@ impl Task {
         running + u32::try_from(ready).unwrap_or(u32::MAX)
     }
 
-    /// As many pending items of a list may have their turn as the running ones leave. `None` for iterations.
+    /// Returns how many pending items of a list may have their turns beside those that run. `None` for iterations.
     fn free_turns(&self, group: &ItemGroup) -> Option<usize> {
         let rule = self.definition(group.step).group_rule();
         let rule = rule.filter(|rule| rule.repeat().is_none())?;

@@ -322,14 +322,14 @@ impl Draft {
     }
 }
 
-/// So many items of each group are named.
+/// The number of items of each group that are named.
 const ITEMS_NAMED: usize = 10;
 
 /// The steps that must end before a step is undone.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct OutstandingUndos {
     pub named: Vec<StepIndex>,
-    /// There are so many more items.
+    /// The number of items that are not named.
     pub more: u32,
 }
 
@@ -445,7 +445,7 @@ impl Task {
 
     /// Adds the undos of items that are not done. False: there are none.
     fn add_outstanding(&self, undos: &Positions, outstanding: &mut OutstandingUndos) -> bool {
-        // What needs an operator comes first, and then what is under way.
+        // Items in error come first, because an operator must look at them, and then those under way.
         const ORDER: [StepStatus; 5] = [
             StepStatus::Error,
             StepStatus::Processing,
