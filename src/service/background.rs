@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::{
+    clock_watch::ClockWatch,
     component::Components,
     loops,
     maintenance::{
@@ -84,6 +85,9 @@ pub(super) fn start(
     if !store.is_shared {
         let vacuum = VacuumLoop::new(store.clone(), hold.clone());
         running.push(components.spawn_loop(vacuum));
+    }
+    if let Some(watch) = ClockWatch::new(store) {
+        running.push(components.spawn_loop(watch));
     }
     let retention = config.retention.rules();
     if retention.periods().is_empty() {

@@ -4,6 +4,7 @@ mod admission;
 mod background;
 mod breaker_upkeep;
 mod children;
+mod clock_watch;
 mod component;
 mod database;
 mod endpoint_checks;

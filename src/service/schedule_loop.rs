@@ -9,7 +9,7 @@ use tracing::error;
 use super::loops::{NextRound, PeriodicLoop};
 use crate::{
     api::{App, fire_schedule},
-    domain::STEPPED_BACK,
+    domain::{STEPPED_BACK, Timestamp},
     instance::LocalLease,
     store::{Store, StoreError},
 };
@@ -28,6 +28,8 @@ pub(super) struct ScheduleLoop {
     store: Store,
     local_lease: Arc<LocalLease>,
     checked: Option<Instant>,
+    /// What the clock of the machine showed at the last look at it, where the store goes by that.
+    wall: Option<Timestamp>,
 }
 
 impl ScheduleLoop {
@@ -37,6 +39,7 @@ impl ScheduleLoop {
             app,
             local_lease,
             checked: None,
+            wall: None,
         }
     }
 
@@ -83,16 +86,24 @@ impl ScheduleLoop {
         Ok(())
     }
 
+    /// Whether the clock of the machine shows an earlier time than at the last look at it.
+    fn is_set_back(&mut self) -> bool {
+        let Some(clock) = self.store.housekeeping.clock() else {
+            return false;
+        };
+        let wall = clock.moment().wall;
+        let before = self.wall.replace(wall);
+        before.is_some_and(|before| wall + STEPPED_BACK < before)
+    }
+
     /// Their next look would come when the clock is there again.
     async fn check_clock(&mut self) -> Result<(), StoreError> {
         let now = Instant::now();
-        if self
-            .checked
-            .is_some_and(|checked| now.duration_since(checked) < CHECK)
-        {
+        let is_recent = |checked| now.duration_since(checked) < CHECK;
+        if !self.is_set_back() && self.checked.is_some_and(is_recent) {
             return Ok(());
         }
-        let ahead_of = self.store.housekeeping.now().await? + STEPPED_BACK;
+        let ahead_of = self.store.housekeeping.wall_now().await? + STEPPED_BACK;
         let ahead = self.store.housekeeping.schedules_ahead(ahead_of, AT_ONCE);
         let ahead = ahead.await?;
         // While there are more, the next round goes on with them.

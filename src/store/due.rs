@@ -86,11 +86,12 @@ impl Reader {
             .replace("{awaited}", &awaited)
             .replace("{waits}", &self.source.by_index("steps", "steps_waits"));
         let statement = Statement::new(sql).bind(now).bind(asker);
-        summary(&self.fetch(statement).await?, now)
+        summary(&self.fetch(statement).await?, now, self.by_wall_clock(now))
     }
 }
 
-fn summary(found: &[Row], now: Timestamp) -> Result<DueSummary, StoreError> {
+/// Schedules go by the `wall` clock.
+fn summary(found: &[Row], now: Timestamp, wall: Timestamp) -> Result<DueSummary, StoreError> {
     let mut summary = DueSummary::default();
     for row in found {
         if let Some(agent) = row.text("agent")? {
@@ -98,10 +99,15 @@ fn summary(found: &[Row], now: Timestamp) -> Result<DueSummary, StoreError> {
             continue;
         }
         let due_at: Option<Timestamp> = row.get("due_at")?;
+        let kind: String = row.get("kind")?;
+        let now = match kind.as_str() {
+            "schedule" => wall,
+            _ => now,
+        };
         if due_at.is_none_or(|due_at| due_at > now) {
             continue;
         }
-        match row.get::<String>("kind")?.as_str() {
+        match kind.as_str() {
             "delayed" => summary.is_delayed_due = true,
             "recovery" => summary.is_recovery_due = true,
             "children" => summary.are_children_due = true,

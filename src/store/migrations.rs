@@ -55,6 +55,7 @@ const SQLITE: Scripts = scripts! {
     "0029_links",
     "0030_failures",
     "0031_configured_agents",
+    "0032_clock",
 };
 
 const POSTGRES: Scripts = scripts! {

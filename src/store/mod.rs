@@ -13,6 +13,7 @@ mod alerts;
 mod asks;
 mod batch;
 mod children;
+mod clock;
 #[cfg(test)]
 pub mod conformance;
 mod counted_steps;
@@ -100,6 +101,7 @@ pub use schedules::{
     CommandedSchedule, ScheduleCommand, ScheduleError, SchedulePut, ScheduleRecord, ScheduleSave,
 };
 pub use shared_feature::{SharedFeature, SharedFeatures};
+pub use sqlite::StoreClock;
 pub use stored_workflow::StoredWorkflow;
 pub use transaction::{CommitError, Transaction};
 pub use watch::{Follow, Watch, Watchers};

@@ -14,6 +14,7 @@ use super::{
     pages::{self, IndexFilter},
     rows::{self, AGENT, Columns, Loaded, Row, WORKFLOW},
     source::{SeenVersion, Source},
+    sqlite::StoreClock,
     statement::Statement,
 };
 use crate::domain::{
@@ -282,6 +283,23 @@ impl Reader {
 impl Reader {
     pub async fn now(&self) -> Result<Timestamp, StoreError> {
         self.source.now().await
+    }
+
+    /// Like [`Reader::now`], as people have it: see `Session::wall_now`.
+    pub async fn wall_now(&self) -> Result<Timestamp, StoreError> {
+        let now = self.now().await?;
+        Ok(self.by_wall_clock(now))
+    }
+
+    /// What the wall clock shows when the store's shows this, or did a moment ago.
+    pub(super) fn by_wall_clock(&self, now: Timestamp) -> Timestamp {
+        let ahead = self.source.clock().map_or(0, StoreClock::ahead_of_wall);
+        Timestamp::from_millis(now.as_millis().saturating_sub(ahead))
+    }
+
+    /// See [`Source::clock`].
+    pub fn clock(&self) -> Option<&StoreClock> {
+        self.source.clock()
     }
 
     /// As [`Reader::now`] was when the store was asked last, read on by this process's own clock: never waits,

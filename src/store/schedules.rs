@@ -177,7 +177,7 @@ pub struct SchedulePut {
 impl Reader {
     /// The names of up to so many schedules that are due, those first that have been due longest.
     pub async fn due_schedules(&self, most: usize) -> Result<Vec<String>, StoreError> {
-        let due = Statement::new(DUE).bind(self.now().await?).bind(most);
+        let due = Statement::new(DUE).bind(self.wall_now().await?).bind(most);
         self.all(due, |row: &Row| row.get("name")).await
     }
 
@@ -272,7 +272,8 @@ impl Store {
             async move {
                 tx.lock_out_of_order();
                 let (name, reason) = &*rest;
-                let next_at = Timestamp::from_millis(tx.now().as_millis().saturating_add(REST));
+                let next_at =
+                    Timestamp::from_millis(tx.wall_now().as_millis().saturating_add(REST));
                 let rest = Statement::new(
                     "UPDATE schedules SET next_at = $2, version = version + 1 WHERE name = $1",
                 );
@@ -431,7 +432,7 @@ async fn put_schedule(
     sender: &Sender,
 ) -> Result<Result<(ScheduleRecord, bool), Unmet>, StoreError> {
     tx.lock_out_of_order();
-    let now = tx.now();
+    let now = tx.wall_now();
     let known = read(tx, &put.name).await?;
     if let Err(unmet) = put
         .condition
@@ -531,7 +532,7 @@ async fn command_schedule(
     command: &ScheduleCommand,
 ) -> Result<Option<CommandedSchedule>, ScheduleError> {
     tx.lock_out_of_order();
-    let now = tx.now();
+    let now = tx.wall_now();
     let Some(mut record) = read(tx, name).await? else {
         return Ok(None);
     };

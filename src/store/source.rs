@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::{Loaded, StoreError, rows::Row, statement::Statement};
+use super::{Loaded, StoreError, rows::Row, sqlite::StoreClock, statement::Statement};
 use crate::domain::{FileSpace, TaskId, Timestamp};
 
 /// The version of a task in the record.
@@ -20,6 +20,10 @@ pub trait Source: Send + Sync + 'static {
     async fn now(&self) -> Result<Timestamp, StoreError>;
     /// See [`super::Reader::estimated_now`].
     fn estimated_now(&self) -> Option<Timestamp>;
+    /// The clock by which a store goes that is a file; a server has its own.
+    fn clock(&self) -> Option<&StoreClock> {
+        None
+    }
     /// What each of the statements finds, all at one moment.
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Row>>, StoreError>;
     /// The tasks among `ids` that exist, each of one moment.

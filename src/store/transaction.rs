@@ -96,6 +96,12 @@ pub trait Session: Send {
     /// The transaction's time, by the store's clock.
     fn now(&self) -> Timestamp;
 
+    /// That time as people have it: the store's clock follows a wall clock that was set only gradually, where the store is
+    /// a file. Schedules go by it.
+    fn wall_now(&self) -> Timestamp {
+        self.now()
+    }
+
     /// A moment of this process's clock at which the store's had not gone beyond `now`: what is counted
     /// from here ends no later than what is counted from there.
     fn instant(&self) -> Instant;

@@ -38,7 +38,7 @@ impl Authority {
     /// The only authority that Provost trusts.
     fn trusted_by(&self, setup: Setup) -> Setup {
         let file = self.folder.path().join("ca.pem");
-        setup.variable("SSL_CERT_FILE", file.to_str().unwrap())
+        setup.environment("SSL_CERT_FILE", file.to_str().unwrap())
     }
 }
 

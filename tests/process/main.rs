@@ -40,6 +40,7 @@ mod bulk_looks;
 mod byte_bounds;
 mod chaos;
 mod children;
+mod clock_set;
 mod commands;
 mod conditions;
 mod crash;

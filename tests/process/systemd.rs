@@ -32,8 +32,8 @@ async fn systemd_is_told_of_start_reload_life_and_end() {
     let path = folder.path().join("notify");
     let systemd = Systemd(UnixDatagram::bind(&path).unwrap());
     let setup = Provost::setup()
-        .variable("NOTIFY_SOCKET", path.to_str().unwrap())
-        .variable("WATCHDOG_USEC", "1000000");
+        .environment("NOTIFY_SOCKET", path.to_str().unwrap())
+        .environment("WATCHDOG_USEC", "1000000");
     let mut provost = setup.start().await;
     let ready = systemd.hears().await;
     assert!(ready.starts_with("READY=1\n"), "{ready}");

@@ -45,6 +45,9 @@ pub enum AlertKind {
     /// A schedule cannot submit its task.
     #[strum(serialize = "schedule.failing")]
     ScheduleFailing,
+    /// The clock of the machine was set, and the store's follows it.
+    #[strum(serialize = "clock.set")]
+    ClockSet,
 }
 
 impl AlertKind {

@@ -79,6 +79,7 @@ mod service_words;
 mod signature;
 mod slot_shares;
 mod special_address;
+mod steady_clock;
 mod step;
 mod step_limits;
 mod step_list;
@@ -227,6 +228,10 @@ pub use schedule::{
 pub use signature::{SECRET_FORM, Secret, signatures};
 pub use slot_shares::{SlotGrant, SlotNeed, SlotShares};
 pub use special_address::special_address;
+pub use steady_clock::{
+    ClockJump, ClockReading, ClockRecord, SteadyClock, clock_alert, clock_alert_subject,
+    clocks_differ, is_clock_alerted,
+};
 pub use step::{Step, StepState, StepStatus};
 pub use step_limits::{StepKey, StepLane, StepLimit, StepRoom, is_limited_lane};
 pub use step_list::{StepCounts, StepList};

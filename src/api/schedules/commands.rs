@@ -188,7 +188,7 @@ pub async fn backfill(
 ) -> Result<Response, Problem> {
     let dry_run = query.boolean("dry_run")?.unwrap_or(false);
     query.finish()?;
-    let now = app.store.reader.now().await?;
+    let now = app.store.reader.wall_now().await?;
     let read = read_backfill(&body, now).map_err(Problem::invalid)?;
     let rule = known(&app, &name).await?.rule()?;
     let times = read

@@ -67,7 +67,7 @@ async fn look(
     rule.missed_after = rule.missed_after.max(between_looks);
     let reader = &app.store.housekeeping;
     let running = reader.unended(&record.state.running).await?;
-    let now = reader.now().await?;
+    let now = reader.wall_now().await?;
     let was_failing = record.state.failing.is_some();
     let look = record
         .state
@@ -154,7 +154,7 @@ async fn begin(
     }
     for _ in 0..TRIES {
         let rule = record.rule()?;
-        let now = app.store.housekeeping.now().await?;
+        let now = app.store.housekeeping.wall_now().await?;
         let was_failing = record.state.failing.is_some();
         let begun = begun.iter().cloned();
         let done = begun

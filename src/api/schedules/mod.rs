@@ -232,7 +232,7 @@ async fn put(
     let dry_run = query.boolean("dry_run")?.unwrap_or(false);
     query.finish()?;
     plain_name("a schedule", &name)?;
-    let now = app.store.reader.now().await?;
+    let now = app.store.reader.wall_now().await?;
     let checked = check(&app, &body, now).await?;
     if dry_run {
         let timing = Timing::of(&checked.spec);
@@ -299,7 +299,7 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
     query.finish()?;
     let after = after.unwrap_or_default();
     let records = app.store.reader.schedules(&after, limit + 1).await?;
-    let now = app.store.reader.now().await?;
+    let now = app.store.reader.wall_now().await?;
     let heads = records.iter().map(|(name, record)| {
         let readable = record.as_ref().map_err(Clone::clone);
         let readable = readable.and_then(|record| Ok((record, record.rule()?)));
@@ -407,7 +407,7 @@ async fn respond(
         .reader
         .schedule_runs(&record.name, None, SHOWN_RUNS);
     let runs = runs.await?;
-    let now = app.store.reader.now().await?;
+    let now = app.store.reader.wall_now().await?;
     let sees_all = caller.role == Role::Admin;
     let view = ScheduleView::new(record, &record.rule()?, &runs, now, sees_all);
     let view = view.map_err(|error| StoreError::Corrupt(error.to_string()))?;

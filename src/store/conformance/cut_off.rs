@@ -264,7 +264,7 @@ impl Waiting {
                 seen = query.fetch_one(&mut self.outside).await.unwrap();
             }
         };
-        timeout(Duration::from_secs(30), seen).await.unwrap();
+        timeout(Duration::from_secs(60), seen).await.unwrap();
     }
 
     async fn let_commit(&mut self) {

@@ -1,6 +1,7 @@
 //! SQLite: the embedded default. One writer connection, a few readers that never write, one process.
 
 mod backup;
+mod clock;
 mod connection;
 mod file;
 mod files;
@@ -35,6 +36,7 @@ use sqlx::migrate::Migration;
 use tokio::{sync::RwLock, time::Instant};
 
 pub use backup::backup;
+pub use clock::StoreClock;
 pub use keeper::Keeper;
 pub use multiply::multiply;
 use read::SqliteSource;
@@ -54,7 +56,6 @@ use super::{
     Backend, Definitions, Health, OpenError, Reader, Readers, SharedReader, StoreConnections,
     StoreError, Transaction, migrations, open::note_migration,
 };
-use crate::domain::Timestamp;
 
 static MIGRATIONS: LazyLock<Vec<Migration>> = LazyLock::new(migrations::sqlite);
 
@@ -77,6 +78,7 @@ pub struct SqliteBackend {
     jobs: Arc<RwLock<()>>,
     definitions: Arc<Definitions>,
     files: DatabaseFiles,
+    clock: StoreClock,
     /// How many the file may have.
     max_pages: Option<u64>,
 }
@@ -164,6 +166,9 @@ async fn open_file(
             )));
         }
     }
+    let record = writer.run(|writer| clock::record(writer)).await;
+    let record = record.map_err(|error| unopened(file, &error))?;
+    let clock = StoreClock::begin(record.as_ref());
     let pool = async |connections| {
         let pool = ReaderPool::open(&files, max_pages, connections).await;
         pool.map_err(|error| unopened(file, &error))
@@ -173,6 +178,7 @@ async fn open_file(
             pool: pool.clone(),
             definitions: definitions.clone(),
             files: files.clone(),
+            clock: clock.clone(),
         }))
     };
     let (callers, housekeeping) = (pool(READERS).await?, pool(HOUSEKEEPERS).await?);
@@ -187,6 +193,7 @@ async fn open_file(
         jobs: Arc::default(),
         definitions,
         files,
+        clock,
         max_pages,
     };
     Ok(OpenedSqlite {
@@ -292,8 +299,7 @@ impl Backend for SqliteBackend {
             connection: &self.writer,
             definitions: &self.definitions,
             files: &self.files,
-            now: now(),
-            instant: Instant::now(),
+            moment: self.clock.moment(),
             max_pages: self.max_pages,
             jobs: &self.jobs,
             begun: None,
@@ -305,11 +311,6 @@ impl Backend for SqliteBackend {
             self.files.raise_full();
         }
     }
-}
-
-/// SQLite runs on this machine: its clock is the store's.
-fn now() -> Timestamp {
-    Timestamp::from_millis(jiff::Timestamp::now().as_millisecond())
 }
 
 // Primary codes of SQLite.

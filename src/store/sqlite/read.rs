@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 
 use super::{
-    connection::Snapshot, files::DatabaseFiles, now, pool::ReaderPool, rows, space,
+    clock::StoreClock, connection::Snapshot, files::DatabaseFiles, pool::ReaderPool, rows, space,
     transaction::IS_ONE_OF,
 };
 use crate::{
@@ -23,6 +23,7 @@ pub struct SqliteSource {
     pub(super) pool: Arc<ReaderPool>,
     pub(super) definitions: Arc<Definitions>,
     pub(super) files: DatabaseFiles,
+    pub(super) clock: StoreClock,
 }
 
 impl SqliteSource {
@@ -55,11 +56,15 @@ fn fetch(connection: &Connection, statement: &Statement) -> Result<Vec<Row>, Sto
 #[async_trait]
 impl Source for SqliteSource {
     async fn now(&self) -> Result<Timestamp, StoreError> {
-        Ok(now())
+        Ok(self.clock.now())
     }
 
     fn estimated_now(&self) -> Option<Timestamp> {
-        Some(now())
+        Some(self.clock.now())
+    }
+
+    fn clock(&self) -> Option<&StoreClock> {
+        Some(&self.clock)
     }
 
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Row>>, StoreError> {

@@ -10,6 +10,7 @@ use tokio::{
 };
 
 use super::{
+    clock::Moment,
     connection::{ConnectionThread, Snapshot},
     files::DatabaseFiles,
     rows::{self as sqlite_rows, execute, fetch},
@@ -87,8 +88,7 @@ pub(super) struct SqliteTransaction<'c> {
     pub connection: &'c ConnectionThread,
     pub definitions: &'c Arc<Definitions>,
     pub files: &'c DatabaseFiles,
-    pub now: Timestamp,
-    pub instant: Instant,
+    pub moment: Moment,
     /// How many the file may have.
     pub max_pages: Option<u64>,
     pub jobs: &'c Arc<RwLock<()>>,
@@ -176,11 +176,15 @@ impl Session for SqliteTransaction<'_> {
     }
 
     fn now(&self) -> Timestamp {
-        self.now
+        self.moment.now
+    }
+
+    fn wall_now(&self) -> Timestamp {
+        self.moment.wall
     }
 
     fn instant(&self) -> Instant {
-        self.instant
+        self.moment.instant
     }
 
     async fn fetch(&mut self, statement: Statement) -> Result<Vec<Row>, StoreError> {
@@ -231,7 +235,7 @@ impl Session for SqliteTransaction<'_> {
     }
 
     async fn save(&mut self, batch: &Arc<Batch>) -> Result<Saved, StoreError> {
-        let (saving, now) = (batch.clone(), self.now);
+        let (saving, now) = (batch.clone(), self.moment.now);
         let save = move |connection: &Connection| save::save(connection, &saving, now);
         if self.write(save).await? == Saved::Conflict {
             return Ok(Saved::Conflict);
@@ -301,7 +305,7 @@ impl Session for SqliteTransaction<'_> {
             self.commit().await?;
             return Ok(Saved::All);
         }
-        let (batch, files, now) = (batch.clone(), self.files.clone(), self.now);
+        let (batch, files, now) = (batch.clone(), self.files.clone(), self.moment.now);
         let save_and_commit = move |connection: &mut Connection| {
             begin(connection).map_err(CommitError::Begin)?;
             let saved = (|| {

@@ -63,8 +63,6 @@ pub struct Setup {
     /// Any free port of loopback, if left out.
     listen: Option<String>,
     open_files: Option<u32>,
-    /// Variables that are no settings.
-    variables: Vec<(String, String)>,
 }
 
 impl Setup {
@@ -72,12 +70,6 @@ impl Setup {
     pub fn set(mut self, setting: &str, value: &str) -> Self {
         self.env.retain(|(name, _)| name != setting);
         self.env.push((setting.to_owned(), value.to_owned()));
-        self
-    }
-
-    /// A variable that is no setting.
-    pub fn variable(mut self, name: &str, value: &str) -> Self {
-        self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -188,9 +180,6 @@ impl Setup {
             command.env(format!("PROVOST_{setting}"), value);
         }
         for (name, value) in &self.environment {
-            command.env(name, value);
-        }
-        for (name, value) in &self.variables {
             command.env(name, value);
         }
         let mut child = command.spawn().unwrap();

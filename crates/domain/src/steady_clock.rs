@@ -1,0 +1,357 @@
+//! The clock of a store that has none of its own, because it is a file on this machine.
+//!
+//! The wall clock of a machine is set: manually, by time synchronisation after hours without it, by a hypervisor. A
+//! deadline that went by it would come hours late or at once. So the store's clock counts the time that has elapsed
+//! since the machine was started, which nobody sets, and follows the wall clock by going a little slower or faster
+//! until both agree. What was to last ten minutes then lasts nine to eleven, whatever the wall clock does.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::{
+    alert::AlertKind,
+    alert_message::AlertNotice,
+    ids::ReceiverName,
+    time::{Span, Timestamp},
+};
+
+/// While the clocks differ, the store's goes slower or faster by one part in so many.
+const FOLLOWS_BY: u32 = 10;
+
+/// A wall clock that is further away is followed at once. A machine that begins in 1970, and gets the year from the
+/// network, would otherwise take centuries to follow.
+const FOLLOWED_AT_ONCE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The alert is raised from this difference on. Time synchronisation that works stays far below it.
+const ALERTED_FROM: Span = Span::from_secs(5);
+
+/// The alert is closed below this difference.
+const ALERTED_UNTIL: Span = Span::from_millis(100);
+
+/// Both clocks of the machine at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClockReading {
+    /// The time since the machine was started, with the time in which it was suspended.
+    pub elapsed: Duration,
+    /// The time since the Unix epoch, by the wall clock.
+    pub wall: Duration,
+}
+
+/// What the store's clock showed, and when. It is kept in the database, so that a process that is started after the
+/// wall clock was set goes on from it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClockRecord {
+    pub at: Timestamp,
+    /// Names the start of the machine that `elapsed` counts from. Empty: the machine does not tell.
+    pub boot: String,
+    pub elapsed: Duration,
+}
+
+/// The store's clock was further from the wall clock than it follows gradually, and was set to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClockJump {
+    pub from: Timestamp,
+    pub to: Timestamp,
+}
+
+/// See the top of this file.
+#[derive(Clone, Debug)]
+pub struct SteadyClock {
+    /// What it showed at `last`, since the Unix epoch.
+    at: Duration,
+    last: ClockReading,
+    jump: Option<ClockJump>,
+}
+
+impl SteadyClock {
+    /// Goes on from the record where that tells more than the wall clock does: within one start of the machine it tells
+    /// the time exactly; beyond it, that the time cannot be earlier than what was shown.
+    pub fn begin(reading: ClockReading, boot: &str, record: Option<&ClockRecord>) -> Self {
+        let shown = record.map(|record| {
+            let at = since_epoch(record.at);
+            let is_same_boot = !boot.is_empty() && boot == record.boot;
+            match reading.elapsed.checked_sub(record.elapsed) {
+                Some(passed) if is_same_boot => at.saturating_add(passed),
+                _ => at.max(reading.wall),
+            }
+        });
+        let mut clock = Self {
+            at: shown.unwrap_or(reading.wall),
+            last: reading,
+            jump: None,
+        };
+        clock.read(reading);
+        clock
+    }
+
+    /// What it shows now. Readings must come in the order in which they were taken.
+    pub fn read(&mut self, reading: ClockReading) -> Timestamp {
+        let passed = reading.elapsed.saturating_sub(self.last.elapsed);
+        self.last = reading;
+        let at = self.at.saturating_add(passed);
+        let apart = at.abs_diff(reading.wall);
+        if apart > FOLLOWED_AT_ONCE {
+            self.at = reading.wall;
+            self.jump = Some(ClockJump {
+                from: timestamp(at),
+                to: timestamp(reading.wall),
+            });
+        } else {
+            let step = apart.min(passed / FOLLOWS_BY);
+            self.at = match at > reading.wall {
+                true => at.saturating_sub(step),
+                false => at.saturating_add(step),
+            };
+        }
+        timestamp(self.at)
+    }
+
+    /// By how many milliseconds it was ahead of the wall clock at the last reading; negative where it was behind.
+    pub fn ahead_of_wall(&self) -> i64 {
+        timestamp(self.at).as_millis() - timestamp(self.last.wall).as_millis()
+    }
+
+    /// The last jump, told once.
+    pub fn take_jump(&mut self) -> Option<ClockJump> {
+        self.jump.take()
+    }
+
+    /// What is to be kept of the last reading.
+    pub fn record(&self, boot: &str) -> ClockRecord {
+        ClockRecord {
+            at: timestamp(self.at),
+            boot: boot.to_owned(),
+            elapsed: self.last.elapsed,
+        }
+    }
+}
+
+/// Times before 1970 count as 1970.
+fn since_epoch(at: Timestamp) -> Duration {
+    Duration::from_millis(u64::try_from(at.as_millis()).unwrap_or(0))
+}
+
+fn timestamp(since_epoch: Duration) -> Timestamp {
+    Timestamp::from_millis(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Whether the alert of a wall clock that was set is to be open, where it `was` or was not. The clock is so many
+/// milliseconds `ahead` of the wall clock.
+pub fn is_clock_alerted(was: bool, ahead: i64) -> bool {
+    let bound = match was {
+        true => ALERTED_UNTIL,
+        false => ALERTED_FROM,
+    };
+    ahead.unsigned_abs() >= bound.as_millis().unsigned_abs()
+}
+
+/// The subject under which the alert is open at most once. No configured receiver and no origin has such a name.
+pub fn clock_alert_subject() -> ReceiverName {
+    ReceiverName::new("store:clock".to_owned())
+}
+
+pub fn clock_alert(id: Uuid, reason: &str, at: Timestamp) -> AlertNotice {
+    AlertNotice {
+        receiver: Some(clock_alert_subject()),
+        ..AlertNotice::raised(id, AlertKind::ClockSet.as_str(), reason, at)
+    }
+}
+
+/// What the alert and the log say while the clocks differ by so many milliseconds.
+pub fn clocks_differ(ahead: i64) -> String {
+    let whole_seconds = Span::from_secs(ahead.unsigned_abs() / 1000);
+    let (place, set, pace) = match ahead > 0 {
+        true => ("ahead of", "back", "slower"),
+        false => ("behind", "forward", "faster"),
+    };
+    let lasts = whole_seconds.saturating_mul(FOLLOWS_BY);
+    format!(
+        "the clock of this machine was set {set}: the store's clock is {whole_seconds} {place} it, and goes a tenth {pace} \
+         until they agree, in about {lasts}. Waits, retries and deadlines last as long as they were to. Look at the time \
+         synchronisation of the machine (timedatectl)"
+    )
+}
+
+impl ClockJump {
+    /// What the alert and the log say of it.
+    pub fn in_words(&self) -> String {
+        let (from, to) = (self.from, self.to);
+        let effect = match to > from {
+            true => "what was due in between is due now",
+            false => "what is due later is due as much later",
+        };
+        format!(
+            "the clock of this machine was set by more than {}: the store's clock followed at once, from {from} to {to}, and \
+             {effect}. Look at the time synchronisation of the machine (timedatectl)",
+            Span::from(FOLLOWED_AT_ONCE)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const DAY: Duration = Duration::from_secs(86_400);
+    const START: Duration = Duration::from_secs(1_800_000_000);
+
+    fn reading(elapsed: Duration, wall: Duration) -> ClockReading {
+        ClockReading { elapsed, wall }
+    }
+
+    fn begun() -> SteadyClock {
+        SteadyClock::begin(reading(HOUR, START), "boot", None)
+    }
+
+    fn ms(duration: Duration) -> i64 {
+        timestamp(duration).as_millis()
+    }
+
+    #[test]
+    fn it_shows_the_wall_clock_while_nobody_sets_that() {
+        let mut clock = begun();
+        for seconds in [0, 1, 60, 86_400, 864_000] {
+            let passed = Duration::from_secs(seconds);
+            let shown = clock.read(reading(HOUR + passed, START + passed));
+            assert_eq!(shown, timestamp(START + passed));
+            assert_eq!(clock.ahead_of_wall(), 0);
+        }
+    }
+
+    #[test]
+    fn it_goes_a_tenth_slower_until_a_wall_clock_that_was_set_back_is_there() {
+        let mut clock = begun();
+        let minute = Duration::from_secs(60);
+        let set_back = |passed: Duration| reading(HOUR + passed, START + passed - 2 * HOUR);
+        clock.read(set_back(Duration::ZERO));
+        assert_eq!(clock.ahead_of_wall(), 7_200_000);
+        let shown = clock.read(set_back(10 * minute));
+        assert_eq!(shown, timestamp(START + 9 * minute));
+        assert_eq!(
+            clock.read(set_back(20 * HOUR)),
+            timestamp(START + 18 * HOUR)
+        );
+        assert_eq!(clock.ahead_of_wall(), 0);
+        assert_eq!(clock.take_jump(), None);
+    }
+
+    #[test]
+    fn it_goes_a_tenth_faster_until_it_is_at_a_wall_clock_that_was_set_forward() {
+        let mut clock = begun();
+        let minute = Duration::from_secs(60);
+        let set = |passed: Duration| reading(HOUR + passed, START + passed + 2 * HOUR);
+        assert_eq!(clock.read(set(10 * minute)), timestamp(START + 11 * minute));
+        assert_eq!(clock.ahead_of_wall(), -7_140_000);
+        assert_eq!(clock.read(set(21 * HOUR)), timestamp(START + 23 * HOUR));
+        assert_eq!(clock.ahead_of_wall(), 0);
+    }
+
+    #[test]
+    fn what_is_further_away_than_a_day_is_followed_at_once_and_told_once() {
+        for wall in [START - 2 * DAY, START + 4000 * DAY, Duration::ZERO] {
+            let mut clock = begun();
+            assert_eq!(clock.read(reading(HOUR, wall)), timestamp(wall));
+            let (from, to) = (timestamp(START), timestamp(wall));
+            assert_eq!(clock.take_jump(), Some(ClockJump { from, to }));
+            assert_eq!(clock.take_jump(), None);
+            assert_eq!(clock.ahead_of_wall(), 0);
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_started_after_the_clock_was_set_goes_on_from_the_record() {
+        let record = begun().record("boot");
+        for wall in [START - HOUR, START + 3 * HOUR] {
+            let now = reading(HOUR + Duration::from_secs(60), wall);
+            let mut clock = SteadyClock::begin(now, "boot", Some(&record));
+            assert_eq!(clock.read(now), timestamp(START + Duration::from_secs(60)));
+        }
+    }
+
+    #[test]
+    fn after_another_start_of_the_machine_the_record_is_the_earliest_time_that_it_can_be() {
+        let record = begun().record("boot");
+        for (boot, elapsed) in [
+            ("other", 2 * HOUR),
+            ("", 2 * HOUR),
+            ("boot", Duration::ZERO),
+        ] {
+            for (wall, shown) in [(START - HOUR, START), (START + 3 * HOUR, START + 3 * HOUR)] {
+                let now = reading(elapsed, wall);
+                let mut clock = SteadyClock::begin(now, boot, Some(&record));
+                assert_eq!(clock.read(now), timestamp(shown), "{boot}");
+            }
+        }
+        let mut no_name = record.clone();
+        no_name.boot = String::new();
+        let now = reading(2 * HOUR, START - HOUR);
+        let mut clock = SteadyClock::begin(now, "", Some(&no_name));
+        assert_eq!(clock.read(now), timestamp(START));
+    }
+
+    #[test]
+    fn a_record_that_is_more_than_a_day_away_is_given_up() {
+        let record = ClockRecord {
+            at: timestamp(START + 30 * DAY),
+            ..begun().record("boot")
+        };
+        let mut clock = SteadyClock::begin(reading(HOUR, START), "other", Some(&record));
+        assert_eq!(clock.read(reading(HOUR, START)), timestamp(START));
+        assert!(clock.take_jump().is_some());
+    }
+
+    #[test]
+    fn the_alert_opens_at_five_seconds_and_closes_below_a_tenth() {
+        for sign in [1, -1] {
+            assert!(!is_clock_alerted(false, 4_999 * sign));
+            assert!(is_clock_alerted(false, 5_000 * sign));
+            assert!(is_clock_alerted(true, 100 * sign));
+            assert!(!is_clock_alerted(true, 99 * sign));
+        }
+    }
+
+    #[test]
+    fn the_alert_says_which_way_the_clock_was_set_and_how_long_it_takes() {
+        let back = clocks_differ(7_200_000);
+        assert!(
+            back.contains("set back: the store's clock is 2h ahead of it"),
+            "{back}"
+        );
+        assert!(
+            back.contains("a tenth slower until they agree, in about 20h"),
+            "{back}"
+        );
+        let forward = clocks_differ(-90_500);
+        assert!(
+            forward.contains("set forward: the store's clock is 1m30s behind it"),
+            "{forward}"
+        );
+    }
+
+    proptest! {
+        /// Whatever is done to the wall clock within a day of the store's.
+        #[test]
+        fn what_is_to_last_lasts_nine_to_eleven_tenths(
+            steps in prop::collection::vec((0..600_000_u64, -43_200_000..43_200_000_i64), 1..50),
+        ) {
+            let mut clock = begun();
+            let mut elapsed = HOUR;
+            let mut shown = clock.read(reading(elapsed, START));
+            for (passed, set_by) in steps {
+                let passed = Duration::from_millis(passed);
+                elapsed += passed;
+                let wall = START + elapsed - HOUR;
+                let wall = Duration::from_millis((ms(wall) + set_by).unsigned_abs());
+                let next = clock.read(reading(elapsed, wall));
+                let (went, most) = (next.as_millis() - shown.as_millis(), ms(passed));
+                prop_assert!(went >= most - most / 10 - 2, "{went} of {most}");
+                prop_assert!(went <= most + most / 10 + 2, "{went} of {most}");
+                shown = next;
+            }
+        }
+    }
+}

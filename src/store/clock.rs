@@ -1,0 +1,54 @@
+//! The record and the alert of the clock of a store that is a file: see [`StoreClock`].
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use uuid::Uuid;
+
+use super::{Store, StoreError, sqlite::StoreClock, statement::Statement};
+use crate::domain::{AlertKind, clock_alert, clock_alert_subject};
+
+const SAVE: &str = r#"
+INSERT INTO clock (id, at, boot, elapsed) VALUES (1, $1, $2, $3)
+ON CONFLICT (id) DO UPDATE SET at = excluded.at, boot = excluded.boot, elapsed = excluded.elapsed"#;
+
+impl Store {
+    /// Puts on record what the clock shows, so that the next process goes on from there.
+    pub async fn save_clock(&self, clock: &StoreClock) -> Result<(), StoreError> {
+        let clock = clock.clone();
+        self.send_write(true, None, move |tx| {
+            let record = clock.record();
+            async move {
+                tx.lock_out_of_order();
+                let elapsed = i64::try_from(record.elapsed.as_millis()).unwrap_or(i64::MAX);
+                let save = Statement::new(SAVE).bind(record.at);
+                tx.run(save.bind(record.boot.as_str()).bind(elapsed)).await
+            }
+            .boxed()
+        })
+        .await
+    }
+
+    /// Raises the alert of a wall clock that was set, with the reason, or closes it.
+    pub async fn report_clock(&self, reason: Option<String>) -> Result<(), StoreError> {
+        let (reason, sender) = (Arc::new(reason), self.sender.clone());
+        self.send_write(true, Some(self.outbox.clone()), move |tx| {
+            let (reason, sender) = (reason.clone(), sender.load_full());
+            async move {
+                tx.lock_out_of_order();
+                match &*reason {
+                    Some(reason) => {
+                        let alert = clock_alert(Uuid::now_v7(), reason, tx.now());
+                        tx.raise_alert(&alert, None, &sender).await
+                    }
+                    None => {
+                        let (kind, subject) = (AlertKind::ClockSet, clock_alert_subject());
+                        tx.close_alert_of(kind, &subject, &sender).await
+                    }
+                }
+            }
+            .boxed()
+        })
+        .await
+    }
+}

@@ -1,0 +1,113 @@
+//! The clock of the file: see [`crate::domain::SteadyClock`]. All connections of a process share one.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use parking_lot::Mutex;
+use rusqlite::{Connection, OptionalExtension};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::time::Instant;
+
+use crate::domain::{ClockJump, ClockReading, ClockRecord, SteadyClock, Timestamp};
+
+/// That clock of the system which goes on while the machine is suspended, where there is one.
+#[cfg(target_os = "linux")]
+const ELAPSED: ClockId = ClockId::Boottime;
+#[cfg(not(target_os = "linux"))]
+const ELAPSED: ClockId = ClockId::Monotonic;
+
+/// Another one after each start of the machine.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+const RECORD: &str = "SELECT at, boot, elapsed FROM clock WHERE id = 1";
+
+#[derive(Clone, Debug)]
+pub struct StoreClock {
+    steady: Arc<Mutex<SteadyClock>>,
+    boot: Arc<str>,
+}
+
+/// One moment, on each of the clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    pub now: Timestamp,
+    /// By the machine's wall clock.
+    pub wall: Timestamp,
+    /// Not later than `now`.
+    pub instant: Instant,
+}
+
+impl StoreClock {
+    /// Goes on from what is on record in the file.
+    pub(super) fn begin(record: Option<&ClockRecord>) -> Self {
+        // A machine that does not tell has no name for its start.
+        let boot = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
+        let boot = boot.trim();
+        Self {
+            steady: Arc::new(Mutex::new(SteadyClock::begin(reading(), boot, record))),
+            boot: boot.into(),
+        }
+    }
+
+    pub fn moment(&self) -> Moment {
+        let instant = Instant::now();
+        let mut steady = self.steady.lock();
+        let now = steady.read(reading());
+        Moment {
+            now,
+            wall: Timestamp::from_millis(now.as_millis() - steady.ahead_of_wall()),
+            instant,
+        }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.steady.lock().read(reading())
+    }
+
+    /// By how many milliseconds it is ahead of the wall clock; negative where it is behind.
+    pub fn ahead_of_wall(&self) -> i64 {
+        let mut steady = self.steady.lock();
+        steady.read(reading());
+        steady.ahead_of_wall()
+    }
+
+    /// The last time that it was set to the wall clock at once, told once.
+    pub fn take_jump(&self) -> Option<ClockJump> {
+        self.steady.lock().take_jump()
+    }
+
+    /// What is to be kept, so that the next process goes on from there.
+    pub fn record(&self) -> ClockRecord {
+        let mut steady = self.steady.lock();
+        steady.read(reading());
+        steady.record(&self.boot)
+    }
+}
+
+fn reading() -> ClockReading {
+    let elapsed = clock_gettime(ELAPSED);
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    ClockReading {
+        // Neither is ever negative.
+        elapsed: Duration::new(
+            u64::try_from(elapsed.tv_sec).unwrap_or(0),
+            u32::try_from(elapsed.tv_nsec).unwrap_or(0),
+        ),
+        // A wall clock before 1970 counts as 1970.
+        wall: since_epoch.unwrap_or_default(),
+    }
+}
+
+pub(super) fn record(connection: &Connection) -> rusqlite::Result<Option<ClockRecord>> {
+    let read = |row: &rusqlite::Row<'_>| {
+        let elapsed: i64 = row.get(2)?;
+        Ok(ClockRecord {
+            at: Timestamp::from_millis(row.get(0)?),
+            boot: row.get(1)?,
+            elapsed: Duration::from_millis(u64::try_from(elapsed).unwrap_or(0)),
+        })
+    };
+    connection.query_row(RECORD, [], read).optional()
+}
