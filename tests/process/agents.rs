@@ -6,6 +6,8 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
+use tokio::time::sleep;
 
 use crate::harness::{Act, Provost, Remote, alerts, new_database, step, until};
 
@@ -180,11 +182,21 @@ async fn an_agent_that_some_instance_has_is_not_missing_until_that_instance_is_g
     put.expect(201);
     // One of each is called, and the others are queued.
     let steps = json!({ "steps": [{ "name": "charge", "agent": "gone" }] });
-    for _ in 0..2 {
+    for _ in 0..20 {
         other.submit(&charge()).await;
         supervisor.submit(&steps).await;
     }
     remote.requests(2).await;
+    let mut database = PgConnection::connect(&url).await.unwrap();
+    let mut are_queued = async |agent: &str| {
+        let count =
+            "SELECT count(*) FROM steps WHERE agent = $1 AND queued = 1 AND due_at IS NOT NULL";
+        let count = sqlx::query_scalar::<_, i64>(count).bind(agent);
+        count.fetch_one(&mut database).await.unwrap() > 0
+    };
+    while !are_queued("payments").await || !are_queued("gone").await {
+        sleep(Duration::from_millis(5)).await;
+    }
     let missing = || async {
         let open = alerts(&supervisor, "open").await.into_iter();
         let messages = open.map(|alert| alert["message"].as_str().unwrap().to_owned());
