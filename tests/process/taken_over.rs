@@ -220,3 +220,28 @@ async fn news_flow_again_after_the_session_that_listened_was_ended() {
     let task: Value = b.settled(&waiting).await;
     assert_eq!(task["state"], "processed");
 }
+
+/// Makes each report of which agents an instance has fail, and nothing else.
+const REFUSE_REPORTS: &str = "
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused by a test'; END $$;
+CREATE TRIGGER refuse BEFORE UPDATE OF configured_agents ON instances FOR EACH ROW EXECUTE FUNCTION refuse()";
+
+#[tokio::test]
+async fn a_killed_instance_is_recovered_although_reports_of_agents_fail() {
+    let remote = Remote::script([Act::Hang, Act::Ok(json!("done"))]).await;
+    let url = new_database().await;
+    let mut killed = on(&url).start().await;
+    sqlx::raw_sql(REFUSE_REPORTS)
+        .execute(&mut PgConnection::connect(&url).await.unwrap())
+        .await
+        .unwrap();
+    let setup = on(&url).set("LOG", "info,provost::service=debug");
+    let other = setup.start().await;
+    let id = killed.submit(&pipeline(&remote.url(), &["only"])).await;
+    remote.requests(1).await;
+    killed.kill().await;
+    let task = other.settled(&id).await;
+    assert_eq!(step(&task, "only")["output"], "done", "{task:#}");
+    assert_eq!(step(&task, "only")["attempt"], 2, "{task:#}");
+    other.says("could not report the configured agents").await;
+}
