@@ -18,6 +18,7 @@ use crate::domain::{
     CheckedStep, Definition, DroppedAnswer, LateArrival, Method, Payload, Purpose, ReplyMode,
     RequestTemplate, Span, StepDefinition, StepIndex, StepRef, Target, TaskId, Timestamp,
     render::{Rendered, render_request},
+    shortened,
     template::{Budget, Scope},
 };
 
@@ -672,20 +673,21 @@ impl Run<'_> {
             Purpose::Undo(key) | Purpose::Probe(key) | Purpose::Cancel(key) => key.clone(),
             Purpose::Work | Purpose::Poll => request.idempotency_key.clone(),
         };
+        let shown = |body: &str| shortened(body, SHOWN);
         log.exchanges.push(ShownExchange {
             number,
             purpose: making.purpose,
             method: request.method.as_str(),
-            path: cut(&request.path),
+            path: shortened(&request.path, SHOWN),
             key,
             complete_by: request.complete_by,
-            sent: rendered.body.as_deref().map(cut),
+            sent: rendered.body.as_deref().map(shown),
             status: exchange.status,
             retry_after: exchange.retry_after.as_ref().map(|wait| match wait {
                 Ok(wait) => format!("{} ms", millis(*wait)),
                 Err(text) => text.clone(),
             }),
-            body: exchange.body.as_deref().map(cut),
+            body: exchange.body.as_deref().map(shown),
             fault: exchange.status.is_none().then(|| answer.to_string()),
             millis: took,
         });
@@ -789,16 +791,4 @@ impl Stopped {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// The start of a text.
-fn cut(text: &str) -> String {
-    if text.len() <= SHOWN {
-        return text.to_owned();
-    }
-    let mut end = SHOWN;
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}…", &text[..end])
 }

@@ -6,9 +6,13 @@ use serde_json::{Map, Value, value::RawValue};
 use tracing::info;
 
 use super::extract::Caller;
+use crate::domain::shortened;
 
 /// The most bytes of a selection in the log.
-const LONGEST: usize = 500;
+const LONGEST_SELECTION: usize = 500;
+
+/// The most bytes of a reason in the log. The history of each task has the whole reason.
+const LONGEST_REASON: usize = 200;
 
 /// These members of a request select nothing, or are data.
 const NO_SELECTION: [&str; 5] = ["cursor", "dry_run", "limit", "output", "reason"];
@@ -47,7 +51,7 @@ impl<'a> BulkLog<'a> {
                 reason: body
                     .get("reason")
                     .and_then(Value::as_str)
-                    .map(str::to_owned),
+                    .map(|reason| shortened(reason, LONGEST_REASON)),
                 selection: selection(body),
                 began: Instant::now(),
                 counts: BulkCounts::default(),
@@ -77,16 +81,7 @@ fn selection(mut body: Map<String, Value>) -> String {
         let count = ids.len();
         body.insert("ids".to_owned(), Value::from(format!("{count} ids")));
     }
-    let mut text = Value::Object(body).to_string();
-    if text.len() > LONGEST {
-        let mut end = LONGEST;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-        text.push('…');
-    }
-    text
+    shortened(&Value::Object(body).to_string(), LONGEST_SELECTION)
 }
 
 #[cfg(test)]
@@ -105,6 +100,6 @@ mod tests {
         assert_eq!(shown(&body), r#"{"state":"error","labels":{"a":"b"}}"#);
         assert_eq!(shown(&json!({ "ids": ["1", "2"] })), r#"{"ids":"2 ids"}"#);
         let long = shown(&json!({ "key": "ü".repeat(1000) }));
-        assert!(long.len() < LONGEST + 4, "{long}");
+        assert!(long.len() < LONGEST_SELECTION + 4, "{long}");
     }
 }

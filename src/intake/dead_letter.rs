@@ -1,6 +1,6 @@
 //! The dead letter of a refused message: the message as it was, with the problem in its headers.
 
-use crate::{api::Problem, broker::Outgoing, config::IntakeConfig};
+use crate::{api::Problem, broker::Outgoing, config::IntakeConfig, domain::shortened};
 
 /// Of the problem document, in bytes. All headers must fit into one frame of the protocol.
 const LONGEST_PROBLEM: usize = 16 << 10;
@@ -39,13 +39,6 @@ pub fn dead_letter(intake: &IntakeConfig, problem: &Problem) -> DeadLetter {
         },
         slug: kind.slug(),
         detail,
-    }
-}
-
-pub fn shortened(text: &str, longest: usize) -> String {
-    match text.len() > longest {
-        true => format!("{}…", &text[..text.floor_char_boundary(longest)]),
-        false => text.to_owned(),
     }
 }
 

@@ -7,15 +7,12 @@ use sha2::{Digest, Sha256};
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
-use super::{
-    dead_letter::shortened,
-    reader::{AGAIN, CONFIRM_WITHIN, QueueReader},
-};
+use super::reader::{AGAIN, CONFIRM_WITHIN, QueueReader};
 use crate::{
     api::Problem,
     broker::{BrokerError, Outgoing, Received},
     config::IntakeConfig,
-    domain::QueueAddress,
+    domain::{QueueAddress, shortened},
 };
 
 /// `type` of the message.

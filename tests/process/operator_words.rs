@@ -183,7 +183,9 @@ async fn bulk_commands_and_the_migration_leave_lines_in_the_log() {
         for _ in 0..2 {
             provost.run(&one_step(&remote.url(), "/")).await;
         }
-        for (dry_run, reason) in [(true, "a rehearsal"), (false, "they wait no longer")] {
+        // The longest reason that a command may have, almost.
+        let long = format!("they wait no longer{}", "ü".repeat(490));
+        for (dry_run, reason) in [(true, "a rehearsal"), (false, &*long)] {
             let body = json!({ "state": "error", "reason": reason, "dry_run": dry_run });
             let cancel = provost.post("/v1/tasks/cancel", &body);
             let cancel = cancel.header("provost-actor", "ada").await.expect(200);
@@ -211,6 +213,9 @@ async fn bulk_commands_and_the_migration_leave_lines_in_the_log() {
         ] {
             assert!(line.contains(words), "{words} in {line}");
         }
+        let event: Value = serde_json::from_str(line).unwrap();
+        let reason = event["reason"].as_str().unwrap();
+        assert!(reason.len() < 210 && reason.ends_with("ü…"), "{reason}");
         let migrated = log
             .lines()
             .find(|line| line.contains("was migrated"))

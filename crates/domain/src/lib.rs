@@ -76,6 +76,7 @@ mod retry_budget;
 mod retry_wait;
 mod schedule;
 mod service_words;
+mod shortened;
 mod signature;
 mod slot_shares;
 mod special_address;
@@ -225,6 +226,7 @@ pub use schedule::{
     ScheduleRule, ScheduleRun, ScheduleSpec, ScheduleState, SkipReason, Timing, TriggerRequest,
     schedule_alert_subject, schedule_failing,
 };
+pub use shortened::shortened;
 pub use signature::{SECRET_FORM, Secret, signatures};
 pub use slot_shares::{SlotGrant, SlotNeed, SlotShares};
 pub use special_address::special_address;
