@@ -2,15 +2,13 @@
 
 use crate::{ids::StepIndex, step::StepStatus, task::Task, template::RenderError};
 
-/// Of the first step that the expression names and whose result is not there: why. Begins with what separates it from the
+/// Says why the first step that the expression reads has no result, if one has none. Begins with what separates it from the
 /// message of the expression.
 pub fn reason(task: &Task, index: StepIndex, error: &RenderError) -> Option<String> {
     let read = task.definition(index).reads.iter().copied();
     let mut named = read.filter(|read| {
         let name = task.definition(*read).name.as_str();
-        [&error.expression, &error.reason]
-            .iter()
-            .any(|text| names(text, name))
+        error.steps.contains(name)
     });
     named.find_map(|read| {
         let (step, name) = (task.step(read), &task.definition(read).name);
@@ -33,36 +31,24 @@ pub fn reason(task: &Task, index: StepIndex, error: &RenderError) -> Option<Stri
     })
 }
 
-/// Whether a text reads the step: `steps.name`, or `steps['name']`.
-fn names(text: &str, step: &str) -> bool {
-    let mut found = text.match_indices(step).map(|(at, _)| at);
-    found.any(|at| {
-        let (before, after) = (&text[..at], &text[at + step.len()..]);
-        let is_of_name = |letter: char| letter.is_alphanumeric() || letter == '_';
-        let is_attribute = before.ends_with("steps.") && !after.starts_with(is_of_name);
-        let is_index = ["'", "\""].iter().any(|quote| {
-            let before = before.strip_suffix(quote).map(str::trim_end);
-            before.is_some_and(|before| before.ends_with('[')) && after.starts_with(quote)
-        });
-        is_attribute || is_index
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::template::{Budget, Expression, Origin, Scope};
 
     #[test]
     fn a_step_is_named_by_an_attribute_or_an_index() {
-        for (text, expected) in [
-            ("{{ steps.ship.output.id }}", true),
-            ("`steps['ship'].output` does not exist", true),
+        for (source, expected) in [
+            ("steps.ship.output.id", true),
+            ("steps['ship'].output", true),
             ("steps[ \"ship\" ].output", true),
             ("steps.shipping.output", false),
             ("steps.a.output.ship", false),
             ("input.ship", false),
         ] {
-            assert_eq!(names(text, "ship"), expected, "{text}");
+            let budget = Budget::evaluation();
+            let expression = Expression::parse(source, Origin::Submitted(&budget)).unwrap();
+            let error = expression.payload(&Scope::empty(&budget)).unwrap_err();
+            assert_eq!(error.steps.contains("ship"), expected, "{source}");
         }
     }
 }

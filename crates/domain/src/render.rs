@@ -63,7 +63,10 @@ pub fn render_request(
             let value = template.render_text(scope).map_err(|error| {
                 // What it is made of may be a secret as well.
                 match is_secret_header(name) {
-                    true => RenderError::new(&format!("headers.{name}"), error.reason),
+                    true => RenderError {
+                        steps: error.steps,
+                        ..RenderError::new(&format!("headers.{name}"), error.reason)
+                    },
                     false => error,
                 }
             })?;

@@ -118,8 +118,9 @@ impl Code {
         take: impl FnOnce(Value<'_>) -> EvalResult<T>,
     ) -> Result<T, RenderError> {
         let spent = scope.budget.spent();
-        self.taken(scope, take).map_err(|trouble| {
-            RenderError::new(&self.source, trouble.in_words(scope.budget, spent))
+        self.taken(scope, take).map_err(|trouble| RenderError {
+            steps: self.reads.steps.clone(),
+            ..RenderError::new(&self.source, trouble.in_words(scope.budget, spent))
         })
     }
 

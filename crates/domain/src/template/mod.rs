@@ -66,6 +66,8 @@ pub const MAX_EXPRESSION: usize = 2000;
 pub struct RenderError {
     pub expression: String,
     pub reason: String,
+    /// The steps that the expression reads.
+    pub steps: BTreeSet<String>,
 }
 
 impl RenderError {
@@ -78,6 +80,7 @@ impl RenderError {
         Self {
             expression: shown,
             reason: reason.into(),
+            steps: BTreeSet::new(),
         }
     }
 }
