@@ -37,16 +37,21 @@ const JOINS: u32 = 20;
 /// Relies on alerts_unclosed_of_cause.
 const FIND: &str = "SELECT id FROM alerts WHERE kind = $1 AND cause = $2 AND cause IS NOT NULL AND state <> 'closed'";
 
-/// Whether the alert of a cause is unclosed, and how many are between two texts, up to a number. Relies on
-/// alerts_unclosed_of_cause.
+/// For each item of a list, which has a number, a kind, the text of a cause, and two other texts: whether the alert of the cause is
+/// unclosed, and how many are between the two texts, up to a number. Relies on alerts_unclosed_of_cause.
 const LOOK: &str = r#"
-SELECT (SELECT count(*) FROM (
-            SELECT 1 AS one FROM alerts WHERE kind = $1 AND cause = $2 AND cause IS NOT NULL AND state <> 'closed') AS same)
+SELECT CAST(item.value ->> 0 AS bigint) AS number,
+       (SELECT count(*) FROM (
+            SELECT 1 AS one FROM alerts
+            WHERE kind = item.value ->> 1 AND cause = item.value ->> 2 AND cause IS NOT NULL AND state <> 'closed') AS same)
        AS is_known,
        (SELECT count(*) FROM (
             SELECT 1 AS one FROM alerts
-            WHERE kind = $1 AND cause > $3 AND cause < $4 AND cause IS NOT NULL AND state <> 'closed' LIMIT $5) AS others)
-       AS others"#;
+            WHERE kind = item.value ->> 1 AND cause > item.value ->> 3 AND cause < item.value ->> 4 AND cause IS NOT NULL
+              AND state <> 'closed'
+            LIMIT $2) AS others)
+       AS others
+FROM {items}"#;
 
 const RAISE: &str = r#"
 INSERT INTO alerts (id, kind, message, state, raised_at, agent, cause, first, members, peak, announced)
@@ -157,13 +162,14 @@ impl Transaction<'_> {
         Ok(found)
     }
 
-    /// Those causes of the batch with words of a service for which no alert is open, and none is raised any more because so many
-    /// are open already that differ in the words alone. Locks nothing: instances that look at once may raise a few more.
+    /// Returns the causes of the batch with words of a service for which no alert is open, and none is raised any more because so
+    /// many are open already that differ in the words alone; each with the general one. One statement finds them for the whole
+    /// batch. It locks nothing: committers that look at once find the same room, and may each fill it.
     async fn causes_without_room(
         &mut self,
         batch: &Batch,
     ) -> Result<BTreeMap<CauseKey, CauseKey>, StoreError> {
-        let mut worded: BTreeMap<CauseKey, BTreeSet<&str>> = BTreeMap::new();
+        let mut worded: BTreeSet<(CauseKey, &str)> = BTreeSet::new();
         for (_, alert) in batch.changes.iter().flat_map(|change| &change.alerts) {
             if let AlertChange::Raise {
                 kind,
@@ -172,35 +178,38 @@ impl Transaction<'_> {
             } = alert
                 && let Some(general) = &cause.general
             {
-                let key = (kind.as_str(), general.clone());
-                worded.entry(key).or_default().insert(&cause.text);
+                worded.insert(((kind.as_str(), general.clone()), &cause.text));
             }
         }
         let mut without_room = BTreeMap::new();
-        for (general, texts) in worded {
-            let mut raised = 0;
-            for text in texts {
-                let begin = format!("{}{BEFORE_WORDS}", general.1);
-                // After every text that begins so.
-                let end = format!("{begin}\u{10ffff}");
-                let look = Statement::new(LOOK)
-                    .bind(general.0)
-                    .bind(text)
-                    .bind(begin)
-                    .bind(end)
-                    .bind(MOST_WORDED);
-                let Some(row) = self.fetch_first(look).await? else {
-                    continue;
-                };
-                let (known, others): (u64, u64) = (row.get("is_known")?, row.get("others")?);
-                if known > 0 {
-                    continue;
-                }
-                if others + raised < MOST_WORDED as u64 {
-                    raised += 1;
-                } else {
-                    without_room.insert((general.0, text.to_owned()), general.clone());
-                }
+        if worded.is_empty() {
+            return Ok(without_room);
+        }
+        let items = worded.iter().enumerate().map(|(number, (general, text))| {
+            let begin = format!("{}{BEFORE_WORDS}", general.1);
+            // After every text that begins so.
+            let end = format!("{begin}\u{10ffff}");
+            (number, general.0, *text, begin, end)
+        });
+        let items = serde_json::to_string(&items.collect::<Vec<_>>()).map_err(corrupt)?;
+        let look = LOOK.replace("{items}", self.dialect().json_items);
+        let look = Statement::new(look).bind(items).bind(MOST_WORDED);
+        let mut found: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
+        for row in self.fetch(look).await? {
+            let counts = (row.get("is_known")?, row.get("others")?);
+            found.insert(row.get("number")?, counts);
+        }
+        let mut raised: BTreeMap<CauseKey, u64> = BTreeMap::new();
+        for (number, (general, text)) in worded.into_iter().enumerate() {
+            let (known, others) = found.get(&number).copied().unwrap_or_default();
+            let raised = raised.entry(general.clone()).or_default();
+            if known > 0 {
+                continue;
+            }
+            if others + *raised < MOST_WORDED as u64 {
+                *raised += 1;
+            } else {
+                without_room.insert((general.0, text.to_owned()), general);
             }
         }
         Ok(without_room)

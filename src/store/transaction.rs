@@ -82,6 +82,8 @@ pub struct Dialect {
     pub heartbeat: &'static str,
     /// How a text is compared with those of a JSON array.
     pub is_one_of: &'static str,
+    /// The items of the JSON array $1, as rows with the column `value`.
+    pub json_items: &'static str,
     /// Takes a lock under a name until the transaction ends, unless somebody has it.
     pub try_lock: Option<&'static str>,
     /// Up to `{limit}` steps at the head of the lane `{lane}` of the agent $1. Relies on steps_line.

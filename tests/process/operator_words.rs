@@ -76,13 +76,21 @@ async fn words_that_differ_for_each_task_make_a_bounded_number_of_alerts() {
             assert_eq!(provost.run(&submission).await["state"], "error");
         };
         futures::future::join_all((0..TASKS).map(submit)).await;
+        // Committers that look at once may each find room for twenty. From now on there is none.
+        futures::future::join_all((TASKS..2 * TASKS).map(submit)).await;
         let open = alerts(&provost, "open").await;
-        assert!((2..=21).contains(&open.len()), "{}", open.len());
         let general = format!("agent {}: 403 Forbidden", remote.url());
         let others = open.iter().find(|alert| alert["cause"] == general);
-        assert!(others.unwrap()["count"].as_u64().unwrap() > 1, "{open:#?}");
+        assert!(
+            others.unwrap()["count"].as_u64().unwrap() >= TASKS as u64,
+            "{open:#?}"
+        );
+        assert!(
+            open.len() <= TASKS + 1,
+            "a further one had words: {open:#?}"
+        );
         let counts = open.iter().map(|alert| alert["count"].as_u64().unwrap());
-        assert_eq!(counts.sum::<u64>(), TASKS as u64);
+        assert_eq!(counts.sum::<u64>(), 2 * TASKS as u64);
     }
 }
 

@@ -122,8 +122,10 @@ impl KnownResponse<'_> {
 /// The first line of a text, with [`VARIES`] for what differs between tasks.
 fn normalised(text: &str, keeps_code: bool, longest: usize) -> String {
     let line = text.trim_start().lines().next().unwrap_or_default();
+    // PostgreSQL takes no text with it.
+    let line = line.replace('\0', "\u{fffd}");
     let mut words = String::new();
-    let mut rest = line;
+    let mut rest = &*line;
     while let Some(letter) = rest.chars().next() {
         let word = rest.split(char::is_whitespace).next().unwrap_or_default();
         if word.is_empty() {
@@ -244,6 +246,7 @@ mod tests {
             ),
             (r#"["too heavy"]"#, "too heavy"),
             ("too heavy\nat line 3", "too heavy"),
+            (r#"{"error":"too\u0000heavy"}"#, "too\u{fffd}heavy"),
         ] {
             assert_eq!(said(body).as_deref(), Some(expected), "{body}");
         }

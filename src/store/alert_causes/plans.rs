@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 
 use super::{ANY_PART, CLOSE, COUNT_ALL, FIND, LOOK, upkeep};
-use crate::store::{AlertId, AlertQuery, AlertState, alerts};
+use crate::store::{AlertId, AlertQuery, AlertState, alerts, sqlite::JSON_ITEMS};
 
 #[test]
 fn every_statement_about_alerts_of_causes_follows_an_index() {
@@ -29,9 +29,12 @@ fn every_statement_about_alerts_of_causes_follows_an_index() {
         }
         lines.join("\n")
     };
-    for sql in [FIND, LOOK, ANY_PART, COUNT_ALL, CLOSE, upkeep::PURGE] {
+    for sql in [FIND, ANY_PART, COUNT_ALL, CLOSE, upkeep::PURGE] {
         plan(sql, "");
     }
+    let look = plan(&LOOK.replace("{items}", JSON_ITEMS), "");
+    let of_cause = "SEARCH alerts USING INDEX alerts_unclosed_of_cause";
+    assert_eq!(look.matches(of_cause).count(), 2, "{look}");
     let unclosed = "USING COVERING INDEX alerts_unclosed_parts (part_of=?)";
     assert!(plan(upkeep::COUNT, "").contains(unclosed));
     assert!(plan(upkeep::UNCLOSED, "").contains(unclosed));

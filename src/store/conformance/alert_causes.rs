@@ -53,6 +53,56 @@ async fn fail_with(h: &Harness, status: u16) -> TaskId {
     task
 }
 
+/// Fails a step for each of these statuses with these words, all at once.
+async fn fail_with_words(h: &Harness, statuses: [u16; 2], words: &[String]) {
+    let failures = statuses.iter().flat_map(|status| {
+        words.iter().map(async |words| {
+            let task = h.submit(New::default()).await.id();
+            let CallOutcome::Failed(fault) = refusal() else {
+                unreachable!("a refusal is a failure")
+            };
+            let outcome = CallOutcome::Failed(Fault {
+                status: Some(*status),
+                body: Some(json!({ "error": words }).to_string()),
+                ..fault
+            });
+            h.reply(task, 0, 1, outcome).await.unwrap();
+        })
+    });
+    join_all(failures).await;
+}
+
+pub async fn words_of_a_batch_get_alerts_of_their_own_while_there_is_room(h: Harness) {
+    const STATUSES: [u16; 2] = [409, 422];
+    h.slots("x", 200);
+    let words = |range: std::ops::Range<u8>| -> Vec<_> {
+        let letters = range.map(|number| [number / 26, number % 26].map(|n| char::from(b'a' + n)));
+        letters
+            .map(|[one, other]| format!("no {one}{other}\0"))
+            .collect()
+    };
+    fail_with_words(&h, STATUSES, &words(0..12)).await;
+    let all_open = open(&h).await;
+    assert_eq!(all_open.len(), 24, "{all_open:#?}");
+    // Twelve are known, and of the others of each status there is room for eight.
+    fail_with_words(&h, STATUSES, &words(0..40)).await;
+    let all_open = open(&h).await;
+    for status in STATUSES {
+        let of_status = all_open.iter().filter(|alert| {
+            let cause = alert.cause.as_deref().unwrap();
+            cause.starts_with(&format!("agent x: {status} "))
+        });
+        let (worded, general): (Vec<_>, Vec<_>) =
+            of_status.partition(|alert| alert.cause.as_deref().unwrap().contains(": no "));
+        // Two committers that look at once may both raise eight.
+        assert!((20..=28).contains(&worded.len()), "{all_open:#?}");
+        let count = worded.iter().filter(|alert| alert.count == 2).count();
+        assert_eq!(count, 12, "{all_open:#?}");
+        assert_eq!(general.len(), 1, "{all_open:#?}");
+        assert_eq!(general[0].count, 40 - worded.len() as u64, "{all_open:#?}");
+    }
+}
+
 pub(super) async fn retry(h: &Harness, task: TaskId) {
     let retry = Command::Retry {
         step: None,

@@ -77,6 +77,7 @@ suite!([sqlite postgres] {
     writes::a_step_that_becomes_ready_is_claimed_in_its_turn,
     writes::batches_with_alerts_and_without_are_saved_side_by_side,
     alert_causes::steps_that_fail_for_one_cause_have_one_alert_until_the_last_is_resolved,
+    alert_causes::words_of_a_batch_get_alerts_of_their_own_while_there_is_room,
     alert_causes::tasks_resolved_at_the_same_time_leave_no_alert_open,
     alert_causes::the_upkeep_closes_every_alert_of_a_cause_that_has_no_step_left,
     alert_causes::an_alert_of_a_cause_with_a_step_in_error_is_not_closed,

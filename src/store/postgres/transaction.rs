@@ -102,6 +102,7 @@ static DIALECT: Dialect = Dialect {
 INSERT INTO heartbeat (id, at) VALUES (pg_backend_pid() % 64, $1)
 ON CONFLICT (id) DO UPDATE SET at = excluded.at"#,
     is_one_of: IS_ONE_OF,
+    json_items: "json_array_elements($1::text::json) AS item (value)",
     try_lock: Some(TRY_LOCK),
     queued_in_lane: QUEUED_IN_LANE,
 };

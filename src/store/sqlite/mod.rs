@@ -43,6 +43,8 @@ use read::SqliteSource;
 pub use shrink::{ShrinkError, shrink};
 
 pub use self::rows::SqliteRow;
+#[cfg(test)]
+pub use self::transaction::JSON_ITEMS;
 use self::{
     connection::{ConnectionThread, connect_first},
     file::{DatabaseFile, FileState},

@@ -65,6 +65,8 @@ LIMIT {limit}"#;
 /// How a text is compared with those of a JSON array.
 pub(super) const IS_ONE_OF: &str = "IN (SELECT value FROM json_each(?))";
 
+pub const JSON_ITEMS: &str = "json_each($1) AS item";
+
 /// Nobody else writes: nothing is locked.
 static DIALECT: Dialect = Dialect {
     skip_locked: "",
@@ -76,6 +78,7 @@ static DIALECT: Dialect = Dialect {
     agent: "SELECT spec FROM agents WHERE name = $1",
     heartbeat: "INSERT INTO heartbeat (id, at) VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET at = excluded.at",
     is_one_of: IS_ONE_OF,
+    json_items: JSON_ITEMS,
     try_lock: None,
     queued_in_lane: QUEUED_IN_LANE,
 };
