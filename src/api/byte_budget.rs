@@ -128,17 +128,21 @@ impl ByteBudget {
     /// request.
     pub fn admit(self: &Arc<Self>, method: &Method, mut response: Response) -> Response {
         let Some(length) = response.body().size_hint().exact() else {
-            return response.map(|body| {
-                Body::new(BudgetedStream {
-                    body,
-                    budget: self.clone(),
+            let budget = self.clone();
+            // Each large part has a reservation of its own.
+            let check = move |frame: Frame<Bytes>| {
+                let length = frame.data_ref().map_or(0, Bytes::len);
+                Ok(match budget.reserve_large(length)? {
+                    None => frame,
+                    Some(room) => reserved(frame, &Arc::new(room)),
                 })
-            });
+            };
+            return response.map(|body| CheckedBody::of(body, check));
         };
         let length = usize::try_from(length).unwrap_or(usize::MAX);
-        let reserved = match self.reserve_large(length) {
+        let room = match self.reserve_large(length) {
             Ok(None) => return response,
-            Ok(Some(reserved)) => reserved,
+            Ok(Some(room)) => room,
             Err(error) if method.is_safe() => return Problem::from(error).into_response(),
             // What was done must not look as if it had not been: the caller would repeat it.
             Err(_) => match response.extensions_mut().remove::<ShortForm>() {
@@ -146,12 +150,9 @@ impl ByteBudget {
                 None => self.insist(length),
             },
         };
-        response.map(|body| {
-            Body::new(ReservedBody {
-                body,
-                reserved: Arc::new(reserved),
-            })
-        })
+        // Its bytes hold the room, wherever they wait to be sent.
+        let room = Arc::new(room);
+        response.map(|body| CheckedBody::of(body, move |frame| Ok(reserved(frame, &room))))
     }
 
     /// Also beyond the budget.
@@ -173,12 +174,17 @@ impl ByteBudget {
             return (body, None);
         }
         let room = RequestRoom(Arc::new(Mutex::new(self.begin())));
-        let counted = CountedBody {
-            body,
-            length: 0,
-            room: room.clone(),
-        };
-        (Body::new(counted), Some(room))
+        let (held, mut length) = (room.clone(), 0);
+        let counted = CheckedBody::of(body, move |frame: Frame<Bytes>| {
+            length += frame.data_ref().map_or(0, Bytes::len);
+            if length > SMALL {
+                let mut room = held.0.lock();
+                let more = length - room.bytes;
+                room.grow(more)?;
+            }
+            Ok(frame)
+        });
+        (counted, Some(room))
     }
 }
 
@@ -236,7 +242,7 @@ pub async fn holding<F: Future>(request: F) -> F::Output {
     HELD.scope(Mutex::default(), request).await
 }
 
-/// Why the body of a request could not be read, if that is for want of room.
+/// Returns the problem if the body of a request could not be read for want of room.
 pub fn refused_for_room(error: &axum::Error) -> Option<Problem> {
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {
@@ -251,12 +257,6 @@ pub fn refused_for_room(error: &axum::Error) -> Option<Problem> {
 /// Holds the room of a request's body until it is dropped.
 #[derive(Clone)]
 pub struct RequestRoom(Arc<Mutex<Reservation>>);
-
-/// A body of known length. Its bytes hold the reservation, wherever they wait to be sent.
-struct ReservedBody {
-    body: Body,
-    reserved: Arc<Reservation>,
-}
 
 /// Bytes that give back their room when the last part of them has been sent or given up.
 struct ReservedBytes {
@@ -279,34 +279,26 @@ fn reserved(frame: Frame<Bytes>, reserved: &Arc<Reservation>) -> Frame<Bytes> {
     })
 }
 
-impl HttpBody for ReservedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        Poll::Ready(frame.map(|frame| frame.map(|frame| reserved(frame, &self.reserved))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// A body of unknown length: each large part has a reservation of its own. Where there is no room, it ends.
-struct BudgetedStream {
+/// A body each of whose parts goes through a function, which changes no length. Where it refuses one, the body ends. The combinators of
+/// http-body-util would lose the length of the whole.
+struct CheckedBody<F> {
     body: Body,
-    budget: Arc<ByteBudget>,
+    check: F,
 }
 
-impl HttpBody for BudgetedStream {
+impl<F> CheckedBody<F>
+where
+    F: FnMut(Frame<Bytes>) -> Result<Frame<Bytes>, OverBudget> + Send + Unpin + 'static,
+{
+    fn of(body: Body, check: F) -> Body {
+        Body::new(Self { body, check })
+    }
+}
+
+impl<F> HttpBody for CheckedBody<F>
+where
+    F: FnMut(Frame<Bytes>) -> Result<Frame<Bytes>, OverBudget> + Unpin,
+{
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -318,52 +310,7 @@ impl HttpBody for BudgetedStream {
             Some(Ok(frame)) => frame,
             end => return Poll::Ready(end),
         };
-        let length = frame.data_ref().map_or(0, Bytes::len);
-        let room = self.budget.reserve_large(length);
-        Poll::Ready(Some(match room {
-            Ok(None) => Ok(frame),
-            Ok(Some(room)) => Ok(reserved(frame, &Arc::new(room))),
-            Err(error) => Err(axum::Error::new(error)),
-        }))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-struct CountedBody {
-    body: Body,
-    length: usize,
-    room: RequestRoom,
-}
-
-impl HttpBody for CountedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
-            Some(Ok(frame)) => frame,
-            end => return Poll::Ready(end),
-        };
-        self.length += frame.data_ref().map_or(0, Bytes::len);
-        if self.length > SMALL {
-            let mut room = self.room.0.lock();
-            let more = self.length - room.bytes;
-            if let Err(error) = room.grow(more) {
-                drop(room);
-                return Poll::Ready(Some(Err(axum::Error::new(error))));
-            }
-        }
-        Poll::Ready(Some(Ok(frame)))
+        Poll::Ready(Some((self.check)(frame).map_err(axum::Error::new)))
     }
 
     fn is_end_stream(&self) -> bool {
