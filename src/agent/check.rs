@@ -15,11 +15,12 @@ use super::{
 };
 use crate::domain::{
     AskedWait, Attempt, Call, CallBody, CallTrace, CheckAnswer, CheckObservations, CheckedCall,
-    CheckedStep, Definition, DroppedAnswer, LateArrival, Method, Payload, Purpose, ReplyMode,
-    RequestTemplate, Span, StepDefinition, StepIndex, StepRef, Target, TaskId, Timestamp,
+    CheckedStep, Definition, DroppedAnswer, EffectCount, LateArrival, Method, Payload, Purpose,
+    ReplyMode, RequestTemplate, Span, StepDefinition, StepIndex, StepRef, Target, TaskId,
+    Timestamp, effect_count,
     render::{Rendered, render_request},
     shortened,
-    template::{Budget, Scope},
+    template::{Budget, Expression, Scope},
 };
 
 /// A service that always asks for another try ends the check before its time is over.
@@ -49,6 +50,8 @@ pub struct CheckRequest {
     pub input: Payload,
     /// A body that the service must refuse.
     pub invalid: Option<Payload>,
+    /// Gives how often the work was done, from the response of the probe.
+    pub count: Option<Expression>,
     /// The most time for all calls together.
     pub within: Duration,
     /// The store's time at the start.
@@ -209,6 +212,7 @@ impl Run<'_> {
             seen.probe_after = Some(self.probe(subject).await?);
         }
         seen.again = Some(self.work(subject).await?);
+        seen.count_after_again = self.probe_to_count(subject).await?;
         if self.undo.is_none() {
             return Ok(());
         }
@@ -254,6 +258,7 @@ impl Run<'_> {
         }
         let output = one.output().or(other.output()).cloned();
         seen.at_once = Some([one, other]);
+        seen.count_after_both = self.probe_to_count(&subject).await?;
         self.clean_up(&subject, output.as_ref()).await
     }
 
@@ -317,6 +322,7 @@ impl Run<'_> {
         let again = self.work(&subject).await?;
         let output = first.output().or(again.output()).cloned();
         seen.complete_by = Some([first, again]);
+        seen.count_after_complete_by = self.probe_to_count(&subject).await?;
         self.clean_up(&subject, output.as_ref()).await
     }
 
@@ -473,6 +479,14 @@ impl Run<'_> {
         self.probe_with(subject, RETRIES).await
     }
 
+    /// Nothing if the check reads no count.
+    async fn probe_to_count(&self, subject: &Subject) -> Result<Option<CheckedCall>, CutShort> {
+        match &self.request.count {
+            Some(_) => self.probe(subject).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     async fn probe_once(&self, subject: &Subject) -> Result<CheckedCall, CutShort> {
         self.probe_with(subject, 0).await
     }
@@ -552,6 +566,7 @@ impl Run<'_> {
             task: subject.task,
             exchanges: Vec::new(),
             answer: CheckAnswer::Silent,
+            count: None,
             millis: 0,
         };
         let rendered = match rendered {
@@ -591,6 +606,7 @@ impl Run<'_> {
             call.millis = took;
             let is_transient = matches!(answer, CheckAnswer::Transient(_) | CheckAnswer::Broken(_));
             call.answer = answer;
+            call.count = self.count(subject, &exchange);
             let wait = match wait {
                 Some(Ok(wait)) => wait.max(RETRY_WAIT),
                 _ => RETRY_WAIT,
@@ -636,6 +652,16 @@ impl Run<'_> {
             }
             (ExchangeAnswer::Probed(status, _), None) => CheckAnswer::Refused(*status),
         }
+    }
+
+    fn count(&self, subject: &Subject, exchange: &ServiceExchange) -> Option<EffectCount> {
+        let count = self.request.count.as_ref()?;
+        let ExchangeAnswer::Probed(status, body) = &exchange.answer else {
+            return None;
+        };
+        let budget = Budget::evaluation();
+        let scope = self.scope(subject, &budget);
+        Some(effect_count(count, *status, body, scope))
     }
 
     fn note(

@@ -31,7 +31,8 @@ use crate::{
     domain::{
         AgentCheck, AgentMode, AgentName, CheckFinding, CheckVerdict, Definition, FieldFault,
         Fields, KeptFinding, Payload, Policies, QUEUE_SCHEME, ReplyMode, Span, Timestamp,
-        WHOLE_DEFINITION, parse_steps_within, template::Budget,
+        WHOLE_DEFINITION, parse_steps_within,
+        template::{Budget, Expression, Origin},
     },
 };
 
@@ -116,6 +117,10 @@ pub struct AgentCheckBody {
     input: Option<JsonSchema>,
     /// A body that the service must refuse permanently. Default: a text.
     invalid: Option<JsonSchema>,
+    /// An expression that gives how often the service did the work of one key, from the `response` of the probe: so a service
+    /// whose outputs are all equal can be checked.
+    #[schema(example = "response.body.charges")]
+    count: Option<String>,
     /// The most time for the whole check, 1 s to 2 min.
     #[schema(default = "1m", example = "1m")]
     within: Option<DurationSchema>,
@@ -241,6 +246,7 @@ async fn check(
         definition: read.definition,
         input: read.input,
         invalid: read.invalid,
+        count: read.count,
         within: read.within.duration(),
         now,
         max_output: app.config.limits.max_output.as_u64(),
@@ -317,6 +323,7 @@ struct ReadCheck {
     shown: String,
     input: Payload,
     invalid: Option<Payload>,
+    count: Option<Expression>,
     within: Span,
 }
 
@@ -326,6 +333,8 @@ fn read(app: &App, agent: &AgentName, body: &RawValue) -> Result<ReadCheck, Vec<
     let within = fields.span("within", LONGEST_CHECK).unwrap_or(USUAL_CHECK);
     let input = fields.raw("input").map_or_else(Payload::null, Payload::new);
     let invalid = fields.raw("invalid").map(Payload::new);
+    let budget = Budget::of_several(WHOLE_DEFINITION);
+    let count = read_count(&mut fields, &budget);
     for name in IGNORED {
         fields.value(name);
     }
@@ -343,7 +352,6 @@ fn read(app: &App, agent: &AgentName, body: &RawValue) -> Result<ReadCheck, Vec<
     let mut faults = fields.finish().err().unwrap_or_default();
     let steps = serde_json::to_string(&[step]).ok().and_then(Payload::parse);
     let steps = steps.unwrap_or_else(Payload::null);
-    let budget = Budget::of_several(WHOLE_DEFINITION);
     let parsed = parse_steps_within(&steps, "", &Policies::default(), &app.limits, app, &budget);
     let definition = match parsed {
         Ok(definition) => definition,
@@ -367,6 +375,10 @@ fn read(app: &App, agent: &AgentName, body: &RawValue) -> Result<ReadCheck, Vec<
             "remove it: a check sees only what the service responds, and no reply that comes later";
         faults.push(FieldFault::new(pointer, message));
     }
+    if count.is_some() && definition.steps[0].probe.is_none() {
+        let message = "is read from the response of the probe: give a `probe`, or remove it";
+        faults.push(FieldFault::new("/count", message));
+    }
     if !faults.is_empty() {
         return Err(faults);
     }
@@ -376,8 +388,28 @@ fn read(app: &App, agent: &AgentName, body: &RawValue) -> Result<ReadCheck, Vec<
         shown,
         input,
         invalid,
+        count,
         within,
     })
+}
+
+fn read_count(fields: &mut Fields<'_>, budget: &Budget) -> Option<Expression> {
+    const SEEN: [&str; 3] = ["input", "response", "task"];
+    let source = fields.string("count", usize::MAX)?;
+    match Expression::parse(&source, Origin::Submitted(budget)) {
+        Ok(count) => {
+            let mut names = count.reads().names.iter();
+            let Some(unknown) = names.find(|name| !SEEN.contains(&name.as_str())) else {
+                return Some(count);
+            };
+            let message = format!(
+                "`{unknown}` is not defined here: expressions can use `input`, `task` and `response`"
+            );
+            fields.fault("count", message);
+        }
+        Err(message) => fields.fault("count", message),
+    }
+    None
 }
 
 fn shown_request(definition: &Definition) -> String {

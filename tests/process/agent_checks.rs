@@ -395,11 +395,18 @@ struct ChargingService {
 }
 
 impl ChargingService {
-    /// It refuses what came too late.
+    /// It refuses what came too late, and a probe gets how often it has charged for a key.
     async fn start(self) -> Remote {
         let charges = Mutex::new(Vec::<String>::new());
         let calls = AtomicUsize::new(0);
         Remote::with(move |seen| {
+            if seen.method == "GET" {
+                let key = seen.header("provost-probes");
+                let charges = charges.lock().unwrap();
+                let count = charges.iter().filter(|charged| *charged == key).count();
+                let state = if count > 0 { "done" } else { "not_done" };
+                return Act::Ok(json!({ "state": state, "charges": count, "all": charges.len() }));
+            }
             let complete_by: jiff::Timestamp = seen.header("provost-complete-by").parse().unwrap();
             if complete_by < jiff::Timestamp::now() {
                 return Act::status(409);
@@ -415,6 +422,51 @@ impl ChargingService {
             Act::Ok((self.output)(id, key, at))
         })
         .await
+    }
+}
+
+#[tokio::test]
+async fn a_count_shows_whether_a_service_whose_outputs_are_equal_does_its_work_once() {
+    const REPEATS: [&str; 3] = ["again", "twice_at_once", "after_dropped_answer"];
+    let provost = Provost::start().await;
+    let request = |count: &str| {
+        json!({
+            "request": { "method": "PUT", "path": "/charges" },
+            "probe": { "request": { "path": "/charges" }, "outcome": "response.body.state", "output": "'charged'" },
+            "count": count, "within": "2m",
+        })
+    };
+    let output = |_, _: &str, _| json!({ "ok": true });
+    for (once, expected) in [(true, "passed"), (false, "failed")] {
+        let remote = ChargingService { once, output }.start().await;
+        provost.register("constant", &remote.url(), 4).await;
+        let result = checked(provost.api(), "constant", &request("response.body.charges")).await;
+        let with = with_status(&result, expected);
+        for name in REPEATS {
+            assert!(with.contains(&name), "{name}: {result:#}");
+        }
+        let passes = with_status(&result, "passed").contains(&"after_complete_by");
+        assert_eq!(passes, once, "{result:#}");
+        // A number that is about other keys too, or none, shows nothing.
+        for count in ["response.body.all", "response.body.state"] {
+            let result = checked(provost.api(), "constant", &request(count)).await;
+            let with = with_status(&result, "inconclusive");
+            for name in &REPEATS[..2] {
+                assert!(with.contains(name), "{name}: {result:#}");
+            }
+        }
+    }
+    for (count, probe) in [
+        ("response.body.charges", None),
+        ("steps.a.output", Some(())),
+        ("response.", Some(())),
+    ] {
+        let mut body = request(count);
+        if probe.is_none() {
+            body.as_object_mut().unwrap().remove("probe");
+        }
+        let refused = provost.post("/v1/agents/constant/check", &body).await;
+        assert_eq!(refused.expect_faults(), ["/count"], "{count}");
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     definition::{Finding, Probe},
     ids::TaskId,
     payload::Payload,
-    template::Scope,
+    template::{Expression, Scope},
     time::Timestamp,
 };
 pub use judge::judge;
@@ -286,6 +286,8 @@ pub struct CheckedCall {
     /// The numbers of its exchanges.
     pub exchanges: Vec<u32>,
     pub answer: CheckAnswer,
+    /// How often the service says that it did the work, if this is a probe whose response the check reads it from.
+    pub count: Option<EffectCount>,
     /// How long the last exchange took.
     pub millis: u64,
 }
@@ -316,6 +318,24 @@ pub enum CheckAnswer {
     Silent,
     /// The request could not be made, for this reason.
     Unmakeable(String),
+}
+
+/// How often a service did the work for one key; or why that cannot be read.
+pub type EffectCount = Result<u64, String>;
+
+/// Reads how often the service did the work from the response of a probe. `scope` has everything else that the expression sees.
+pub fn effect_count<'s>(
+    count: &Expression,
+    status: u16,
+    body: &Payload,
+    scope: Scope<'s>,
+) -> EffectCount {
+    let response = response(status, body);
+    let mut scope: Scope<'_> = scope;
+    scope.response = response.as_ref();
+    let value = count.payload(&scope).map_err(|error| error.to_string())?;
+    let number = value.as_json().parse();
+    number.map_err(|_| "it gives no whole number".to_owned())
 }
 
 impl CheckAnswer {
@@ -366,15 +386,19 @@ pub struct CheckObservations {
     pub work: Option<CheckedCall>,
     pub probe_after: Option<CheckedCall>,
     pub again: Option<CheckedCall>,
+    /// A probe after that, if the check reads a count from it; as are the next two like it.
+    pub count_after_again: Option<CheckedCall>,
     pub undo: Option<CheckedCall>,
     pub probe_after_undo: Option<CheckedCall>,
     pub undo_again: Option<CheckedCall>,
     pub at_once: Option<[CheckedCall; 2]>,
+    pub count_after_both: Option<CheckedCall>,
     /// A probe, and whether the work ended only after its response.
     pub probe_during: Option<(CheckedCall, bool)>,
     pub dropped: Option<DroppedAnswer>,
     /// A call, and the same key after the complete-by of the first.
     pub complete_by: Option<[CheckedCall; 2]>,
+    pub count_after_complete_by: Option<CheckedCall>,
     pub late: Option<LateArrival>,
     pub undo_before: Option<CheckedCall>,
     /// The work after that, and what a probe found then.
@@ -416,13 +440,16 @@ impl CheckObservations {
             work: None,
             probe_after: None,
             again: None,
+            count_after_again: None,
             undo: None,
             probe_after_undo: None,
             undo_again: None,
             at_once: None,
+            count_after_both: None,
             probe_during: None,
             dropped: None,
             complete_by: None,
+            count_after_complete_by: None,
             late: None,
             undo_before: None,
             work_after_undo: None,

@@ -108,7 +108,8 @@ pub use agent_access::{
 };
 pub use agent_check::{
     AgentCheck, AskedWait, CheckAnswer, CheckFinding, CheckObservations, CheckPoint, CheckStatus,
-    CheckVerdict, CheckedCall, CheckedStep, DroppedAnswer, KeptFinding, LateArrival, judge,
+    CheckVerdict, CheckedCall, CheckedStep, DroppedAnswer, EffectCount, KeptFinding, LateArrival,
+    effect_count, judge,
 };
 pub use agent_control::{
     AgentControl, Breaker, BreakerAction, BreakerState, ControlAlertChange, ControlChange,

@@ -34,7 +34,7 @@ fn not_applicable(why: &str) -> Judged {
 
 const NO_UNDO: &str = "the request names no `undo`";
 const NO_PROBE: &str = "the request names no `probe`";
-const NO_ID: &str = "so had another key, apart from times and the key itself, so it does not show whether the work was done twice: let the output contain an id that the service gives to what it did, or count at the service what the check did";
+const NO_ID: &str = "so had another key, apart from times and the key itself, so it does not show whether the work was done twice: let the output contain an id that the service gives to what it did, or let the probe return how often the work was done, and name that in `count`";
 
 impl CheckObservations {
     fn judge_point(&self, name: CheckPoint) -> CheckFinding {
@@ -123,9 +123,33 @@ impl CheckObservations {
         others.any(|other| other == own).then_some(NO_ID)
     }
 
-    /// The same key twice: both must have the output of the first.
-    fn once(&self, first: &CheckedCall, second: &CheckedCall) -> Judged {
-        let calls = [first, second];
+    /// Judges by how often the service did the work for a key, if the check reads that from its probe.
+    fn by_count(&self, probe: Option<&CheckedCall>) -> Option<(CheckStatus, String)> {
+        let before = self.probe_before.as_ref()?.count.as_ref();
+        let (status, seen) = match (before, probe?.count.as_ref()?) {
+            (Some(Ok(before @ 1..)), _) => (
+                Inconclusive,
+                format!("`count` was {before} before the work: it must be about one key"),
+            ),
+            (_, Ok(0)) => (Inconclusive, "`count` is 0 after the work".to_owned()),
+            (_, Ok(1)) => (Passed, "by `count` the work was done once".to_owned()),
+            (_, Ok(count)) => (
+                Failed,
+                format!("by `count` the work was done {count} times"),
+            ),
+            (_, Err(why)) => (Inconclusive, format!("`count` cannot be used: {why}")),
+        };
+        Some((status, seen))
+    }
+
+    /// The same key twice: both must have the output of the first. `counted`: a probe after both.
+    fn once(
+        &self,
+        first: &CheckedCall,
+        second: &CheckedCall,
+        counted: Option<&CheckedCall>,
+    ) -> Judged {
+        let mut calls = vec![first, second];
         let (one, other) = match (&first.answer, &second.answer) {
             (CheckAnswer::Output(one), CheckAnswer::Output(other)) => (one, other),
             (CheckAnswer::Output(_), other) => {
@@ -150,15 +174,19 @@ impl CheckObservations {
                 return judged(Failed, seen, &calls);
             }
         };
-        match self.shows_nothing(first, one) {
-            Some(why) => judged(Inconclusive, format!("{same}, but {why}"), &calls),
-            None => judged(Passed, same, &calls),
+        calls.extend(counted);
+        match (self.by_count(counted), self.shows_nothing(first, one)) {
+            (Some((Failed, why)), _) => judged(Failed, format!("{same}, but {why}"), &calls),
+            (Some((Passed, why)), _) => judged(Passed, format!("{same}, and {why}"), &calls),
+            (_, None) => judged(Passed, same, &calls),
+            (Some((_, why)), Some(_)) => judged(Inconclusive, format!("{same}, but {why}"), &calls),
+            (None, Some(why)) => judged(Inconclusive, format!("{same}, but {why}"), &calls),
         }
     }
 
     fn again(&self) -> Judged {
         match (&self.work, &self.again) {
-            (Some(work), Some(again)) => self.once(work, again),
+            (Some(work), Some(again)) => self.once(work, again, self.count_after_again.as_ref()),
             _ => self.not_reached(),
         }
     }
@@ -170,7 +198,8 @@ impl CheckObservations {
                     Some(_) => (one, other),
                     None => (other, one),
                 };
-                let (status, seen, exchanges) = self.once(one, other);
+                let (status, seen, exchanges) =
+                    self.once(one, other, self.count_after_both.as_ref());
                 let is_repeat = one.exchanges.len().max(other.exchanges.len()) > 1;
                 if status == Failed && is_repeat && self.again().0 == Failed {
                     let seen =
@@ -195,6 +224,7 @@ impl CheckObservations {
         let mut calls = vec![&dropped.repeat];
         calls.extend(&dropped.probe);
         calls.extend(&dropped.probe_after);
+        let counted = self.by_count(dropped.probe_after.as_ref());
         let (status, seen) = if dropped.repeat.output().is_none() {
             (
                 Failed,
@@ -203,6 +233,8 @@ impl CheckObservations {
                     dropped.repeat.answer
                 ),
             )
+        } else if let Some((Failed, why)) = counted {
+            (Failed, format!("after the repeat, {why}"))
         } else if !self.knows_what_is_done() {
             (
                 Inconclusive,
@@ -222,8 +254,10 @@ impl CheckObservations {
                                 places.shown()
                             ),
                         )
+                    } else if let Some((Passed, why)) = counted {
+                        (Passed, format!("the dropped call did the work, and {why}"))
                     } else if self.finds_same_for_other_key(&dropped.repeat, before) {
-                        (Inconclusive, "the probe finds the same for another key, apart from times and the key itself, so it does not show whether the work was done twice: let its `output` contain an id that the service gives to what it did".to_owned())
+                        (Inconclusive, "the probe finds the same for another key, apart from times and the key itself, so it does not show whether the work was done twice: let its `output` contain an id that the service gives to what it did, or name in `count` how often the work was done".to_owned())
                     } else {
                         (
                             Passed,
@@ -267,7 +301,7 @@ impl CheckObservations {
             );
         }
         match first.output() {
-            Some(_) => self.once(first, again),
+            Some(_) => self.once(first, again, self.count_after_complete_by.as_ref()),
             None => judged(Inconclusive, first.answer.to_string(), &[first]),
         }
     }

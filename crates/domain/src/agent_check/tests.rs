@@ -22,6 +22,7 @@ fn call(number: u32, answer: CheckAnswer) -> CheckedCall {
         task: task(number),
         exchanges: vec![number],
         answer,
+        count: None,
         millis: 5,
     }
 }
@@ -178,6 +179,50 @@ fn outputs_that_are_the_same_for_every_key_show_nothing() {
         CheckPoint::AfterCompleteBy,
     ];
     assert_eq!(found, expected.map(|point| (point, Inconclusive)));
+}
+
+#[test]
+fn a_count_says_how_often_work_was_done_whose_outputs_are_equal() {
+    let counted = |before: Option<EffectCount>, after: EffectCount| {
+        let mut seen = perfect();
+        let probe = |number| CheckedCall {
+            count: Some(after.clone()),
+            ..done(number, 1)
+        };
+        seen.probe_before.as_mut().unwrap().count = before;
+        seen.count_after_again = Some(probe(4));
+        seen.at_once = Some([output(8, 1), output(9, 1)]);
+        seen.count_after_both = Some(probe(10));
+        seen.complete_by = Some([output(15, 1), output(16, 1)]);
+        seen.count_after_complete_by = Some(probe(16));
+        let dropped = seen.dropped.as_mut().unwrap();
+        dropped.probe = Some(done(12, 1));
+        dropped.probe_after = Some(probe(14));
+        let points = [
+            CheckPoint::Again,
+            CheckPoint::TwiceAtOnce,
+            CheckPoint::AfterDroppedAnswer,
+            CheckPoint::AfterCompleteBy,
+        ];
+        points.map(|point| status(&seen, point))
+    };
+    assert_eq!(counted(Some(Ok(0)), Ok(1)), [Passed; 4]);
+    let unreadable = || Err("`response.body.charges` does not exist".to_owned());
+    // There is nothing of the key before the work.
+    assert_eq!(counted(Some(unreadable()), Ok(1)), [Passed; 4]);
+    assert_eq!(
+        counted(None, Ok(2)),
+        [Failed, Failed, Failed, Inconclusive],
+        "what repeats anyway says nothing more after the complete-by"
+    );
+    for (before, after) in [
+        (Ok(3), Ok(4)),
+        (Ok(1), Ok(1)),
+        (Ok(0), Ok(0)),
+        (Ok(0), unreadable()),
+    ] {
+        assert_eq!(counted(Some(before), after), [Inconclusive; 4]);
+    }
 }
 
 /// Judges a service without a probe whose outputs are made like this, for a key and for the number of a call.
