@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    harness::{Provost, kinds, setups, step, wire},
+    harness::{Provost, Remote, kinds, messages, one_step, setups, step, until, wire},
     secrets::{one_step_of, spec},
 };
 
@@ -34,6 +34,10 @@ impl Connections {
     fn requests_of(&self, connection: usize) -> usize {
         let on_it = |(number, _): &&(usize, String)| *number == connection;
         self.requests.iter().filter(on_it).count()
+    }
+
+    fn requests_to(&self, path: &str) -> usize {
+        self.requests.iter().filter(|(_, to)| to == path).count()
     }
 }
 
@@ -157,6 +161,62 @@ async fn a_busy_service_gets_new_connections_and_a_call_goes_on_over_its_old_one
         provost.run(&one_step_of(agent, "/quick")).await;
         let all = service.connections.borrow().requests_of(0);
         assert_eq!(all, on_the_first, "a connection beyond its age got a call");
+    }
+}
+
+#[tokio::test]
+async fn a_busy_receiver_gets_new_connections_and_a_message_goes_on_over_its_old_one() {
+    let remote = Remote::quick().await;
+    for setup in setups().await {
+        let (receiver, url) = Service::start(false).await;
+        let setup = setup.set("CALLS__MAX_CONNECTION_AGE", "300ms");
+        // The message that is held must not be sent again meanwhile.
+        let provost = setup.set("COURIER__TIMEOUT", "60s").start().await;
+        let send = async |path: &str| {
+            let mut submission = one_step(&remote.url(), "/");
+            submission["reply_to"] = json!({ "url": format!("{url}{path}") });
+            provost.run(&submission).await;
+        };
+        let send_quick = async || {
+            let before = receiver.connections.borrow().requests_to("/quick");
+            send("/quick").await;
+            let is_received = |seen: &Connections| seen.requests_to("/quick") > before;
+            receiver.until("received", is_received).await;
+        };
+        send("/held").await;
+        let is_held = |seen: &Connections| !seen.requests.is_empty();
+        receiver.until("held", is_held).await;
+
+        // The fourth comes after the second and the third reached their age, so the first is older than that as well.
+        let busy = async {
+            while receiver.connections.borrow().open.len() < 4 {
+                send_quick().await;
+            }
+        };
+        if timeout(PATIENCE, busy).await.is_err() {
+            let open = receiver.connections.borrow().open.len();
+            panic!("a busy receiver still has {open} connections only");
+        }
+        let on_the_first = receiver.connections.borrow().requests_of(0);
+        assert!(
+            receiver.connections.borrow().open[0],
+            "a message was cut off"
+        );
+
+        receiver.held.close();
+        receiver.until("closed", |seen| !seen.open[0]).await;
+        send_quick().await;
+        until(0, || async {
+            messages(&provost, "state=pending").await.len()
+        })
+        .await;
+        let all = receiver.connections.borrow().requests_of(0);
+        assert_eq!(
+            all, on_the_first,
+            "a connection beyond its age got a message"
+        );
+        let held = receiver.connections.borrow().requests_to("/held");
+        assert_eq!(held, 1, "a message was sent again");
     }
 }
 
