@@ -10,7 +10,7 @@ use crate::domain::{LONGEST_URL, WebAddress};
 
 const OPERATION_LOCATION: HeaderName = HeaderName::from_static("operation-location");
 
-/// In which a service names addresses.
+/// The headers in which a service names addresses.
 pub(super) const ADDRESS_HEADERS: [HeaderName; 3] = [
     OPERATION_LOCATION,
     header::LOCATION,

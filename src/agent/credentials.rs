@@ -23,7 +23,7 @@ const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
-/// Of an address that a service named.
+/// The message about an address that a service named.
 pub(super) const SECRET_IN_ADDRESS: &str =
     "the service named an address that contains a secret of its agent, which is not recorded";
 
@@ -40,7 +40,7 @@ pub(super) fn sensitive(text: &str) -> Result<HeaderValue, ()> {
 /// What is added to a request, ready to be copied.
 #[derive(Clone)]
 pub(super) struct Credentials {
-    /// Whose they are.
+    /// The agent that they belong to.
     pub agent: AgentName,
     pub headers: Vec<(HeaderName, HeaderValue)>,
     pub query_names: Vec<String>,

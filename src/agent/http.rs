@@ -176,7 +176,8 @@ fn join(base: &Url, path: &str) -> Result<Url, Unmakeable> {
         // `@host` or `:port` after a host would lead elsewhere.
         return Err(format!("the path {path:?} does not start with /"));
     }
-    // From data, or from a service. What a parser there makes of an encoded `..` must not lead out of the base.
+    // The path comes from data, or from a service. An encoded `..` must not lead out of the base, whatever a parser there makes of
+    // it.
     if let Some(fault) = path_fault(path) {
         return Err(format!("the path {path:?} cannot be called: {fault}"));
     }

@@ -454,12 +454,12 @@ impl Agents {
         &self.settings.secrets
     }
 
-    /// What hides the secrets of all agents that this process knows; `None` if there are none.
+    /// Hides the secrets of all agents that this process knows; `None` if there are none.
     pub fn all_secrets(&self) -> Option<Redactor> {
         self.settings.secrets.used.all()
     }
 
-    /// What hides those that an agent has sent to its service.
+    /// Hides the secrets that an agent has sent to its service.
     pub fn secrets_of(&self, name: &AgentName) -> Redactor {
         self.settings.secrets.used.of(name)
     }

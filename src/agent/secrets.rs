@@ -46,7 +46,7 @@ impl KnownSecret {
 pub struct SecretStore {
     known: ArcSwap<HashMap<SecretName, KnownSecret>>,
     configured: Notify,
-    /// What agents have sent.
+    /// The secrets that agents have sent.
     pub(super) used: UsedSecrets,
 }
 

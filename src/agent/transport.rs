@@ -550,7 +550,7 @@ pub(super) fn without_secrets(body: Vec<u8>, redactor: Option<&Redactor>) -> Vec
     }
 }
 
-/// What is said of a failure may quote the service: a header, the name of a host, an error of its TLS.
+/// Hides secrets in messages about failures: they may quote the service, as a header, the name of a host, or an error of its TLS.
 fn without_secrets_in_messages(
     result: Result<CallOutcome, Transient>,
     redactor: &Redactor,
@@ -577,7 +577,7 @@ pub(super) fn text_without_secrets(text: String, redactor: Option<&Redactor>) ->
     }
 }
 
-/// Why an address that the service named is not called. The reason may quote the host in lower case, in which no secret is
+/// Says why an address that the service named is not called. The reason may quote the host in lower case, in which no secret is
 /// found.
 fn refused_address(headers: &HeaderMap, why: String, credentials: Option<&Credentials>) -> String {
     let names = answer::ADDRESS_HEADERS.into_iter();

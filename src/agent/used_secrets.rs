@@ -24,10 +24,10 @@ pub(super) struct UsedSecrets {
 
 #[derive(Default)]
 struct KnownTexts {
-    /// Of each agent, those in use last.
+    /// The texts of each agent that were in use last.
     texts: HashMap<AgentName, Vec<Arc<str>>>,
     redactors: HashMap<AgentName, Redactor>,
-    /// Of all agents; made when it is needed.
+    /// Hides the texts of all agents. It is made when it is needed.
     all: Option<Redactor>,
 }
 
@@ -54,7 +54,7 @@ impl UsedSecrets {
         redactor
     }
 
-    /// What hides the secrets of all agents; `None` if there are none.
+    /// Hides the secrets of all agents; `None` if there are none.
     pub fn all(&self) -> Option<Redactor> {
         if !self.is_any.load(Ordering::Acquire) {
             return None;
@@ -66,7 +66,7 @@ impl UsedSecrets {
         Some(all.clone())
     }
 
-    /// What hides those of one agent.
+    /// Hides the secrets of one agent.
     pub fn of(&self, agent: &AgentName) -> Redactor {
         let known = self.known.lock();
         known.redactors.get(agent).cloned().unwrap_or_default()

@@ -50,7 +50,7 @@ impl From<OverBudget> for Problem {
 pub struct ByteBudget {
     most: usize,
     used: AtomicUsize,
-    /// What is counted, and the setting, for messages.
+    /// The name of what is counted, and that of the setting, for messages.
     subject: &'static str,
     setting: &'static str,
 }
@@ -88,7 +88,7 @@ impl ByteBudget {
         })
     }
 
-    /// Nothing so far.
+    /// Begins a reservation without bytes.
     fn begin(self: &Arc<Self>) -> Reservation {
         Reservation {
             budget: self.clone(),
@@ -144,7 +144,7 @@ impl ByteBudget {
             Ok(None) => return response,
             Ok(Some(room)) => room,
             Err(error) if method.is_safe() => return Problem::from(error).into_response(),
-            // What was done must not look as if it had not been: the caller would repeat it.
+            // A command that was carried out must not look as if it had not been: the caller would repeat it.
             Err(_) => match response.extensions_mut().remove::<ShortForm>() {
                 Some(short) => return short.instead_of(response),
                 None => self.insist(length),
@@ -155,7 +155,7 @@ impl ByteBudget {
         response.map(|body| CheckedBody::of(body, move |frame| Ok(reserved(frame, &room))))
     }
 
-    /// Also beyond the budget.
+    /// Reserves so many bytes, also beyond the budget.
     fn insist(self: &Arc<Self>, bytes: usize) -> Reservation {
         self.used.fetch_add(bytes, Ordering::AcqRel);
         Reservation {

@@ -69,7 +69,7 @@ pub struct App {
     /// requests always get through.
     pub waits: Arc<Semaphore>,
     pub checks: RunningChecks,
-    /// What callers make the service hold, in bytes.
+    /// The budgets of what callers make the service hold, in bytes.
     pub responses: Arc<ByteBudget>,
     pub requests: Arc<ByteBudget>,
 }

@@ -398,7 +398,7 @@ pub struct CallsConfig {
     pub allow: AllowList,
     /// See [`Config::allows_url_steps`].
     pub allow_url_steps: Auto,
-    /// Whether the keys of steps follow from what was submitted, where that can be submitted again.
+    /// The keys of steps follow from what was submitted, where that can be submitted again.
     pub stable_keys: bool,
 }
 

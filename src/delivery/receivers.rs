@@ -95,7 +95,7 @@ impl Receivers {
         }
     }
 
-    /// Whether messages with links can be sent to a receiver or an alert webhook with this name.
+    /// Checks that messages with links can be sent to a receiver or an alert webhook with this name.
     pub fn passes_links_on(&self, name: &str) -> Result<(), String> {
         let receivers = self.known.iter().filter(|known| known.base.is_some());
         let receivers = receivers.map(|known| known.name.as_str());

@@ -81,7 +81,7 @@ pub struct DeliverySlot {
     pool: Pool,
     destination: Destination,
     receiver: ReceiverName,
-    /// Of the message, if it is counted.
+    /// The bytes of the message, if it is counted.
     bytes: usize,
 }
 
@@ -92,7 +92,7 @@ pub struct Slots {
     divisor: usize,
     pools: HashMap<(u8, Option<ReceiverName>), usize>,
     in_flight: HashMap<Destination, usize>,
-    /// In flight, by receiver and in total.
+    /// The bytes in flight, by receiver and in total.
     bytes: HashMap<ReceiverName, usize>,
     all_bytes: usize,
     proven: LruCache<Destination, ()>,
@@ -143,7 +143,7 @@ impl Slots {
         })
     }
 
-    /// Whether a message of this length may be sent now, in this slot.
+    /// Returns whether a message of this length may be sent now, in this slot.
     pub fn hold(&mut self, slot: &mut DeliverySlot, length: usize) -> bool {
         if length <= SMALL {
             return true;

@@ -123,7 +123,7 @@ impl Local {
         self.agent_queues.look_everywhere();
     }
 
-    /// Whether it is registered, configured, or the address of a step's own.
+    /// Returns whether the agent is registered, configured, or the address of a step's own.
     pub fn has_agent(&self, agent: &AgentName) -> bool {
         self.agents.get(agent).is_some()
     }

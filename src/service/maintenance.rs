@@ -99,7 +99,7 @@ impl Supervision {
         for agent in &changes.raise {
             warn!(%agent, "steps are queued for an agent that does not exist");
         }
-        // What is open then is read at the next look.
+        // The next look reads which alerts are open then.
         self.store.change_missing_agents(changes).await
     }
 }

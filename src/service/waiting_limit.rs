@@ -1,4 +1,4 @@
-//! How many bytes of messages wait for each receiver. Where they are too many, this instance writes the next ones without
+//! Counts the bytes of messages that wait for each receiver. Where they are too many, this instance writes the next ones without
 //! payloads, and an alert says so. Every instance counts for itself, and the alert is the same for all.
 
 use std::{
@@ -28,7 +28,7 @@ pub(super) struct WaitingLimit {
     hold: Arc<Hold>,
     most: u64,
     interval: Duration,
-    /// Whether alerts of an earlier process may be open.
+    /// Alerts of an earlier process may be open.
     is_new: bool,
 }
 
@@ -83,7 +83,7 @@ impl PeriodicLoop for WaitingLimit {
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
         let begun = Instant::now();
-        // Only those that may be full: half of the bound is where one ceases to be.
+        // Only receivers that may be full are counted: at half of the bound one ceases to be.
         let counted = self.store.housekeeping.waiting_bytes(self.most / 2).await?;
         let waiting: BTreeMap<_, _> = counted.into_iter().collect();
         let took = begun.elapsed();

@@ -77,7 +77,7 @@ impl StoreError {
         )
     }
 
-    /// Whether the same may succeed later, without anything being changed by a person but the database or its disk.
+    /// Returns whether the same may succeed later, without a change by a person but of the database or its disk.
     pub fn may_pass(&self) -> bool {
         match self {
             StoreError::Full

@@ -12,7 +12,8 @@ use crate::domain::{TaskId, TaskStatus};
 
 /// Of a bulk command.
 pub const MOST_LOOKED_AT: usize = 10_000;
-/// Of one look for a page of a list, up to twenty milliseconds' worth: tasks in one state lie far apart, and so do their steps.
+/// The most entries that one look for a page of a list is at. They take up to twenty milliseconds: tasks in one state lie far
+/// apart, and so do their steps.
 const PAGE_LOOKS_AT: usize = 2_000;
 /// After this time no further look begins: an operator who reads an empty page takes it for the answer.
 const LOOKING_TAKES: Duration = Duration::from_millis(200);
@@ -111,7 +112,7 @@ pub fn statements(query: &TaskQuery) -> Vec<Statement> {
 pub(super) enum IndexFilter<'f> {
     Key(&'f str),
     Parent(TaskId),
-    /// With the task that is next after those that are looked at.
+    /// The alert, with the task that is next after those that are looked at.
     Alert(AlertId, Option<TaskId>),
     AtRisk,
     Label(&'f str, &'f str),
@@ -159,8 +160,8 @@ impl<'f> IndexFilter<'f> {
         }
     }
 
-    /// Whether the index has an entry for each step, so that a task may be found several times in a row. The next cursor leads
-    /// past all of them.
+    /// Returns whether the index has an entry for each step, so that a task may be found several times in a row. The next cursor
+    /// leads past all of them.
     fn repeats_tasks(&self) -> bool {
         matches!(self, IndexFilter::Alert(..) | IndexFilter::FailedAgent(_))
     }
@@ -180,7 +181,7 @@ impl<'f> IndexFilter<'f> {
         ];
         let given = given.into_iter().filter(|given| *given).count() + filter.labels.len();
         let covered = match self {
-            // Of those at risk, some may have ended; and tasks that are found several times are left out.
+            // Some of the tasks at risk may have ended; and tasks that are found several times are left out.
             IndexFilter::All
             | IndexFilter::AtRisk
             | IndexFilter::Alert(..)
@@ -232,7 +233,7 @@ impl<'f> IndexFilter<'f> {
                 statement.push(labelled, *label);
                 statement.push(" AND value = ?) AS labelled WHERE true", *value);
             }
-            // Said in full, so that the planner sees that steps_failed and tasks_failed cover them.
+            // The conditions are said in full, so that the planner sees that steps_failed and tasks_failed cover them.
             IndexFilter::FailedAgent(agent) => {
                 let failed = "SELECT id FROM (SELECT task_id AS id FROM steps WHERE state = 'error' AND agent = ?";
                 statement.push(failed, *agent);

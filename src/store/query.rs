@@ -26,7 +26,7 @@ pub struct TaskFilter {
     pub at_risk: bool,
     /// Only those that are done for steps of this one.
     pub parent: Option<TaskId>,
-    /// Only those that this alert, which is not closed, is about.
+    /// Only the tasks that this alert, which is not closed, is about.
     pub alert: Option<AlertId>,
 }
 

@@ -1,5 +1,5 @@
-//! What an instance may write only once every instance that uses the database can read it. An older one on PostgreSQL would take
-//! such a record for damaged, or would not see what it says, and go on as if it did not say it.
+//! Features of the record that an instance may write only once every instance that uses the database can read them. An older one on
+//! PostgreSQL would take such a record for damaged, or would not see what it says, and go on as if it did not say it.
 //!
 //! A new feature needs a variant here, and a migration that adds its column to `instances`: null for the instances that are on
 //! record by then, 1 for those that know it, and with a constraint that refuses any other, so that no older one can join.
@@ -21,7 +21,7 @@ use super::{SharedReader, StoreError, leases, rows::Columns};
 /// becomes that of the instance that succeeds it.
 const LOOK: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5_000 });
 
-/// In the order of their migrations.
+/// The features, in the order of their migrations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SharedFeature {
     /// Steps in which nothing has happened have no rows, and the row of a task may have the claim of one.

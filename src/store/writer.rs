@@ -73,7 +73,7 @@ pub struct WriterSettings {
     pub cache: CacheLimits,
     /// The most commands of one transaction.
     pub batch: usize,
-    /// What one task may keep of outputs and the like, in bytes.
+    /// The most that one task may keep of outputs and the like, in bytes.
     pub most_kept: usize,
     /// Makes the messages to submitters and webhooks.
     pub sender: Arc<ArcSwap<Sender>>,
@@ -91,7 +91,7 @@ const BACKOFF: Backoff = Backoff::doubling(Duration::from_millis(2), Duration::f
 /// For how long claims are made one by one after a batch of them panicked.
 const ONE_BY_ONE: Duration = Duration::from_secs(30);
 
-/// How long a request waits again for a row that another session holds, and how long those of a batch do one by one.
+/// The time for which a request waits again for a row that another session holds, and for which those of a batch do one by one.
 const ROWS_WITHIN: Duration = Duration::from_millis(1500);
 
 /// How long the writer does not say again that a batch could not be saved.

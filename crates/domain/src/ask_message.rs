@@ -23,10 +23,10 @@ pub const ASK_EVENT: &str = "ask.opened";
 /// The form of the links of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LinkForm {
-    /// Without what makes them links: [`with_complete_links`] adds it when the message is sent. So neither the outbox nor a backup
-    /// has a link that decides.
+    /// The links lack what makes them links: [`with_complete_links`] adds it when the message is sent. So neither the outbox nor a
+    /// backup has a link that decides.
     Incomplete,
-    /// Complete, as long as an older instance may send the message.
+    /// The links are complete, as they must be while an older instance may send the message.
     Complete,
 }
 
@@ -71,7 +71,7 @@ pub fn ask_queue_of(receiver: &str) -> ReceiverName {
     ReceiverName::new(format!("asks:{receiver}"))
 }
 
-/// Whose links a message has.
+/// The people whose links a message has.
 #[derive(Clone, Copy)]
 struct Links {
     message: Uuid,

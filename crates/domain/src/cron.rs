@@ -117,7 +117,7 @@ impl Cron {
         })
     }
 
-    /// By how much times on the wall and moments may be in another order near this moment.
+    /// Returns by how much times on the wall and moments may be in another order near this moment.
     pub(crate) fn shift_near(&self, at: Timestamp) -> Span {
         let begin = at.as_millis().saturating_sub(LONGEST_SHIFT.as_millis());
         let changes = self.changes(Timestamp::from_millis(begin), at + LONGEST_SHIFT);
@@ -175,7 +175,7 @@ impl Cron {
         count + self.count_quiet(&times, counted, until)
     }
 
-    /// Between two moments without a change of the clock.
+    /// Counts the fire times between two moments without a change of the clock.
     fn count_quiet(&self, times: &TimesOfDay, from: Timestamp, until: Timestamp) -> u64 {
         let on_the_wall = |at: Timestamp| {
             let at = jiff::Timestamp::from_millisecond(at.as_millis()).ok()?;
@@ -206,7 +206,7 @@ fn fields(cron: &str) -> Option<(&str, &str, String)> {
 fn times_from(cron: &str, day: Date) -> Option<impl Iterator<Item = DateTime> + use<>> {
     let crontab = parse(cron).ok()?;
     let begin = day.to_zoned(TimeZone::UTC).ok()?.timestamp();
-    // What is at its beginning is one of them.
+    // A time at the beginning of the day is one of them.
     let before = begin - jiff::SignedDuration::from_secs(1);
     let times = crontab.iter_after(MakeTimestamp(before)).ok()?;
     Some(times.map_while(Result::ok).map(|time| time.datetime()))
@@ -227,7 +227,7 @@ fn is_frequent(cron: &str) -> bool {
 
 /// When a cron fires on each of its days.
 struct TimesOfDay {
-    /// In their order.
+    /// The times are in their order.
     times: Vec<Time>,
     /// The expression of midnight on each of its days.
     days: String,

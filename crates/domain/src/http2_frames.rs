@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// What a client sends first (RFC 9113, section 3.4).
+/// The preface is the first that a client sends (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEADER: usize = 9;
 /// The most frames that may come at once: a peer that measures its round trips sends a PING in each.
@@ -27,7 +27,7 @@ pub struct Http2Frames {
     is_other: bool,
     header: [u8; HEADER],
     header_length: usize,
-    /// What is left of the payload of a frame.
+    /// The bytes that are left of the payload of a frame.
     payload: usize,
     left: f64,
     refilled: Duration,
@@ -122,7 +122,7 @@ mod tests {
         frame
     }
 
-    /// How many of these frames in a row are allowed, read in pieces of this size.
+    /// Returns how many of these frames in a row are allowed, read in pieces of this size.
     fn allowed(frames: &mut Http2Frames, frame: &[u8], piece: usize) -> usize {
         (0..5000)
             .take_while(|_| {

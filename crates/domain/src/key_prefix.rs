@@ -70,7 +70,7 @@ impl KeyPrefixes {
     fn prefix(&self, kind: &str, parts: &[&str]) -> Arc<str> {
         let mut mac = self.0.clone();
         for part in [&[kind], parts].concat() {
-            // With its length, so that no two lists of parts are hashed alike.
+            // Its length comes first, so that no two lists of parts are hashed alike.
             mac.update(&(part.len() as u64).to_be_bytes());
             mac.update(part.as_bytes());
         }

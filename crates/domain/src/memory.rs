@@ -69,7 +69,7 @@ impl OpenAsk {
             + self.decided_bytes()
     }
 
-    /// What people have decided.
+    /// Returns the bytes of what people have decided.
     pub(super) fn decided_bytes(&self) -> usize {
         let decided = self.decisions.iter();
         let decided = decided.map(|decision| size_of::<Decision>() + decision.answer.bytes());

@@ -129,10 +129,10 @@ pub struct ReplyData<'a> {
     /// The step that the event is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<&'a StepName>,
-    /// What people are asked, with a link for each of them where the definition allows it.
+    /// The question that people are asked, with a link for each of them where the definition allows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     ask: Option<AskNotice<'a>>,
-    /// The task when the event was saved, without `blocked_by`. For an event of a step: its head and that step.
+    /// The task when the event was saved, without `blocked_by`. An event of a step has the head of the task and that step.
     task: &'a RawValue,
     /// The fields of the task that are left out, because it is too long for a message.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -149,7 +149,7 @@ fn bounded(task: &Task, is_full: bool) -> (Box<RawValue>, Extent) {
         return (json, Extent::Head);
     }
     for extent in Extent::ALL {
-        // What is known to be too long is not written first.
+        // A task that is known to be too long is not written first.
         if extent == Extent::Whole && task.kept_bytes() > LONGEST_TASK {
             continue;
         }
@@ -161,8 +161,8 @@ fn bounded(task: &Task, is_full: bool) -> (Box<RawValue>, Extent) {
     (RawValue::NULL.to_owned(), Extent::Head)
 }
 
-/// A task as messages about one of its steps show it. What all of them take together grows with the number of steps, and
-/// not with its square.
+/// A task as messages about one of its steps show it. The bytes of all of them together grow with the number of steps, and not with
+/// its square.
 fn of_step(task: &Task, step: &StepName, is_full: bool) -> (Box<RawValue>, Extent) {
     let index = task.find(step.as_str());
     let json = json_of(&TaskView::of_step(task, index, !is_full));
@@ -338,7 +338,7 @@ mod tests {
         done_while(details, output, &[])
     }
 
-    /// While too many bytes wait for these receivers.
+    /// Makes the messages of a task that is done while too many bytes wait for these receivers.
     fn done_while(details: Arc<Details>, output: &Payload, full: &[&str]) -> Vec<Message> {
         let by = Actor::operator("test");
         let count = details.definition.steps.len() as u16;

@@ -11,13 +11,13 @@ use crate::{
     time::Timestamp,
 };
 
-/// At so many looks in a row an agent is missing before there is an alert: one that is removed and registered again, or that another
-/// instance has just registered, is not.
+/// The number of looks in a row at which an agent is missing before there is an alert. An agent that is removed and registered
+/// again, or that another instance has just registered, is missing at fewer.
 const LOOKS: u32 = 5;
 /// The most agents that have an alert.
 const MOST_ALERTS: usize = 100;
 
-/// What a look at the queues came to.
+/// The changes that follow from a look at the queues.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MissingAgentChanges {
     pub raise: Vec<AgentName>,

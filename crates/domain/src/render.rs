@@ -116,8 +116,8 @@ pub fn path_fault(path: &str) -> Option<&'static str> {
     )
 }
 
-/// Whether a path climbs, or stays where it is, for some parser: they decode dots, slashes and backslashes, some of them several
-/// times, take a backslash for a slash, and leave out what follows a semicolon.
+/// Returns whether a path climbs, or stays where it is, for some parser: parsers decode dots, slashes and backslashes, some of them
+/// several times, take a backslash for a slash, and leave out what follows a semicolon.
 fn has_dots(path: &str) -> bool {
     let mut path = path.to_owned();
     for _ in 0..MOST_DECODED {

@@ -71,7 +71,7 @@ pub trait KnownReceivers {
     fn knows(&self, receiver: &str) -> bool;
     /// The configured receiver that covers this address, if any; or why messages to it are not allowed.
     fn allows(&self, address: &WebAddress) -> Result<Option<ReceiverName>, String>;
-    /// Why messages to this queue are not allowed, if they are not.
+    /// Checks that messages to this queue are allowed. The error says why they are not.
     fn allows_queue(&self, address: &QueueAddress, named_by: QueueNamedBy) -> Result<(), String>;
 }
 

@@ -116,7 +116,7 @@ impl ReplyKey {
 /// Text of bytes in threes has no padding, so the MAC can be written after it.
 const _: () = assert!(ASKED.is_multiple_of(3));
 
-/// How long the begin of a token is as text: all of it that is no secret.
+/// The length of the beginning of a token as text: all of it that is no secret.
 pub(crate) const ASK_TOKEN_BEGIN: usize = ASKED / 3 * 4;
 
 /// The begin of a token: whom it is for, and what for.

@@ -51,7 +51,7 @@ const MOST_CHANGES: usize = 20;
 pub const MISSED_AFTER: Span = Span::from_secs(60);
 /// A clock that is so far behind what was handled was set back. Less is the jitter of clocks that are kept in step.
 pub const STEPPED_BACK: Span = Span::from_secs(5);
-/// How many of the last fire times are known to have a run.
+/// The number of the last fire times that are known to have a run.
 const KNOWN_FIRED: usize = 20;
 
 /// What has become of a schedule so far.

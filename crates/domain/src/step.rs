@@ -25,8 +25,8 @@ pub struct Step {
     /// While it waits to be tried again: what will be left of its time to complete when the wait is over.
     /// Waiting for a free slot uses none of it. `None`: all of it.
     pub time_left: Option<Span>,
-    /// It is an item of a list that is pending, and as many others as may run, or are to run before it. Not on record: it
-    /// follows from the states of the items, see [`Task::give_turns`](crate::Task::give_turns).
+    /// It is an item of a list that is pending, and as many others as may run, or are to run before it. This is not on record,
+    /// because it follows from the states of the items: see [`Task::give_turns`](crate::Task::give_turns).
     pub awaits_turn: bool,
     /// Unknown where it may have taken effect all the same: an attempt expired, its instance was lost, or its call
     /// was dropped.

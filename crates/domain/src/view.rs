@@ -48,7 +48,7 @@ pub struct TaskView<'a> {
     pub steps: Vec<StepView<'a>>,
 }
 
-/// How much of a task is shown.
+/// The extent to which a task is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
     Whole,
@@ -61,7 +61,7 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// From the widest to the narrowest.
+    /// All extents, from the widest to the narrowest.
     pub const ALL: [Self; 4] = [
         Self::Whole,
         Self::WithoutOutputs,
@@ -442,8 +442,8 @@ impl<'a> TaskView<'a> {
         Self::seen(task, Some(now))
     }
 
-    /// For readers at a later time: omits what blocks a step at this moment, and what the extent leaves out. Its fields stay,
-    /// with null or an empty list.
+    /// Shows a task to readers at a later time: it omits what blocks a step at this moment, and what the extent leaves out. Its
+    /// fields stay, with null or an empty list.
     pub fn snapshot(task: &'a Task, extent: Extent) -> Self {
         let mut view = match extent {
             Extent::Whole | Extent::WithoutOutputs => Self::seen(task, None),
@@ -456,8 +456,7 @@ impl<'a> TaskView<'a> {
         view
     }
 
-    /// For readers at a later time, of whom one step is the subject: the head of the task, and this step.
-    /// `whole`: with its output.
+    /// Shows the head of the task and this step, to readers at a later time whose subject is one step. `whole`: with its output.
     pub fn of_step(task: &'a Task, index: Option<StepIndex>, whole: bool) -> Self {
         let mut view = Self::without_payloads(task, index);
         if !whole {

@@ -675,8 +675,8 @@ pub struct ReplyDataSchema {
     step: Option<String>,
     /// Of `step.asked`: what people are asked.
     ask: Option<AskNoticeSchema>,
-    /// The task when the event was saved, without `blocked_by`. For an event of a step: the task with this step alone, and with
-    /// null as `input`.
+    /// The task when the event was saved, without `blocked_by`. An event of a step has the task with this step alone, and with null
+    /// as `input`.
     task: TaskSchema,
     /// The fields of the task that are left out, because it takes more than 4 MiB: they are null, empty or absent.
     #[schema(example = json!(["steps.output", "steps.item", "steps.awaited_reply"]))]

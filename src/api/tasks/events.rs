@@ -279,7 +279,7 @@ struct EventStream {
     /// The task had already ended: no further events follow.
     has_ended: bool,
     over: bool,
-    /// Of the events that were read and are not sent yet.
+    /// The room of the events that were read and are not sent yet.
     room: Option<Reservation>,
     _place: OwnedSemaphorePermit,
 }

@@ -93,7 +93,7 @@ pub(super) struct Submission {
     pub reply_to: Option<ReplyTo>,
     /// The caller, for the history.
     pub reason: Option<String>,
-    /// What the keys of its steps begin with, where that is not the task's id.
+    /// The keys of its steps begin with this, where they do not begin with the task's id.
     pub key_prefix: Option<Arc<str>>,
 }
 
@@ -271,7 +271,7 @@ pub(super) struct MessageSource {
     pub workflow: Option<WorkflowName>,
     /// Where its replies go, unless its body says so.
     pub reply_to: Option<ReplyQueue>,
-    /// Where a queue for replies comes from that its body names.
+    /// Says who has named the queue for replies that is in its body.
     pub queue_named_by: QueueNamedBy,
     /// It is that of a schedule, which has no inline steps.
     pub is_scheduled: bool,

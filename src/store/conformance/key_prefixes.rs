@@ -1,4 +1,4 @@
-//! What the keys of a task's steps begin with is kept with the task, and given to none that an older instance may call.
+//! The prefix of the keys of a task's steps is kept with the task, and given to no task that an older instance may call.
 
 use super::{
     harness::{Harness, New, now, postgres, postgres_at},
@@ -23,7 +23,7 @@ pub async fn a_task_keeps_the_prefix_that_it_was_submitted_with(h: Harness) {
     let keyed = now(h.store.submit(details, None, None).await.unwrap());
     let read = h.read(keyed.id()).await;
     assert_eq!(read.idempotency_key(StepIndex(0)), format!("{prefix}:a"));
-    // As every task from before has none.
+    // A task without a prefix is like every task from before.
     let plain = h.submit(New::default()).await;
     let read = h.read(plain.id()).await;
     assert_eq!(
@@ -46,7 +46,7 @@ const OLDER: &str =
     VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', 1, 1, NULL, NULL)";
 /// It renews its lease.
 const RENEWED: &str = "UPDATE instances SET term = 2, until = 2, reads_untouched = 1, reads_claims = 1 WHERE id = 'older'";
-/// As that of one that comes after.
+/// The record of an instance that comes after that.
 const LATE: &str = "INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_untouched, reads_claims)
     VALUES ('late', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', 1, 1)";
 

@@ -37,7 +37,7 @@ pub(super) async fn spares_rows(h: &Harness) {
     known_by_all(h, SharedFeature::StepsWithoutRows).await;
 }
 
-/// Once the store knows that every instance knows of the feature.
+/// Waits until the store knows that every instance knows of the feature.
 pub(super) async fn known_by_all(h: &Harness, feature: SharedFeature) {
     for _ in 0..2_000 {
         if h.store.features.has(feature) {

@@ -226,7 +226,7 @@ async fn recover(
         match connected {
             Ok(_) if read_only == Some(true) => {
                 failures += 1;
-                // Once for all connections, while they try again and again.
+                // One line is for all connections, while they try again and again.
                 if !was_read_only {
                     warn!("{READ_ONLY}; trying again until it does");
                 }

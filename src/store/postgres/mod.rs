@@ -362,13 +362,13 @@ where
 
 const BEHIND_A_POOLER: &str = "a pooler shares its connections between transactions: set postgres.listen = false, which turns off everything that needs a connection of its own";
 
-/// What an error of the server, by its code, means for the transaction that met it. `of_row`: the server says where in a
-/// statement it met the error, which of a lock it does for that of a row.
+/// Returns what an error of the server, by its code, means for the transaction that met it. `of_row`: the server says where in a
+/// statement it met the error, as it does only for the lock of a row.
 pub(super) fn error(code: &str, message: String, of_row: bool) -> StoreError {
     match code {
         // No lock within the time for one, see `session_settings`: a person or a backup holds the table, or the row.
         "55P03" if of_row => StoreError::RowLocked(message),
-        // That; the database is set read-only; an operator cancelled the statement.
+        // A lock of a table; the database is set read-only; an operator cancelled the statement.
         "55P03" => StoreError::NotNow(format!(
             "{message}: another session holds a lock on a table; pg_stat_activity and pg_locks show it"
         )),

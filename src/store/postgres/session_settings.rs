@@ -1,6 +1,6 @@
 //! What the writer sets on its connections, or with a pooler at the beginning of each transaction.
 
-/// How the writer's statements are planned and what ends its session.
+/// These settings say how the writer's statements are planned and what ends its session.
 ///
 /// They touch few rows by their keys, but the statistics are of a table that was empty a moment ago or is
 /// mostly ended work: a plan by way of a sequential scan, a hash of the table or the index of a state that

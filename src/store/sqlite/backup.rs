@@ -147,7 +147,8 @@ impl Utf8Path {
 struct Partial(Utf8Path);
 
 impl Partial {
-    /// Empty, and for the same users as the database, which holds the same secrets, but never for all users of the machine.
+    /// Creates the file, empty and for the same users as the database, which holds the same secrets, but never for all users of the
+    /// machine.
     fn create(to: &Path, permissions: Permissions) -> Result<Self, BackupError> {
         let Some(text) = to.to_str().map(|to| format!("{to}.partial")) else {
             return Err(BackupError::Name(to.to_owned()));

@@ -496,7 +496,7 @@ mod tests {
         assert_eq!((mode(&path), mode(&lock)), (PRIVATE, PRIVATE));
         drop(opened);
         assert!(readable_by_others(&path).is_empty());
-        // As older versions made them.
+        // The files get the mode with which older versions made them.
         for file in [&path, &lock] {
             fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
         }

@@ -70,9 +70,9 @@ pub(super) struct BatchDraft {
     claiming: Option<StepRef>,
     /// Whether the untouched steps of a new task, and first claims, go without rows.
     pub(super) spares_rows: bool,
-    /// What one task may keep, in bytes.
+    /// The most that one task may keep, in bytes.
     most_kept: usize,
-    /// How links stand in messages.
+    /// The form of links in messages.
     pub(super) links: LinkForm,
     faults: Arc<Faults>,
 }

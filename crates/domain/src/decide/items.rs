@@ -212,8 +212,7 @@ impl Draft {
         self.hold_group(group, reason, by);
     }
 
-    /// Of the items of lists that are pending, as many may be claimed as `max_parallel` leaves: those that have been due for
-    /// longest.
+    /// Lets as many pending items of lists be claimed as `max_parallel` leaves: those that have been due for longest.
     pub(super) fn give_turns(&mut self, now: Timestamp) {
         for number in 0..self.task.groups().len() {
             while let Some((index, awaits_turn)) = self.task.next_turn_change(number) {
@@ -228,8 +227,8 @@ impl Draft {
         }
     }
 
-    /// An item has ended, or is to be retried later: others may run, and the steps after the group may if it was the last to
-    /// end. Nothing for other steps.
+    /// An item has ended, or is to be retried later: others may run, and the steps after the group may if it was the last to end.
+    /// Other steps change nothing.
     pub(super) fn item_ended(&mut self, index: StepIndex, by: &Actor, now: Timestamp) {
         let definition = self.task.definition(index);
         let (Some(item), None) = (definition.item, definition.undoes) else {

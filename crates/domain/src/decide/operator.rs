@@ -237,7 +237,7 @@ impl Draft {
         })
     }
 
-    /// Whether a command about steps of this name is about this one: by the name of a group, all of its items are meant.
+    /// Returns whether a command about steps of this name is about this one: the name of a group means all of its items.
     fn is_meant(&self, index: StepIndex, name: Option<&StepName>) -> bool {
         name.is_none_or(|name| {
             self.task.definition(index).name == *name

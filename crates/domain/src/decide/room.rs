@@ -25,7 +25,7 @@ pub const MOST_OF_TASK: usize = 32 << 20;
 /// A body of this length or less is not counted before it is kept.
 const SMALL: usize = 1 << 10;
 
-/// Why a body is not kept.
+/// The reason why a body is not kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LacksRoom {
     OfGroup,

@@ -46,7 +46,7 @@ pub enum LinkReceivers {
     Named(Vec<String>),
 }
 
-/// In `send_to`: the `reply_to` of the task.
+/// This name in `send_to` means the `reply_to` of the task.
 pub const REPLY_TO: &str = "reply_to";
 
 impl LinkReceivers {
@@ -58,7 +58,7 @@ impl LinkReceivers {
         }
     }
 
-    /// Those that `send_to` names, without the `reply_to` of the task.
+    /// Returns the names in `send_to`, without the `reply_to` of the task.
     pub fn named(&self) -> impl Iterator<Item = &str> {
         let named = match self {
             Self::Usual => &[][..],

@@ -76,7 +76,7 @@ pub trait KnownAgents {
         Ok(())
     }
 
-    /// Whether a receiver or an alert webhook with this name is configured. The error says what to do.
+    /// Checks that a receiver or an alert webhook with this name is configured. The error says what to do.
     fn passes_links_on(&self, _: &str) -> Result<(), String> {
         Ok(())
     }

@@ -282,7 +282,7 @@ fn every_fire_time_that_was_missed_is_counted_and_the_last_hundred_are_caught_up
     ] {
         let json = format!(r#"{{"every":"1s","catch_up":"{catch_up}","overlap":"allow"}}"#);
         let mut world = World::new(&json, "2026-01-01T00:00:00Z");
-        // Those of the last minute are late, but not missed.
+        // The fire times of the last minute are late, but not missed.
         world.now = Timestamp::from_millis(world.now.as_millis() + missed * 1000 + 60_999);
         let look = world.look();
         assert_eq!(

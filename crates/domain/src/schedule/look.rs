@@ -292,8 +292,8 @@ impl ScheduleState {
         self.paused_until = None;
     }
 
-    /// Those after what was handled up to this time are before the last that are caught up. They are counted, not looked at: there
-    /// may be millions of them.
+    /// Leaves out the fire times after what was handled, up to this time: they come before the last that are caught up. They are
+    /// counted, not looked at: there may be millions of them.
     fn leave_out_earlier(
         &mut self,
         rule: &ScheduleRule,

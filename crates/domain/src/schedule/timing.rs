@@ -86,7 +86,7 @@ impl Timing {
         }
     }
 
-    /// How many there are after `from` up to `until`. What that costs grows with the days at most, not with how many there are.
+    /// Counts the fire times after `from` up to `until`. The cost grows with the days at most, not with the number of fire times.
     pub fn count(&self, from: Timestamp, until: Timestamp) -> u64 {
         if until <= from {
             return 0;

@@ -1,4 +1,4 @@
-//! To whom the links of people go, and how they stand in the outbox.
+//! The links of people: who gets them, and how they stand in the outbox.
 
 use super::*;
 use crate::{
@@ -77,7 +77,7 @@ fn receivers_of_links(send_to: Value, is_inline: bool) -> Vec<String> {
 fn the_reply_to_of_a_workflow_gets_links_only_where_the_definition_says_so() {
     let none = || Value::Null;
     assert_eq!(receivers_of_links(none(), false), ["alerts:ops"]);
-    // Those who write the steps may say who decides in them.
+    // A submitter who writes the steps may say who decides in them.
     assert_eq!(receivers_of_links(none(), true), ["reply_to", "alerts:ops"]);
     for is_inline in [true, false] {
         let of = |send_to: &[&str]| receivers_of_links(json!(send_to), is_inline);

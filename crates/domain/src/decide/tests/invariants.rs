@@ -254,7 +254,7 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
     vec(ask(), 0..90)
 }
 
-/// Of a task that has not begun: pauses, resumptions, admissions, starts, and signals that come early.
+/// The commands to a task that has not begun: pauses, resumptions, admissions, starts, and signals that come early.
 fn early_asks() -> impl Strategy<Value = Vec<Ask>> {
     let early = prop_oneof![
         3 => Just(Ask::Pause),

@@ -11,7 +11,7 @@ use crate::{
 const MOST: usize = 100_000;
 
 fn text(length: usize) -> Payload {
-    // With its quotes.
+    // The length includes the quotes.
     Payload::from_string(&"x".repeat(length - 2))
 }
 
@@ -160,7 +160,7 @@ fn commands_whose_bodies_find_no_room_are_refused_and_change_nothing() {
         reason: None,
     }));
     assert_eq!(bench.draft.task, before);
-    // What fits is taken, and so is what needs no room.
+    // An output that fits is taken, and so is one that needs no room.
     let output = text(4_000);
     bench
         .apply(Command::Resolve {

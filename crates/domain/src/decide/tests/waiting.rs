@@ -10,7 +10,7 @@ use crate::{
     task_limits::TaskLimit,
 };
 
-/// Why a task has not begun.
+/// The reason why a task has not begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Limit,
@@ -332,7 +332,7 @@ fn check(bench: &Bench, was_free: bool) -> Result<(), String> {
     }
 }
 
-/// What others do until the task ends: time, an operator, the admission, services, callers, people and children.
+/// Does what others do until the task ends: time, an operator, the admission, services, callers, people and children.
 fn go_on(bench: &mut Bench, mut was_free: bool) -> Result<(), String> {
     for _ in 0..60 {
         let task = &bench.draft.task;
