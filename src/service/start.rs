@@ -52,8 +52,13 @@ pub(super) async fn open(
     health: &Health,
 ) -> Result<Database, OpenError> {
     let mut patience = Patience::new();
+    // Whether the last try found the disk full.
+    let mut was_full = false;
     loop {
-        match database::open(config, health).await {
+        let opened = database::open(config, health).await;
+        let was_full =
+            std::mem::replace(&mut was_full, matches!(opened, Err(OpenError::Full { .. })));
+        match opened {
             Err(error @ OpenError::Unreachable { .. }) => {
                 let say = |reason: &str| {
                     warn!(%address, "{reason}. Retrying until the database can be reached; until then /livez returns 200 and everything else 503");
@@ -71,6 +76,11 @@ pub(super) async fn open(
                 let say = |reason: &str| {
                     warn!(%address, "{reason}. Retrying until there is room; until then /livez returns 200 and everything else 503");
                 };
+                patience.wait(error, say).await;
+            }
+            // There was no room when a write failed, and there was when the disk was looked at: the error says only the first.
+            Err(error @ OpenError::Unusable { .. }) if was_full => {
+                let say = |reason: &str| warn!(%address, "{reason}, on a disk that was full. Trying again");
                 patience.wait(error, say).await;
             }
             Ok(database) => {
