@@ -64,6 +64,8 @@ mod payload_schema;
 mod policy;
 mod positions;
 mod prediction;
+#[cfg(test)]
+mod properties;
 mod purge_pace;
 mod queue_address;
 mod rate_limit;

@@ -7,6 +7,7 @@ use super::{
     tests::{World, at, rule},
     *,
 };
+use crate::properties::cases;
 
 const HOUR: i64 = 3_600_000;
 
@@ -200,7 +201,7 @@ const ZONES: [&str; 7] = [
 ];
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+    #![proptest_config(cases(32))]
 
     /// The years have the day that Samoa left out, and both changes of the others.
     #[test]

@@ -10,6 +10,7 @@ use crate::{
         child_actions,
     },
     ids::WorkflowName,
+    properties::cases,
     task::WorkflowRef,
 };
 
@@ -466,7 +467,7 @@ fn happens() -> impl Strategy<Value = Vec<Happens>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(cases(400))]
 
     #[test]
     fn parents_and_children_agree_in_the_end(

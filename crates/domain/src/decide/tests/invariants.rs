@@ -12,6 +12,7 @@ use crate::expansion::ItemGroup;
 use crate::fault::Effect;
 use crate::ids::WorkerName;
 use crate::open_reply::{Progress, ReplyDigest};
+use crate::properties::cases;
 use crate::step_list::StepCounts;
 
 /// A random step: which of the earlier ones it follows, and its policies.
@@ -463,7 +464,7 @@ impl Ask {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 800, ..ProptestConfig::default() })]
+    #![proptest_config(cases(800))]
 
     #[test]
     fn whatever_is_asked_the_invariants_hold(shapes in shapes(), others in shapes(), change in changes(), asks in asks(), limited: bool) {
