@@ -1,12 +1,12 @@
 //! A publisher that writes the frames of AMQP itself, for messages that no client library would send.
 
-use std::time::Duration;
-
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::timeout,
 };
+
+use super::PATIENCE;
 
 /// A connection with one channel.
 pub struct FramePublisher(TcpStream);
@@ -96,6 +96,6 @@ impl FramePublisher {
             self.0.read_exact(&mut payload).await.unwrap();
             payload
         };
-        timeout(Duration::from_secs(20), read).await.unwrap()
+        timeout(PATIENCE, read).await.unwrap()
     }
 }

@@ -4,6 +4,7 @@
 mod amqp_frames;
 mod api;
 mod database;
+mod failure;
 mod load;
 mod messages;
 mod postgres;

@@ -19,7 +19,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Api, PATIENCE};
+use super::{Api, PATIENCE, failure};
 
 /// The binary, without what is set around the tests: that must not change what they test.
 pub fn binary() -> Command {
@@ -185,13 +185,18 @@ impl Setup {
         let mut child = command.spawn().unwrap();
         let process = child.id().unwrap();
         let log = Log::read(child.stderr.take().unwrap(), process, self.unread.clone());
-        Process { child, log }
+        Process {
+            child,
+            id: process,
+            log,
+        }
     }
 }
 
 /// One run of the binary.
 struct Process {
     child: Child,
+    id: u32,
     log: Log,
 }
 
@@ -219,10 +224,8 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let text = self.log.text();
-            let lines: Vec<_> = text.lines().collect();
-            let last = &lines[lines.len().saturating_sub(40)..];
-            eprintln!("the last that provost said:\n{}", last.join("\n"));
+            let address = self.log.ready.borrow().clone();
+            failure::keep(self.id, &self.log.text(), address.as_deref());
         }
     }
 }
