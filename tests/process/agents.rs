@@ -1,9 +1,6 @@
 //! Agents: registered through the API or the configuration file, replaced, deleted.
 
-use std::{
-    collections::HashSet,
-    time::{Duration, Instant},
-};
+use std::{collections::HashSet, time::Duration};
 
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
@@ -270,12 +267,9 @@ async fn a_thousand_agents_do_not_grow_a_scrape_without_bound() {
     let labelled = labelled(&provost).await;
     assert_eq!(labelled.len(), 101);
     assert!(labelled.contains("(other)"));
-    let asked = Instant::now();
     let text = provost.get("/metrics").await.expect(200);
-    let (took, length) = (asked.elapsed(), text.as_str().unwrap().len());
-    println!("{length} bytes within {took:?}");
+    let length = text.as_str().unwrap().len();
     assert!(length < 300_000, "{length} bytes");
-    assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::harness::{
     Act, Api, Gate, PATIENCE, Provost, Remote, alerts, kinds, new_database, setups, step, until,
@@ -67,14 +68,15 @@ async fn all_processed(api: &Api, ids: &[String]) {
 
 /// Submits until so many calls have come to an endpoint that fails: the better ones get most of the calls.
 async fn submit_until_called(api: &Api, remote: &Remote, calls: usize) {
-    for _ in 0..200 {
-        let ids = submit(api, 10).await;
-        all_processed(api, &ids).await;
-        if remote.count() >= calls {
-            return;
+    let called = async {
+        while remote.count() < calls {
+            let ids = submit(api, 10).await;
+            all_processed(api, &ids).await;
         }
+    };
+    if timeout(PATIENCE, called).await.is_err() {
+        panic!("{} calls came to {}", remote.count(), remote.url());
     }
-    panic!("{} calls came to {}", remote.count(), remote.url());
 }
 
 /// Responds 503 while it is sick.

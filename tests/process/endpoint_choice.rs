@@ -1,7 +1,5 @@
 //! Which endpoints get calls by what their agent says of them: those of the own zone first, and none that is drained.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use crate::harness::{
@@ -186,10 +184,7 @@ async fn endpoints_of_the_own_zone_are_called_while_they_have_room_and_work() {
     let endpoints = json!([{ "url": far.url() }, { "url": failing.url(), "zone": "west" }]);
     register(api, endpoints).await;
     let ids = submit_charges(api, 20).await;
-    let all = async { all_processed(api, &ids).await };
-    tokio::time::timeout(Duration::from_secs(20), all)
-        .await
-        .unwrap();
+    all_processed(api, &ids).await;
     assert!(far.count() >= 30, "{}", far.count());
     let spec = json!({ "endpoints": [{ "url": far.url(), "zone": "the west" }] });
     let put = api.put("/v1/agents/payments", &spec).await;

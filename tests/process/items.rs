@@ -12,7 +12,6 @@ use std::{
 use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use crate::harness::{
     Act, Api, Gate, Provost, Remote, Seen, Setup, alerts, new_database, setups, step, until,
@@ -613,7 +612,6 @@ async fn ten_thousand_items_are_run_within_bounds() {
           "max_parallel": 64, "request": { "path": "/import", "body": "{{ item }}" } },
         { "name": "last", "url": remote.url() },
     ] });
-    let start = Instant::now();
     let id = api.submit(&submission).await;
     until(json!(ITEMS), async || {
         let task = api.get(&format!("/v1/tasks/{id}?wait=60s")).await;
@@ -628,12 +626,7 @@ async fn ten_thousand_items_are_run_within_bounds() {
     .await;
     let task = api.settled(&id).await;
     assert_eq!(task["state"], "processed", "{task:#}");
-    let took = start.elapsed();
-    println!(
-        "{ITEMS} items took {took:?}, peak {:?}",
-        provost.peak_memory()
-    );
-    assert!(took < Duration::from_secs(120), "{took:?}");
+    println!("{ITEMS} items: peak {:?}", provost.peak_memory());
     if let Some(peak) = provost.peak_memory() {
         assert!(peak < 400 << 20, "{peak}");
     }

@@ -170,8 +170,7 @@ async fn so_many_steps_of_a_key_begin_in_a_time() {
         let took = times.last().unwrap().duration_since(times[0]);
         assert!(took >= Duration::from_millis(900), "{took:?}");
         assert_eq!((times.len(), of("b").len()), (25, 5));
-        let took = of("b")[4].duration_since(times[0]);
-        assert!(took < Duration::from_millis(900), "{took:?}: b waits for a");
+        assert!(of("b")[4] < times[24], "b waits for a");
     }
 }
 

@@ -11,7 +11,6 @@ use std::{
 use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use crate::harness::{
     Act, Api, Gate, Provost, Remote, Seen, Setup, alerts, new_database, setups, step, until,
@@ -512,19 +511,13 @@ async fn a_thousand_iterations_are_run_within_bounds() {
         { "name": "poll", "url": remote.url(), "undo": { "request": { "path": "/undo" } },
           "repeat": { "until": format!("output.count == {ITERATIONS}"), "at_most": ITERATIONS } },
     ] });
-    let start = Instant::now();
     let id = api.submit(&submission).await;
     until(json!("processed"), async || {
         let task = api.get(&format!("/v1/tasks/{id}?wait=60s")).await;
         task.expect(200)["state"].clone()
     })
     .await;
-    let took = start.elapsed();
-    println!(
-        "{ITERATIONS} iterations took {took:?}, peak {:?}",
-        provost.peak_memory()
-    );
-    assert!(took < Duration::from_secs(60), "{took:?}");
+    println!("{ITERATIONS} iterations: peak {:?}", provost.peak_memory());
     if let Some(peak) = provost.peak_memory() {
         assert!(peak < 250 << 20, "{peak}");
     }

@@ -1,6 +1,6 @@
 //! From one version of the schema to the next, while others run.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Instant};
 
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, migrate::Migrator, raw_sql};
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::{
     cluster,
-    harness::{Provost, Remote, binary, pipeline, sql},
+    harness::{PATIENCE, Provost, Remote, binary, pipeline, sql},
 };
 
 async fn new_database() -> String {
@@ -93,7 +93,8 @@ async fn what_the_previous_version_left_goes_on_in_this_one() {
 /// uses them in its own order.
 async fn give_way_until_done(url: &str, statements: String) {
     let mut connection = PgConnection::connect(url).await.unwrap();
-    for _ in 0..100 {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
         let mut transaction = connection.begin().await.unwrap();
         transaction
             .execute("SET LOCAL lock_timeout = '500ms'")

@@ -6,7 +6,6 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -15,6 +14,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 
 use super::{
+    PATIENCE,
     cluster::{self, Proxy, Server},
     harness::{Harness, New, postgres, postgres_at, postgres_with, sqlite},
     leases,
@@ -92,7 +92,7 @@ async fn an_instance_that_waits_for_a_locked_row_renews_its_lease_all_the_same()
     }
     let process = leases::process("x", Span::from_secs(10));
     for _ in 0..3 {
-        let renewed = timeout(Duration::from_secs(5), h.store.renew(process.clone()));
+        let renewed = timeout(PATIENCE, h.store.renew(process.clone()));
         assert!(renewed.await.unwrap().unwrap().outcome.is_ok());
     }
     assert!(!pausing.is_finished());
@@ -138,7 +138,7 @@ async fn readers_come_back_after_a_cut_that_nobody_reports() {
         let _ = reading.await;
         proxy.heal_for_new_ones();
         let well = async { while reader.queued_agents().await.is_err() {} };
-        timeout(Duration::from_secs(20), well).await.unwrap();
+        timeout(PATIENCE, well).await.unwrap();
     }
 }
 
@@ -147,12 +147,9 @@ async fn readers_come_back_after_a_cut_that_nobody_reports() {
 #[tokio::test]
 async fn what_a_crash_has_undone_is_not_taken_for_done_because_another_has_its_id() {
     let server = Server::start().await;
-    for _ in 0..5 {
-        if loses_and_sees_the_id_again(&server).await {
-            return;
-        }
-    }
-    panic!("the server never gave an id a second time: nothing was shown");
+    let shown = async { while !loses_and_sees_the_id_again(&server).await {} };
+    let shown = timeout(PATIENCE, shown).await;
+    shown.expect("the server never gave an id a second time: nothing was shown");
 }
 
 async fn loses_and_sees_the_id_again(server: &Server) -> bool {
@@ -264,7 +261,7 @@ impl Waiting {
                 seen = query.fetch_one(&mut self.outside).await.unwrap();
             }
         };
-        timeout(Duration::from_secs(60), seen).await.unwrap();
+        timeout(PATIENCE, seen).await.unwrap();
     }
 
     async fn let_commit(&mut self) {

@@ -29,6 +29,11 @@ mod untouched;
 mod unusable_secrets;
 mod writes;
 
+use std::time::Duration;
+
+/// The longest that anything is waited for. It only decides how soon a broken test fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Runs the whole suite for each backend, which its function in [`harness`] opens empty.
 macro_rules! suite {
     ([$($backend:ident)*] $tests:tt) => {

@@ -7,7 +7,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use futures::future::join_all;
@@ -20,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    cluster,
+    PATIENCE, cluster,
     harness::{Harness, New, TestDatabase, postgres, postgres_at, postgres_with, refusal, success},
     untouched::{pipeline, spares_rows},
 };
@@ -238,7 +237,7 @@ async fn two_instances_take_different_steps_off_one_line() {
         }
     };
     let both = async { tokio::join!(claim(&a), claim(&b)) };
-    let in_time = tokio::time::timeout(Duration::from_mins(1), both).await;
+    let in_time = tokio::time::timeout(PATIENCE, both).await;
     assert!(in_time.is_ok(), "{claimed:?} of {} are claimed", ids.len());
     let mut calls: Vec<_> = [a.calls(), b.calls()].concat();
     calls.sort_unstable();
@@ -647,7 +646,7 @@ async fn who_waits_at_one_instance_hears_what_another_did() {
     b.store.watchers.look(&b.store.reader).await.unwrap();
     a.reply(task.id(), 0, 1, success(json!(1))).await.unwrap();
     b.store.watchers.look(&b.store.reader).await.unwrap();
-    let heard = tokio::time::timeout(Duration::from_secs(5), waiting.changed()).await;
+    let heard = tokio::time::timeout(PATIENCE, waiting.changed()).await;
     assert_eq!(heard.unwrap().status(), TaskStatus::Processed);
     assert_eq!(task.step(StepIndex(0)).attempt.0, 1);
 }
@@ -668,7 +667,7 @@ async fn what_was_read_before_a_change_is_no_news_after_it() {
     let mut waiting = h.store.watchers.watch(id);
     h.store.watchers.tell(std::iter::once(&failed));
     h.reply(id, 0, 2, success(json!(1))).await.unwrap();
-    let heard = tokio::time::timeout(Duration::from_secs(5), waiting.newer(retried.version)).await;
+    let heard = tokio::time::timeout(PATIENCE, waiting.newer(retried.version)).await;
     assert_eq!(heard.unwrap().status(), TaskStatus::Processed);
 }
 

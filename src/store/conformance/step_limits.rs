@@ -1,8 +1,10 @@
 //! Limits of workflows on the steps of their tasks: what is counted, whichever agents and instances claim.
 
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::{
+    PATIENCE,
     harness::{Harness, New, TestDatabase, now, refusal, success},
     shared::pair,
 };
@@ -52,12 +54,10 @@ async fn submit(h: &Harness, limit: Value, count: usize) -> TaskId {
 
 /// Claims until nothing more can be claimed. Returns how many steps that were.
 async fn claim(h: &Harness) -> usize {
-    for _ in 0..ROUNDS {
-        if h.store.claim_queued(agents()).await.unwrap() == 0 {
-            return h.notes.dispatched.lock().len();
-        }
-    }
-    panic!("claims do not come to an end");
+    let claims = async { while h.store.claim_queued(agents()).await.unwrap() > 0 {} };
+    let ended = timeout(PATIENCE, claims).await;
+    ended.expect("claims do not come to an end");
+    h.notes.dispatched.lock().len()
 }
 
 pub async fn a_key_of_a_workflow_is_counted_over_the_agents_of_one_claim(h: Harness) {

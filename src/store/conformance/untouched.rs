@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use sqlx::Connection;
+use tokio::time::timeout;
 
 use super::{
+    PATIENCE,
     harness::{Harness, New, postgres, postgres_at, refusal, success},
     shared::{outside, pair, url},
 };
@@ -39,13 +41,13 @@ pub(super) async fn spares_rows(h: &Harness) {
 
 /// Waits until the store knows that every instance knows of the feature.
 pub(super) async fn known_by_all(h: &Harness, feature: SharedFeature) {
-    for _ in 0..2_000 {
-        if h.store.features.has(feature) {
-            return;
+    let known = async {
+        while !h.store.features.has(feature) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("older instances are still on record");
+    };
+    let known = timeout(PATIENCE, known).await;
+    known.expect("older instances are still on record");
 }
 
 /// The task is read as it was saved, has so many rows, and as many untouched steps as it says.
