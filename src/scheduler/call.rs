@@ -8,7 +8,10 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 use tracing::{Span, debug, debug_span, error};
 
-use super::{Local, recovery::end};
+use super::{
+    Local,
+    recovery::{end, give_up},
+};
 use crate::{
     agent::{CallSlot, Permission},
     domain::{Actor, Call, CallOutcome, Command, Effect, Fault, FaultKind, Purpose, RetryWait},
@@ -64,6 +67,10 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     // Nothing comes back once complete-by has passed: the supervisor takes it from there.
     let Some(outcome) = answered else {
         debug!(task = %step.task, step = %call.step_name, attempt = attempt.0, "complete-by passed; the call was dropped");
+        drop(slot);
+        if Instant::now() >= deadline {
+            give_up((step, attempt), call.complete_by, local, store).await;
+        }
         return;
     };
     // The next queued step is claimed in the transaction that saves the reply.

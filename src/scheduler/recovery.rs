@@ -12,7 +12,7 @@ use super::{
     running::{DroppedCall, Key},
 };
 use crate::{
-    domain::{Command, InstanceId, Release},
+    domain::{Command, Expiry, InstanceId, Release, Span, Timestamp},
     store::{Apply, CommandError, HeldStep, LocalScheduler, Store, StoreError},
 };
 
@@ -109,14 +109,42 @@ pub(super) async fn confirm(dropped: DroppedCall, local: &Local, store: &Store) 
 /// Has the record say that an attempt is over, and tries again while the store is away.
 pub(super) async fn end(call: Key, why: Release, local: &Local, store: &Store) {
     let (step, attempt) = call;
+    let command = Command::Release {
+        step: step.step,
+        attempt,
+        why,
+    };
+    insist(call, command, local, store).await;
+}
+
+/// Has the record say that an attempt is over whose time has elapsed, where the store's clock was set back so that it will not
+/// show that soon: until then the step would look like one whose call never started. Otherwise the supervisor recovers it.
+pub(super) async fn give_up(call: Key, complete_by: Timestamp, local: &Local, store: &Store) {
+    let now = loop {
+        match store.housekeeping.now().await {
+            Ok(now) => break now,
+            Err(error) if error.may_pass() => sleep(CONFIRM_AGAIN).await,
+            Err(_) => return,
+        }
+    };
+    if complete_by <= now + Span::from(START_WITHIN) {
+        return;
+    }
+    let (step, attempt) = call;
+    let command = Command::Expire {
+        step: step.step,
+        attempt,
+        cause: Expiry::GivenUp,
+    };
+    insist(call, command, local, store).await;
+}
+
+async fn insist(call: Key, command: Command, local: &Local, store: &Store) {
+    let (step, attempt) = call;
     loop {
         let asked = store.apply(Apply {
             task: step.task,
-            command: Command::Release {
-                step: step.step,
-                attempt,
-                why,
-            },
+            command: command.clone(),
             by: local.actor().clone(),
             if_version: None,
             idempotency: None,

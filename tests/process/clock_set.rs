@@ -167,6 +167,24 @@ async fn a_clock_that_is_set_by_more_than_a_day_is_followed_at_once() {
     assert!(ahead(&provost).await.abs() < 1.0);
 }
 
+/// By the store's clock the call has 30 hours more.
+#[tokio::test]
+async fn a_call_that_was_given_up_is_not_made_again_because_the_clock_was_set_back() {
+    let clock = WallClock::off_by(0);
+    let provost = clock.setup().set("INSTANCE__LEASE", "1s").start().await;
+    let remote = Remote::with(|_| Act::Hang).await;
+    let hangs = json!({ "steps": [
+        { "name": "call", "url": remote.url(), "complete_within": "2s", "max_failures": 0 }] });
+    let id = provost.api().submit(&hangs).await;
+    until(1, async || remote.count()).await;
+    clock.set(-30 * 3600);
+    let task = provost.api().settled(&id).await;
+    assert_eq!(task["state"], "error", "{task:#}");
+    assert_eq!(step(&task, "call")["outcome"], "unknown");
+    assert_eq!(step(&task, "call")["failure_count"], 1);
+    assert_eq!(remote.count(), 1, "it was called again");
+}
+
 #[tokio::test]
 async fn schedules_go_by_the_wall_clock() {
     let clock = WallClock::off_by(TWO_HOURS);

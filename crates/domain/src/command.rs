@@ -226,6 +226,9 @@ pub enum Expiry {
     /// The lease of the instance that holds it has lapsed: the instance died, hangs, or cannot reach
     /// the store. Leases are the store's to judge; the attempt's number makes a wrong guess harmless.
     InstanceLost,
+    /// The instance that holds it has given its call up: the time that it had has elapsed. That is said where the store's
+    /// clock does not show it, because it was set back meanwhile.
+    GivenUp,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

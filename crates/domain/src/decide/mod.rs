@@ -271,6 +271,7 @@ impl Draft {
             } => match cause {
                 Expiry::CompleteBy => self.expire(step, attempt, by, now)?,
                 Expiry::InstanceLost => self.lose(step, attempt, by, now)?,
+                Expiry::GivenUp => self.call_given_up(step, attempt, by, now)?,
             },
             Command::Overdue => self.overdue(by, now)?,
             Command::Retry { step, body, reason } => self.retry(step, body, reason, by, now)?,

@@ -49,7 +49,37 @@ impl Draft {
             self.unanswered(index, reason, by, now);
             return Ok(());
         }
+        self.time_has_passed(index, complete_by, by, now);
+        Ok(())
+    }
+
+    /// See [`Expiry::GivenUp`].
+    ///
+    /// [`Expiry::GivenUp`]: crate::Expiry::GivenUp
+    pub(super) fn call_given_up(
+        &mut self,
+        index: StepIndex,
+        attempt: Attempt,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        self.check_holder(index, attempt)?;
+        if let StepState::Processing { complete_by, .. } = self.task.step(index).state {
+            self.time_has_passed(index, complete_by, by, now);
+        }
+        Ok(())
+    }
+
+    /// The attempt under way has had the time until its complete-by, and its outcome is unknown.
+    fn time_has_passed(
+        &mut self,
+        index: StepIndex,
+        complete_by: Timestamp,
+        by: &Actor,
+        now: Timestamp,
+    ) {
         self.drop_call(index);
+        let attempt = self.task.step(index).attempt;
         let within = match self.is_probing(index) {
             true => self.time_to_complete(index),
             false => self.task.definition(index).complete_within,
@@ -67,7 +97,6 @@ impl Draft {
             None => format!("attempt {attempt} did not finish within {within}"),
         };
         self.unanswered(index, reason, by, now);
-        Ok(())
     }
 
     /// An attempt is over and its outcome unknown: that is a failure.

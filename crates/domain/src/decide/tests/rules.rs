@@ -410,6 +410,31 @@ fn a_retried_step_starts_anew_and_the_task_goes_on() {
 }
 
 #[test]
+fn a_call_that_was_given_up_has_failed_whatever_the_clock_says() {
+    let mut bench = Bench::new(pipeline());
+    let attempt = bench.claim("reserve").unwrap();
+    let step = bench.step("reserve");
+    assert!(matches!(
+        bench.expire("reserve"),
+        Err(Refusal::NotDue { .. })
+    ));
+    let give_up = |attempt| Command::Expire {
+        step,
+        attempt,
+        cause: Expiry::GivenUp,
+    };
+    bench.apply(give_up(attempt)).unwrap();
+    let reserve = bench.draft.task.step(step);
+    assert!(matches!(reserve.state, StepState::Pending { .. }));
+    assert_eq!(reserve.failure_count, 1);
+    assert_eq!(bench.events().last(), Some(&"step.expired"));
+    assert!(matches!(
+        bench.apply(give_up(attempt)),
+        Err(Refusal::Late { .. })
+    ));
+}
+
+#[test]
 fn a_step_that_is_not_in_error_is_not_retried() {
     let mut bench = Bench::new(pipeline());
     bench.process("reserve");
