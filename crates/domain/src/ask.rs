@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use icu_normalizer::ComposingNormalizer;
-use icu_properties::{CodePointSetData, props::DefaultIgnorableCodePoint};
+use icu_properties::{
+    CodePointMapData, CodePointSetData,
+    props::{DefaultIgnorableCodePoint, GeneralCategory},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -126,18 +129,39 @@ fn shown(name: &str, value: &Value, longest: usize) -> Result<String, String> {
     }
 }
 
-/// Characters that nobody sees: with them one person could pass for two.
+/// Characters that nobody sees, or that mean nothing: with them one person could pass for two.
 fn is_invisible(c: char) -> bool {
     const BIDIRECTIONAL: std::ops::RangeInclusive<char> = '\u{202a}'..='\u{202e}';
-    CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(c) || BIDIRECTIONAL.contains(&c)
+    const ANNOTATIONS: std::ops::RangeInclusive<char> = '\u{fff9}'..='\u{fffb}';
+    const BRAILLE_BLANK: char = '\u{2800}';
+    let category = CodePointMapData::<GeneralCategory>::new().get(c);
+    let has_no_glyph = matches!(
+        category,
+        GeneralCategory::Unassigned
+            | GeneralCategory::PrivateUse
+            | GeneralCategory::LineSeparator
+            | GeneralCategory::ParagraphSeparator
+    );
+    has_no_glyph
+        || CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(c)
+        || BIDIRECTIONAL.contains(&c)
+        || ANNOTATIONS.contains(&c)
+        || c == BRAILLE_BLANK
 }
 
-/// Returns the form in which names are compared: it ignores composition, width and case of letters.
+/// Returns the form in which names are compared: it ignores composition, width and case of letters, and how wide a blank is.
 fn folded(person: &str) -> String {
     let nfkc = ComposingNormalizer::new_nfkc();
-    let lower = nfkc.normalize(person).to_lowercase();
+    let normal = nfkc.normalize(person);
+    // Each letter by itself, so that a sigma is the same wherever it stands. The first step is for `ẞ`, whose upper case is
+    // itself; the upper case of `ß` is `SS`.
+    let lower = normal.chars().flat_map(char::to_lowercase);
+    let upper = lower.flat_map(char::to_uppercase);
+    let folded: String = upper.flat_map(char::to_lowercase).collect();
     // Lower case may be composed differently.
-    nfkc.normalize(&lower).into_owned()
+    let folded = nfkc.normalize(&folded);
+    let words: Vec<&str> = folded.split_whitespace().collect();
+    words.join(" ")
 }
 
 pub(crate) fn people(of: &Value) -> Result<Vec<String>, String> {
@@ -426,6 +450,12 @@ mod tests {
             ["ﬁnn", "FINN"],
             ["K\u{e5}re", "K\u{212b}re"],
             ["STRASSE\u{307}", "strasse\u{307}"],
+            ["straße@x", "STRASSE@x"],
+            ["ẞ@x", "ss@x"],
+            ["Σ@x", "ς@x"],
+            ["ΟΔΥΣΣΕΥΣ", "οδυσσευς"],
+            ["a b", "a  b"],
+            ["a b", "a\u{2003}\u{a0}b"],
         ] {
             assert_eq!(named(&same), Ok(1), "{same:?}");
         }
@@ -451,6 +481,14 @@ mod tests {
             '\u{1d173}',
             '\u{e0041}',
             '\u{e0100}',
+            '\u{2800}',
+            '\u{2028}',
+            '\u{fff9}',
+            '\u{fffb}',
+            '\u{378}',
+            '\u{e000}',
+            '\u{ffff}',
+            '\u{10fffd}',
         ] {
             let named = named(&["ops", &format!("op{invisible}s")]);
             assert!(named.unwrap_err().contains("visible"), "{invisible:?}");
