@@ -1,6 +1,7 @@
 //! From a step's definition and the task's data to the request that its agent sends.
 
 use http::HeaderValue;
+use icu_normalizer::ComposingNormalizer;
 
 use crate::{
     call::CallBody,
@@ -95,7 +96,7 @@ pub fn render_request(
 }
 
 /// The most times that a path is decoded.
-const MOST_DECODED: usize = 4;
+const MOST_DECODED: usize = 5;
 
 /// What no path may contain, from a definition or from data.
 pub fn path_fault(path: &str) -> Option<&'static str> {
@@ -116,48 +117,106 @@ pub fn path_fault(path: &str) -> Option<&'static str> {
     )
 }
 
-/// Returns whether a path climbs, or stays where it is, for some parser: parsers decode dots, slashes and backslashes, some of them
-/// several times, take a backslash for a slash, and leave out what follows a semicolon.
+/// Returns whether a path climbs, or stays where it is, for some parser: parsers decode it, some of them several times or with UTF-8 that
+/// is longer than it may be, take a backslash for a slash and a letter for one of its compatible forms, end at a semicolon or
+/// U+0000, and leave out blanks, control characters and what is no UTF-8.
 fn has_dots(path: &str) -> bool {
-    let mut path = path.to_owned();
+    let is_left_out =
+        |c: char| c.is_control() || c.is_whitespace() || c == char::REPLACEMENT_CHARACTER;
+    let is_dots = |segment: &str| {
+        let left: String = segment.chars().filter(|c| !is_left_out(*c)).collect();
+        matches!(&*left, "." | "..")
+    };
+    let mut bytes = path.as_bytes().to_vec();
     for _ in 0..MOST_DECODED {
+        let path = lenient_text(&bytes);
         let mut segments = path.split(['/', '\\']);
-        if segments.any(|segment| matches!(segment.split(';').next(), Some("." | ".."))) {
+        let climbs = |segment: &str| {
+            let segment = segment.split(';').next().unwrap_or_default();
+            is_dots(segment) || segment.split('\0').next().is_some_and(is_dots)
+        };
+        if segments.any(climbs) {
             return true;
         }
-        let decoded = decode_separators(&path);
-        if decoded == path {
+        bytes = percent_decoded(&path);
+        if bytes == path.as_bytes() {
             return false;
         }
-        path = decoded;
     }
     // Encoded again and again, it is nothing that anybody means.
     true
 }
 
-/// Decodes what may become a separator, a dot or another encoding.
-fn decode_separators(path: &str) -> String {
-    let mut decoded = String::with_capacity(path.len());
+/// Returns the text that some parser may read in these bytes: UTF-8, also where a character takes more bytes than it may, in its form NFKC.
+fn lenient_text(bytes: &[u8]) -> String {
+    let mut text = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some((lead, following)) = rest.split_first() {
+        // The ones that a byte begins with are the length of its character.
+        let (most, length) = match lead.leading_ones() {
+            ones @ 2..=6 => (0x7f_u32 >> ones, ones as usize),
+            _ => (0, 1),
+        };
+        let others = following
+            .get(..length - 1)
+            .filter(|others| !others.is_empty());
+        let number = others.map(|others| {
+            let lead = u32::from(*lead) & most;
+            others
+                .iter()
+                .fold(lead, |number, byte| number << 6 | u32::from(byte & 0x3f))
+        });
+        let is_utf8 = others.is_some_and(|others| others.iter().all(|byte| byte & 0xc0 == 0x80));
+        // Old parsers do not look at the first two bits of the bytes that follow.
+        let letter = number
+            .filter(|number| is_utf8 || *number < 0x80)
+            .and_then(char::from_u32);
+        match letter {
+            Some(letter) => {
+                text.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
+                rest = &rest[length..];
+            }
+            None => {
+                text.push(*lead);
+                rest = following;
+            }
+        }
+    }
+    let text = String::from_utf8_lossy(&text);
+    ComposingNormalizer::new_nfkc()
+        .normalize(&text)
+        .into_owned()
+}
+
+/// `%2E`, and `%u002E` as old servers read it.
+fn percent_decoded(path: &str) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(path.len());
     let mut rest = path;
     while let Some(at) = rest.find('%') {
-        decoded.push_str(&rest[..at]);
-        let encoded = rest.get(at + 1..at + 3).map(str::to_ascii_lowercase);
-        let letter = match encoded.as_deref() {
-            Some("2e") => '.',
-            Some("2f") => '/',
-            Some("5c") => '\\',
-            Some("3b") => ';',
-            Some("25") => '%',
+        decoded.extend_from_slice(rest[..at].as_bytes());
+        rest = &rest[at + 1..];
+        let (start, length) = match rest.starts_with(['u', 'U']) {
+            true => (1, 4),
+            false => (0, 2),
+        };
+        let digits = rest.get(start..start + length);
+        let digits = digits.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let number = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        match (number, number.and_then(char::from_u32)) {
+            // Two digits are a byte.
+            (Some(byte), _) if length == 2 => decoded.push(byte as u8),
+            (_, Some(letter)) => {
+                decoded.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes())
+            }
             _ => {
-                decoded.push('%');
-                rest = &rest[at + 1..];
+                decoded.push(b'%');
                 continue;
             }
-        };
-        decoded.push(letter);
-        rest = &rest[at + 3..];
+        }
+        rest = &rest[start + length..];
     }
-    decoded + rest
+    decoded.extend_from_slice(rest.as_bytes());
+    decoded
 }
 
 #[cfg(test)]

@@ -112,6 +112,7 @@ mod tests {
         ] {
             assert!(!address(beside).is_below(&base), "{beside}");
         }
+        let mut left = Vec::new();
         for climbing in [
             "/replies/../admin",
             "/replies/%2E%2e/admin",
@@ -122,10 +123,29 @@ mod tests {
             "/replies/..;x=1/admin",
             "/replies/%252e%252e/admin",
             "/replies/..%255cadmin",
+            "/replies/%c0%ae%c0%ae/x",
+            "/replies/%e0%80%ae%f0%80%80%ae/x",
+            "/replies/%c0%2e./x",
+            "/replies/..%c0%af",
+            "/replies/．．/x",
+            "/replies/%uff0e%uff0e/x",
+            "/replies/%u002e%u002e%u002fx",
+            "/replies/%ef%bc%8e%ef%bc%8e/x",
+            "/replies/%e2%80%a5/x",
+            "/replies/..%ef%bc%8fx",
+            "/replies/..%09/x",
+            "/replies/.%00./x",
+            "/replies/..%00.html",
+            "/replies/..%c2%85/x",
+            "/replies/.%ff./x",
+            "/replies/%%32%65./x",
         ] {
             let climbing = format!("https://shop.example{climbing}");
-            assert!(WebAddress::parse(&climbing).is_err(), "{climbing}");
+            if WebAddress::parse(&climbing).is_ok() {
+                left.push(climbing);
+            }
         }
+        assert_eq!(left, [""; 0]);
         for plain in [
             "/replies/a..b",
             "/replies/...",
@@ -133,6 +153,13 @@ mod tests {
             "/replies/a%2Fb",
             "/replies?to=../x",
             "/replies/%zz%",
+            "/replies/%ff%fe",
+            "/replies/%e2%80%a6",
+            "/replies/%e6%97%a5%e6%9c%ac/é",
+            "/replies/a%09b",
+            "/replies/%00",
+            "/replies/%u00zz",
+            "/replies/100%25252541",
         ] {
             assert!(
                 WebAddress::parse(&format!("https://shop.example{plain}")).is_ok(),

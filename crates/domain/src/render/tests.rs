@@ -86,6 +86,9 @@ fn data_cannot_climb_out_of_a_path() {
         ("/orders/{{ input }}", "..%2f"),
         ("/orders/{{ input }}", "%2e%2e"),
         ("/orders/{{ input }}", "..;x"),
+        ("/orders/{{ input }}", "..%c0%af"),
+        ("/orders/{{ input }}", "..\t/admin"),
+        ("/orders/{{ input }}", "．．/admin"),
     ] {
         let error = render(json!({ "path": path }), json!(data)).unwrap_err();
         assert!(error.contains("segments"), "{path} {data}: {error}");
