@@ -44,8 +44,13 @@ const HEX: [u8; 256] = {
     values
 };
 
+/// Lines may be broken within the digits, and the bytes of hexadecimal may stand apart: `2b:3c`, `2b 3c`.
+fn may_separate(byte: u8, bits: usize) -> bool {
+    matches!(byte, b'\r' | b'\n') || bits == 4 && matches!(byte, b':' | b' ')
+}
+
 /// Calls `found` with each run that is long enough for `shortest` bytes; for `cut` bytes, if that is given, at the end of the
-/// text. Lines may be broken within it.
+/// text.
 pub(super) fn runs(
     text: &[u8],
     shortest: usize,
@@ -61,7 +66,7 @@ pub(super) fn runs(
             letters.clear();
             while let Some(byte) = text.get(at) {
                 match table[usize::from(*byte)] {
-                    NONE if letters.is_empty() || !matches!(byte, b'\r' | b'\n') => break,
+                    NONE if letters.is_empty() || !may_separate(*byte, bits) => break,
                     NONE => {}
                     // A text is shorter than 4 GiB.
                     _ => letters.push(at as u32),

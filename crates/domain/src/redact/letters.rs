@@ -49,6 +49,14 @@ impl EncodedLetter {
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
+
+    /// The letter of Latin-1 that a byte may be, which is another one in UTF-8.
+    pub fn as_latin_1(&self) -> Option<Self> {
+        match *self.bytes() {
+            [byte @ 0x80..=0xff] => Some(Self::of_char(char::from(byte))),
+            _ => None,
+        }
+    }
 }
 
 /// Whether an encoding may begin with this byte.
@@ -69,6 +77,24 @@ pub(super) fn read(text: &[u8]) -> Reading {
         Ok(Some((rest, letter))) => Reading::Encoded(rest + 1, letter),
         Ok(None) => Reading::Plain,
         Err(CutOff) => Reading::CutOff,
+    }
+}
+
+/// The first byte of an encoding of quoted-printable.
+pub(super) const QUOTED: u8 = b'=';
+
+/// Reads the beginning of a text that begins with [`QUOTED`]: `=2B`, or a line that is broken. Most often it is no encoding, but stands before
+/// a value.
+pub(super) fn read_quoted(text: &[u8]) -> Reading {
+    match text[1..] {
+        [] | [b'\r'] => Reading::CutOff,
+        [b'\n', ..] => Reading::Encoded(2, EncodedLetter::NOTHING),
+        [b'\r', b'\n', ..] => Reading::Encoded(3, EncodedLetter::NOTHING),
+        _ => match digits(&text[1..], 2) {
+            Ok(Some(byte)) => Reading::Encoded(3, EncodedLetter::of_byte(byte as u8)),
+            Ok(None) => Reading::Plain,
+            Err(CutOff) => Reading::CutOff,
+        },
     }
 }
 
@@ -115,6 +141,11 @@ fn escape(rest: &[u8]) -> Found {
             let byte = digits(&rest[1..], 2)?;
             return Ok(byte.map(|byte| (3, EncodedLetter::of_byte(byte as u8))));
         }
+        b'U' => {
+            let letter = digits(&rest[1..], 8)?.and_then(char::from_u32);
+            return Ok(letter.map(|letter| (9, EncodedLetter::of_char(letter))));
+        }
+        b'0'..=b'3' => return octal(rest),
         b'b' => 8,
         b't' => b'\t',
         b'n' => b'\n',
@@ -125,6 +156,19 @@ fn escape(rest: &[u8]) -> Found {
         _ => return Ok(None),
     };
     Ok(Some((1, EncodedLetter::of_byte(byte))))
+}
+
+/// Three digits are a byte.
+fn octal(rest: &[u8]) -> Found {
+    let mut value = 0;
+    for at in 0..3 {
+        match rest.get(at) {
+            None => return Err(CutOff),
+            Some(digit @ b'0'..=b'7') => value = value << 3 | (digit - b'0'),
+            Some(_) => return Ok(None),
+        }
+    }
+    Ok(Some((3, EncodedLetter::of_byte(value))))
 }
 
 /// After `\u`: four digits, twice for a character beyond U+FFFF, or any number of them in braces.
@@ -226,6 +270,8 @@ mod tests {
             ("\\u{2b}", "+"),
             ("\\u{0000fc}", "\u{fc}"),
             ("\\x2b0", "+"),
+            ("\\053", "+"),
+            ("\\U0000002B", "+"),
             ("\\/a", "/"),
             ("\\\"", "\""),
             ("\\\\n", "\\"),
@@ -280,6 +326,10 @@ mod tests {
             "\\ud83d",
             "\\ud83dx",
             "\\ude00",
+            "\\08x",
+            "\\400",
+            "\\U0000002x",
+            "\\Uffffffff",
             "&#99999999999;",
             "\\u{110000}",
             "\\u{}",
@@ -300,6 +350,8 @@ mod tests {
             "\\u002b",
             "\\u{2b}",
             "\\x2b",
+            "\\053",
+            "\\U0000002B",
             "\\/",
             "\\ud83d\\ude00",
             "&amp;",

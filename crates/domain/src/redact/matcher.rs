@@ -2,8 +2,9 @@
 //!
 //! A text is read in layers: the first as it is, each further one with the encoded letters of the one before it decoded, so
 //! that encodings of encodings are found too. In a layer an automaton (Aho-Corasick) takes one step for each letter. At an
-//! encoded letter it goes on with what that means, and some further states go on with its bytes as they are written: a secret may contain
-//! `%2F` itself, or begin within an escape by accident. Those are few, and never follow failure links, so that the time is
+//! encoded letter it goes on with what that means, and some further states with each other reading: a secret may contain
+//! `%2F` itself, begin within an escape by accident, or contain a backslash before a letter that is an escape. Those states are few, each
+//! reads the letter at its own position in every way, and they never follow failure links, so that the time is
 //! linear in the length of a text, whatever the text and the secrets are.
 //!
 //! At last, whatever in the innermost layer could be base64 or hexadecimal is decoded and searched in the same way.
@@ -19,7 +20,7 @@ use aho_corasick::{
 use super::{
     digits::{DigitRun, runs},
     layer::{ByteOrigin, Layer},
-    letters::{EncodedLetter, Reading, may_begin, read},
+    letters::{EncodedLetter, QUOTED, Reading, may_begin, read, read_quoted},
 };
 
 /// The most encodings of encodings that are decoded.
@@ -27,7 +28,9 @@ const MOST_LAYERS: usize = 6;
 /// The most levels of base64 and hexadecimal that are decoded.
 const MOST_NESTED: usize = 2;
 /// States beside the usual one.
-const MOST_OTHERS: usize = 4;
+const MOST_OTHERS: usize = 8;
+/// A deeper state does not follow failure links at another reading, so that those of a periodic secret do not make it slow.
+const MOST_FALLEN: u32 = 256;
 /// Of a secret that was cut off at the end of an excerpt, so many bytes may remain.
 const LONGEST_REST: u32 = 3;
 
@@ -74,10 +77,27 @@ fn folded(byte: u8) -> u8 {
     if byte == b'+' { b' ' } else { byte }
 }
 
-/// A state that is reached by reading encoded letters as they are written.
+/// Forms of a secret with letters beyond ASCII, without their zeros, which are never read: UTF-16, and with that Latin-1, whose bytes are
+/// the same then.
+fn wide_forms(secret: &[u8]) -> Vec<Vec<u8>> {
+    match std::str::from_utf8(secret) {
+        Ok(text) if !text.is_ascii() => [u16::to_le_bytes, u16::to_be_bytes]
+            .into_iter()
+            .map(|bytes| {
+                let all = text.encode_utf16().flat_map(bytes);
+                all.filter(|byte| *byte != 0).collect()
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// A state that is reached by another reading than the usual one.
 #[derive(Clone, Copy)]
 struct OtherState {
     state: StateID,
+    /// The position in the layer of what it reads next.
+    next: usize,
     /// How many letters of the next layer it shares with the usual state, and how many it has read by itself since.
     since: usize,
     read: usize,
@@ -101,6 +121,8 @@ struct Pass<'p, 'l> {
     layer: &'p Layer<'l>,
     findings: &'p mut Findings,
     state: StateID,
+    /// The position in the layer of what that state reads next.
+    next: usize,
     others: Vec<OtherState>,
 }
 
@@ -117,6 +139,9 @@ impl Matcher {
         let mut patterns: Vec<Vec<u8>> = Vec::new();
         for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
             let shortest = secret.len().min(super::SHORTEST_SECRET);
+            let wide = wide_forms(secret).into_iter();
+            let wide = wide.filter(|form| form.len() >= shortest);
+            patterns.extend(wide.map(|form| form.into_iter().map(folded).collect()));
             let mut form = secret.to_vec();
             for _ in 0..MOST_LAYERS {
                 patterns.push(form.iter().copied().map(folded).collect());
@@ -228,6 +253,7 @@ impl Matcher {
             layer,
             findings,
             state: self.start,
+            next: 0,
             others: Vec::new(),
         };
         pass.run(is_cut)
@@ -278,7 +304,7 @@ impl Decoded {
 impl Pass<'_, '_> {
     fn run(&mut self, is_cut: bool) -> Option<Decoded> {
         let bytes = self.layer.bytes;
-        if !bytes.iter().any(|byte| may_begin(*byte)) {
+        if !bytes.iter().any(|byte| may_begin(*byte) || *byte == QUOTED) {
             self.plain(bytes);
             if is_cut {
                 let layer = self.layer;
@@ -291,31 +317,68 @@ impl Pass<'_, '_> {
             ranges: Vec::with_capacity(bytes.len()),
         };
         let mut is_encoded = false;
-        let mut at = 0;
-        while let Some(byte) = bytes.get(at) {
-            self.findings.steps += 1;
-            let reading = match may_begin(*byte) {
-                true => read(&bytes[at..]),
-                false => Reading::Plain,
-            };
-            match reading {
-                Reading::Encoded(taken, letter) => {
-                    self.encoded(at..at + taken, letter, &mut decoded);
-                    is_encoded = true;
-                    at += taken;
-                    continue;
-                }
-                Reading::CutOff if is_cut => {
-                    let start = |at: usize| decoded.ranges.get(at).map(|range| range.start);
-                    let here = self.layer.origin_of(at).start;
-                    self.end(|at| start(at).unwrap_or(here), decoded.bytes.len());
-                }
-                Reading::CutOff | Reading::Plain => {}
+        for (at, byte) in bytes.iter().enumerate() {
+            let is_usual = self.next == at;
+            if !is_usual && self.others.is_empty() {
+                continue;
             }
-            let range = self.layer.origin_of(at);
-            decoded.push(*byte, range.clone());
-            self.step(*byte, range.end, &decoded);
-            at += 1;
+            self.findings.steps += 1;
+            let reading = match byte {
+                &QUOTED => read_quoted(&bytes[at..]),
+                byte if may_begin(*byte) => read(&bytes[at..]),
+                _ => Reading::Plain,
+            };
+            if reading == Reading::CutOff && is_cut {
+                let start = |at: usize| decoded.ranges.get(at).map(|range| range.start);
+                let here = self.layer.origin_of(at).start;
+                self.end(|at| start(at).unwrap_or(here), decoded.bytes.len());
+            }
+            let others = std::mem::take(&mut self.others);
+            let (due, later): (Vec<_>, Vec<_>) =
+                others.into_iter().partition(|other| other.next == at);
+            self.others = later;
+            let usual = (self.state, decoded.bytes.len());
+            if is_usual {
+                match reading {
+                    Reading::Encoded(taken, letter) if *byte != QUOTED => {
+                        self.encoded(at..at + taken, letter, &mut decoded);
+                        is_encoded = true;
+                    }
+                    _ => {
+                        let range = self.layer.origin_of(at);
+                        decoded.push(*byte, range.clone());
+                        self.step(*byte, range.end, &decoded);
+                    }
+                }
+            }
+            for other in due {
+                self.go_on(other, &[*byte], 1, &decoded);
+                self.go_on_encoded(other, reading, &decoded);
+            }
+            if is_usual
+                && let Reading::Encoded(taken, letter) = reading
+                && *byte != 0
+            {
+                let (state, since) = usual;
+                let other = OtherState {
+                    state,
+                    next: at,
+                    since,
+                    read: 0,
+                    at: self.layer.origin_of(at).start,
+                };
+                if *byte == QUOTED {
+                    self.branch(other, letter.bytes(), taken, &decoded);
+                } else {
+                    self.branch(other, &[*byte], 1, &decoded);
+                }
+                if let Some(letter) = letter.as_latin_1() {
+                    self.branch(other, letter.bytes(), taken, &decoded);
+                }
+                if *byte != QUOTED {
+                    self.begin_within(at..at + taken, since, &decoded);
+                }
+            }
         }
         if is_cut {
             let end = self.layer.origin_of(bytes.len() - 1).end;
@@ -356,30 +419,19 @@ impl Pass<'_, '_> {
     /// A letter that means itself, which has been added to the next layer.
     fn step(&mut self, byte: u8, end: u32, decoded: &Decoded) {
         let matcher = self.matcher;
+        self.next += 1;
         self.state = matcher.next(self.state, byte);
         if let Some(length) = matcher.matched(self.state) {
             let first = decoded.bytes.len() - length;
             self.findings.found(decoded.ranges[first].start..end);
         }
-        if self.others.is_empty() {
-            return;
-        }
-        let others = std::mem::take(&mut self.others);
-        for other in others {
-            self.go_on(other, &[byte], end, decoded);
-        }
     }
 
-    /// An encoded letter: both what it means and how it is written may belong to a secret.
+    /// The usual reading of an encoded letter: what it means.
     fn encoded(&mut self, at: Range<usize>, letter: EncodedLetter, decoded: &mut Decoded) {
-        let written = &self.layer.bytes[at.clone()];
-        if letter.bytes().is_empty() && written == [0] {
-            return;
-        }
         let matcher = self.matcher;
         let range = self.layer.origin_of(at.start).start..self.layer.origin_of(at.end - 1).end;
-        let since = decoded.bytes.len();
-        let (before, others) = (self.state, std::mem::take(&mut self.others));
+        self.next = at.end;
         for byte in letter.bytes() {
             decoded.push(*byte, range.clone());
             self.state = matcher.next(self.state, *byte);
@@ -389,42 +441,81 @@ impl Pass<'_, '_> {
                 self.findings.found(decoded.ranges[first].start..range.end);
             }
         }
-        for other in others {
-            self.go_on(other, letter.bytes(), range.end, decoded);
-            self.go_on(other, written, range.end, decoded);
-        }
-        let written_on = OtherState {
-            state: before,
-            since,
-            read: 0,
-            at: range.start,
-        };
-        self.go_on(written_on, written, range.end, decoded);
-        self.begin_within(written, since, &range);
     }
 
-    /// A secret may begin with the last bytes of an encoded letter, as one that begins with `n` does after a backslash.
-    fn begin_within(&mut self, written: &[u8], since: usize, range: &Range<u32>) {
+    /// A secret may begin with the last bytes of an encoded letter, as one that begins with `n` does after a backslash, or with an
+    /// encoded letter that begins there.
+    fn begin_within(&mut self, within: Range<usize>, since: usize, decoded: &Decoded) {
         let matcher = self.matcher;
-        let mut state = matcher.start;
-        for byte in &written[1..] {
-            state = matcher.next(state, *byte);
+        let bytes = self.layer.bytes;
+        let start = self.layer.origin_of(within.start).start;
+        let mut other = OtherState {
+            state: matcher.start,
+            next: within.start + 1,
+            since,
+            read: 1,
+            at: start,
+        };
+        while other.next < within.end {
+            let byte = bytes[other.next];
+            if may_begin(byte) {
+                let reading = read(&bytes[other.next..]);
+                self.go_on_encoded(other, reading, decoded);
+            }
+            other.state = matcher.next(other.state, byte);
+            other.next += 1;
+            other.read += 1;
             self.findings.steps += 1;
-            if matcher.matched(state).is_some() {
-                self.findings.found(range.clone());
+            if matcher.matched(other.state).is_some() {
+                self.findings
+                    .found(start..self.layer.origin_of(within.end - 1).end);
             }
         }
-        self.keep(OtherState {
-            state,
-            since,
-            read: written.len(),
-            at: range.start,
-        });
+        self.keep(other);
     }
 
-    /// Has a state read some more, as long as that is what it expects.
-    fn go_on(&mut self, mut other: OtherState, bytes: &[u8], end: u32, decoded: &Decoded) {
+    /// Has the usual state read another reading. What it has read may be the beginning of a secret that this reading does not
+    /// continue, and end with the beginning of one that it does.
+    fn branch(&mut self, mut other: OtherState, bytes: &[u8], taken: usize, decoded: &Decoded) {
         let matcher = self.matcher;
+        let Some((first, others)) = bytes.split_first() else {
+            return self.go_on(other, bytes, taken, decoded);
+        };
+        if matcher.next_directly(other.state, *first).is_some() {
+            return self.go_on(other, bytes, taken, decoded);
+        }
+        if matcher.depth(other.state) > MOST_FALLEN {
+            other.state = matcher.start;
+            return self.go_on(other, bytes, taken, decoded);
+        }
+        other.state = matcher.next(other.state, *first);
+        other.read += 1;
+        self.findings.steps += 1;
+        if let Some(length) = matcher.matched(other.state) {
+            let first = other.first(length, |at| decoded.ranges[at].start);
+            let end = self.layer.origin_of(other.next + taken - 1).end;
+            self.findings.found(first..end);
+        }
+        if other.state != matcher.start {
+            self.go_on(other, others, taken, decoded);
+        }
+    }
+
+    /// Has a state read an encoded letter, in all ways that there are.
+    fn go_on_encoded(&mut self, other: OtherState, reading: Reading, decoded: &Decoded) {
+        if let Reading::Encoded(taken, letter) = reading {
+            self.go_on(other, letter.bytes(), taken, decoded);
+            if let Some(letter) = letter.as_latin_1() {
+                self.go_on(other, letter.bytes(), taken, decoded);
+            }
+        }
+    }
+
+    /// Has a state read some more, as long as that is what it expects. `taken` bytes of the layer are an encoding of it.
+    fn go_on(&mut self, mut other: OtherState, bytes: &[u8], taken: usize, decoded: &Decoded) {
+        let matcher = self.matcher;
+        other.next += taken;
+        let end = self.layer.origin_of(other.next - 1).end;
         for byte in bytes {
             self.findings.steps += 1;
             let Some(next) = matcher.next_directly(other.state, *byte) else {
@@ -441,8 +532,9 @@ impl Pass<'_, '_> {
     }
 
     fn keep(&mut self, other: OtherState) {
-        let is_known = |known: &OtherState| known.state == other.state;
-        let is_needless = other.state == self.matcher.start || other.state == self.state;
+        let is_same = |state: StateID, next: usize| (state, next) == (other.state, other.next);
+        let is_known = |known: &OtherState| is_same(known.state, known.next);
+        let is_needless = other.state == self.matcher.start || is_same(self.state, self.next);
         if !is_needless && self.others.len() < MOST_OTHERS && !self.others.iter().any(is_known) {
             self.others.push(other);
         }

@@ -184,6 +184,106 @@ fn utf_16_is_found_too() {
 }
 
 #[test]
+fn a_letter_after_an_encoded_backslash_may_be_an_escape() {
+    let mut left = Vec::new();
+    for before in ["s3cr", "s3cr<x>", "s3cr\\x"] {
+        let secret = format!("{before}\\é-longer");
+        let redactor = Redactor::of([&*secret]);
+        for form in [
+            "%5c\\u00e9",
+            "\\u{5c}\\xe9",
+            "&#92;\\u00e9",
+            "\\\\u00e9",
+            "&#92;%C3%A9",
+            "\\\\\\u00e9",
+            "\\%C3%A9",
+            "\\&eacute;",
+            "%5c%5cu00e9",
+            // As JSON, once more.
+            "%5c\\\\u00e9",
+            "\\\\u{5c}\\\\xe9",
+            "&#92;\\\\u00e9",
+            "\\\\\\\\u00e9",
+        ] {
+            let text = format!("you sent {before}{form}-longer.");
+            if redactor.hide_in_text(text.clone()) != "you sent ***." {
+                left.push(text);
+            }
+        }
+    }
+    assert_eq!(left, [""; 0]);
+}
+
+#[test]
+fn a_reading_begins_where_another_secret_seemed_to_begin() {
+    let redactor = Redactor::of(["\\no-secret", "another-one", "thean\\no-secret"]);
+    let ending = Redactor::of(["anot-n\\", "s3cr-anot-n%"]);
+    assert!(ending.finds(b"s3cr-anot-n\\\\"));
+    for before in ["", "a", "an", "anoth", "thea", "xthe"] {
+        let text = format!("you sent {before}\\\\156o-secret");
+        assert!(redactor.finds(text.as_bytes()), "{text}");
+    }
+}
+
+#[test]
+fn letters_beyond_ascii_are_found_in_utf_16_and_latin_1() {
+    let mut left = Vec::new();
+    for secret in ["s3crét-of-ü", "s3cr\u{20ac}t-\u{1f600}-\u{125c}-of-é"] {
+        let redactor = Redactor::of([secret]);
+        let mut forms: Vec<Vec<u8>> = vec![
+            secret.encode_utf16().flat_map(u16::to_le_bytes).collect(),
+            secret.encode_utf16().flat_map(u16::to_be_bytes).collect(),
+        ];
+        let latin: Result<Vec<u8>, _> = secret
+            .chars()
+            .map(|letter| u32::from(letter).try_into())
+            .collect();
+        forms.extend(latin);
+        for form in forms {
+            let hex: String = form.iter().map(|byte| format!("{byte:02x}")).collect();
+            let percent: String = form.iter().map(|byte| format!("%{byte:02x}")).collect();
+            let base64 = STANDARD.encode(&form);
+            for text in [&form, hex.as_bytes(), percent.as_bytes(), base64.as_bytes()] {
+                let text = [b"you sent ", text].concat();
+                if !redactor.finds(&text) {
+                    left.push(String::from_utf8_lossy(&text).into_owned());
+                }
+            }
+        }
+    }
+    assert_eq!(left, [""; 0]);
+}
+
+#[test]
+fn rarer_encodings_are_found_too() {
+    let secret = "s3cr+et=of-é";
+    let redactor = Redactor::of([secret]);
+    let hex = |between: &str| {
+        let bytes: Vec<String> = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
+        bytes.join(between)
+    };
+    let mut left = Vec::new();
+    for form in [
+        each(secret, |letter| format!("\\U{:08X}", u32::from(letter))),
+        secret.bytes().map(|byte| format!("\\{byte:03o}")).collect(),
+        "s3cr\\053et=of-\\303\\251".to_owned(),
+        "s3cr=2Bet=3Dof-=C3=A9".to_owned(),
+        "s3cr=2Bet=3D=\r\nof-=C3=A9".to_owned(),
+        secret.bytes().map(|byte| format!("={byte:02X}")).collect(),
+        hex(":"),
+        hex(" "),
+        // What may be quoted-printable is plain text as well.
+        format!("={}", hex("")),
+    ] {
+        let text = format!("you sent {form}.");
+        if !redactor.finds(text.as_bytes()) {
+            left.push(form);
+        }
+    }
+    assert_eq!(left, [""; 0]);
+}
+
+#[test]
 fn a_longer_secret_is_hidden_whole_although_it_contains_another() {
     let redactor = Redactor::of(["s3cret-one", "s3cret-one-and-more"]);
     let text = "s3cret-one-and-more s3cret-one".to_owned();

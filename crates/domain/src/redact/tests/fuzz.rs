@@ -18,6 +18,18 @@ fn random_text(rng: &mut StdRng, lengths: std::ops::Range<usize>) -> String {
     (0..length).map(|_| *letters.choose(rng).unwrap()).collect()
 }
 
+/// Letters that mean something together in an encoding, or take several bytes, next to each other.
+fn clustered_text(rng: &mut StdRng) -> String {
+    let clusters: Vec<char> = "\\\\\\\"\"%%&&'/=üé€😀u".chars().collect();
+    let mut text = random_text(rng, 4..12);
+    for _ in 0..rng.random_range(1..4) {
+        let length = rng.random_range(2..5);
+        text.extend((0..length).map(|_| *clusters.choose(rng).unwrap()));
+        text.push_str(&random_text(rng, 1..6));
+    }
+    text
+}
+
 /// One letter, in an encoding that a service may use.
 fn encoded(rng: &mut StdRng, letter: char) -> String {
     let number = u32::from(letter);
@@ -29,7 +41,7 @@ fn encoded(rng: &mut StdRng, letter: char) -> String {
         .iter()
         .filter(|(_, named)| *named == letter)
         .collect();
-    match rng.random_range(0..11) {
+    match rng.random_range(0..13) {
         0 => bytes.iter().map(|byte| format!("%{byte:02x}")).collect(),
         1 => bytes.iter().map(|byte| format!("%{byte:02X}")).collect(),
         2 => units.iter().map(|unit| format!("\\u{unit:04x}")).collect(),
@@ -41,6 +53,8 @@ fn encoded(rng: &mut StdRng, letter: char) -> String {
         8 if !named.is_empty() => format!("&{};", named.choose(rng).unwrap().0),
         9 if "/\"\\".contains(letter) => format!("\\{letter}"),
         10 if letter == ' ' => "+".to_owned(),
+        11 => format!("\\U{number:08x}"),
+        12 => bytes.iter().map(|byte| format!("\\{byte:03o}")).collect(),
         _ => bytes.iter().map(|byte| format!("%{byte:02x}")).collect(),
     }
 }
@@ -81,17 +95,19 @@ fn in_digits(rng: &mut StdRng, text: &str) -> String {
     }
 }
 
+/// Some letters encoded, each in its own way.
+fn mixed(rng: &mut StdRng, text: &str, share: f64) -> String {
+    let letters = text.chars().map(|letter| match rng.random_bool(share) {
+        true => encoded(rng, letter),
+        false => letter.to_string(),
+    });
+    letters.collect()
+}
+
 /// Encoded throughout, or in part, or not; then all of it again.
 fn written(rng: &mut StdRng, text: &str) -> String {
     let share = *[0.0, 0.1, 0.5, 1.0].choose(rng).unwrap();
-    let mixed: Vec<String> = text
-        .chars()
-        .map(|letter| match rng.random_bool(share) {
-            true => encoded(rng, letter),
-            false => letter.to_string(),
-        })
-        .collect();
-    let mut written = mixed.concat();
+    let mut written = mixed(rng, text, share);
     for _ in 0..rng.random_range(0..3) {
         written = whole(rng, &written);
     }
@@ -102,7 +118,8 @@ fn written(rng: &mut StdRng, text: &str) -> String {
     written
 }
 
-/// Mixtures are ambiguous where a canary looks encoded itself: it is written plainly, or in one way throughout.
+/// Mixtures that are encoded again are ambiguous where a canary looks encoded itself: it is written in one way throughout, or each
+/// letter in its own way, once.
 fn looks_encoded(canary: &str) -> bool {
     canary.contains(['%', '\\', '&'])
 }
@@ -110,9 +127,13 @@ fn looks_encoded(canary: &str) -> bool {
 fn one_case(seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     let rng = &mut rng;
-    let canary = random_text(rng, 8..40);
+    let canary = match rng.random_bool(0.3) {
+        true => clustered_text(rng),
+        false => random_text(rng, 8..40),
+    };
     let redactor = Redactor::of([&*canary, "another-secret-of-the-agent"]);
     let mut text = match looks_encoded(&canary) {
+        true if rng.random_bool(0.5) => mixed(rng, &canary, 0.5),
         true => whole(rng, &canary),
         false => written(rng, &canary),
     };
