@@ -63,6 +63,7 @@ impl CallAttempt<'_> {
             at: self.store_time(),
             effect: Effect::Known,
             step: None,
+            undo_on_resume: false,
         }
     }
 

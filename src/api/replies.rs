@@ -495,6 +495,7 @@ fn failure(message: String, permanent: bool) -> CallOutcome {
         at: Timestamp::from_millis(0),
         effect: Effect::Known,
         step: None,
+        undo_on_resume: false,
     };
     match permanent {
         true => CallOutcome::Failed(fault(FaultKind::Permanent)),

@@ -301,6 +301,7 @@ async fn fail(app: Arc<App>, call: Call, message: String) {
                 at: call.complete_by,
                 effect: Effect::Known,
                 step: None,
+                undo_on_resume: false,
             }),
             digest: ReplyDigest("unsent".to_owned()),
         },

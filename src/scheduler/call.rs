@@ -111,6 +111,7 @@ fn poll_timed_out(call: &Call, store: &Store) -> CallOutcome {
                 .unwrap_or(call.complete_by),
             effect: Effect::Known,
             step: None,
+            undo_on_resume: false,
         },
         wait: RetryWait::default(),
     }
@@ -131,6 +132,7 @@ fn panicked(call: &Call, store: &Store) -> CallOutcome {
             .unwrap_or(call.complete_by),
         effect: Effect::Unknown,
         step: None,
+        undo_on_resume: false,
     })
 }
 

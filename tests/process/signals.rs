@@ -148,6 +148,58 @@ async fn without_a_signal_the_task_goes_the_way_of_its_policy() {
     }
 }
 
+#[tokio::test]
+async fn the_undo_of_a_paused_task_whose_signal_did_not_come_waits_for_the_resumption() {
+    for setup in setups().await {
+        let remote = remote().await;
+        let mut provost = setup.start().await;
+        let signal =
+            json!({ "name": "approval", "signal": { "within": "1s", "on_timeout": "undo" } });
+        let undo = json!({ "request": { "path": "/undo" } });
+        let booked = json!({ "name": "book", "url": remote.url(), "undo": undo });
+        let next = json!({ "name": "next", "url": remote.url() });
+        for (steps, ends) in [
+            (json!([signal]), &["task.undoing", "task.undone"][..]),
+            (json!([signal, next]), &["task.undoing", "task.undone"]),
+            (
+                json!([booked, signal, next]),
+                &["task.undoing", "task.undone"],
+            ),
+        ] {
+            let id = provost.submit(&json!({ "steps": steps })).await;
+            awaited(provost.api(), &id).await;
+            let made = remote.count();
+            let pause = format!("/v1/tasks/{id}/pause");
+            provost.api().command(&pause).await.expect(200);
+            until(json!("error"), async || {
+                step(&provost.api().task(&id).await, "approval")["state"].clone()
+            })
+            .await;
+            // What waits is in the record.
+            provost.kill().await;
+            provost.restart().await;
+            let api = provost.api();
+            let task = api.task(&id).await;
+            assert_eq!(task["state"], "paused", "{task}");
+            assert_eq!(step(&task, "approval")["error"]["undo_on_resume"], true);
+            assert_eq!(task["undo"], Value::Null, "{task}");
+            assert_eq!(remote.count(), made);
+            let resume = format!("/v1/tasks/{id}/resume");
+            api.command(&resume).await.expect(200);
+            let task = api.settled(&id).await;
+            assert_eq!(task["state"], "undone", "{task}");
+            assert_eq!(task["undo"]["error"]["step"], "approval", "{task}");
+            let history = api.history(&id).await;
+            let of_task = kinds(&history).into_iter();
+            let of_task: Vec<_> = of_task.filter(|kind| kind.starts_with("task.")).collect();
+            let paused = of_task.iter().position(|kind| *kind == "task.paused");
+            let rest = &of_task[paused.unwrap() + 1..];
+            assert_eq!(rest[0], "task.resumed", "{of_task:?}");
+            assert_eq!(&rest[1..], ends, "{of_task:?}");
+        }
+    }
+}
+
 /// Each has a cache of its own.
 #[tokio::test]
 async fn of_signals_that_come_to_three_instances_at_once_one_counts() {

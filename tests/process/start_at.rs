@@ -5,7 +5,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::harness::{Act, Api, Provost, Remote, all_processed, new_database, setups, step, until};
+use crate::harness::{
+    Act, Api, Provost, Remote, all_processed, kinds, new_database, setups, step, until,
+};
 
 async fn remote() -> Remote {
     Remote::with(|_| Act::Ok(json!({}))).await
@@ -175,6 +177,53 @@ async fn a_task_counts_for_the_limits_of_its_workflow_from_its_begin() {
         assert_eq!(remote.count(), 1);
         gate.open();
         all_processed(api, &[now, later]).await;
+    }
+}
+
+/// The witness begins later, so that the supervisor has looked at all that were due before when it has begun.
+#[tokio::test]
+async fn a_paused_task_begins_with_its_resumption_and_not_at_its_time() {
+    for setup in setups().await {
+        let remote = remote().await;
+        let provost = setup.start().await;
+        let api = provost.api();
+        let failing = json!({ "name": "first", "url": remote.url(), "when": "input.missing > 1", "on_permanent": "undo" });
+        let mut paused = Vec::new();
+        for (first, end) in [
+            (json!({ "name": "first", "url": remote.url() }), "processed"),
+            (
+                json!({ "name": "first", "url": remote.url(), "when": "false" }),
+                "processed",
+            ),
+            (
+                json!({ "name": "first", "wait": { "for": "0s" } }),
+                "processed",
+            ),
+            (failing, "undone"),
+        ] {
+            let task = json!({ "start_at": at(2), "steps": [first] });
+            let id = api.submit(&task).await;
+            let pause = format!("/v1/tasks/{id}/pause");
+            api.command(&pause).await.expect(200);
+            paused.push((id, end));
+        }
+        let witness = api.submit(&booked(&remote.url(), &at(3))).await;
+        all_processed(api, &[witness]).await;
+        assert_eq!(remote.count(), 1);
+        for (id, end) in paused {
+            let task = api.task(&id).await;
+            assert_eq!(task["state"], "paused", "{task}");
+            assert!(task["start_at"].is_string(), "{task}");
+            let history = api.history(&id).await;
+            assert_eq!(kinds(&history), ["task.accepted", "task.paused"]);
+            let resume = format!("/v1/tasks/{id}/resume");
+            api.command(&resume).await.expect(200);
+            let task = api.settled(&id).await;
+            assert_eq!(task["state"], end, "{task}");
+            assert_eq!(task["start_at"], Value::Null);
+            let history = api.history(&id).await;
+            assert_eq!(kinds(&history)[2..4], ["task.resumed", "task.started"]);
+        }
     }
 }
 

@@ -192,6 +192,7 @@ mod tests {
             at: Timestamp::from_millis(1),
             effect: Effect::Known,
             step: None,
+            undo_on_resume: false,
         };
         AlertCause::of(&AgentName::new("payments"), &StepName::new(step), &fault).text
     }
@@ -234,6 +235,7 @@ mod tests {
             at: Timestamp::from_millis(1),
             effect: Effect::Known,
             step: None,
+            undo_on_resume: false,
         };
         let cause = |workflow: Option<&str>, step, kind| {
             let workflow = workflow.map(WorkflowName::new);

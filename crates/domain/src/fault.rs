@@ -87,4 +87,7 @@ pub struct Fault {
     /// On a task: the step that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<StepName>,
+    /// On a step: its policy is undo, an operator has paused the task, and the undo begins when the task is resumed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undo_on_resume: bool,
 }

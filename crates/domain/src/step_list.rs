@@ -433,6 +433,7 @@ mod tests {
                 at,
                 effect: Effect::Known,
                 step: None,
+                undo_on_resume: false,
             }),
         }
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     child::ParentStep,
-    definition::{Definition, StepDefinition},
+    definition::{Definition, Policy, StepDefinition},
     expansion::{Expansion, ItemGroup},
     fault::Fault,
     history::Actor,
@@ -447,9 +447,20 @@ impl Task {
         self.complete_by.filter(|_| self.undo.is_none())
     }
 
+    /// Returns whether an operator's pause holds back what the task does at a time of its own: its begin, or the undo that follows
+    /// if its limit has passed.
+    pub(super) fn waits_for_resume(&self) -> bool {
+        let is_undone_at_limit = self.details.definition.policies.on_deadline == Some(Policy::Undo);
+        let undoes = || is_undone_at_limit && self.undo.is_none() && self.passed_pivot().is_none();
+        self.paused && !self.is_ended() && (self.start_at.is_some() || undoes())
+    }
+
     /// When the supervisor must look at the task as a whole: its begin, until it has begun; then its limit, while
-    /// anything is live.
+    /// anything is live. Never where it must be resumed first: a paused task costs nothing while it waits.
     pub fn overdue_at(&self) -> Option<Timestamp> {
+        if self.waits_for_resume() {
+            return None;
+        }
         if self.start_at.is_some() {
             return self.start_at.filter(|_| !self.is_ended());
         }

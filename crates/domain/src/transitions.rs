@@ -280,7 +280,7 @@ pub const TASK_TRANSITIONS: &[Transition<TaskStatus>] = {
         task(
             Paused,
             Undoing,
-            "its undo was requested, and it is no longer paused; or a policy requires it, and it is paused again at once",
+            "its undo was requested; or an operator resumed it, and a policy had required its undo meanwhile",
         ),
         task(
             Error,

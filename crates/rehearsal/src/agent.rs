@@ -34,6 +34,7 @@ impl MockedAgent<'_> {
             at: self.now,
             effect: Effect::Known,
             step: None,
+            undo_on_resume: false,
         }
     }
 

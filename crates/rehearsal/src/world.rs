@@ -721,6 +721,7 @@ fn later_error(message: &str, permanent: bool) -> CallOutcome {
         at: Timestamp::from_millis(0),
         effect: Effect::Known,
         step: None,
+        undo_on_resume: false,
     };
     match permanent {
         true => CallOutcome::Failed(fault(FaultKind::Permanent)),

@@ -343,6 +343,9 @@ pub struct FaultSchema {
     /// On a task: the step that failed.
     #[schema(example = "charge")]
     step: Option<String>,
+    /// On a step: its policy is undo, and the undo begins when the task, which an operator has paused, is resumed. Absent otherwise.
+    #[schema(example = true)]
+    undo_on_resume: Option<bool>,
 }
 
 /// A key for which a task waits.
@@ -847,6 +850,7 @@ mod tests {
             at: NOW,
             effect: Effect::Unknown,
             step: Some(StepName::new("charge")),
+            undo_on_resume: true,
         }
     }
 

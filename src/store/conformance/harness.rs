@@ -422,6 +422,7 @@ pub fn refusal() -> CallOutcome {
         at: Timestamp::from_millis(0),
         effect: crate::domain::Effect::Known,
         step: None,
+        undo_on_resume: false,
     })
 }
 

@@ -227,6 +227,7 @@ pub async fn an_instance_lost_while_it_probes_leaves_the_doubt(h: Harness) {
         at: Timestamp::from_millis(0),
         effect: Effect::Known,
         step: None,
+        undo_on_resume: false,
     });
     h.reply(id, 1, 1, broken).await.unwrap();
     let task = h.apply(id, Command::Undo { reason: None }).await.unwrap();

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::{Draft, fault, poll::Polled};
 use crate::{
-    alert::{AlertChange, AlertKind},
     call::{Call, CallOutcome, Purpose},
     command::{Claimant, Refusal, Release},
     definition::{Method, Policy, RequestTemplate, StepWork},
@@ -355,28 +354,16 @@ impl Draft {
         match policy {
             Policy::Error => self.fail(index, "step.error", fault, by),
             Policy::Undo => {
+                let waits = self.task.paused && self.task.passed_pivot().is_none();
+                let reason = waits.then(|| "the task is undone when it is resumed".to_owned());
+                let fault = Fault {
+                    undo_on_resume: waits,
+                    ..fault
+                };
                 let error = StepState::Error(fault.clone());
-                self.change(index, "step.error", error, by, None);
-                let name = &self.task.definition(index).name;
-                if let Some(pivot) = self.task.passed_pivot() {
-                    let message = format!(
-                        "step {name}: {}; the task can no longer be undone, because its pivot {} is {}",
-                        fault.message,
-                        self.task.definition(pivot).name,
-                        self.task.step(pivot).status().as_str(),
-                    );
-                    self.alerts.push(AlertChange::Raise {
-                        step: index,
-                        kind: AlertKind::TaskError,
-                        message,
-                        cause: self.cause_of(index, &fault),
-                    });
-                } else {
-                    let cause = Fault {
-                        step: Some(name.clone()),
-                        ..fault
-                    };
-                    self.begin_undo(None, Some(cause), by, now);
+                self.change(index, "step.error", error, by, reason);
+                if !waits {
+                    self.undo_because_of(index, fault, by, now);
                 }
             }
             Policy::Skip => {

@@ -515,7 +515,11 @@ impl Draft {
         } else if task.undo.is_some() {
             self.undoing_state(now)
         } else if let Some(fault) = first_fault(task) {
-            TaskState::Error(fault)
+            // A task whose undo waits for the resumption needs nobody but the operator who has paused it.
+            match task.paused && task.faults_that_undo_on_resume().next().is_some() {
+                true => TaskState::Paused,
+                false => TaskState::Error(fault),
+            }
         } else if task.steps.all_done() {
             TaskState::Processed { at: now }
         } else if task.paused {
@@ -660,5 +664,6 @@ fn fault(kind: FaultKind, message: String, now: Timestamp) -> Fault {
         at: now,
         effect: Effect::Known,
         step: None,
+        undo_on_resume: false,
     }
 }

@@ -356,6 +356,7 @@ impl Draft {
                 | StepStatus::Undone => {}
             }
         }
+        self.take_waiting_undos();
         let before = self.task.status().as_str();
         self.ready.clear();
         self.task.start_at = None;
@@ -402,6 +403,11 @@ impl Draft {
         }
         self.task.paused = false;
         self.say_task("task.resumed", reason, by);
+        self.begin_waiting_undo(by, now);
+        // What the supervisor left alone during the pause comes before any step begins.
+        if self.task.overdue_at().is_some_and(|due| due <= now) {
+            self.overdue(by, now)?;
+        }
         self.begin_pending(by, now);
         self.settle(by, None, now);
         Ok(())

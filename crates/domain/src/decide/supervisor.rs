@@ -242,6 +242,12 @@ impl Draft {
     /// The task's own complete-by has passed: its policy has it undone, or what is live ends in error. Or the time has
     /// come at which it begins.
     pub(super) fn overdue(&mut self, by: &Actor, now: Timestamp) -> Result<(), Refusal> {
+        if self.task.waits_for_resume() {
+            // An earlier version of Provost has recorded a time for it, which the supervisor would find again and again. A step
+            // that is saved has the record of the task written as well, without that time.
+            self.touch(StepIndex(0));
+            return Ok(());
+        }
         if self.task.start_at.is_some_and(|start| start <= now) {
             self.start(None, by, now);
             return Ok(());

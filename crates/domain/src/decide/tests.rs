@@ -4,6 +4,7 @@ mod ask;
 mod ask_links;
 mod children;
 mod fetched;
+mod held;
 mod invariants;
 mod items;
 mod keys;

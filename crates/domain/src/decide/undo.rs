@@ -3,7 +3,7 @@
 
 use super::{Draft, first_fault};
 use crate::{
-    alert::AlertChange,
+    alert::{AlertChange, AlertKind},
     command::Refusal,
     expansion::ItemGroup,
     fault::{Effect, Fault, FaultKind},
@@ -49,8 +49,64 @@ impl Draft {
         Ok(())
     }
 
-    /// Starts the undo: steps that have not begun never will, and running ones are ended. A task that an operator
-    /// has paused stays paused, unless the operator requests the undo.
+    /// The policy of a step that is in error has the task undone, unless a pivot was passed: then a person decides.
+    pub(super) fn undo_because_of(
+        &mut self,
+        index: StepIndex,
+        fault: Fault,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        let name = &self.task.definition(index).name;
+        let Some(pivot) = self.task.passed_pivot() else {
+            let cause = Fault {
+                step: Some(name.clone()),
+                undo_on_resume: false,
+                ..fault
+            };
+            self.begin_undo(None, Some(cause), by, now);
+            return;
+        };
+        let message = format!(
+            "step {name}: {}; the task can no longer be undone, because its pivot {} is {}",
+            fault.message,
+            self.task.definition(pivot).name,
+            self.task.step(pivot).status().as_str(),
+        );
+        self.alerts.push(AlertChange::Raise {
+            step: index,
+            kind: AlertKind::TaskError,
+            message,
+            cause: self.cause_of(index, &fault),
+        });
+    }
+
+    /// The undo begins that has waited until an operator resumed the task. The first fault is its cause.
+    pub(super) fn begin_waiting_undo(&mut self, by: &Actor, now: Timestamp) {
+        for (index, fault) in self.take_waiting_undos() {
+            if self.task.undo.is_none() {
+                self.undo_because_of(index, fault, by, now);
+            }
+        }
+    }
+
+    /// No undo waits any more for the resumption. Returns the steps whose policies asked for one, in the order of their faults.
+    pub(super) fn take_waiting_undos(&mut self) -> Vec<(StepIndex, Fault)> {
+        let waiting = self.task.faults_that_undo_on_resume();
+        let mut faults: Vec<_> = waiting
+            .map(|(index, fault)| (index, fault.clone()))
+            .collect();
+        faults.sort_by_key(|(index, fault)| (fault.at, *index));
+        for (index, fault) in &mut faults {
+            fault.undo_on_resume = false;
+            self.task.step_mut(*index).state = StepState::Error(fault.clone());
+            self.touch(*index);
+        }
+        faults
+    }
+
+    /// Starts the undo: steps that have not begun never will, and running ones are ended. No policy gets here while an operator
+    /// has paused the task: its undo waits until the task is resumed.
     pub(super) fn begin_undo(
         &mut self,
         reason: Option<String>,
@@ -60,6 +116,7 @@ impl Draft {
     ) {
         // Each step that is undone has a row beside that of its undo, which a damaged task is put together by.
         self.touch_all();
+        self.take_waiting_undos();
         let before = self.task.status().as_str();
         self.ready.clear();
         self.task.undo = Some(Undo {
@@ -346,6 +403,15 @@ impl OutstandingUndos {
 }
 
 impl Task {
+    /// The steps in error whose policy has the task undone as soon as an operator resumes it.
+    pub(super) fn faults_that_undo_on_resume(&self) -> impl Iterator<Item = (StepIndex, &Fault)> {
+        self.forward()
+            .filter_map(|index| match &self.step(index).state {
+                StepState::Error(fault) if fault.undo_on_resume => Some((index, fault)),
+                _ => None,
+            })
+    }
+
     /// Whether the call of a step is to be dropped, because the task is to be undone, and its holder has yet to
     /// confirm that it was.
     pub fn is_to_be_dropped(&self, index: StepIndex) -> bool {

@@ -109,6 +109,7 @@ mod tests {
             at: Timestamp::from_millis(0),
             effect: Effect::Known,
             step: None,
+            undo_on_resume: false,
         }
     }
 

@@ -174,9 +174,9 @@ fn waiting(way: Way, first: &Value) -> Bench {
         bench.apply(Command::Resume { reason: None }).unwrap();
     }
     if way == Way::Paused && !bench.draft.task.is_ended() {
-        bench.later(Span::from_secs(3600));
-        bench.apply(Command::Overdue).unwrap();
-        assert!(!bench.draft.task.has_not_begun() && bench.draft.task.paused);
+        let reason = None;
+        bench.apply(Command::Start { reason }).unwrap();
+        assert!(bench.draft.task.is_ended() || bench.draft.task.paused);
     }
     bench
 }
