@@ -1,5 +1,5 @@
-//! A stream that ends when its peer floods an HTTP/2 connection with frames that carry nothing. The libraries respond to each of
-//! them, and none of them counts.
+//! A stream that ends when its peer floods an HTTP/2 connection with frames that carry nothing. The libraries process each of
+//! them, and do not count them.
 
 use std::{
     io::{self, ErrorKind, IoSlice},
@@ -52,7 +52,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Http2Guard<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.stream).poll_write(context, bytes))?;
+        this.frames.sent(written);
+        Poll::Ready(Ok(written))
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -68,7 +71,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Http2Guard<S> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, slices)
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.stream).poll_write_vectored(context, slices))?;
+        this.frames.sent(written);
+        Poll::Ready(Ok(written))
     }
 
     fn is_write_vectored(&self) -> bool {

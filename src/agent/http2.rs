@@ -28,7 +28,10 @@ use super::{
     connector::{AgentStream, CallConnector, HTTP_2, RequestBody, TooSlow, Unanswered, root_cause},
     counted::BytesReceived,
 };
-use crate::{domain::Http2Frames, http2_guard::Http2Guard};
+use crate::{
+    domain::{Http2Flood, Http2Frames},
+    http2_guard::Http2Guard,
+};
 
 /// Streams of one connection, where the service allows as many. Further calls open another connection.
 const MOST_STREAMS: usize = 100;
@@ -62,6 +65,10 @@ enum Http2Fault {
         "the service does not speak HTTP/2 at this address ({0}): give one where it does, or remove `http_version` from the agent"
     )]
     NotSpoken(String),
+    #[error(
+        "the service sent thousands of HTTP/2 frames that carry nothing, so the connection was closed: look there for what sends so many, or remove `http_version` from the agent"
+    )]
+    Flooded,
     #[error(
         "the service wants a certificate of the client: give the agent `tls.certificate` and `tls.key`"
     )]
@@ -332,6 +339,10 @@ async fn opened(
 
 /// Why a connection ended before a call. What TLS says, such as that a certificate is wanted, is no matter of HTTP/2.
 fn ended_at_once(why: String) -> BoxError {
+    // The library keeps only the text of an error of the stream.
+    if why.contains(&Http2Flood.to_string()) {
+        return Http2Fault::Flooded.into();
+    }
     match why.contains("fatal alert") {
         true if why.contains("CertificateRequired") => Http2Fault::NoCertificate.into(),
         true => why.into(),

@@ -38,11 +38,11 @@ async fn crowd(provost: &Provost, count: usize) -> Vec<TcpStream> {
     crowd
 }
 
-/// Each of them is responded to, and none is a request. A client that means something by them sends few.
+/// Each of them costs work, and none is a request. A client that means something by them sends few.
 #[tokio::test]
 async fn a_flood_of_pings_ends_the_connection() {
     let provost = Provost::start().await;
-    for (kind, payload) in [(6, &[1; 8][..]), (4, &[])] {
+    for (kind, payload) in [(6, &[1; 8][..]), (4, &[]), (8, &[0, 0, 0, 1])] {
         let mut stream = begin(&provost, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
         let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
         stream.write_all(&settings).await.unwrap();

@@ -10,13 +10,54 @@ const HEADER: usize = 9;
 const BURST: f64 = 1000.0;
 /// The number of further frames that each second allows.
 const EACH_SECOND: f64 = 200.0;
+/// So many bytes that are sent to a peer allow it one more of the frames that are about them: a peer that sends two WINDOW_UPDATE
+/// for each small frame of a body stays within that.
+const BYTES_FOR_FRAME: f64 = 16.0;
 
 /// The peer has sent more of such frames than a connection may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "the peer sent thousands of HTTP/2 frames that carry nothing (PING, SETTINGS, PRIORITY or empty DATA)"
+    "the peer sent thousands of HTTP/2 frames that carry nothing (PING, SETTINGS, PRIORITY, WINDOW_UPDATE or empty DATA)"
 )]
 pub struct Http2Flood;
+
+/// A number of frames that are allowed, which grows with the time.
+#[derive(Clone, Debug)]
+struct Allowance {
+    left: f64,
+    refilled: Duration,
+}
+
+impl Allowance {
+    const FULL: Self = Self {
+        left: BURST,
+        refilled: Duration::ZERO,
+    };
+
+    fn take(&mut self, elapsed: Duration) -> Result<(), Http2Flood> {
+        let since = elapsed.saturating_sub(self.refilled).as_secs_f64();
+        // What bytes have allowed beyond the burst stays.
+        let most = self.left.max(BURST);
+        self.left = (self.left + since * EACH_SECOND).min(most) - 1.0;
+        self.refilled = elapsed;
+        if self.left < 0.0 {
+            Err(Http2Flood)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// What a frame of the peer is counted as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Weight {
+    /// It carries something.
+    Carries,
+    /// It asks for a response, or is ignored.
+    Nothing,
+    /// It carries nothing, and is about something that was sent to the peer.
+    AboutSent,
+}
 
 /// Reads the headers of frames as they come in.
 #[derive(Clone, Debug)]
@@ -29,8 +70,8 @@ pub struct Http2Frames {
     header_length: usize,
     /// The bytes that are left of the payload of a frame.
     payload: usize,
-    left: f64,
-    refilled: Duration,
+    nothing: Allowance,
+    about_sent: Allowance,
 }
 
 impl Http2Frames {
@@ -42,8 +83,8 @@ impl Http2Frames {
             header: [0; HEADER],
             header_length: 0,
             payload: 0,
-            left: BURST,
-            refilled: Duration::ZERO,
+            nothing: Allowance::FULL,
+            about_sent: Allowance::FULL,
         }
     }
 
@@ -53,6 +94,11 @@ impl Http2Frames {
             preface: Some(0),
             ..Self::of_server()
         }
+    }
+
+    /// So many bytes were sent to the peer.
+    pub fn sent(&mut self, bytes: usize) {
+        self.about_sent.left += bytes as f64 / BYTES_FOR_FRAME;
     }
 
     /// Bytes that have come in; `elapsed` since the connection began.
@@ -85,28 +131,22 @@ impl Http2Frames {
         let [high, middle, low, kind, flags, ..] = self.header;
         self.payload = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
         let is_acknowledgement = flags & 1 == 1;
-        let carries_nothing = match kind {
+        let weight = match kind {
             // DATA, whose first flag ends the stream.
-            0 => self.payload == 0 && !is_acknowledgement,
-            // PRIORITY.
-            2 => true,
-            // SETTINGS, PING.
-            4 | 6 => !is_acknowledgement,
-            // HEADERS, RST_STREAM, PUSH_PROMISE, GOAWAY, WINDOW_UPDATE, CONTINUATION.
-            1 | 3 | 5 | 7 | 8 | 9 => false,
-            // Extensions, which are ignored.
-            _ => true,
+            0 if self.payload == 0 && !is_acknowledgement => Weight::Nothing,
+            // DATA, HEADERS, PUSH_PROMISE, CONTINUATION.
+            0 | 1 | 5 | 9 => Weight::Carries,
+            // The acknowledgements of SETTINGS and PING.
+            4 | 6 if is_acknowledgement => Weight::AboutSent,
+            // RST_STREAM, GOAWAY, WINDOW_UPDATE.
+            3 | 7 | 8 => Weight::AboutSent,
+            // PRIORITY, SETTINGS, PING, and extensions, which are ignored.
+            _ => Weight::Nothing,
         };
-        if !carries_nothing {
-            return Ok(());
-        }
-        let since = elapsed.saturating_sub(self.refilled).as_secs_f64();
-        self.left = (self.left + since * EACH_SECOND).min(BURST) - 1.0;
-        self.refilled = elapsed;
-        if self.left < 0.0 {
-            Err(Http2Flood)
-        } else {
-            Ok(())
+        match weight {
+            Weight::Carries => Ok(()),
+            Weight::Nothing => self.nothing.take(elapsed),
+            Weight::AboutSent => self.about_sent.take(elapsed),
         }
     }
 }
@@ -141,20 +181,41 @@ mod tests {
                 frame(2, 0, &[0; 5]),
                 frame(0, 0, &[]),
                 frame(77, 1, &[6; 50]),
+                frame(8, 0, &[0, 0, 0, 1]),
+                frame(6, 1, &[1; 8]),
+                frame(4, 1, &[]),
+                frame(3, 0, &[0, 0, 0, 8]),
+                frame(7, 0, &[0; 8]),
             ] {
                 assert_eq!(allowed(&mut Http2Frames::of_server(), &frame, piece), 1000);
             }
             for frame in [
-                frame(6, 1, &[1; 8]),
-                frame(4, 1, &[]),
                 frame(0, 0, &[6; 90]),
                 frame(0, 1, &[]),
                 frame(1, 4, &[6; 9]),
-                frame(8, 0, &[0; 4]),
             ] {
                 assert_eq!(allowed(&mut Http2Frames::of_server(), &frame, piece), 5000);
             }
         }
+    }
+
+    #[test]
+    fn what_is_sent_allows_the_peer_frames_that_are_about_it_and_no_others() {
+        let update = frame(8, 0, &[0, 0, 0, 1]);
+        let mut frames = Http2Frames::of_server();
+        // A peer that says of each small frame of a body that it was read, for its stream and for the connection.
+        for _ in 0..100_000 {
+            frames.sent(9 + 23);
+            frames.read(&update, Duration::ZERO).unwrap();
+            frames.read(&update, Duration::ZERO).unwrap();
+        }
+        assert_eq!(allowed(&mut frames, &update, 100), 1000);
+        let mut frames = Http2Frames::of_server();
+        frames.sent(16 << 10);
+        assert_eq!(allowed(&mut frames, &update, 100), 2024);
+        let mut frames = Http2Frames::of_server();
+        frames.sent(16 << 10);
+        assert_eq!(allowed(&mut frames, &frame(6, 0, &[1; 8]), 100), 1000);
     }
 
     #[test]

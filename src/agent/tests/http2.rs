@@ -549,3 +549,29 @@ async fn many_calls_that_cannot_connect_fail_together() {
         );
     }
 }
+
+/// Each frame costs work, and none is a response. Provost says so, and not that the service speaks another protocol.
+#[tokio::test]
+async fn a_service_that_floods_a_connection_with_frames_that_carry_nothing_is_named_with_that() {
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    for (kind, payload) in [(8, &[0, 0, 0, 1][..]), (6, &[1; 8])] {
+        let service = Service::raw(move |_, mut stream, _| async move {
+            let length = u8::try_from(payload.len()).unwrap();
+            let frame = [&[0, 0, length, kind, 0, 0, 0, 0, 0], payload].concat();
+            // The connection may be gone by then.
+            let _ = stream.write_all(&SETTINGS).await;
+            let _ = stream.write_all(&frame.repeat(100_000)).await;
+            servers::finish(stream).await;
+        })
+        .await;
+        let agents = agents_of(http2(&service.url));
+        let fault = transient(&agents).await;
+        let message = "frames that carry nothing";
+        assert!(fault.message.contains(message), "{}", fault.message);
+        assert!(
+            !fault.message.contains("does not speak"),
+            "{}",
+            fault.message
+        );
+    }
+}
