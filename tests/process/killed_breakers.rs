@@ -70,7 +70,7 @@ impl KilledWhile {
                 endpoints: 2,
                 alerts: 0,
                 ..row(
-                    json!({ "ejection": { "after": 3, "for": "6s", "max": "6s" } }),
+                    json!({ "ejection": { "after": 3, "for": "15s", "max": "15s" } }),
                     "ejected",
                     None,
                 )

@@ -193,7 +193,7 @@ fn percent_decoded(path: &str) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(path.len());
     let mut rest = path;
     while let Some(at) = rest.find('%') {
-        decoded.extend_from_slice(rest[..at].as_bytes());
+        decoded.extend_from_slice(&rest.as_bytes()[..at]);
         rest = &rest[at + 1..];
         let (start, length) = match rest.starts_with(['u', 'U']) {
             true => (1, 4),
