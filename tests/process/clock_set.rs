@@ -145,7 +145,7 @@ async fn nothing_ends_early_though_the_clock_is_set_forward() {
         "{said}"
     );
     assert!(ahead(&provost).await < -7000.0);
-    // Whoever looks for what is due has looked since.
+    // When this task has ended, the supervisor has looked for what is due since the clock was set.
     let short = submit_waiting(api, "1s").await;
     assert_eq!(api.settled(&short).await["state"], "processed");
     assert_eq!(api.task(&waits).await["state"], "processing");

@@ -286,7 +286,7 @@ pub struct CheckedCall {
     /// The numbers of its exchanges.
     pub exchanges: Vec<u32>,
     pub answer: CheckAnswer,
-    /// How often the service says that it did the work, if this is a probe whose response the check reads it from.
+    /// Says how often the service did the work, if the check reads that from the response of this probe.
     pub count: Option<EffectCount>,
     /// How long the last exchange took.
     pub millis: u64,
@@ -320,7 +320,7 @@ pub enum CheckAnswer {
     Unmakeable(String),
 }
 
-/// How often a service did the work for one key; or why that cannot be read.
+/// Says how often a service did the work for one key, or why that cannot be read.
 pub type EffectCount = Result<u64, String>;
 
 /// Reads how often the service did the work from the response of a probe. `scope` has everything else that the expression sees.

@@ -10,7 +10,7 @@ const HEADER: usize = 9;
 const BURST: f64 = 1000.0;
 /// The number of further frames that each second allows.
 const EACH_SECOND: f64 = 200.0;
-/// So many bytes that are sent to a peer allow it one more of the frames that are about them: a peer that sends two WINDOW_UPDATE
+/// A peer may send one more frame that is about what it got for each so many bytes that were sent to it. One that sends two WINDOW_UPDATE
 /// for each small frame of a body stays within that.
 const BYTES_FOR_FRAME: f64 = 16.0;
 
@@ -36,7 +36,7 @@ impl Allowance {
 
     fn take(&mut self, elapsed: Duration) -> Result<(), Http2Flood> {
         let since = elapsed.saturating_sub(self.refilled).as_secs_f64();
-        // What bytes have allowed beyond the burst stays.
+        // The allowance that sent bytes have given stays, also beyond the burst.
         let most = self.left.max(BURST);
         self.left = (self.left + since * EACH_SECOND).min(most) - 1.0;
         self.refilled = elapsed;
@@ -48,7 +48,7 @@ impl Allowance {
     }
 }
 
-/// What a frame of the peer is counted as.
+/// Says as what a frame of the peer is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Weight {
     /// It carries something.
@@ -96,7 +96,7 @@ impl Http2Frames {
         }
     }
 
-    /// So many bytes were sent to the peer.
+    /// Notes that so many bytes were sent to the peer.
     pub fn sent(&mut self, bytes: usize) {
         self.about_sent.left += bytes as f64 / BYTES_FOR_FRAME;
     }

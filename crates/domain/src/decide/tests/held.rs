@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What has the policy of a step ask for an undo while the task is paused.
+/// Each of these has the policy of a step ask for an undo while the task is paused.
 fn failures() -> Vec<(&'static str, Value, Policies)> {
     let signal = json!({ "name": "x", "signal": { "within": "2s", "on_timeout": "undo" } });
     let wait = json!({ "name": "x", "wait": { "for": "2s" } });
