@@ -56,6 +56,7 @@ const SQLITE: Scripts = scripts! {
     "0030_failures",
     "0031_configured_agents",
     "0032_clock",
+    "0033_held_undos",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -91,6 +92,7 @@ const POSTGRES: Scripts = scripts! {
     "0029_links",
     "0030_failures",
     "0031_configured_agents",
+    "0032_held_undos",
 };
 
 pub fn sqlite() -> Vec<Migration> {

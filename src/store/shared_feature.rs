@@ -30,13 +30,16 @@ pub enum SharedFeature {
     KeyPrefixes,
     /// The links in messages are completed when they are sent.
     IncompleteLinks,
+    /// An undo by policy waits until the task is resumed: the fault of its step says so.
+    HeldUndos,
 }
 
 impl SharedFeature {
-    pub const ALL: [Self; 3] = [
+    pub const ALL: [Self; 4] = [
         Self::StepsWithoutRows,
         Self::KeyPrefixes,
         Self::IncompleteLinks,
+        Self::HeldUndos,
     ];
 
     /// The column of `instances` that says who knows it.
@@ -45,6 +48,7 @@ impl SharedFeature {
             Self::StepsWithoutRows => "reads_claims",
             Self::KeyPrefixes => "reads_key_prefix",
             Self::IncompleteLinks => "completes_links",
+            Self::HeldUndos => "holds_undos",
         }
     }
 

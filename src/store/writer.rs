@@ -50,7 +50,7 @@ pub use request::{Apply, Idempotency, Renewed, Submitted};
 pub use waiting_tasks::WaitingTasks;
 
 use self::{
-    batch::{BatchDraft, Queues},
+    batch::{BatchDraft, DraftTerms, Queues},
     cache::Cache,
     command_queue::{BatchGuard, CommandQueue},
     faults::{Culprit, Faults, Panicked, UnreportedFault},
@@ -549,7 +549,10 @@ impl<'w> Committer<'w> {
             tx.instant(),
             writer.faults.clone(),
             careful,
-            writer.settings.most_kept,
+            DraftTerms {
+                most_kept: writer.settings.most_kept,
+                undoes_paused: !writer.features.has(SharedFeature::HeldUndos),
+            },
         );
         self.suspect = None;
         draft.culprits = culprits.to_vec();

@@ -10,6 +10,7 @@ pub mod cluster;
 mod cut_off;
 mod destinations;
 pub mod harness;
+mod held_undos;
 mod key_prefixes;
 mod later_replies;
 pub mod leases;
@@ -159,6 +160,7 @@ suite!([sqlite postgres] {
     own_claims::a_claim_of_a_divided_queue_has_a_row,
     own_claims::a_damaged_task_that_is_undone_while_a_step_runs_can_be_cancelled,
     own_claims::a_damaged_claim_costs_its_task_alone,
+    held_undos::an_undo_by_policy_waits_until_the_task_is_resumed,
     key_prefixes::a_task_keeps_the_prefix_that_it_was_submitted_with,
     key_prefixes::tasks_get_prefixes_where_the_operator_wants_them,
     untouched::a_step_has_a_row_once_something_happens_in_it,

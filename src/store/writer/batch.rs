@@ -70,11 +70,19 @@ pub(super) struct BatchDraft {
     claiming: Option<StepRef>,
     /// Whether the untouched steps of a new task, and first claims, go without rows.
     pub(super) spares_rows: bool,
-    /// The most that one task may keep, in bytes.
-    most_kept: usize,
+    terms: DraftTerms,
     /// The form of links in messages.
     pub(super) links: LinkForm,
     faults: Arc<Faults>,
+}
+
+/// What holds for the commands to every task.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DraftTerms {
+    /// The most that one task may keep, in bytes.
+    pub(super) most_kept: usize,
+    /// An instance is on record that knows no undo that waits for the resumption.
+    pub(super) undoes_paused: bool,
 }
 
 struct LoadedTask {
@@ -109,7 +117,7 @@ impl BatchDraft {
         instant: Instant,
         faults: Arc<Faults>,
         one_by_one: bool,
-        most_kept: usize,
+        terms: DraftTerms,
     ) -> Self {
         Self {
             now,
@@ -135,7 +143,7 @@ impl BatchDraft {
             spent: 0,
             claiming: None,
             spares_rows: false,
-            most_kept,
+            terms,
             links: LinkForm::Complete,
             faults,
         }
@@ -246,7 +254,7 @@ impl BatchDraft {
             false => self.limits.admit(details)?,
         };
         let waits = matches!(admission, Admission::Waits);
-        let mut draft = Draft::submit_keeping(details.clone(), waits, self.most_kept, self.now);
+        let mut draft = Draft::submit_keeping(details.clone(), waits, self.terms.most_kept, self.now);
         if !self.spares_rows {
             draft.touch_all();
         }
@@ -405,11 +413,13 @@ impl BatchDraft {
 }
 
 impl LoadedTask {
-    fn on(task: Task, cached: bool, most_kept: usize) -> Self {
+    fn on(task: Task, cached: bool, terms: DraftTerms) -> Self {
         Self {
             base: Some(task.version),
             row: Some(TaskRowState::of(&task)),
-            draft: Draft::on(task).keeping(most_kept),
+            draft: Draft::on(task)
+                .keeping(terms.most_kept)
+                .undoing_paused_tasks(terms.undoes_paused),
             cached,
         }
     }

@@ -75,6 +75,8 @@ pub struct Draft {
     spent: u64,
     /// See [`Draft::keeping`].
     most_kept: usize,
+    /// See [`Draft::undoing_paused_tasks`].
+    undoes_paused: bool,
 }
 
 /// A call that may be in flight, and is to end although there is no response.
@@ -185,6 +187,7 @@ impl Draft {
             budget: Budget::evaluation(),
             spent: 0,
             most_kept: room::MOST_OF_TASK,
+            undoes_paused: false,
         }
     }
 

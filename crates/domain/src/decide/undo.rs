@@ -81,6 +81,19 @@ impl Draft {
         });
     }
 
+    /// Has policies begin the undo of a paused task at once, as instances did that know no undo that waits for the resumption. One of
+    /// them that resumed the task would leave it in error.
+    #[must_use]
+    pub fn undoing_paused_tasks(mut self, undoes_paused: bool) -> Self {
+        self.undoes_paused = undoes_paused;
+        self
+    }
+
+    /// Whether an undo by policy waits until an operator resumes the task.
+    pub(super) fn holds_undos(&self) -> bool {
+        self.task.paused && !self.undoes_paused
+    }
+
     /// The undo begins that has waited until an operator resumed the task. The first fault is its cause.
     pub(super) fn begin_waiting_undo(&mut self, by: &Actor, now: Timestamp) {
         for (index, fault) in self.take_waiting_undos() {
@@ -404,7 +417,7 @@ impl OutstandingUndos {
 
 impl Task {
     /// The steps in error whose policy has the task undone as soon as an operator resumes it.
-    pub(super) fn faults_that_undo_on_resume(&self) -> impl Iterator<Item = (StepIndex, &Fault)> {
+    pub fn faults_that_undo_on_resume(&self) -> impl Iterator<Item = (StepIndex, &Fault)> {
         self.forward()
             .filter_map(|index| match &self.step(index).state {
                 StepState::Error(fault) if fault.undo_on_resume => Some((index, fault)),

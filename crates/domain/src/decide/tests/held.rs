@@ -145,6 +145,47 @@ fn no_policy_undoes_a_paused_task_before_it_is_resumed() {
 }
 
 #[test]
+fn while_an_older_instance_is_there_the_undo_of_a_paused_task_begins_at_once() {
+    let mut failures = failures();
+    // Nothing on record says that a deadline has passed: an older instance looks at the clock too.
+    failures.retain(|(failure, ..)| *failure != "deadline");
+    for (failure, steps, policies) in failures {
+        let mut bench = paused(&steps, &policies);
+        bench.draft = bench.draft.undoing_paused_tasks(true);
+        fail(&mut bench);
+        assert!(bench.draft.task.undo.is_some(), "{failure}");
+        assert_eq!(bench.draft.task.faults_that_undo_on_resume().count(), 0);
+        changes_are_told(&bench.draft).unwrap();
+    }
+}
+
+#[test]
+fn a_pivot_that_is_passed_before_the_resumption_leaves_the_task_in_error() {
+    let steps = json!([
+        { "name": "x", "agent": "x", "after": [], "on_permanent": "undo" },
+        { "name": "pivot", "agent": "x", "after": [], "pivot": true },
+    ]);
+    let mut bench = paused(&steps, &Policies::default());
+    fail(&mut bench);
+    assert_eq!(bench.draft.task.faults_that_undo_on_resume().count(), 1);
+    let resolve = Command::Resolve {
+        step: bench.step("pivot"),
+        output: Payload::from_value(&json!({})),
+        reason: None,
+    };
+    bench.apply(resolve).unwrap();
+    bench.apply(Command::Resume { reason: None }).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Error);
+    assert!(bench.draft.task.undo.is_none());
+    assert_eq!(bench.draft.task.faults_that_undo_on_resume().count(), 0);
+    assert!(bench.draft.alerts.iter().any(|alert| matches!(
+        alert,
+        AlertChange::Raise { message, .. } if message.contains("can no longer be undone")
+    )));
+    changes_are_told(&bench.draft).unwrap();
+}
+
+#[test]
 fn an_operator_may_retry_skip_undo_or_cancel_what_is_to_be_undone_on_the_resumption() {
     let (_, steps, policies) = failures().swap_remove(5);
     for (command, expected) in [
