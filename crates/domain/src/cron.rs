@@ -150,7 +150,7 @@ impl Cron {
         &self,
         from: Timestamp,
         until: Timestamp,
-        walk: impl Fn(Timestamp, Timestamp) -> u64,
+        mut walk: impl FnMut(Timestamp, Timestamp) -> u64,
     ) -> u64 {
         let Some(times) = TimesOfDay::of(&self.text) else {
             return walk(from, until);

@@ -254,7 +254,8 @@ impl BatchDraft {
             false => self.limits.admit(details)?,
         };
         let waits = matches!(admission, Admission::Waits);
-        let mut draft = Draft::submit_keeping(details.clone(), waits, self.terms.most_kept, self.now);
+        let mut draft =
+            Draft::submit_keeping(details.clone(), waits, self.terms.most_kept, self.now);
         if !self.spares_rows {
             draft.touch_all();
         }

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::{
     tests::{World, at, rule},
+    timing::FireCount,
     *,
 };
 use crate::properties::cases;
@@ -200,6 +201,18 @@ const ZONES: [&str; 7] = [
     "Africa/Casablanca",
 ];
 
+/// Counts by walking.
+fn walked(timing: &Timing, from: Timestamp, until: Timestamp) -> FireCount {
+    let times = timing.after(from).take_while(|fire| fire.at <= until);
+    let (left_out, fires): (Vec<_>, Vec<_>) = times.partition(|fire| fire.is_left_out);
+    let first_and_last = left_out.first().zip(left_out.last());
+    FireCount {
+        fires: fires.len() as u64,
+        left_out: left_out.len() as u64,
+        left_out_times: first_and_last.map(|(first, last)| (first.at, last.at)),
+    }
+}
+
 proptest! {
     #![proptest_config(cases(32))]
 
@@ -219,8 +232,7 @@ proptest! {
         let every = Timing::Every(Span::from_secs(every.unsigned_abs()));
         for timing in [timing, every] {
             let (from, until) = (Timestamp::from_millis(from), Timestamp::from_millis(until));
-            let walked = timing.after(from).take_while(|fire| fire.at <= until).count();
-            prop_assert_eq!(timing.count(from, until), walked as u64);
+            prop_assert_eq!(timing.count(from, until), walked(&timing, from, until));
         }
     }
 }
@@ -242,13 +254,9 @@ fn a_count_over_a_change_of_the_clock_is_that_of_walking() {
                     ] {
                         let from = Timestamp::from_millis(change + from);
                         let until = Timestamp::from_millis(change + until);
-                        let walked = timing
-                            .after(from)
-                            .take_while(|fire| fire.at <= until)
-                            .count();
                         assert_eq!(
                             timing.count(from, until),
-                            walked as u64,
+                            walked(&timing, from, until),
                             "{zone} {cron} {dst} {from} {until}"
                         );
                     }
@@ -259,17 +267,51 @@ fn a_count_over_a_change_of_the_clock_is_that_of_walking() {
 }
 
 #[test]
+fn a_time_that_the_clock_jumps_over_is_not_counted_as_missed() {
+    for (catch_up, missed, caught_up) in [("none", 364, 0), ("all", 264, 100)] {
+        let json = format!(
+            r#"{{"cron":"30 2 * * *","timezone":"Europe/Berlin","dst":"skip","catch_up":"{catch_up}","overlap":"allow"}}"#
+        );
+        let mut world = World::new(&json, "2026-01-01T12:00:00Z");
+        world.now = at("2027-01-01T12:00:00Z");
+        let look = world.look();
+        let skipped = |reason| look.skipped.get(&reason).copied();
+        assert_eq!(skipped(SkipReason::Missed), Some(missed), "{catch_up}");
+        assert_eq!(skipped(SkipReason::Dst), Some(1), "{catch_up}");
+        assert_eq!(world.state.open.len(), caught_up);
+        let left_out = look.records.values();
+        let mut left_out = left_out.filter(|run| run.skipped == Some(SkipReason::Dst));
+        let of_spring = left_out.next().unwrap();
+        assert_eq!(of_spring.fire_time, at("2026-03-29T01:30:00Z"));
+    }
+}
+
+#[test]
+fn a_time_that_the_clock_jumps_over_takes_no_place_among_those_that_are_caught_up() {
+    let mut world = World::new(
+        r#"{"cron":"30 2 * * *","timezone":"Europe/Berlin","dst":"skip","catch_up":"all","overlap":"allow"}"#,
+        "2025-06-01T12:00:00Z",
+    );
+    world.now = at("2026-04-10T12:00:00Z");
+    let look = world.look();
+    assert_eq!(world.state.open.len(), 100);
+    assert_eq!(look.skipped.get(&SkipReason::Dst), Some(&1));
+}
+
+#[test]
 fn a_count_does_not_walk() {
     let (from, until) = (at("2026-01-01T00:00:00Z"), at("9026-01-01T00:00:00Z"));
     let minutes = (until.as_millis() - from.as_millis()) / 60_000;
-    let all = timing("* * * * *", "UTC", "once").count(from, until);
+    let all = timing("* * * * *", "UTC", "once").count(from, until).fires;
     assert_eq!(all, minutes.unsigned_abs());
     assert_eq!(
-        Timing::Every(Span::from_secs(1)).count(from, until),
+        Timing::Every(Span::from_secs(1)).count(from, until).fires,
         all * 60
     );
     // In 7,000 years there are so many leap years.
-    let leap_days = timing("30 1 29 2 *", "Europe/Berlin", "once").count(from, until);
+    let leap_days = timing("30 1 29 2 *", "Europe/Berlin", "once")
+        .count(from, until)
+        .fires;
     assert_eq!(leap_days, 7000 / 4 - 70 + 17);
 }
 

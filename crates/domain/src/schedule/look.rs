@@ -242,8 +242,10 @@ impl ScheduleState {
         let late = rule.timing.after(missed_until);
         let late = late.take_while(|fire| fire.at <= until && rule.starts_at(fire.at) <= now);
         let late: Vec<FireTime> = late.collect();
-        let late_missed = late.iter().filter(|fire| is_missed(fire)).count();
-        let most = MOST_CAUGHT_UP.saturating_sub(late_missed);
+        let late_missed = late.iter().filter(|fire| is_missed(fire));
+        let to_catch_up = late_missed.clone().filter(|fire| !fire.is_left_out).count();
+        let late_missed = late_missed.count();
+        let most = MOST_CAUGHT_UP.saturating_sub(to_catch_up);
         let (mut due, is_more) = rule.timing.last(from, missed_until, most);
         let missed = due.len() + late_missed;
         if is_more {
@@ -257,14 +259,13 @@ impl ScheduleState {
         self.handled_at = last.at;
         let last_missed = due[..missed].iter().rposition(|fire| !fire.is_left_out);
         for (at, fire) in due.iter().enumerate() {
+            if fire.is_left_out {
+                self.skip(rule, fire.at, SkipReason::Dst, jump_reason(), now, look);
+                continue;
+            }
             if self.paused_until.is_some_and(|until| fire.at <= until) {
                 let reason = "the schedule was paused".to_owned();
                 self.skip(rule, fire.at, SkipReason::Paused, reason, now, look);
-                continue;
-            }
-            if fire.is_left_out {
-                let reason = "the clock jumps over this time (\"dst\": \"skip\")".to_owned();
-                self.skip(rule, fire.at, SkipReason::Dst, reason, now, look);
                 continue;
             }
             if at >= missed {
@@ -312,13 +313,27 @@ impl ScheduleState {
             (paused_until, until, SkipReason::Missed, missed_reason(rule)),
         ] {
             let count = rule.timing.count(from, until);
-            let first = rule.timing.after(from).next();
+            if let Some(times) = count.left_out_times {
+                let reason = jump_reason();
+                self.skip_several(
+                    rule,
+                    times,
+                    count.left_out,
+                    SkipReason::Dst,
+                    reason,
+                    now,
+                    look,
+                );
+            }
+            if count.fires == 0 {
+                continue;
+            }
+            let first = rule.timing.after(from).find(|fire| !fire.is_left_out);
             let (last, _) = rule.timing.last(from, until, 1);
-            if let (Some(first), Some(last)) = (first, last.first())
-                && count > 0
-            {
+            let last = last.iter().rfind(|fire| !fire.is_left_out);
+            if let (Some(first), Some(last)) = (first, last) {
                 let times = (first.at, last.at);
-                self.skip_several(rule, times, count, skipped, reason, now, look);
+                self.skip_several(rule, times, count.fires, skipped, reason, now, look);
             }
         }
     }
@@ -475,6 +490,10 @@ impl ScheduleState {
         look.records.insert(run.number, run.clone());
         self.last_skip = Some(run);
     }
+}
+
+fn jump_reason() -> String {
+    "the clock jumps over this time (\"dst\": \"skip\")".to_owned()
 }
 
 fn missed_reason(rule: &ScheduleRule) -> String {

@@ -18,6 +18,16 @@ pub struct FireTime {
     pub is_left_out: bool,
 }
 
+/// How many times a schedule has in a span.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct FireCount {
+    pub fires: u64,
+    /// The number of the times that are left out, because the clock jumps over them.
+    pub left_out: u64,
+    /// The first and the last of them.
+    pub left_out_times: Option<(Timestamp, Timestamp)>,
+}
+
 /// When a schedule fires.
 #[derive(Clone, Debug)]
 pub enum Timing {
@@ -56,8 +66,8 @@ impl Timing {
         }
     }
 
-    /// The last `most` of those after `from` up to `until`, and whether there are more before them. What that costs does
-    /// not grow with how many there are.
+    /// The last of those after `from` up to `until`, of which `most` fire, and whether there are more before them that fire. What
+    /// that costs does not grow with how many there are.
     pub fn last(&self, from: Timestamp, until: Timestamp, most: usize) -> (Vec<FireTime>, bool) {
         let first_window = match self {
             Timing::Cron(..) => Span::from_secs(60),
@@ -68,39 +78,45 @@ impl Timing {
         loop {
             let begin = until.as_millis().saturating_sub(window);
             let begin = Timestamp::from_millis(begin).max(from);
-            let mut found = VecDeque::new();
+            let mut found = LastFireTimes::default();
             for fire in self.after(begin).take_while(|fire| fire.at <= until) {
-                found.push_back(fire);
-                if found.len() > most + 1 {
-                    found.pop_front();
-                }
+                found.push(fire, most + 1);
             }
-            if begin == from || found.len() > most {
-                let is_more = found.len() > most;
-                if is_more {
-                    found.pop_front();
-                }
-                return (found.into(), is_more);
+            let is_more = found.fires > most;
+            if begin == from || is_more {
+                found.shorten(most);
+                return (found.times.into(), is_more);
             }
             window = window.saturating_mul(8);
         }
     }
 
-    /// Counts the fire times after `from` up to `until`. The cost grows with the days at most, not with the number of fire times.
-    pub fn count(&self, from: Timestamp, until: Timestamp) -> u64 {
+    /// Counts the times after `from` up to `until`. The cost grows with the days at most, not with the number of times.
+    pub fn count(&self, from: Timestamp, until: Timestamp) -> FireCount {
+        let mut count = FireCount::default();
         if until <= from {
-            return 0;
+            return count;
         }
-        match self {
+        count.fires = match self {
             Timing::Cron(cron, _) => cron.count(from, until, |from, until| {
-                let walked = self.after(from).take_while(|fire| fire.at <= until);
-                walked.count() as u64
+                let mut fires = 0;
+                for fire in self.after(from).take_while(|fire| fire.at <= until) {
+                    if !fire.is_left_out {
+                        fires += 1;
+                        continue;
+                    }
+                    count.left_out += 1;
+                    let first = count.left_out_times.map_or(fire.at, |(first, _)| first);
+                    count.left_out_times = Some((first, fire.at));
+                }
+                fires
             }),
             Timing::Every(every) => {
                 let up_to = |at: Timestamp| at.as_millis().div_euclid(every.as_millis());
                 up_to(until).abs_diff(up_to(from))
             }
-        }
+        };
+        count
     }
 
     /// RFC 3339 with the offset of the place; `None` of `every`.
@@ -108,6 +124,30 @@ impl Timing {
         match self {
             Timing::Cron(cron, _) => cron.local(at),
             Timing::Every(_) => None,
+        }
+    }
+}
+
+/// The last times of a schedule, in order.
+#[derive(Default)]
+struct LastFireTimes {
+    times: VecDeque<FireTime>,
+    /// How many of them are not left out.
+    fires: usize,
+}
+
+impl LastFireTimes {
+    /// Keeps at most `most` that are not left out.
+    fn push(&mut self, fire: FireTime, most: usize) {
+        self.fires += usize::from(!fire.is_left_out);
+        self.times.push_back(fire);
+        self.shorten(most);
+    }
+
+    fn shorten(&mut self, most: usize) {
+        while self.fires > most {
+            let first = self.times.pop_front();
+            self.fires -= usize::from(first.is_some_and(|fire| !fire.is_left_out));
         }
     }
 }
