@@ -13,6 +13,8 @@ const EACH_SECOND: f64 = 200.0;
 /// A peer may send one more frame that is about what it got for each so many bytes that were sent to it. One that sends two WINDOW_UPDATE
 /// for each small frame of a body stays within that.
 const BYTES_FOR_FRAME: f64 = 16.0;
+/// The most of them that may come at once, whatever was sent before: each takes a microsecond of a thread.
+const MOST_ABOUT_SENT: f64 = 65_536.0;
 
 /// The peer has sent more of such frames than a connection may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -98,7 +100,8 @@ impl Http2Frames {
 
     /// Notes that so many bytes were sent to the peer.
     pub fn sent(&mut self, bytes: usize) {
-        self.about_sent.left += bytes as f64 / BYTES_FOR_FRAME;
+        let more = self.about_sent.left + bytes as f64 / BYTES_FOR_FRAME;
+        self.about_sent.left = more.min(MOST_ABOUT_SENT);
     }
 
     /// Bytes that have come in; `elapsed` since the connection began.
@@ -213,6 +216,14 @@ mod tests {
         let mut frames = Http2Frames::of_server();
         frames.sent(16 << 10);
         assert_eq!(allowed(&mut frames, &update, 100), 2024);
+        // However much was sent before, what may come at once is bounded.
+        let mut frames = Http2Frames::of_server();
+        frames.sent(1 << 30);
+        let mut count = 0;
+        while count < 100_000 && frames.read(&update, Duration::ZERO).is_ok() {
+            count += 1;
+        }
+        assert_eq!(count, 65_536);
         let mut frames = Http2Frames::of_server();
         frames.sent(16 << 10);
         assert_eq!(allowed(&mut frames, &frame(6, 0, &[1; 8]), 100), 1000);
