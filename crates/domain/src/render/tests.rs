@@ -115,3 +115,21 @@ fn a_header_cannot_be_split_and_its_value_is_not_repeated() {
         "{error}"
     );
 }
+
+/// Every path of up to eight of these characters.
+#[test]
+fn plain_paths_have_the_dots_that_the_most_lenient_parser_finds() {
+    let mut paths = vec![String::new()];
+    let mut climbing = 0;
+    for _ in 0..8 {
+        paths = paths
+            .iter()
+            .flat_map(|path| ['/', '.', ';', 'a'].map(|c| format!("{path}{c}")))
+            .collect();
+        for path in &paths {
+            assert_eq!(has_plain_dots(path), has_dots(path), "{path}");
+            climbing += usize::from(has_plain_dots(path));
+        }
+    }
+    assert!(climbing > 1000);
+}
