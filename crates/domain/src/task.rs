@@ -486,13 +486,19 @@ impl Task {
 
     /// The step that prevents an undo: a pivot that is done, is being called, or may have taken effect.
     pub fn passed_pivot(&self) -> Option<StepIndex> {
+        self.passed_pivot_after(None)
+    }
+
+    /// [`Task::passed_pivot`] once the call of this step has ended without a result.
+    pub fn passed_pivot_after(&self, ended: Option<StepIndex>) -> Option<StepIndex> {
         self.forward().find(|index| {
             let step = self.step(*index);
             let definition = self.definition(*index);
+            let is_called =
+                Some(*index) != ended && matches!(step.state, StepState::Processing { .. });
             // A group does nothing itself.
             (definition.pivot && definition.group_rule().is_none())
-                && (step.may_have_taken_effect()
-                    || matches!(step.state, StepState::Processing { .. }))
+                && (step.may_have_taken_effect() || is_called)
         })
     }
 

@@ -354,7 +354,8 @@ impl Draft {
         match policy {
             Policy::Error => self.fail(index, "step.error", fault, by),
             Policy::Undo => {
-                let waits = self.holds_undos() && self.task.passed_pivot().is_none();
+                let waits =
+                    self.holds_undos() && self.task.passed_pivot_after(Some(index)).is_none();
                 let reason = waits.then(|| "the task is undone when it is resumed".to_owned());
                 let fault = Fault {
                     undo_on_resume: waits,

@@ -15,6 +15,7 @@ fn failures() -> Vec<(&'static str, Value, Policies)> {
     let refused = json!({ "name": "x", "agent": "x", "on_permanent": "undo" });
     let exhausted = json!({ "name": "x", "agent": "x", "max_failures": 0, "on_exhausted": "undo" });
     let list = json!({ "name": "x", "agent": "x", "for_each": [1, 2], "on_item_error": "undo" });
+    let pivot = json!({ "name": "x", "agent": "x", "pivot": true, "on_permanent": "undo" });
     let plain = Policies::default;
     let mut late = Policies::default();
     late.on_deadline = Some(crate::definition::Policy::Undo);
@@ -36,6 +37,7 @@ fn failures() -> Vec<(&'static str, Value, Policies)> {
         ("only refusal", json!([refused]), plain()),
         ("exhausted", json!([done, exhausted]), plain()),
         ("item", json!([done, list]), plain()),
+        ("refused pivot", json!([done, pivot]), plain()),
         ("deadline", json!([done, long]), late),
     ]
 }
