@@ -82,6 +82,10 @@ impl Draft {
         }
         self.renew_limit(now);
         for index in chosen {
+            // One that fails again at once may have the task undone: the others are not to run then.
+            if step.is_none() && !self.task.is_current(index) {
+                break;
+            }
             if self.task.has_items(index) {
                 self.have_go_on(index, reason.clone(), by, now);
                 continue;
