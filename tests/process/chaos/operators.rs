@@ -310,10 +310,12 @@ impl Operator {
                 }
             }
             64..90 => {
-                let step = self.step(random, task).await;
+                let (step, is_pending) = self.step(random, task).await;
                 let command = match random.random_range(0..10) {
-                    0..6 => "retry",
-                    6..8 => "skip",
+                    // One that is pending has rarely failed; it may be the first of a task that waits for its turn.
+                    0..6 if !is_pending => "retry",
+                    0..2 => "retry",
+                    2..8 => "skip",
                     _ => "resolve",
                 };
                 of_task(&format!("steps/{}/{command}", in_path(&step)))
@@ -345,8 +347,8 @@ impl Operator {
         json!({ "ids": ids })
     }
 
-    /// A step that can be acted on, as some instance shows the task; or any, or what undoes one.
-    async fn step(&self, random: &mut StdRng, task: &Accepted) -> String {
+    /// A step that can be acted on, as some instance shows the task, and whether it is pending; or any, or what undoes one.
+    async fn step(&self, random: &mut StdRng, task: &Accepted) -> (String, bool) {
         let at = random.random_range(0..task.plan.steps.len());
         let name = &task.plan.steps[at].name;
         let any = match random.random_ratio(1, 2) {
@@ -354,12 +356,12 @@ impl Operator {
             false => name.clone(),
         };
         if random.random_ratio(1, 4) {
-            return any;
+            return (any, false);
         }
         let read = format!("/v1/tasks/{}/steps?limit=500", task.id);
         let read = self.api(random).get(&read);
         let Ok(Ok(answer)) = timeout(Duration::from_millis(500), read.attempt()).await else {
-            return any;
+            return (any, false);
         };
         if answer.status == 404 {
             self.odd
@@ -368,12 +370,13 @@ impl Operator {
         let steps = answer.body["items"].as_array().into_iter().flatten();
         let open: Vec<_> = steps
             .filter(|step| step["state"] == "error" || step["state"] == "pending")
-            .filter_map(|step| step["name"].as_str())
+            .filter_map(|step| Some((step["name"].as_str()?, step["state"] == "pending")))
             .collect();
-        match open.is_empty() {
-            true => any,
-            false => open[random.random_range(0..open.len())].to_owned(),
+        if open.is_empty() {
+            return (any, false);
         }
+        let (name, is_pending) = open[random.random_range(0..open.len())];
+        (name.to_owned(), is_pending)
     }
 
     /// A submission like any other: repeated until it is accepted.
