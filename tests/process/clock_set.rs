@@ -206,5 +206,6 @@ async fn schedules_go_by_the_wall_clock() {
     // The next fire time is two hours earlier, and not only once the store's clock is there.
     clock.set(0);
     until(true, async || fired_before(after(1)).await).await;
-    assert!(ahead(&provost).await > 7000.0);
+    // The clock is compared once in a while.
+    until(true, async || ahead(&provost).await > 7000.0).await;
 }
