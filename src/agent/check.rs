@@ -750,6 +750,7 @@ impl Run<'_> {
             headers: rendered.headers.clone(),
             body: None,
             complete_by,
+            wall_complete_by: complete_by,
             complete_within: definition.complete_within,
             trace: CallTrace::of(None, step, attempt),
             purpose: purpose.clone(),

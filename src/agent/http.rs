@@ -267,7 +267,10 @@ fn add_headers(headers: &mut HeaderMap, call: &Call, traceparent: &str) -> Resul
     }
     headers.insert(PROVOST_STEP, text_or_encoded(call.step_name.as_str()));
     headers.insert(PROVOST_ATTEMPT, HeaderValue::from(call.attempt.0));
-    headers.insert(PROVOST_COMPLETE_BY, plain(&call.complete_by.to_string()));
+    headers.insert(
+        PROVOST_COMPLETE_BY,
+        plain(&call.wall_complete_by.to_string()),
+    );
     headers.insert(TRACEPARENT, plain(traceparent));
     if let Some(state) = &call.trace.state {
         headers.insert(TRACESTATE, text_or_encoded(state));

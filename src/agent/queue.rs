@@ -70,7 +70,10 @@ fn headers(call: &Call) -> Vec<(std::borrow::Cow<'static, str>, String)> {
         ("provost-task".into(), call.step.task.to_string()),
         ("provost-step".into(), call.step_name.to_string()),
         ("provost-attempt".into(), call.attempt.0.to_string()),
-        ("provost-complete-by".into(), call.complete_by.to_string()),
+        (
+            "provost-complete-by".into(),
+            call.wall_complete_by.to_string(),
+        ),
         ("traceparent".into(), call.trace.parent()),
     ];
     if let Some(key) = &call.task_key {

@@ -241,7 +241,7 @@ async fn check(
             "agent `{name}` is being checked by another caller: wait until that check has ended"
         )));
     };
-    let now = app.store.reader.now().await?;
+    let now = app.store.reader.wall_now().await?;
     let request = CheckRequest {
         definition: read.definition,
         input: read.input,

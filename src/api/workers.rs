@@ -273,7 +273,7 @@ fn view(app: &Arc<App>, call: Call) -> Option<FetchedStepView> {
             Purpose::Probe(_) => WorkPurpose::Probe,
             Purpose::Work | Purpose::Poll | Purpose::Cancel(_) => WorkPurpose::Work,
         },
-        complete_by: call.complete_by,
+        complete_by: call.wall_complete_by,
         heartbeat_within: call.heartbeat_within,
         request: FetchedRequestView {
             method: Method::as_str(call.method),

@@ -446,6 +446,7 @@ mod tests {
             headers: Vec::new(),
             body: None,
             complete_by: Timestamp::from_millis(0),
+            wall_complete_by: Timestamp::from_millis(0),
             complete_within: Span::default(),
             trace: CallTrace::of(None, step, Attempt(number)),
             purpose: Purpose::Work,

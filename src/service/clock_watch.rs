@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::loops::{NextRound, PeriodicLoop};
 use crate::{
-    domain::{clocks_differ, is_clock_alerted},
+    domain::{clocks_differ, is_clock_alerted, is_clock_set_again},
     store::{Store, StoreClock, StoreError},
 };
 
@@ -19,6 +19,8 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often the clock is put on record. A process that is started later extrapolates from it.
 const SAVED_EVERY: Duration = Duration::from_secs(60);
+/// How often it is put on record while the clocks differ: it goes slower or faster then than a later process can know.
+const SAVED_WHILE_DIFFERENT: Duration = Duration::from_secs(5);
 /// For how long the alert of a clock that was followed at once is open.
 const JUMP_ALERTED_FOR: Duration = Duration::from_secs(60);
 
@@ -28,6 +30,10 @@ pub(super) struct ClockWatch {
     saved: Option<Instant>,
     /// Whether the clocks differ so much that the alert is to be open.
     differs: bool,
+    /// By how much the store's clock was ahead at the last look, in milliseconds.
+    seen_ahead: i64,
+    /// The wall clock was set since the alert was reported, so its text is that of an earlier time.
+    is_set: bool,
     /// What is said of the last jump, and until when.
     jump: Option<(String, Instant)>,
     /// Whether the alert is open; unknown after the start, because an earlier process may have raised it.
@@ -49,6 +55,8 @@ impl ClockWatch {
             clock,
             saved: None,
             differs: false,
+            seen_ahead: 0,
+            is_set: false,
             jump: None,
             is_open: None,
             ahead: gauge!("provost_store_clock_ahead_seconds"),
@@ -64,12 +72,22 @@ impl ClockWatch {
             warn!(from = %jump.from, to = %jump.to, "{said}");
             self.store.schedules.notify_one();
             self.jump = Some((said, Instant::now() + JUMP_ALERTED_FOR));
+            self.is_set = true;
         }
         let differed = self.differs;
         self.differs = is_clock_alerted(differed, ahead);
         let ahead_seconds = ahead as f64 / 1000.0;
+        let is_set_again = is_clock_set_again(self.seen_ahead, ahead);
+        self.seen_ahead = ahead;
         match (differed, self.differs) {
             (false, true) => {
+                self.is_set = true;
+                warn!(ahead_seconds, "{}", clocks_differ(ahead));
+                // Their next look was to come at a time that is further away now.
+                self.store.schedules.notify_one();
+            }
+            (true, true) if is_set_again => {
+                self.is_set = true;
                 warn!(ahead_seconds, "{}", clocks_differ(ahead));
                 // Their next look was to come at a time that is further away now.
                 self.store.schedules.notify_one();
@@ -99,11 +117,21 @@ impl PeriodicLoop for ClockWatch {
     async fn round(&mut self) -> Result<NextRound, StoreError> {
         let reason = self.reason();
         let is_open = reason.is_some();
-        if self.is_open != Some(is_open) {
-            self.store.report_clock(reason).await?;
-            self.is_open = Some(is_open);
+        if self.is_set {
+            self.saved = None;
         }
-        if self.saved.is_none_or(|at| at.elapsed() >= SAVED_EVERY) {
+        if self.is_open != Some(is_open) || self.is_set {
+            // After a start nobody knows of what time the text of an open alert is, unless the clock was set since.
+            let replaces = self.is_open.is_some() || self.jump.is_some();
+            self.store.report_clock(reason, replaces).await?;
+            self.is_open = Some(is_open);
+            self.is_set = false;
+        }
+        let saved_every = match self.differs {
+            true => SAVED_WHILE_DIFFERENT,
+            false => SAVED_EVERY,
+        };
+        if self.saved.is_none_or(|at| at.elapsed() >= saved_every) {
             self.store.save_clock(&self.clock).await?;
             self.saved = Some(Instant::now());
         }

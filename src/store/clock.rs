@@ -29,23 +29,27 @@ impl Store {
         .await
     }
 
-    /// Raises the alert of a wall clock that was set, with the reason, or closes it.
-    pub async fn report_clock(&self, reason: Option<String>) -> Result<(), StoreError> {
+    /// Raises the alert of a wall clock that was set, with the reason, or closes it. One that is open already stays as it is, unless
+    /// another `replaces` it.
+    pub async fn report_clock(
+        &self,
+        reason: Option<String>,
+        replaces: bool,
+    ) -> Result<(), StoreError> {
         let (reason, sender) = (Arc::new(reason), self.sender.clone());
         self.send_write(true, Some(self.outbox.clone()), move |tx| {
             let (reason, sender) = (reason.clone(), sender.load_full());
             async move {
                 tx.lock_out_of_order();
-                match &*reason {
-                    Some(reason) => {
-                        let alert = clock_alert(Uuid::now_v7(), reason, tx.now());
-                        tx.raise_alert(&alert, None, &sender).await
-                    }
-                    None => {
-                        let (kind, subject) = (AlertKind::ClockSet, clock_alert_subject());
-                        tx.close_alert_of(kind, &subject, &sender).await
-                    }
+                if reason.is_none() || replaces {
+                    let (kind, subject) = (AlertKind::ClockSet, clock_alert_subject());
+                    tx.close_alert_of(kind, &subject, &sender).await?;
                 }
+                if let Some(reason) = &*reason {
+                    let alert = clock_alert(Uuid::now_v7(), reason, tx.now());
+                    tx.raise_alert(&alert, None, &sender).await?;
+                }
+                Ok(())
             }
             .boxed()
         })

@@ -545,7 +545,7 @@ impl<'w> Committer<'w> {
             error => Failed::Begin(error),
         })?;
         let mut draft = BatchDraft::new(
-            tx.now(),
+            (tx.now(), tx.wall_now()),
             tx.instant(),
             writer.faults.clone(),
             careful,

@@ -209,3 +209,25 @@ async fn schedules_go_by_the_wall_clock() {
     // The clock is compared once in a while.
     until(true, async || ahead(&provost).await > 7000.0).await;
 }
+
+/// By its own clock the service can refuse what comes too late. The alert is about the last time that the clock was set.
+#[tokio::test]
+async fn services_are_told_times_of_the_wall_clock_and_the_alert_follows_each_change() {
+    let clock = WallClock::off_by(-TWO_HOURS);
+    let provost = clock.setup().start().await;
+    let remote = Remote::quick().await;
+    clock.set(0);
+    let said = alerted(&provost).await;
+    assert!(said.contains("was set forward"), "{said}");
+    let task =
+        json!({ "steps": [{ "name": "call", "url": remote.url(), "complete_within": "5m" }] });
+    provost.run(&task).await;
+    let seen = remote.requests(1).await.remove(0);
+    let complete_by: jiff::Timestamp = seen.header("provost-complete-by").parse().unwrap();
+    let left = complete_by.duration_since(jiff::Timestamp::now());
+    assert!((0..=301).contains(&left.as_secs()), "{left:?}");
+
+    clock.set(-2 * TWO_HOURS);
+    let set_back = async || alerted(&provost).await.contains("was set back");
+    until(true, set_back).await;
+}

@@ -29,8 +29,10 @@ pub struct Call {
     /// Lower-case names.
     pub headers: Vec<(String, String)>,
     pub body: Option<CallBody>,
-    /// On the store's clock, for the remote service to read.
+    /// The time by the store's clock at which the step is over.
     pub complete_by: Timestamp,
+    /// The same moment as the remote service has it: a store that is a file follows a wall clock that was set only gradually.
+    pub wall_complete_by: Timestamp,
     /// What was left until `complete_by` when the step was claimed: the agent's own deadline.
     pub complete_within: Span,
     /// The trace that each try of it continues.

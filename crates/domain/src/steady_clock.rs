@@ -23,6 +23,9 @@ const FOLLOWS_BY: u32 = 10;
 /// network, would otherwise take centuries to follow.
 const FOLLOWED_AT_ONCE: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// While it follows, it is put on record at least as often, and at once when it begins to.
+const UNRECORDED: Duration = Duration::from_secs(10);
+
 /// The alert is raised from this difference on. Time synchronisation that works stays far below it.
 const ALERTED_FROM: Span = Span::from_secs(5);
 
@@ -72,7 +75,12 @@ impl SteadyClock {
             let at = since_epoch(record.at);
             let is_same_boot = !boot.is_empty() && boot == record.boot;
             match reading.elapsed.checked_sub(record.elapsed) {
-                Some(passed) if is_same_boot => at.saturating_add(passed),
+                Some(passed) if is_same_boot => {
+                    let at = at.saturating_add(passed);
+                    // It may have gone faster since: it shows no time a second time.
+                    let latest = at.saturating_add(passed.min(UNRECORDED) / FOLLOWS_BY);
+                    latest.min(reading.wall).max(at)
+                }
                 _ => at.max(reading.wall),
             }
         });
@@ -144,6 +152,11 @@ pub fn is_clock_alerted(was: bool, ahead: i64) -> bool {
         false => ALERTED_FROM,
     };
     ahead.unsigned_abs() >= bound.as_millis().unsigned_abs()
+}
+
+/// Whether the wall clock was set between two looks, while the store's was so many milliseconds ahead: `before` and `ahead`.
+pub fn is_clock_set_again(before: i64, ahead: i64) -> bool {
+    before.abs_diff(ahead) >= ALERTED_FROM.as_millis().unsigned_abs()
 }
 
 /// The subject under which the alert is open at most once. No configured receiver and no origin has such a name.
@@ -265,10 +278,33 @@ mod tests {
     #[test]
     fn a_process_that_is_started_after_the_clock_was_set_goes_on_from_the_record() {
         let record = begun().record("boot");
-        for wall in [START - HOUR, START + 3 * HOUR] {
+        for (wall, shown) in [
+            (START - HOUR, Duration::from_secs(60)),
+            (START + 3 * HOUR, Duration::from_secs(61)),
+        ] {
             let now = reading(HOUR + Duration::from_secs(60), wall);
             let mut clock = SteadyClock::begin(now, "boot", Some(&record));
-            assert_eq!(clock.read(now), timestamp(START + Duration::from_secs(60)));
+            assert_eq!(clock.read(now), timestamp(START + shown));
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_started_while_the_clock_follows_shows_no_time_a_second_time() {
+        for wall in [
+            START + 3 * HOUR,
+            START - HOUR,
+            START + Duration::from_secs(1),
+        ] {
+            let mut before = begun();
+            before.read(reading(HOUR, wall));
+            let record = before.record("boot");
+            for seconds in 1..=10 {
+                let passed = Duration::from_secs(seconds);
+                let now = reading(HOUR + passed, wall + passed);
+                let shown = before.read(now);
+                let mut after = SteadyClock::begin(now, "boot", Some(&record));
+                assert!(after.read(now) >= shown, "{wall:?} {seconds}");
+            }
         }
     }
 

@@ -80,6 +80,7 @@ fn a_call() -> Call {
         headers: vec![],
         body: Some(CallBody::Rendered(r#"{"amount":5}"#.to_owned())),
         complete_by: Timestamp::from_millis(1_700_000_000_000),
+        wall_complete_by: Timestamp::from_millis(1_700_000_000_000),
         complete_within: Span::from_secs(30),
         trace: CallTrace {
             id: 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c,

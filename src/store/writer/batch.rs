@@ -37,6 +37,8 @@ pub(super) use {lanes::forget_ended_steps, load::Queues};
 
 pub(super) struct BatchDraft {
     now: Timestamp,
+    /// The same moment by the wall clock of the machine.
+    wall: Timestamp,
     /// Before `now`, so that a local deadline is never later than the complete-by in the record.
     instant: Instant,
     tasks: HashMap<TaskId, LoadedTask>,
@@ -113,7 +115,7 @@ enum PendingReply {
 
 impl BatchDraft {
     pub(super) fn new(
-        now: Timestamp,
+        (now, wall): (Timestamp, Timestamp),
         instant: Instant,
         faults: Arc<Faults>,
         one_by_one: bool,
@@ -121,6 +123,7 @@ impl BatchDraft {
     ) -> Self {
         Self {
             now,
+            wall,
             instant,
             tasks: HashMap::new(),
             unreadable: HashMap::new(),

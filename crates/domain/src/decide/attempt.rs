@@ -592,6 +592,7 @@ pub(crate) fn call(
         headers: rendered.headers,
         body: rendered.body,
         complete_by,
+        wall_complete_by: complete_by,
         complete_within: Span::from_millis(complete_by.since(now).as_millis() as u64),
         trace: CallTrace::of(task.details.trace.as_ref(), at, step.attempt),
         purpose,

@@ -51,7 +51,8 @@ impl BatchDraft {
                 if let Ok(Some(call)) =
                     loaded.claim(step, claimant, local.actor(), self.now, &mut self.spent)
                 {
-                    self.dispatches.push(dispatch(call, self.instant, permit));
+                    let dispatch = dispatch(call, self.instant, self.wall, permit);
+                    self.dispatches.push(dispatch);
                 }
                 self.claiming = None;
             }
@@ -127,7 +128,8 @@ impl ClaimSteps for QueuedClaims<'_> {
                     loaded.draft.explain_wait(step, &stop);
                 }
                 draft.lanes.claimed(claim);
-                draft.dispatches.push(dispatch(call, draft.instant, permit));
+                let dispatch = dispatch(call, draft.instant, draft.wall, permit);
+                draft.dispatches.push(dispatch);
                 ClaimAttempt::Claimed
             }
             // Its request could not be made.
@@ -151,10 +153,14 @@ fn is_of(task: &Task, step: StepIndex, agent: &AgentName) -> bool {
     !task.has(step) || task.definition(step).agent() == Some(agent)
 }
 
-fn dispatch(call: Call, instant: Instant, permit: SlotPermit) -> Dispatch {
+/// `instant` and `wall` are the moment at which the batch began, by the clock of the process and by that of people.
+fn dispatch(call: Call, instant: Instant, wall: Timestamp, permit: SlotPermit) -> Dispatch {
     Dispatch {
         deadline: instant + call.complete_within.duration(),
-        call,
+        call: Call {
+            wall_complete_by: wall + call.complete_within,
+            ..call
+        },
         permit,
     }
 }
