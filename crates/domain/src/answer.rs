@@ -18,8 +18,8 @@ use crate::{
 /// A service cannot put the next poll off for longer.
 pub const LONGEST_POLL_WAIT: Duration = Duration::from_secs(3600);
 
-/// The longest name of an encoding that is quoted, in characters.
-const LONGEST_ENCODING: usize = 40;
+/// The encodings that are named. Another may be anything.
+const KNOWN_ENCODINGS: [&str; 6] = ["gzip", "x-gzip", "deflate", "br", "zstd", "compress"];
 /// U+FEFF in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -90,8 +90,9 @@ fn redirect(status: StatusCode, headers: &HeaderMap) -> String {
     format!("{}{to}: Provost never follows redirects", answered(status))
 }
 
-/// Returns the encoding of a compressed body. Requests ask for `identity`, and Provost decodes no other encoding.
-pub fn encoding(headers: &HeaderMap) -> Option<String> {
+/// Returns the encoding of a compressed body, in words. Requests ask for `identity`, and Provost decodes no other encoding. The words are
+/// not those of the service, which may echo a secret.
+pub fn encoding(headers: &HeaderMap) -> Option<&'static str> {
     let named = headers.get_all(header::CONTENT_ENCODING).iter();
     let named: Vec<_> = named
         .map(|named| String::from_utf8_lossy(named.as_bytes()))
@@ -101,8 +102,10 @@ pub fn encoding(headers: &HeaderMap) -> Option<String> {
         let encoding = encoding.trim();
         !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity")
     };
-    let first = encodings.find(is_one)?;
-    Some(first.trim().chars().take(LONGEST_ENCODING).collect())
+    let first = encodings.find(is_one)?.trim();
+    let mut known = KNOWN_ENCODINGS.into_iter();
+    let known = known.find(|known| first.eq_ignore_ascii_case(known));
+    Some(known.unwrap_or("something else than `identity`"))
 }
 
 /// The output in the body of a success, or why there is none to be had.
@@ -285,7 +288,8 @@ mod tests {
         for (given, named) in [
             ("gzip", "gzip"),
             ("identity, br", "br"),
-            ("x-own ,gzip", "x-own"),
+            ("x-own ,gzip", "something else than `identity`"),
+            ("the-secret-of-the-agent", "something else than `identity`"),
         ] {
             let headers = headers(&[("content-encoding", given)]);
             let refused = output(&headers, b"{}").unwrap_err();
