@@ -279,7 +279,9 @@ impl Task {
                     state: in_error.map(|child| child.state.as_str()),
                 })
             }
-            StepState::Error(_) if self.is_current(index) => Some(Blocked::Operator),
+            StepState::Error(_) if self.is_current(index) && !self.is_ended() => {
+                Some(Blocked::Operator)
+            }
             // Steps that an undo abandoned wait for nothing.
             StepState::Error(_)
             | StepState::Processing { .. }

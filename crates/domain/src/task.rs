@@ -451,7 +451,7 @@ impl Task {
     /// if its limit has passed.
     pub(super) fn waits_for_resume(&self) -> bool {
         let is_undone_at_limit = self.details.definition.policies.on_deadline == Some(Policy::Undo);
-        let undoes = || is_undone_at_limit && self.undo.is_none() && self.passed_pivot().is_none();
+        let undoes = || is_undone_at_limit && self.undo.is_none();
         self.paused && !self.is_ended() && (self.start_at.is_some() || undoes())
     }
 

@@ -496,7 +496,13 @@ impl Draft {
 
     /// Ends a step in error and tells a person.
     fn fail(&mut self, index: StepIndex, kind: &'static str, fault: Fault, by: &Actor) {
-        let message = alert_text(&self.task.definition(index).name, &fault);
+        self.raise(index, &fault);
+        self.change(index, kind, StepState::Error(fault), by, None);
+    }
+
+    /// Raises the alert of a step in error.
+    fn raise(&mut self, index: StepIndex, fault: &Fault) {
+        let message = alert_text(&self.task.definition(index).name, fault);
         self.alerts.push(AlertChange::Raise {
             step: index,
             kind: match self.task.definition(index).undoes {
@@ -504,9 +510,8 @@ impl Draft {
                 None => AlertKind::TaskError,
             },
             message,
-            cause: self.cause_of(index, &fault),
+            cause: self.cause_of(index, fault),
         });
-        self.change(index, kind, StepState::Error(fault), by, None);
     }
 
     /// Brings the task's state in line with its steps. The one rule of what state a task is in.

@@ -99,6 +99,10 @@ impl Draft {
             error: None,
             versions: Some(change),
         });
+        // The policies of the version before no longer say what follows their faults: an operator does.
+        for (index, fault) in self.take_waiting_undos() {
+            self.raise(index, &fault);
+        }
         if self.task.start_at.is_none() {
             for index in self.task.details.definition.forward() {
                 self.open(index, by, now);

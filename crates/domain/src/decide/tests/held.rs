@@ -57,6 +57,10 @@ fn paused(steps: &Value, policies: &Policies) -> Bench {
     let now = Timestamp::from_millis(1_000_000);
     let details = Details {
         definition,
+        workflow: Some(WorkflowRef {
+            name: WorkflowName::new("order"),
+            version: 1,
+        }),
         ..plain
     };
     let mut bench = Bench {
@@ -159,6 +163,29 @@ fn while_an_older_instance_is_there_the_undo_of_a_paused_task_begins_at_once() {
         assert_eq!(bench.draft.task.faults_that_undo_on_resume().count(), 0);
         changes_are_told(&bench.draft).unwrap();
     }
+}
+
+#[test]
+fn a_move_to_another_version_leaves_what_was_to_be_undone_to_an_operator() {
+    let (_, steps, policies) = failures().swap_remove(5);
+    let mut bench = paused(&steps, &policies);
+    fail(&mut bench);
+    assert_eq!(bench.draft.task.faults_that_undo_on_resume().count(), 1);
+    let mut corrected = steps.clone();
+    corrected[1].as_object_mut().unwrap().remove("on_permanent");
+    let to = Arc::new(bench.version(&corrected, 2));
+    bench.apply(Command::Migrate { to, reason: None }).unwrap();
+    assert_eq!(bench.draft.task.faults_that_undo_on_resume().count(), 0);
+    let is_told = bench.draft.alerts.iter();
+    assert!(
+        is_told
+            .clone()
+            .any(|alert| matches!(alert, AlertChange::Raise { .. }))
+    );
+    bench.apply(Command::Resume { reason: None }).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Error);
+    assert!(bench.draft.task.undo.is_none());
+    changes_are_told(&bench.draft).unwrap();
 }
 
 #[test]
