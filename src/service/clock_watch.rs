@@ -19,7 +19,7 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often the clock is put on record. A process that is started later extrapolates from it.
 const SAVED_EVERY: Duration = Duration::from_secs(60);
-/// How often it is put on record while the clocks differ: it goes slower or faster then than a later process can know.
+/// The clock is put on record as often while the clocks differ, because a later process cannot know how much slower or faster it went.
 const SAVED_WHILE_DIFFERENT: Duration = Duration::from_secs(5);
 /// For how long the alert of a clock that was followed at once is open.
 const JUMP_ALERTED_FOR: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ pub(super) struct ClockWatch {
     saved: Option<Instant>,
     /// Whether the clocks differ so much that the alert is to be open.
     differs: bool,
-    /// By how much the store's clock was ahead at the last look, in milliseconds.
+    /// The store's clock was ahead by so many milliseconds at the last look.
     seen_ahead: i64,
     /// The wall clock was set since the alert was reported, so its text is that of an earlier time.
     is_set: bool,

@@ -210,7 +210,8 @@ async fn schedules_go_by_the_wall_clock() {
     until(true, async || ahead(&provost).await > 7000.0).await;
 }
 
-/// By its own clock the service can refuse what comes too late. The alert is about the last time that the clock was set.
+/// A service can refuse what comes too late, because the header goes by the clock that it has too. The alert is about the last time that
+/// the clock was set.
 #[tokio::test]
 async fn services_are_told_times_of_the_wall_clock_and_the_alert_follows_each_change() {
     let clock = WallClock::off_by(-TWO_HOURS);

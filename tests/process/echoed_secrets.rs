@@ -63,6 +63,11 @@ fn escaped_json() -> String {
     )
 }
 
+/// Only as a whole it is recognised: where it is cut in its second half, its beginning stands in clear.
+fn partly_encoded() -> String {
+    format!("{}{}", &CANARY[..12], percent(&percent(&CANARY[12..])))
+}
+
 /// As the services of most steps do: the path says how.
 fn echoing(seen: &Seen) -> Act {
     let at: usize = seen.path.rsplit('/').next().unwrap().parse().unwrap_or(0);
@@ -89,6 +94,7 @@ fn echoing(seen: &Seen) -> Act {
             let location = "https://canary7%2Fecho.example/x";
             Act::answer(202, &[("operation-location", location)], "")
         }
+        "encoded" => Act::answer(200, &[("content-encoding", &partly_encoded())], "{}"),
         "poll" => {
             let location = format!("/status/{}", CANARY.replace('+', "%2B").replace('"', "%22"));
             Act::answer(202, &[("location", &location)], "")
@@ -139,7 +145,7 @@ async fn what_a_service_echoes_is_in_no_response_record_or_log_however_it_is_enc
     provost.put("/v1/agents/echo", &agent).await.expect(201);
 
     let mut tasks = Vec::new();
-    let mut paths: Vec<String> = ["escaped", "redirect", "elsewhere", "poll"]
+    let mut paths: Vec<String> = ["escaped", "redirect", "elsewhere", "poll", "encoded"]
         .map(|path| format!("/{path}/0"))
         .into();
     for at in 0..echoes().len() {

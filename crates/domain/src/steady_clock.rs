@@ -154,7 +154,7 @@ pub fn is_clock_alerted(was: bool, ahead: i64) -> bool {
     ahead.unsigned_abs() >= bound.as_millis().unsigned_abs()
 }
 
-/// Whether the wall clock was set between two looks, while the store's was so many milliseconds ahead: `before` and `ahead`.
+/// Returns whether the wall clock was set between two looks, at which the store's was `before` and `ahead` milliseconds ahead of it.
 pub fn is_clock_set_again(before: i64, ahead: i64) -> bool {
     before.abs_diff(ahead) >= ALERTED_FROM.as_millis().unsigned_abs()
 }

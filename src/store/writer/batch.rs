@@ -78,7 +78,7 @@ pub(super) struct BatchDraft {
     faults: Arc<Faults>,
 }
 
-/// What holds for the commands to every task.
+/// These bounds and rules hold for the commands to every task.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DraftTerms {
     /// The most that one task may keep, in bytes.

@@ -89,7 +89,7 @@ impl Draft {
         self
     }
 
-    /// Whether an undo by policy waits until an operator resumes the task.
+    /// Returns whether an undo by policy waits until an operator resumes the task.
     pub(super) fn holds_undos(&self) -> bool {
         self.task.paused && !self.undoes_paused
     }

@@ -18,7 +18,7 @@ pub struct FireTime {
     pub is_left_out: bool,
 }
 
-/// How many times a schedule has in a span.
+/// The number of times that a schedule has in a span.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct FireCount {
     pub fires: u64,
@@ -132,7 +132,7 @@ impl Timing {
 #[derive(Default)]
 struct LastFireTimes {
     times: VecDeque<FireTime>,
-    /// How many of them are not left out.
+    /// The number of those that are not left out.
     fires: usize,
 }
 

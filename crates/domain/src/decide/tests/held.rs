@@ -1,6 +1,7 @@
 //! Tasks that an operator has paused: no policy begins their undo, and their `start_at` does not begin them.
 
 use super::*;
+use crate::blocked::Blocked;
 
 /// Each of these has the policy of a step ask for an undo while the task is paused.
 fn failures() -> Vec<(&'static str, Value, Policies)> {
@@ -163,6 +164,34 @@ fn while_an_older_instance_is_there_the_undo_of_a_paused_task_begins_at_once() {
         assert_eq!(bench.draft.task.faults_that_undo_on_resume().count(), 0);
         changes_are_told(&bench.draft).unwrap();
     }
+}
+
+/// The deadline passes during the pause, after an operator has resolved a pivot.
+#[test]
+fn the_deadline_of_a_paused_task_whose_pivot_was_passed_is_looked_at_when_it_is_resumed() {
+    let steps = json!([
+        { "name": "pivot", "agent": "x", "after": [], "pivot": true },
+        { "name": "x", "wait": { "for": "10h" }, "after": [] },
+    ]);
+    let mut policies = Policies::default();
+    policies.on_deadline = Some(crate::definition::Policy::Undo);
+    let mut bench = paused(&steps, &policies);
+    let resolve = Command::Resolve {
+        step: bench.step("pivot"),
+        output: Payload::from_value(&json!({})),
+        reason: None,
+    };
+    bench.apply(resolve).unwrap();
+    bench.later(Span::from_secs(3600));
+    assert!(bench.draft.task.overdue_at().is_none());
+    bench.apply(Command::Resume { reason: None }).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Error);
+    assert_eq!(bench.record("x").status(), StepStatus::Error);
+    let blocked = |bench: &Bench| bench.draft.task.blocked_by(bench.step("x"), bench.now);
+    assert_eq!(blocked(&bench), Some(Blocked::Operator));
+    bench.apply(Command::Cancel { reason: None }).unwrap();
+    assert_eq!(blocked(&bench), None);
+    changes_are_told(&bench.draft).unwrap();
 }
 
 #[test]
