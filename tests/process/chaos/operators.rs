@@ -123,7 +123,7 @@ impl Odd {
 }
 
 /// An operator goes on elsewhere when an instance does not answer.
-const PATIENCE: Duration = Duration::from_millis(700);
+pub const PATIENCE: Duration = Duration::from_millis(700);
 
 pub struct Operator {
     pub number: u64,

@@ -14,7 +14,7 @@ use tokio::{
 use super::{
     STUCK_AFTER,
     broker::{self, Publisher},
-    operators::{Odd, Tasks},
+    operators::{Odd, PATIENCE, Tasks},
     orders::{self, Mix},
     workflows::Workflows,
 };
@@ -41,6 +41,9 @@ pub struct Submitter {
 
 /// The workflow whose tasks run one at a time for each lot.
 pub const TURNS: &str = "turns";
+
+/// Of the lots, those in which tasks take turns.
+const LOTS_WITH_TURNS: usize = 4;
 
 const BY_LOT: &str = "{{ task.labels.lot }}";
 
@@ -99,6 +102,9 @@ impl Submitter {
                 }
                 // A child that waits for its operator would keep its parent, and so those that wait for that.
                 None if self.mix.has_kind(&mut random, 4, 12) && !has_children(&order) => {
+                    // So few that most of them wait.
+                    let lot = format!("lot-{}", random.random_range(0..LOTS_WITH_TURNS));
+                    order["labels"]["lot"] = json!(lot);
                     let limit = json!({ "by": BY_LOT, "max_running": 1 });
                     self.register(&mut random, &order, TURNS, limit).await
                 }
@@ -107,6 +113,9 @@ impl Submitter {
             let id = self.submit(&mut random, &key, &registered).await;
             let Some(id) = id else { return };
             self.tasks.add(id.clone(), key, Plan::of(&order));
+            if registered["workflow"] == TURNS && random.random_ratio(1, 2) {
+                self.skip_first(&mut random, &id, &order).await;
+            }
             // Most often it has begun when the next one comes.
             let pause = Duration::from_millis(random.random_range(5..200));
             let api = &self.apis[random.random_range(0..self.apis.len())];
@@ -116,6 +125,15 @@ impl Submitter {
                 sleep(Duration::from_millis(200)).await;
             }
         }
+    }
+
+    /// Skips the first step, most often of a task that waits for its turn: so it has begun before it is admitted.
+    async fn skip_first(&self, random: &mut StdRng, id: &str, order: &Value) {
+        let step = order["steps"][0]["name"].as_str().unwrap();
+        let path = format!("/v1/tasks/{id}/steps/{step}/skip");
+        let api = &self.apis[random.random_range(0..self.apis.len())];
+        let body = json!({ "reason": "chaos" });
+        let _ = timeout(PATIENCE, api.post(&path, &body).attempt()).await;
     }
 
     /// The submission of a task of the version that is active then.
