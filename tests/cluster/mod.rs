@@ -1,18 +1,17 @@
-//! A throwaway PostgreSQL that all tests of a run share, each with a database of its own. The first test
-//! starts it; a watchdog ends it a while after the last test that needs it. It does not sync to disk: tests
-//! of what survives a power cut start their own.
+//! A throwaway PostgreSQL that all tests of a run share, each with a database of its own. It does not sync to disk:
+//! tests of what survives a power cut start their own.
 
 mod programs;
 mod proxy;
 mod server;
+mod shared;
 
 use std::{
-    fs::{self, File},
+    fs,
     hash::{DefaultHasher, Hash, Hasher},
-    net::{Ipv4Addr, TcpListener, TcpStream},
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    sync::Once,
+    net::{Ipv4Addr, TcpListener},
+    path::Path,
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -20,6 +19,8 @@ use std::{
 pub use programs::{binaries, client};
 pub use proxy::Proxy;
 pub use server::{Server, url};
+pub use shared::Shared;
+use shared::is_root;
 
 const START_WITHIN: Duration = Duration::from_secs(60);
 
@@ -51,52 +52,16 @@ pub fn as_owner(program: &Path) -> Command {
     command
 }
 
-fn is_root() -> bool {
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata("/proc/self").unwrap().uid() == 0
-}
-
 fn port_of_cluster() -> u16 {
-    // One for each checkout, user and installation of PostgreSQL. Its socket is in it too, whose path must
-    // be short.
-    let user = if is_root() { "root" } else { "user" };
-    let checkout = env!("CARGO_MANIFEST_DIR").replace('/', "-");
     let mut installation = DefaultHasher::new();
     binaries().hash(&mut installation);
     let installation = installation.finish() as u32;
-    let name = format!("provost-test-postgres-{user}{checkout}-{installation:08x}");
-    let place = |end: &str| std::env::temp_dir().join(format!("{name}{end}"));
-    let (folder, lock, alive) = (place(""), place(".lock"), place(".alive"));
-    let locked = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&lock)
-        .unwrap();
-    locked.lock().unwrap();
-    fs::write(&alive, "").unwrap();
-    keep_alive(alive.clone());
-    let running = fs::read_to_string(folder.join("port"))
-        .ok()
-        .and_then(|port| port.trim().parse().ok())
-        .filter(|port| TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_ok());
-    running.unwrap_or_else(|| start(&folder, &lock, &alive))
+    let shared = Shared::lock(&format!("postgres-{installation:08x}"));
+    shared.port().unwrap_or_else(|| start(&shared))
 }
 
-/// As long as this process lives, somebody needs the cluster.
-fn keep_alive(alive: PathBuf) {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        thread::spawn(move || {
-            loop {
-                thread::sleep(Duration::from_secs(10));
-                let _ = fs::write(&alive, "");
-            }
-        });
-    });
-}
-
-fn start(folder: &Path, lock: &Path, alive: &Path) -> u16 {
+fn start(shared: &Shared) -> u16 {
+    let folder = &shared.folder;
     let _ = fs::remove_dir_all(folder);
     fs::create_dir(folder).unwrap();
     if is_root() {
@@ -119,32 +84,22 @@ fn start(folder: &Path, lock: &Path, alive: &Path) -> u16 {
                     shared_buffers = 32MB\nlog_min_messages = warning\n";
     fs::write(data.join("postgresql.auto.conf"), settings).unwrap();
     let port = free_port();
-    let watchdog = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cluster/watchdog.sh");
-    // The folder of the checkout may be closed to the owner of the cluster: the script goes in by text.
-    let mut spawned = as_owner(Path::new("setsid"))
-        .args([
-            "sh",
-            "-c",
-            &fs::read_to_string(watchdog).unwrap(),
-            "watchdog",
-        ])
-        .args([&binaries(), folder, lock, alive])
-        .arg(port.to_string())
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    // It outlives this process; while that lasts, it must not become a zombie.
-    thread::spawn(move || spawned.wait());
+    let arguments = [
+        "-D",
+        data.to_str().unwrap(),
+        "-p",
+        &port.to_string(),
+        "-k",
+        folder.to_str().unwrap(),
+    ];
+    let setsid = as_owner(Path::new("setsid"));
+    shared.run(setsid, "INT", &binaries().join("postgres"), &arguments);
     let started = Instant::now();
     while !is_ready(port) {
-        let log = || fs::read_to_string(folder.join("log")).unwrap_or_default();
-        assert!(started.elapsed() < START_WITHIN, "{}", log());
+        assert!(started.elapsed() < START_WITHIN, "{}", shared.log());
         thread::sleep(Duration::from_millis(50));
     }
-    fs::write(folder.join("port"), port.to_string()).unwrap();
+    shared.is_at(port);
     port
 }
 

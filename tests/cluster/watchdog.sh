@@ -1,9 +1,10 @@
 #!/bin/sh
-# Runs a PostgreSQL for tests, and ends it and removes its folder once no test has needed it for a
-# minute. Ends only what it started.
-#   watchdog.sh <folder of the binaries> <folder of the cluster> <lock file> <file touched by tests> <port>
-bin=$1 cluster=$2 lock=$3 alive=$4 port=$5
-"$bin/postgres" -D "$cluster/data" -p "$port" -k "$cluster" >"$cluster/log" 2>&1 &
+# Runs a server for tests, and ends it and removes its folder once no test has needed it for a minute. Ends only what
+# it started.
+#   watchdog.sh <folder of the server> <lock file> <file touched by tests> <signal that ends it> <program> [argument …]
+folder=$1 lock=$2 alive=$3 signal=$4
+shift 4
+"$@" >"$folder/log" 2>&1 &
 server=$!
 stale=0
 while kill -0 "$server" 2>/dev/null; do
@@ -16,9 +17,9 @@ while kill -0 "$server" 2>/dev/null; do
         # After the clock was set, or the machine slept, the file looks old although tests run. They touch it
         # every ten seconds: so only what stays old for twenty is.
         [ "$stale" -lt 10 ] && exit 3
-        kill -INT "$server"
+        kill -s "$signal" "$server"
         while kill -0 "$server" 2>/dev/null; do sleep 0.1; done
-        rm -rf "$cluster"
+        rm -rf "$folder"
         exit 1
     ) 9<"$lock"
     case $? in

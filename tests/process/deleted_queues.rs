@@ -3,13 +3,13 @@
 use lapin::{BasicProperties, options::QueueDeleteOptions};
 use serde_json::{Value, json};
 
-use crate::harness::{Provost, Rabbit, Remote, alerts, one_step, until};
+use crate::harness::{Broker, Provost, Rabbit, Remote, alerts, one_step, until};
 
 const UP: &str = r#"provost_broker_up{broker="broker"}"#;
 
 #[tokio::test]
 async fn a_queue_that_is_deleted_while_it_is_read_is_declared_and_read_again() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     let service = Remote::quick().await;
     let provost = Provost::setup()

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     harness::{
-        Act, Provost, Queued, Rabbit, RabbitClient, Remote, Seen, new_database, step, until,
+        Act, Broker, Provost, Queued, RabbitClient, Remote, Seen, new_database, step, until,
     },
     secrets::{SecretFiles, secret, spec, stored},
 };
@@ -305,7 +305,7 @@ async fn reply_over_queue(client: &RabbitClient, request: &Queued, kind: &str, b
 #[tokio::test]
 async fn what_is_echoed_to_probes_undos_cancel_requests_checks_and_by_workers_and_queues_is_nowhere()
  {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     client.declare("charges").await;
     let url = new_database().await;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Act, Api, PATIENCE, Provost, Rabbit, Remote, new_database, setups, until};
+use crate::harness::{Act, Api, Broker, PATIENCE, Provost, Remote, new_database, setups, until};
 
 async fn remote() -> Remote {
     Remote::with(|_| Act::Ok(json!({}))).await
@@ -232,7 +232,7 @@ async fn a_version_that_is_new_at_one_instance_is_never_used_unchecked_at_anothe
 
 #[tokio::test]
 async fn a_message_whose_input_does_not_match_is_refused() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     client.declare("orders").await;
     let remote = remote().await;

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::{
     cluster::{self, Proxy},
     harness::{
-        FramePublisher, Postgres, Provost, Rabbit, Remote, Setup, alerts, nested_table, one_step,
-        setups, until,
+        Broker, FramePublisher, Postgres, Provost, Rabbit, Remote, Setup, alerts, nested_table,
+        one_step, setups, until,
     },
 };
 
@@ -57,7 +57,7 @@ async fn until_keys(provost: &Provost, wanted: &[String]) {
 
 #[tokio::test]
 async fn a_message_is_a_submission_and_its_sender_is_replied_to() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     for (at, setup) in setups().await.into_iter().enumerate() {
         let service = Remote::quick().await;
@@ -110,7 +110,7 @@ async fn a_message_is_a_submission_and_its_sender_is_replied_to() {
 
 #[tokio::test]
 async fn a_message_that_is_refused_becomes_a_dead_letter_with_the_problem_in_its_headers() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     client.declare("orders").await;
     let service = Remote::quick().await;
@@ -187,13 +187,13 @@ async fn a_message_that_is_refused_becomes_a_dead_letter_with_the_problem_in_its
 
 #[tokio::test]
 async fn messages_that_no_client_library_reads_are_dead_letters_and_stop_nothing() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     client.declare("orders").await;
     let service = Remote::quick().await;
     let mut provost = reading(Provost::setup(), &rabbit.url()).start().await;
     let good = one_step(&service.url(), "/charge").to_string();
-    let mut frames = FramePublisher::connect(rabbit.port()).await;
+    let mut frames = FramePublisher::connect(&rabbit).await;
     let cases: [(&[u8], Vec<u8>); 4] = [
         (b"\xff\xfe", vec![]),
         (b"id", b"\x02\xc3\x28t\x01".to_vec()),
@@ -218,7 +218,7 @@ async fn messages_that_no_client_library_reads_are_dead_letters_and_stop_nothing
 
 #[tokio::test]
 async fn an_intake_for_one_workflow_takes_no_other() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     let service = Remote::quick().await;
     let provost = reading(Provost::setup(), &rabbit.url())
@@ -323,7 +323,7 @@ async fn a_broker_that_is_down_wrong_or_comes_back_stops_nothing_else() {
 
 #[tokio::test]
 async fn where_the_store_cannot_commit_messages_wait_unacknowledged_and_bounded() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     client.declare("orders").await;
     let service = Remote::quick().await;
@@ -358,7 +358,7 @@ async fn where_the_store_cannot_commit_messages_wait_unacknowledged_and_bounded(
 
 #[tokio::test]
 async fn two_instances_that_are_killed_lose_no_message_and_double_none() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     client.declare("orders").await;
     let service = Remote::quick().await;
@@ -410,7 +410,7 @@ async fn two_instances_that_are_killed_lose_no_message_and_double_none() {
 
 #[tokio::test]
 async fn thousands_of_redeliveries_make_nothing_twice() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     client.declare("orders").await;
     let service = Remote::quick().await;
@@ -430,7 +430,7 @@ async fn thousands_of_redeliveries_make_nothing_twice() {
 
 #[tokio::test]
 async fn a_dead_letter_that_cannot_be_published_keeps_its_message() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     client.declare("orders").await;
     // Full: it rejects what is published to it.
@@ -454,7 +454,7 @@ async fn a_dead_letter_that_cannot_be_published_keeps_its_message() {
 async fn messages_that_are_too_large_do_not_fill_the_memory() {
     const LARGE: usize = 4 << 20;
     const COUNT: usize = 40;
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     client.declare("orders").await;
     let service = Remote::quick().await;

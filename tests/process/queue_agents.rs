@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use crate::{
     cluster::{self, Proxy},
     harness::{
-        Provost, Queued, Rabbit, RabbitClient, Remote, Setup, alerts, kinds, one_step, step, until,
+        Broker, Provost, Queued, Rabbit, RabbitClient, Remote, Setup, alerts, kinds, one_step,
+        step, until,
     },
 };
 
@@ -48,7 +49,7 @@ async fn replies(provost: &Provost, result: &str) -> f64 {
 
 #[tokio::test]
 async fn a_request_goes_to_a_queue_and_its_reply_ends_the_step() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     client.declare("charges").await;
     let url = tokio::task::spawn_blocking(cluster::new_database)
@@ -121,7 +122,7 @@ async fn a_request_goes_to_a_queue_and_its_reply_ends_the_step() {
 
 #[tokio::test]
 async fn a_service_is_told_of_a_reply_that_is_refused_and_can_reply_again() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     for queue in ["charges", "pay.refusals", "foreign"] {
         client.declare(queue).await;
@@ -205,7 +206,7 @@ async fn a_request_that_reaches_no_queue_or_no_broker_is_tried_again() {
 
 #[tokio::test]
 async fn what_a_queue_cannot_do_is_refused_in_words() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let provost = with_broker(Provost::setup(), &rabbit.url()).start().await;
     for (url, says) in [
         (

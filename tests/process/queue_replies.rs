@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use crate::{
     cluster::{self, Proxy},
     harness::{
-        Act, Provost, Queued, Rabbit, Remote, Setup, alerts, messages, one_step, pipeline, until,
-        until_messages,
+        Act, Broker, Provost, Queued, Rabbit, Remote, Setup, alerts, messages, one_step, pipeline,
+        until, until_messages,
     },
 };
 
@@ -50,7 +50,7 @@ fn by_task(all: &[Queued]) -> BTreeMap<String, Vec<String>> {
 
 #[tokio::test]
 async fn replies_to_a_queue_come_in_order_for_each_task() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     let url = tokio::task::spawn_blocking(cluster::new_database)
         .await
@@ -86,7 +86,7 @@ async fn replies_to_a_queue_come_in_order_for_each_task() {
 
 #[tokio::test]
 async fn a_reply_that_reaches_no_queue_or_a_full_one_is_retried_and_delays_no_other() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     let (service, shop) = (Remote::quick().await, Remote::quick().await);
     let full = [
@@ -136,7 +136,7 @@ async fn a_reply_that_reaches_no_queue_or_a_full_one_is_retried_and_delays_no_ot
 
 #[tokio::test]
 async fn a_reply_that_never_reaches_its_queue_is_a_dead_letter_which_an_operator_redelivers() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     let service = Remote::quick().await;
     let provost = replying(Provost::setup(), &rabbit.url())

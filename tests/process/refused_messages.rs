@@ -11,7 +11,7 @@ use lapin::{
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::harness::{PATIENCE, Provost, Rabbit, Remote, Setup, messages, one_step, until};
+use crate::harness::{Broker, PATIENCE, Provost, Remote, Setup, messages, one_step, until};
 
 fn reading(setup: Setup, url: &str) -> Setup {
     setup
@@ -30,7 +30,7 @@ fn named(id: &str, reply_to: &str) -> BasicProperties {
 
 #[tokio::test]
 async fn the_submitter_of_a_refused_message_gets_the_problem() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     client.declare("orders").await;
     client.declare("shop.replies").await;
@@ -85,7 +85,7 @@ async fn the_submitter_of_a_refused_message_gets_the_problem() {
 
 #[tokio::test]
 async fn a_queue_that_takes_no_refusal_does_not_hold_up_the_intake() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     client.declare("orders").await;
     let full = [
@@ -125,7 +125,7 @@ async fn a_queue_that_takes_no_refusal_does_not_hold_up_the_intake() {
 
 #[tokio::test]
 async fn a_refused_message_cannot_have_provost_write_to_any_queue() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     for queue in ["orders", "shop.replies", "foreign"] {
         client.declare(queue).await;
@@ -149,7 +149,7 @@ async fn a_refused_message_cannot_have_provost_write_to_any_queue() {
 /// RabbitMQ's pseudo-queue for replies, with which most clients of remote procedure calls begin.
 #[tokio::test]
 async fn direct_replies_reach_the_submitter_once() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     client.declare("orders").await;
     let service = Remote::quick().await;
@@ -201,7 +201,7 @@ async fn direct_replies_reach_the_submitter_once() {
 /// RabbitMQ ends the connection that publishes to such a name.
 #[tokio::test]
 async fn a_forged_direct_reply_is_refused_and_breaks_no_connection() {
-    let rabbit = Rabbit::start().await;
+    let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     client.declare("orders").await;
     client.declare("shop.replies").await;

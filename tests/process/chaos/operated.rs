@@ -78,7 +78,7 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
         true => Some(Rabbit::start().await),
         false => None,
     };
-    let broker = rabbit.as_ref().map(Rabbit::url);
+    let broker = rabbit.as_ref().map(|rabbit| rabbit.url());
     if let Some(rabbit) = &rabbit {
         let client = rabbit.client().await;
         client.declare(broker::REQUESTS).await;

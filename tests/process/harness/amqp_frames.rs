@@ -6,7 +6,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::PATIENCE;
+use super::{Broker, PATIENCE};
 
 /// A connection with one channel.
 pub struct FramePublisher(TcpStream);
@@ -37,8 +37,12 @@ pub fn nested_table(levels: usize) -> Vec<u8> {
 }
 
 impl FramePublisher {
-    pub async fn connect(port: u16) -> Self {
-        let mut this = Self(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
+    pub async fn connect(broker: &Broker) -> Self {
+        let mut this = Self(
+            TcpStream::connect(("127.0.0.1", broker.port()))
+                .await
+                .unwrap(),
+        );
         this.0.write_all(b"AMQP\x00\x00\x09\x01").await.unwrap();
         this.frame().await;
         // start-ok, tune-ok, open.
@@ -48,7 +52,8 @@ impl FramePublisher {
         this.frame().await;
         let tune = [&[0, 10][..], &131_072_u32.to_be_bytes(), &[0, 0]].concat();
         this.method(0, 10, 31, &tune).await;
-        this.method(0, 10, 40, &[&short(b"/")[..], &short(b""), &[0]].concat())
+        let vhost = short(broker.vhost().as_bytes());
+        this.method(0, 10, 40, &[&vhost[..], &short(b""), &[0]].concat())
             .await;
         this.frame().await;
         this.method(1, 20, 10, &short(b"")).await;

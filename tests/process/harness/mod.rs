@@ -24,7 +24,7 @@ pub use load::Load;
 pub use messages::{alerts, messages, until, until_messages, verify};
 pub use postgres::{Postgres, lasting_port, sql};
 pub use provost::{Provost, Setup, binary};
-pub use rabbit::{Queued, Rabbit, RabbitClient};
+pub use rabbit::{Broker, Queued, Rabbit, RabbitClient};
 pub use remote::{Act, Gate, Hook, Remote, Seen};
 pub use small_disk::SmallDisk;
 pub use tasks::{kinds, one_step, pipeline, step};

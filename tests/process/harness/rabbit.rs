@@ -5,9 +5,11 @@
 use std::{
     collections::BTreeMap,
     fs,
+    net::{Ipv4Addr, TcpStream},
+    ops::Deref,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::StreamExt;
@@ -19,10 +21,11 @@ use lapin::{
     },
     types::{AMQPValue, FieldTable},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::{PATIENCE, lasting_port};
+use crate::cluster::Shared;
 
 /// A message as it was taken from a queue.
 #[derive(Clone, Debug)]
@@ -61,13 +64,56 @@ impl Queued {
     }
 }
 
-/// A server. It ends with the test, however that ends.
-pub struct Rabbit {
+/// A place for queues: a virtual host of a server.
+pub struct Broker {
+    port: u16,
+    /// As it stands in a URL: with its slash, or empty for the default.
+    vhost: String,
+}
+
+impl Broker {
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The name of its virtual host.
+    pub fn vhost(&self) -> &str {
+        self.vhost.strip_prefix('/').unwrap_or("/")
+    }
+
+    pub fn url(&self) -> String {
+        self.url_through(self.port)
+    }
+
+    /// Its URL behind a proxy at this port.
+    pub fn url_through(&self, port: u16) -> String {
+        format!("amqp://guest:guest@127.0.0.1:{port}{}", self.vhost)
+    }
+
+    async fn connect(&self) -> Option<Connection> {
+        connect(&self.url()).await
+    }
+
+    pub async fn client(&self) -> RabbitClient {
+        RabbitClient::connect(&self.url())
+            .await
+            .expect("RabbitMQ runs")
+    }
+}
+
+/// Where a server is and what it needs.
+struct Node {
     folder: PathBuf,
     port: u16,
-    tls_port: Option<u16>,
     distribution: u16,
     epmd: u16,
+}
+
+/// A server. It ends with the test, however that ends.
+pub struct Rabbit {
+    node: Node,
+    broker: Broker,
+    tls_port: Option<u16>,
     server: Option<Child>,
     /// Ends the server and its epmd, and removes the folder, as soon as this process holds its input no longer.
     keeper: Child,
@@ -93,6 +139,155 @@ fn tools() -> PathBuf {
     tools
 }
 
+impl Node {
+    fn in_folder(folder: PathBuf) -> Self {
+        Self {
+            folder,
+            port: lasting_port(),
+            distribution: lasting_port(),
+            epmd: lasting_port(),
+        }
+    }
+
+    fn epmd_program() -> PathBuf {
+        tools().join("usr/lib/erlang/bin/epmd")
+    }
+
+    fn program(name: &str) -> PathBuf {
+        let installed = fs::read_dir(tools().join("usr/lib/rabbitmq/lib")).unwrap();
+        let version = installed.filter_map(Result::ok).next().unwrap().path();
+        version.join("sbin").join(name)
+    }
+
+    /// Runs this of its programs, or what runs one.
+    fn command(&self, program: &Path) -> Command {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let erlang = tools().join("usr/lib/erlang/bin");
+        let mut command = Command::new(program);
+        let file = |name: &str| self.folder.join(name);
+        command
+            .env("PATH", format!("{}:{path}", erlang.display()))
+            .env("HOME", &self.folder)
+            .env("RABBITMQ_NODENAME", format!("t{}@localhost", self.port))
+            .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
+            .env("RABBITMQ_NODE_PORT", self.port.to_string())
+            .env("RABBITMQ_DIST_PORT", self.distribution.to_string())
+            .env("ERL_EPMD_PORT", self.epmd.to_string())
+            .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+            .env("RABBITMQ_MNESIA_BASE", file("mnesia"))
+            .env("RABBITMQ_LOG_BASE", file("logs"))
+            .env("RABBITMQ_LOGS", file("rabbit.log"))
+            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
+            .env("RABBITMQ_CONFIG_FILE", file("rabbitmq"))
+            .env("RABBITMQ_ADVANCED_CONFIG_FILE", file("advanced"))
+            .env("RABBITMQ_ENABLED_PLUGINS_FILE", file("plugins"))
+            .env("RABBITMQ_PID_FILE", file("pid"))
+            .env(
+                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
+                "+S 1:1 -kernel inet_dist_use_interface {127,0,0,1}",
+            )
+            .current_dir(&self.folder)
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("rabbit.log")).unwrap_or_default()
+    }
+}
+
+/// Runs the server that tests share, and its `epmd`, until it is told to end.
+const SHARED: &str = r#"
+"$0" -port "$ERL_EPMD_PORT" -address 127.0.0.1 &
+epmd=$!
+trap 'kill -9 "$(cat "$RABBITMQ_PID_FILE")"; kill "$epmd"; exit' TERM
+"$1" &
+wait "$!"
+kill "$epmd"
+"#;
+
+/// One for each test of a run.
+const SHARED_VHOSTS: usize = 100;
+
+impl Broker {
+    /// A virtual host of the server that tests share, for those that need nothing but queues: no test has used it.
+    pub async fn shared() -> Self {
+        let broker = tokio::task::spawn_blocking(Self::take).await.unwrap();
+        let ready = async {
+            while broker.connect().await.is_none() {
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        if timeout(PATIENCE, ready).await.is_err() {
+            panic!("the RabbitMQ that tests share did not start");
+        }
+        broker
+    }
+
+    fn take() -> Self {
+        for server in 0.. {
+            let shared = Shared::lock(&format!("rabbitmq-{server}"));
+            let used = shared.folder.join("used");
+            let number = || fs::read_to_string(&used).ok()?.parse::<usize>().ok();
+            let running = shared.port().zip(number());
+            let (port, number) = running.unwrap_or_else(|| (Self::start(&shared), 0));
+            if number < SHARED_VHOSTS {
+                fs::write(used, (number + 1).to_string()).unwrap();
+                let vhost = format!("/v{number}");
+                return Self { port, vhost };
+            }
+        }
+        unreachable!("there is always another")
+    }
+
+    fn start(shared: &Shared) -> u16 {
+        let _ = fs::remove_dir_all(&shared.folder);
+        fs::create_dir(&shared.folder).unwrap();
+        let node = Node::in_folder(shared.folder.clone());
+        let vhosts = (0..SHARED_VHOSTS).map(|number| format!("v{number}"));
+        let vhosts: Vec<_> = vhosts.collect();
+        let definitions = json!({
+            "users": [{ "name": "guest", "password": "guest", "tags": "administrator" }],
+            "vhosts": vhosts.iter().map(|vhost| json!({ "name": vhost })).collect::<Vec<_>>(),
+            "permissions": vhosts.iter().map(|vhost| json!({
+                "user": "guest", "vhost": vhost, "configure": ".*", "write": ".*", "read": ".*",
+            })).collect::<Vec<_>>(),
+        });
+        let file = |name: &str| node.folder.join(name);
+        fs::write(file("definitions.json"), definitions.to_string()).unwrap();
+        let config = format!(
+            "load_definitions = {}\n",
+            file("definitions.json").display()
+        );
+        fs::write(file("rabbitmq.conf"), config).unwrap();
+        let (epmd, server) = (Node::epmd_program(), Node::program("rabbitmq-server"));
+        let arguments = [
+            "-c",
+            SHARED,
+            epmd.to_str().unwrap(),
+            server.to_str().unwrap(),
+        ];
+        let setsid = node.command(Path::new("setsid"));
+        shared.run(setsid, "TERM", Path::new("sh"), &arguments);
+        let started = Instant::now();
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, node.port)).is_err() {
+            let log = || format!("{}\n{}", shared.log(), node.log());
+            assert!(started.elapsed() < PATIENCE, "{}", log());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        shared.is_at(node.port);
+        node.port
+    }
+}
+
+impl Deref for Rabbit {
+    type Target = Broker;
+
+    fn deref(&self) -> &Broker {
+        &self.broker
+    }
+}
+
 impl Rabbit {
     pub async fn start() -> Self {
         let mut rabbit = Self::prepare();
@@ -104,7 +299,7 @@ impl Rabbit {
     pub async fn start_with_tls(certificate: &str, key: &str) -> Self {
         let mut rabbit = Self::prepare();
         let port = lasting_port();
-        let file = |name: &str| rabbit.folder.join(name);
+        let file = |name: &str| rabbit.node.folder.join(name);
         fs::write(file("server.pem"), certificate).unwrap();
         fs::write(file("server.key"), key).unwrap();
         let config = format!(
@@ -128,80 +323,36 @@ impl Rabbit {
         let folder = format!("provost-rabbit-{:032x}", rand::random::<u128>());
         let folder = std::env::temp_dir().join(folder);
         fs::create_dir(&folder).unwrap();
-        let epmd = lasting_port();
+        let node = Node::in_folder(folder);
         let keeper = Command::new("setsid")
             .args(["sh", "-c", KEEPER])
-            .arg(&folder)
-            .arg(tools().join("usr/lib/erlang/bin/epmd"))
-            .arg(epmd.to_string())
+            .arg(&node.folder)
+            .arg(Node::epmd_program())
+            .arg(node.epmd.to_string())
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
+        let broker = Broker {
+            port: node.port,
+            vhost: String::new(),
+        };
         Self {
-            folder,
-            port: lasting_port(),
+            node,
+            broker,
             tls_port: None,
-            distribution: lasting_port(),
-            epmd,
             server: None,
             keeper,
         }
     }
 
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
-    pub fn url(&self) -> String {
-        self.url_through(self.port)
-    }
-
-    /// Its URL behind a proxy at this port.
-    pub fn url_through(&self, port: u16) -> String {
-        format!("amqp://guest:guest@127.0.0.1:{port}")
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let tools = tools();
-        let installed = fs::read_dir(tools.join("usr/lib/rabbitmq/lib")).unwrap();
-        let version = installed.filter_map(Result::ok).next().unwrap().path();
-        let path = std::env::var("PATH").unwrap_or_default();
-        let erlang = tools.join("usr/lib/erlang/bin");
-        let mut command = Command::new(version.join("sbin").join(program));
-        let file = |name: &str| self.folder.join(name);
-        command
-            .env("PATH", format!("{}:{path}", erlang.display()))
-            .env("HOME", &self.folder)
-            .env("RABBITMQ_NODENAME", format!("t{}@localhost", self.port))
-            .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
-            .env("RABBITMQ_NODE_PORT", self.port.to_string())
-            .env("RABBITMQ_DIST_PORT", self.distribution.to_string())
-            .env("ERL_EPMD_PORT", self.epmd.to_string())
-            .env("ERL_EPMD_ADDRESS", "127.0.0.1")
-            .env("RABBITMQ_MNESIA_BASE", file("mnesia"))
-            .env("RABBITMQ_LOG_BASE", file("log"))
-            .env("RABBITMQ_LOGS", file("rabbit.log"))
-            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
-            .env("RABBITMQ_CONFIG_FILE", file("rabbitmq"))
-            .env("RABBITMQ_ADVANCED_CONFIG_FILE", file("advanced"))
-            .env("RABBITMQ_ENABLED_PLUGINS_FILE", file("plugins"))
-            .env("RABBITMQ_PID_FILE", file("pid"))
-            .env(
-                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
-                "+S 1:1 -kernel inet_dist_use_interface {127,0,0,1}",
-            )
-            .current_dir(&self.folder)
-            .stdin(Stdio::null());
-        command
-    }
-
     /// Starts it after a stop or a crash, with the queues that it had.
     pub async fn start_again(&mut self) {
         let server = self
-            .command("rabbitmq-server")
+            .node
+            .command(&Node::program("rabbitmq-server"))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
@@ -218,7 +369,7 @@ impl Rabbit {
 
     /// SIGKILL.
     pub async fn kill(&mut self) {
-        let pid = fs::read_to_string(self.folder.join("pid")).unwrap();
+        let pid = fs::read_to_string(self.node.folder.join("pid")).unwrap();
         let killed = Command::new("sh")
             .args(["-c", &format!("kill -9 {}", pid.trim())])
             .status();
@@ -231,7 +382,7 @@ impl Rabbit {
 
     /// `rabbitmqctl`.
     pub async fn control(&self, arguments: &[&str]) -> String {
-        let mut command = self.command("rabbitmqctl");
+        let mut command = self.node.command(&Node::program("rabbitmqctl"));
         command.args(arguments);
         let output = tokio::task::spawn_blocking(move || command.output());
         let output = output.await.unwrap().unwrap();
@@ -245,17 +396,7 @@ impl Rabbit {
     }
 
     pub fn log(&self) -> String {
-        fs::read_to_string(self.folder.join("rabbit.log")).unwrap_or_default()
-    }
-
-    async fn connect(&self) -> Option<Connection> {
-        connect(&self.url()).await
-    }
-
-    pub async fn client(&self) -> RabbitClient {
-        RabbitClient::connect(&self.url())
-            .await
-            .expect("RabbitMQ runs")
+        self.node.log()
     }
 }
 
