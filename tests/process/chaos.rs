@@ -5,7 +5,7 @@
 //!
 //!     PROVOST_TEST_SEED=…           replays the schedule of a run (what the threads of the system make
 //!                                   of it is theirs)
-//!     PROVOST_TEST_CHAOS_SECONDS=…  how long the faults go on, 30 if left out
+//!     PROVOST_TEST_CHAOS_SECONDS=…  how long the faults go on, 15 if left out
 //!     PROVOST_TEST_LOGS=folder      keeps what every process said
 
 mod broker;
@@ -173,7 +173,7 @@ async fn whatever_happens_every_accepted_task_ends_and_its_record_is_whole() {
     let seed =
         of_environment("PROVOST_TEST_SEED").unwrap_or_else(|| rand::random_range(0..1 << 32));
     println!("PROVOST_TEST_SEED={seed} replays the schedule");
-    let length = Duration::from_secs(of_environment("PROVOST_TEST_CHAOS_SECONDS").unwrap_or(30));
+    let length = Duration::from_secs(of_environment("PROVOST_TEST_CHAOS_SECONDS").unwrap_or(15));
     let schedule = Schedule::of(seed, INSTANCES, length, Pace::Quick);
 
     let server = Arc::new(Server::start().await);

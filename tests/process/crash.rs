@@ -19,11 +19,13 @@ use tokio::{
 
 use crate::{
     cluster,
-    harness::{Act, Api, Database, PATIENCE, Provost, Remote, Seen, Setup, kinds, pipeline},
+    harness::{
+        Act, Api, Database, PATIENCE, Provost, Remote, Seen, Setup, kill_count, kinds, pipeline,
+    },
 };
 
-const KILLS: usize = 20;
-const LEAST_TASKS: usize = 320;
+const KILLS: u64 = 12;
+const LEAST_TASKS: usize = 200;
 const SUBMITTERS: usize = 12;
 const STEPS: [&str; 3] = ["reserve", "charge", "ship"];
 
@@ -104,7 +106,7 @@ async fn killer(
     api: &watch::Sender<Api>,
 ) -> HashMap<StepId, usize> {
     let mut recorded = HashMap::new();
-    for kill in 0..KILLS {
+    for kill in 0..kill_count(KILLS) {
         // After some requests, or as they come in; sometimes while it is still starting.
         if random.random_ratio(4, 5) {
             provost.ready().await;

@@ -28,14 +28,16 @@ use tokio::{
 
 use crate::{
     cluster,
-    harness::{PATIENCE, Provost, Queued, Rabbit, RabbitClient, Remote, Setup, step, until},
+    harness::{
+        PATIENCE, Provost, Queued, Rabbit, RabbitClient, Remote, Setup, kill_count, step, until,
+    },
     intake::{keys, reading, tasks},
 };
 
-const KILLS: usize = 12;
+const KILLS: u64 = 6;
 /// At this one the broker is killed: alone, or together with Provost.
-const BROKER_KILL: usize = 5;
-const LEAST_TASKS: usize = 100;
+const BROKER_KILL: u64 = 2;
+const LEAST_TASKS: usize = 60;
 /// Not before a reply that the broker has may be lost.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
 const PUBLISHERS: u64 = 4;
@@ -194,7 +196,7 @@ async fn killer(
     random: &mut StdRng,
 ) -> Vec<(Timestamp, Timestamp)> {
     let mut kills = Vec::new();
-    for kill in 0..KILLS {
+    for kill in 0..kill_count(KILLS) {
         let mut requests = clients.requests.subscribe();
         let count = *requests.borrow() + random.random_range(1..25);
         let requested = requests.wait_for(|requests| *requests >= count);

@@ -21,11 +21,11 @@ use tokio::{
 
 use crate::{
     cluster,
-    harness::{Act, Api, PATIENCE, Provost, Remote, Seen, Setup, step},
+    harness::{Act, Api, PATIENCE, Provost, Remote, Seen, Setup, kill_count, step},
 };
 
-const KILLS: usize = 12;
-const LEAST_TASKS: usize = 150;
+const KILLS: u64 = 6;
+const LEAST_TASKS: usize = 80;
 const SUBMITTERS: usize = 24;
 /// One that replies at once, one that the step says replies later, one that says so itself, and one that is polled.
 const STEPS: [&str; 4] = ["reserve", "print", "bind", "ship"];
@@ -159,7 +159,7 @@ async fn submitter(
 /// When it killed.
 async fn killer(provost: &mut Provost, remote: &Remote, random: &mut StdRng) -> Vec<Timestamp> {
     let mut kills = Vec::new();
-    for kill in 0..KILLS {
+    for kill in 0..kill_count(KILLS) {
         // After some requests, or as they come in; sometimes while it is still starting.
         if random.random_ratio(4, 5) {
             provost.ready().await;

@@ -22,11 +22,11 @@ use tokio::{
 
 use crate::{
     cluster,
-    harness::{Api, PATIENCE, Provost, Setup, step},
+    harness::{Api, PATIENCE, Provost, Setup, kill_count, step},
 };
 
-const KILLS: usize = 12;
-const LEAST_TASKS: usize = 150;
+const KILLS: u64 = 6;
+const LEAST_TASKS: usize = 80;
 const SUBMITTERS: usize = 16;
 const WORKERS: u64 = 8;
 /// The last two become ready at once.
@@ -302,7 +302,7 @@ async fn submitter(
 /// When it killed.
 async fn killer(provost: &mut Provost, workers: &Workers, random: &mut StdRng) -> Vec<Timestamp> {
     let mut kills = Vec::new();
-    for kill in 0..KILLS {
+    for kill in 0..kill_count(KILLS) {
         let mut fetches = workers.fetches.subscribe();
         // After some steps were fetched, or as that happens; sometimes while it is still starting.
         if random.random_ratio(4, 5) {

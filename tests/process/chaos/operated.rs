@@ -48,7 +48,7 @@ use crate::{
 const INSTANCES: usize = 3;
 const SUBMITTERS: u64 = 8;
 const OPERATORS: u64 = 8;
-const SECONDS: u64 = 25;
+const SECONDS: u64 = 12;
 const LEAST_TASKS: usize = 100;
 const LEAST_COMMANDS: usize = 60;
 const SHOWN_OF_EACH_RULE: usize = 12;

@@ -32,6 +32,14 @@ pub use tasks::{kinds, one_step, pipeline, step};
 /// The longest that anything is waited for. It only decides how soon a broken test fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How often a test of crashes kills: so many times, or as `scripts/test --all` says.
+pub fn kill_count(few: u64) -> u64 {
+    match std::env::var("PROVOST_TEST_KILLS") {
+        Ok(kills) => kills.parse().expect("PROVOST_TEST_KILLS is a number"),
+        Err(_) => few,
+    }
+}
+
 /// An empty database on the tests' PostgreSQL.
 pub async fn new_database() -> String {
     let made = tokio::task::spawn_blocking(crate::cluster::new_database);
