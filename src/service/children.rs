@@ -16,7 +16,7 @@ use crate::{
         TaskStatus, child_actions, task_output,
     },
     instance::Hold,
-    store::{Apply, ChildMark, CommandError, Store, StoreError},
+    store::{Apply, ChildMark, CommandError, SharedFeature, Store, StoreError},
 };
 
 /// How many steps are looked at in one round.
@@ -119,7 +119,8 @@ impl ChildrenLoop {
             .children_of_step(mark.parent, mark.step);
         let children = children.await?;
         let mut looked = Looked::Agrees;
-        for action in child_actions(parent, mark.step, &children) {
+        let undoes_paused = !self.store.features.has(SharedFeature::HeldUndos);
+        for action in child_actions(parent, mark.step, &children, undoes_paused) {
             if let Looked::Later = self.act(parent, mark.step, action).await? {
                 looked = Looked::Later;
             }

@@ -370,6 +370,48 @@ async fn a_step_waits_for_the_operator_of_its_task_or_has_it_undone() {
 }
 
 #[tokio::test]
+async fn a_pause_of_the_parent_holds_the_undo_of_its_task_in_error_until_it_is_resumed() {
+    for setup in setups().await {
+        let remote = service(|seen| (seen.path == "/fails").then(|| Act::status(422))).await;
+        let provost = setup.start().await;
+        let api = provost.api();
+        let mut failing = shipping(&remote.url());
+        let steps = failing["steps"].as_array_mut().unwrap();
+        steps.push(json!({ "name": "go", "signal": { "within": "1h" } }));
+        steps.push(json!({ "name": "then", "url": remote.url(), "request": { "path": "/fails" } }));
+        register(api, "ship", &failing).await;
+        let mut submission = order(&remote.url());
+        submission["steps"][1]["task"]["on_error"] = json!("undo");
+        let id = api.submit(&submission).await;
+        let child = child(api, &id, "ship").await;
+        until(json!("processing"), async || {
+            step(&api.task(&child).await, "go")["state"].clone()
+        })
+        .await;
+        api.command(&format!("/v1/tasks/{id}/pause"))
+            .await
+            .expect(200);
+        let signal = format!("/v1/tasks/{child}/signals/go");
+        api.post(&signal, &json!({})).await.expect(200);
+        // The parent has been informed: what its policy does it would have done by now.
+        until(
+            json!({ "reason": "child", "task": child, "state": "error" }),
+            async || step(&api.task(&id).await, "ship")["blocked_by"].clone(),
+        )
+        .await;
+        assert_eq!(state(api, &child).await, "error");
+        assert_eq!(state(api, &id).await, "paused");
+        assert!(!calls(&remote).contains(&"DELETE /pack/p1".to_owned()));
+
+        api.command(&format!("/v1/tasks/{id}/resume"))
+            .await
+            .expect(200);
+        assert_eq!(api.settled(&id).await["state"], "undone");
+        assert_eq!(state(api, &child).await, "undone");
+    }
+}
+
+#[tokio::test]
 async fn a_cancel_and_an_undo_go_down_to_running_tasks() {
     for setup in setups().await {
         let gate = Gate::closed();

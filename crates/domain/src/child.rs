@@ -142,11 +142,13 @@ impl ChildRecord {
     }
 }
 
-/// What is to be done for a step of the parent, whose children are these.
+/// What is to be done for a step of the parent, whose children are these. `undoes_paused`: as in
+/// [`Draft::undoing_paused_tasks`](crate::Draft::undoing_paused_tasks).
 pub fn child_actions(
     parent: &Task,
     index: StepIndex,
     children: &[ChildRecord],
+    undoes_paused: bool,
 ) -> Vec<ChildAction> {
     let live = || children.iter().filter(|child| !child.state.is_ended());
     if parent.status() == TaskStatus::Cancelled {
@@ -181,8 +183,10 @@ pub fn child_actions(
         let rule = definition.child_rule();
         rule.is_some_and(|rule| rule.on_error == OnChildError::Undo)
     };
+    // The operator who has paused the parent looks first: the resumption has the step looked at again.
+    let is_held = parent.paused && !undoes_paused;
     let mut actions = Vec::new();
-    if !child.is_undone && (parent.undo.is_some() || is_in_error && undoes_errors()) {
+    if !child.is_undone && (parent.undo.is_some() || is_in_error && !is_held && undoes_errors()) {
         actions.push(ChildAction::Undo {
             child: child.id,
             // An operator may have resolved it in the meantime.

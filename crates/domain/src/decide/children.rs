@@ -154,6 +154,18 @@ impl Draft {
         }
     }
 
+    /// Has the steps compared with their children whose `on_error` the pause of the task has held. A child in error that no step
+    /// knows of yet has its step looked at once it is reported.
+    pub(super) fn look_at_failed_children(&mut self) {
+        for index in self.task.forward() {
+            let child = self.task.step(index).child.as_ref();
+            let has_failed = child.is_some_and(|child| child.state == TaskStatus::Error);
+            if has_failed && self.task.waits_for_child(index) {
+                self.touch(index);
+            }
+        }
+    }
+
     fn say_child(&mut self, index: StepIndex, kind: &'static str, reason: String, by: &Actor) {
         let step = self.task.step(index);
         let status = step.status().as_str();

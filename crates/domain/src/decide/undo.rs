@@ -101,6 +101,7 @@ impl Draft {
                 self.undo_because_of(index, fault, by, now);
             }
         }
+        self.look_at_failed_children();
     }
 
     /// No undo waits any more for the resumption. Returns the steps whose policies asked for one, in the order of their faults.

@@ -68,7 +68,7 @@ impl Family {
     }
 
     fn actions(&self, step: StepIndex) -> Vec<ChildAction> {
-        child_actions(&self.parent.draft.task, step, &self.records(step))
+        child_actions(&self.parent.draft.task, step, &self.records(step), false)
     }
 
     fn child(&mut self, id: TaskId) -> &mut Draft {
@@ -321,6 +321,86 @@ fn a_pause_of_a_child_does_not_hold_the_undo_that_its_parent_asks_for() {
         assert_eq!(child.task.status(), TaskStatus::Undoing);
         finish_calls(child, &by, now);
         assert_eq!(child.task.status(), TaskStatus::Undone);
+    }
+}
+
+#[test]
+fn a_pause_of_the_parent_holds_the_undo_of_its_children_in_error_until_it_is_resumed() {
+    let of_child = json!([
+        { "name": "pack", "agent": "y", "undo": { "request": {} } },
+        { "name": "send", "agent": "y", "after": ["pack"] },
+    ]);
+    let plain = json!({ "task": { "workflow": "ship", "on_error": "undo" } });
+    let mut list = plain.clone();
+    list["for_each"] = json!([1, 2]);
+    for (more, names) in [(plain, vec!["ship"]), (list, vec!["ship[0]", "ship[1]"])] {
+        let mut family = Family::new(&ordering(more), &of_child);
+        family.parent.process("first");
+        let steps: Vec<_> = names.iter().map(|name| family.parent.step(name)).collect();
+        let agree = |family: &mut Family| {
+            for step in steps.iter().cycle().take(20) {
+                for action in family.actions(*step) {
+                    family.act(*step, &action);
+                }
+            }
+        };
+        agree(&mut family);
+        assert_eq!(family.children.len(), names.len());
+        let (by, now) = (family.parent.by.clone(), family.parent.now);
+        let run = |child: &mut Draft, step, outcome| {
+            let claimant = Claimant::Instance(InstanceId::new("node-1"));
+            let step = StepIndex(step);
+            let claim = Command::Claim { step, by: claimant };
+            child.apply(claim, &by, now).unwrap();
+            let attempt = child.task.step(step).attempt;
+            let reply = Command::Reply {
+                step,
+                attempt,
+                outcome,
+            };
+            child.apply(reply, &by, now).unwrap();
+        };
+        let pause = Command::Pause { reason: None };
+        family.parent.apply(pause).unwrap();
+        for (.., child) in &mut family.children {
+            run(child, 0, success(json!({})));
+            run(child, 1, refusal(422));
+        }
+        agree(&mut family);
+        for (.., child) in &family.children {
+            assert_eq!(child.task.status(), TaskStatus::Error, "{names:?}");
+        }
+        assert_eq!(family.parent.task(), TaskStatus::Paused, "{names:?}");
+
+        // One of them is retried meanwhile: it is undone no more.
+        let retry = Command::Retry {
+            step: None,
+            body: None,
+            reason: None,
+        };
+        let first = &mut family.children[0].2;
+        first.apply(retry, &by, now).unwrap();
+        agree(&mut family);
+        let first = family.children[0].2.task.status();
+        assert_eq!(first, TaskStatus::Processing, "{names:?}");
+        run(&mut family.children[0].2, 1, refusal(422));
+        agree(&mut family);
+
+        // The resumption marks each of the steps, so that an instance looks at them.
+        family.parent.draft = Draft::on(family.parent.draft.task.clone());
+        family
+            .parent
+            .apply(Command::Resume { reason: None })
+            .unwrap();
+        let draft = &family.parent.draft;
+        assert_eq!(draft.task.steps_to_look_at(&draft.changed), steps);
+        agree(&mut family);
+        for (.., child) in &mut family.children {
+            assert_eq!(child.task.status(), TaskStatus::Undoing, "{names:?}");
+            finish_calls(child, &by, now);
+        }
+        agree(&mut family);
+        assert_eq!(family.parent.task(), TaskStatus::Error, "{names:?}");
     }
 }
 
