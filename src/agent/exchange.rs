@@ -177,7 +177,10 @@ impl Transport {
             status: Some(status),
             retry_after,
             length,
-            body: answer::excerpt(&text).filter(|_| answer::encoding(&headers).is_none()),
+            body: match answer::encoding(&headers) {
+                Some(encoding) => Some(format!("(encoded as {encoding})")),
+                None => answer::excerpt(&text),
+            },
             answer: known,
         }
     }

@@ -194,10 +194,13 @@ impl TokenCache {
             }
         };
         if status != StatusCode::OK {
-            let is_text = answer::encoding(&response.head.headers).is_none();
-            let shown = answer::excerpt(&redactor.hide_in_start(text, LONGEST_EXCERPT));
-            let shown = shown.filter(|_| is_text);
-            let shown = shown.unwrap_or_default();
+            let shown = match answer::encoding(&response.head.headers) {
+                Some(encoding) => format!("what it says is encoded as {encoding}"),
+                None => {
+                    let text = redactor.hide_in_start(text, LONGEST_EXCERPT);
+                    answer::excerpt(&text).unwrap_or_default()
+                }
+            };
             return Err(format!("it responded {}: {shown}", status.as_u16()));
         }
         if let Some(encoding) = answer::encoding(&response.head.headers) {

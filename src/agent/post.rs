@@ -103,6 +103,7 @@ impl Post {
         *request.headers_mut() = headers;
         let own = request.headers_mut();
         own.insert(header::HOST, way.host.clone());
+        own.insert(header::ACCEPT_ENCODING, http::IDENTITY);
         own.insert(header::USER_AGENT, http::USER_AGENT);
         let sent = way.connections.send(&self.connector, request);
         let answer = match tokio::time::timeout(self.timeout, sent).await {
@@ -114,14 +115,16 @@ impl Post {
         };
         let status = answer.head.status;
         let retry_after = retry_after(&answer.head.headers, now);
+        let encoding = answer::encoding(&answer.head.headers);
         // Of a success too: read to its end, the connection can be used again.
         let start = body::start(answer).await;
         Ok(PostResponse {
             status,
             retry_after,
-            excerpt: match status.is_success() {
-                true => None,
-                false => answer::excerpt(&start),
+            excerpt: match encoding {
+                _ if status.is_success() => None,
+                Some(encoding) => Some(format!("what it says is encoded as {encoding}")),
+                None => answer::excerpt(&start),
             },
         })
     }

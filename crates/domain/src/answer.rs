@@ -52,11 +52,11 @@ pub fn classify(
             message: redirect(status, headers),
         },
         408 | 425 | 429 | 500..=599 => ResponseClass::Transient {
-            message: answered(status),
+            message: refused(status, headers),
             retry_after: retry_after(headers, now),
         },
         _ => ResponseClass::Permanent {
-            message: answered(status),
+            message: refused(status, headers),
         },
     }
 }
@@ -79,6 +79,20 @@ fn answered(status: StatusCode) -> String {
     match status.canonical_reason() {
         Some(reason) => format!("the service responded {} {reason}", status.as_u16()),
         None => format!("the service responded {}", status.as_u16()),
+    }
+}
+
+/// A failure, of which the status may be all that can be read.
+fn refused(status: StatusCode, headers: &HeaderMap) -> String {
+    let is_empty = headers
+        .get(header::CONTENT_LENGTH)
+        .is_some_and(|length| length == "0");
+    match encoding(headers).filter(|_| !is_empty) {
+        Some(encoding) => format!(
+            "{}; what it says cannot be read, because it is encoded as {encoding}, although the request had `Accept-Encoding: identity`",
+            answered(status)
+        ),
+        None => answered(status),
     }
 }
 
@@ -301,6 +315,30 @@ mod tests {
         for given in ["identity", "", "Identity", " , "] {
             let headers = headers(&[("content-encoding", given)]);
             assert!(output(&headers, b"{}").is_ok(), "{given}");
+        }
+    }
+
+    #[test]
+    fn a_failure_that_is_compressed_says_that_it_cannot_be_read() {
+        for status in [422, 503] {
+            let said = |given: &[(&'static str, &'static str)]| match of(status, given) {
+                ResponseClass::Permanent { message } | ResponseClass::Transient { message, .. } => {
+                    message
+                }
+                other => panic!("not a failure: {other:?}"),
+            };
+            let plain = said(&[]);
+            assert_eq!(said(&[("content-encoding", "identity")]), plain);
+            let empty = [("content-encoding", "gzip"), ("content-length", "0")];
+            assert_eq!(said(&empty), plain);
+            let compressed = said(&[("content-encoding", "gzip")]);
+            assert!(
+                compressed.starts_with(&format!("{plain}; "))
+                    && compressed.contains("encoded as gzip, although"),
+                "{compressed}"
+            );
+            let secret = said(&[("content-encoding", "the-secret-of-the-agent")]);
+            assert!(!secret.contains("secret"), "{secret}");
         }
     }
 

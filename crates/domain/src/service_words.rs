@@ -40,7 +40,8 @@ const TEXTS: [&str; 8] = [
 /// The words in the body of a refusal with this status, whose reason is `reason`. `None` if it says no more than that.
 pub fn of_body(body: &str, status: u16, reason: Option<&str>) -> Option<String> {
     let known = KnownResponse { status, reason };
-    let body = body.trim();
+    // Some libraries begin JSON with a byte order mark.
+    let body = body.trim().trim_start_matches('\u{feff}').trim_start();
     match serde_json::from_str(body) {
         Ok(value) => known.of_value(&value, DEEPEST),
         // Cut JSON, or a page for a browser.
@@ -245,6 +246,7 @@ mod tests {
                 "too heavy",
             ),
             (r#"["too heavy"]"#, "too heavy"),
+            ("\u{feff}{\"code\":\"too_heavy\"}", "too_heavy"),
             ("too heavy\nat line 3", "too heavy"),
             (r#"{"error":"too\u0000heavy"}"#, "too\u{fffd}heavy"),
         ] {
