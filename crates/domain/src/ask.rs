@@ -90,11 +90,8 @@ pub struct AnswerFault {
 impl AskText {
     pub(crate) fn new(title: &Value, text: &Value, of: &Value) -> Result<Self, String> {
         let title = shown("title", title, LONGEST_TITLE)?.trim().to_owned();
-        if title.is_empty() {
-            return Err("`ask.title` gives an empty text".to_owned());
-        }
-        if title.contains(char::is_control) {
-            return Err("`ask.title` must give one line: put the rest into `ask.text`".to_owned());
+        if let Some(fault) = title_fault(&title) {
+            return Err(format!("`ask.title` {fault}"));
         }
         let text = match text {
             Value::Null => None,
@@ -106,6 +103,16 @@ impl AskText {
             of: people(of)?,
         })
     }
+}
+
+/// What is wrong with a title, after the field that gives it.
+pub(crate) fn title_fault(title: &str) -> Option<&'static str> {
+    let title = title.trim();
+    if title.is_empty() {
+        return Some("must not be empty: say what is asked");
+    }
+    let has_lines = title.contains(char::is_control);
+    has_lines.then_some("must give one line: put the rest into `ask.text`")
 }
 
 /// A text is never cut: nobody decides on what is not shown.
@@ -164,6 +171,29 @@ fn folded(person: &str) -> String {
     words.join(" ")
 }
 
+/// What is wrong with the name or the address of a person, after the field that gives it.
+pub(crate) fn person_fault(person: &str) -> Option<String> {
+    let person = person.trim();
+    if let Some(hidden) = hidden_letter(person) {
+        return Some(hidden);
+    }
+    (person.is_empty() || person.chars().count() > LONGEST_PERSON).then(|| {
+        format!(
+            "must give names or addresses of 1 to {LONGEST_PERSON} visible characters in one line"
+        )
+    })
+}
+
+/// The first letter that nobody sees, in words. Blanks at the ends are left out.
+pub(crate) fn hidden_letter(text: &str) -> Option<String> {
+    let mut letters = text.trim().chars();
+    let hidden = letters.find(|c| c.is_control() || is_invisible(*c))?;
+    Some(format!(
+        "must give names or addresses of visible characters in one line, and this one has U+{:04X}: remove it",
+        u32::from(hidden)
+    ))
+}
+
 pub(crate) fn people(of: &Value) -> Result<Vec<String>, String> {
     let mut people = Vec::new();
     // An expression in a list may give a list.
@@ -172,13 +202,8 @@ pub(crate) fn people(of: &Value) -> Result<Vec<String>, String> {
         match value {
             Value::String(person) => {
                 let person = person.trim();
-                if person.is_empty()
-                    || person.chars().count() > LONGEST_PERSON
-                    || person.contains(|c: char| c.is_control() || is_invisible(c))
-                {
-                    return Err(format!(
-                        "`ask.of` must give names or addresses of 1 to {LONGEST_PERSON} visible characters in one line"
-                    ));
+                if let Some(fault) = person_fault(person) {
+                    return Err(format!("`ask.of` {fault}"));
                 }
                 let same = |known: &String| folded(known) == folded(person);
                 if !people.iter().any(same) {

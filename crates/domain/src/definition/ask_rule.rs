@@ -1,11 +1,16 @@
 //! What a step asks of people, where its signal is their decision.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, value::RawValue};
 
 use super::KnownAgents;
 use crate::{
-    ask::{AskText, LONGEST_TEXT, LONGEST_TITLE, MOST_ASKED, people},
+    ask::{
+        AskText, LONGEST_TEXT, LONGEST_TITLE, MOST_ASKED, hidden_letter, people, person_fault,
+        title_fault,
+    },
     fields::{FieldFault, Fields, text},
     payload::Payload,
     template::{JsonTemplate, Origin, Reads, Scope},
@@ -167,6 +172,9 @@ pub(super) fn read(
         }
     }
     let named = fields.peek("of").and_then(named);
+    if matches!(origin, Origin::Submitted(_)) {
+        check_literals(&mut fields);
+    }
     let template = template(&mut fields, origin, reads);
     let choices = choices(&mut fields);
     let asked = asked_fields(&mut fields);
@@ -260,6 +268,50 @@ fn check_text(fields: &mut Fields<'_>, name: &str, value: &RawValue) {
         }
         Some(_) => {}
     }
+}
+
+/// What would fail whatever the data is, once the step begins. An earlier version of Provost has stored definitions without this
+/// look, so it is for those that are new.
+fn check_literals(fields: &mut Fields<'_>) {
+    let is_literal = |text: &Cow<'_, str>| !text.contains("{{");
+    let title = fields.peek("title").and_then(text).filter(is_literal);
+    if let Some(fault) = title.as_deref().and_then(title_fault) {
+        fields.fault("title", fault);
+    }
+    let shown = fields.peek("text").and_then(text).filter(is_literal);
+    if shown.is_some_and(|shown| shown.contains('\0')) {
+        fields.fault("text", "must not contain the character U+0000: remove it");
+    }
+    let of = fields.peek("of").unwrap_or_default();
+    let items = serde_json::from_str::<Vec<&RawValue>>(of);
+    let mut faults = Vec::new();
+    let people = match &items {
+        Ok(items) => items.iter().map(|item| item.get()).enumerate().collect(),
+        Err(_) => vec![(0, of)],
+    };
+    for (at, person) in people.into_iter().take(MOST_ASKED) {
+        let Some(fault) = text(person).and_then(|person| literal_fault(&person)) else {
+            continue;
+        };
+        let pointer = match items {
+            Ok(_) => format!("{}/{at}", fields.pointer("of")),
+            Err(_) => fields.pointer("of"),
+        };
+        faults.push(FieldFault::new(pointer, fault));
+    }
+    fields.extend(faults);
+}
+
+/// What is wrong with a person, as far as no data decides it.
+fn literal_fault(person: &str) -> Option<String> {
+    if !person.contains("{{") {
+        return person_fault(person);
+    }
+    // What stands around expressions. Blanks may be at the ends of what they give.
+    let mut parts = person.split("{{");
+    let first = parts.next();
+    let after = parts.filter_map(|part| part.split_once("}}").map(|(_, after)| after));
+    first.into_iter().chain(after).find_map(hidden_letter)
 }
 
 fn check_of(fields: &mut Fields<'_>, value: &RawValue) {

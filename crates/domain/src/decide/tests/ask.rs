@@ -210,7 +210,7 @@ fn what_the_data_gives_is_asked_and_a_fault_in_it_is_an_error() {
         ),
         (
             json!({ "title": "{{ '' }}", "of": ["a"] }),
-            "`ask.title` gives an empty text",
+            "`ask.title` must not be empty",
         ),
         (
             json!({ "title": "t", "text": "{{ [1] }}", "of": ["a"] }),

@@ -394,3 +394,42 @@ fn a_time_that_a_definition_names_is_checked_against_the_present() {
     let other = parse(&json!([{ "name": "a", "wait": { "for": "1h" } }])).unwrap();
     assert!(!other.names_times());
 }
+
+#[test]
+fn what_is_wrong_with_a_question_whatever_the_data_is_is_refused_with_the_definition() {
+    let asking = |title: &str, of: Value| json!([{ "name": "approval", "signal": { "within": "1h", "ask": { "title": title, "of": of } } }]);
+    for (hidden, named) in [
+        ("\u{200b}", "U+200B"),
+        ("\u{ad}", "U+00AD"),
+        ("\u{2800}", "U+2800"),
+        ("\u{202e}", "U+202E"),
+        ("\0", "U+0000"),
+    ] {
+        let person = format!("an{hidden}n@example.com");
+        let message = format!("and this one has {named}: remove it");
+        let of = "/steps/0/signal/ask/of";
+        refused(asking("t", json!([person])), &format!("{of}/0"), &message);
+        refused(asking("t", json!(person)), of, &message);
+        let partly = json!(["ann", format!("{{{{ input.name }}}}{hidden}@example.com")]);
+        refused(asking("t", partly), &format!("{of}/1"), &message);
+    }
+    let title = "/steps/0/signal/ask/title";
+    refused(asking(" ", json!(["a"])), title, "must not be empty");
+    refused(asking("a\nb", json!(["a"])), title, "must give one line");
+    refused(
+        asking("t", json!(["a", " "])),
+        "/steps/0/signal/ask/of/1",
+        "of 1 to 255",
+    );
+    for well in [
+        json!([" ann ", "{{ input.name }}\n"]),
+        json!("{{ input.list }}"),
+        json!(["{{ '\u{200b}' }}"]),
+        json!(["日本 太郎", "Ann O'Hara"]),
+    ] {
+        assert_eq!(
+            faults(&asking("Refund {{ input.amount }}?\n", well)),
+            [""; 0]
+        );
+    }
+}
