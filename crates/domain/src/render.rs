@@ -2,6 +2,7 @@
 
 use http::HeaderValue;
 use icu_normalizer::ComposingNormalizer;
+use icu_properties::{CodePointSetData, props::DefaultIgnorableCodePoint};
 
 use crate::{
     call::CallBody,
@@ -134,11 +135,16 @@ fn has_plain_dots(path: &str) -> bool {
 }
 
 /// Returns whether a path climbs, or stays where it is, for some parser: parsers decode it, some of them several times or with UTF-8 that
-/// is longer than it may be, take a backslash for a slash and a letter for one of its compatible forms, end at a semicolon or
-/// U+0000, and leave out blanks, control characters and what is no UTF-8.
+/// is longer than it may be, take a backslash for a slash and a letter for one of its compatible forms, end at a semicolon, U+0000, or a
+/// `#` or `?` that was encoded, and leave out blanks, control characters, characters that nobody sees and what is no UTF-8.
 fn has_dots(path: &str) -> bool {
-    let is_left_out =
-        |c: char| c.is_control() || c.is_whitespace() || c == char::REPLACEMENT_CHARACTER;
+    let ignorable = CodePointSetData::new::<DefaultIgnorableCodePoint>();
+    let is_left_out = |c: char| {
+        c.is_control()
+            || c.is_whitespace()
+            || c == char::REPLACEMENT_CHARACTER
+            || ignorable.contains(c)
+    };
     let is_dots = |segment: &str| {
         let left: String = segment.chars().filter(|c| !is_left_out(*c)).collect();
         matches!(&*left, "." | "..")
@@ -148,7 +154,7 @@ fn has_dots(path: &str) -> bool {
         let path = lenient_text(&bytes);
         let mut segments = path.split(['/', '\\']);
         let climbs = |segment: &str| {
-            let segment = segment.split(';').next().unwrap_or_default();
+            let segment = segment.split([';', '?', '#']).next().unwrap_or_default();
             is_dots(segment) || segment.split('\0').next().is_some_and(is_dots)
         };
         if segments.any(climbs) {

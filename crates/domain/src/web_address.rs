@@ -139,6 +139,15 @@ mod tests {
             "/replies/..%c2%85/x",
             "/replies/.%ff./x",
             "/replies/%%32%65./x",
+            "/replies/..%23/x",
+            "/replies/..%3fx",
+            "/replies/..%2523x",
+            "/replies/.%252e%253F/x",
+            "/replies/..%ef%bc%83/x",
+            "/replies/.%e2%80%8b./x",
+            "/replies/.\u{ad}./x",
+            "/replies/..%ef%bb%bf/x",
+            "/replies/..%25e2%2580%258b/x",
         ] {
             let climbing = format!("https://shop.example{climbing}");
             if WebAddress::parse(&climbing).is_ok() {
@@ -160,6 +169,9 @@ mod tests {
             "/replies/%00",
             "/replies/%u00zz",
             "/replies/100%25252541",
+            "/replies/a%23b%3f..",
+            "/replies/%23",
+            "/replies/a%e2%80%8b",
         ] {
             assert!(
                 WebAddress::parse(&format!("https://shop.example{plain}")).is_ok(),

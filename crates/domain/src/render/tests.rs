@@ -89,6 +89,9 @@ fn data_cannot_climb_out_of_a_path() {
         ("/orders/{{ input }}", "..%c0%af"),
         ("/orders/{{ input }}", "..\t/admin"),
         ("/orders/{{ input }}", "．．/admin"),
+        ("/orders/{{ input }}", "..?x"),
+        ("/orders/{{ input }}", "..#"),
+        ("/orders/{{ input }}", ".\u{200b}."),
     ] {
         let error = render(json!({ "path": path }), json!(data)).unwrap_err();
         assert!(error.contains("segments"), "{path} {data}: {error}");
@@ -129,6 +132,36 @@ fn plain_paths_have_the_dots_that_the_most_lenient_parser_finds() {
         for path in &paths {
             assert_eq!(has_plain_dots(path), has_dots(path), "{path}");
             climbing += usize::from(has_plain_dots(path));
+        }
+    }
+    assert!(climbing > 1000);
+}
+
+/// Every path of up to five of these. What ends a segment once it is decoded does so as a semicolon does.
+#[test]
+fn encoded_paths_have_the_dots_that_a_parser_finds_after_it_has_decoded_them() {
+    let parts = [
+        ("/", "/"),
+        (".", "."),
+        (";", ";"),
+        ("a", "a"),
+        ("%2e", "."),
+        ("%23", ";"),
+        ("%253F", ";"),
+        ("%e2%80%8b", ""),
+        ("\u{ad}", ""),
+    ];
+    let mut paths = vec![(String::new(), String::new())];
+    let mut climbing = 0;
+    for _ in 0..5 {
+        let longer = paths.iter().flat_map(|(path, decoded)| {
+            parts.map(|(part, means)| (format!("{path}{part}"), format!("{decoded}{means}")))
+        });
+        paths = longer.collect();
+        for (path, decoded) in &paths {
+            let is_climbing = has_plain_dots(decoded);
+            assert_eq!(has_dots(path), is_climbing, "{path}");
+            climbing += usize::from(is_climbing);
         }
     }
     assert!(climbing > 1000);
