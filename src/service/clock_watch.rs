@@ -121,9 +121,10 @@ impl PeriodicLoop for ClockWatch {
             self.saved = None;
         }
         if self.is_open != Some(is_open) || self.is_set {
-            // After a start nobody knows of what time the text of an open alert is, unless the clock was set since.
-            let replaces = self.is_open.is_some() || self.jump.is_some();
-            self.store.report_clock(reason, replaces).await?;
+            // After a start an open alert may be of this setting of the clock: an earlier process has raised it.
+            let is_first = self.is_open.is_none() && self.jump.is_none();
+            let may_stay = is_first.then_some(self.seen_ahead);
+            self.store.report_clock(reason, may_stay).await?;
             self.is_open = Some(is_open);
             self.is_set = false;
         }

@@ -6,7 +6,7 @@ use futures::FutureExt;
 use uuid::Uuid;
 
 use super::{Store, StoreError, sqlite::StoreClock, statement::Statement};
-use crate::domain::{AlertKind, clock_alert, clock_alert_subject};
+use crate::domain::{AlertKind, Span, clock_alert, clock_alert_subject, is_of_earlier_setting};
 
 const SAVE: &str = r#"
 INSERT INTO clock (id, at, boot, elapsed) VALUES (1, $1, $2, $3)
@@ -29,20 +29,30 @@ impl Store {
         .await
     }
 
-    /// Raises the alert of a wall clock that was set, with the reason, or closes it. One that is open already stays as it is, unless
-    /// another `replaces` it.
+    /// Raises the alert of a wall clock that was set, with the reason, or closes it. One that is open already is replaced, unless an
+    /// earlier process has raised it (`may_stay`) and it says what is so while the clock is so many milliseconds ahead.
     pub async fn report_clock(
         &self,
         reason: Option<String>,
-        replaces: bool,
+        may_stay: Option<i64>,
     ) -> Result<(), StoreError> {
         let (reason, sender) = (Arc::new(reason), self.sender.clone());
         self.send_write(true, Some(self.outbox.clone()), move |tx| {
             let (reason, sender) = (reason.clone(), sender.load_full());
             async move {
                 tx.lock_out_of_order();
-                if reason.is_none() || replaces {
-                    let (kind, subject) = (AlertKind::ClockSet, clock_alert_subject());
+                let (kind, subject) = (AlertKind::ClockSet, clock_alert_subject());
+                let stays = match may_stay.filter(|_| reason.is_some()) {
+                    Some(ahead) => {
+                        let open = tx.message_of_alert(kind, &subject).await?;
+                        open.is_some_and(|(text, raised_at)| {
+                            let raised_ago = Span::from(tx.now().since(raised_at));
+                            !is_of_earlier_setting(&text, raised_ago, ahead)
+                        })
+                    }
+                    None => false,
+                };
+                if !stays {
                     tx.close_alert_of(kind, &subject, &sender).await?;
                 }
                 if let Some(reason) = &*reason {

@@ -178,6 +178,15 @@ impl Transaction<'_> {
         alerts::close_of_kind(self, kind, subject, sender).await
     }
 
+    /// The message of the alert of this kind that is open under this name, and when it was raised.
+    pub async fn message_of_alert(
+        &mut self,
+        kind: AlertKind,
+        subject: &ReceiverName,
+    ) -> Result<Option<(String, Timestamp)>, StoreError> {
+        alerts::message_of_kind(self, kind, subject).await
+    }
+
     /// The alert has another message, if it is open. `version`: where webhooks hear of that, larger each time.
     pub async fn reword_alert(
         &mut self,

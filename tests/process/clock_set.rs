@@ -232,3 +232,31 @@ async fn services_are_told_times_of_the_wall_clock_and_the_alert_follows_each_ch
     let set_back = async || alerted(&provost).await.contains("was set back");
     until(true, set_back).await;
 }
+
+#[tokio::test]
+async fn the_alert_is_replaced_when_the_clock_is_set_again_while_the_service_is_down() {
+    let clock = WallClock::off_by(0);
+    let mut provost = clock.setup().start().await;
+    clock.set(-TWO_HOURS);
+    assert!(alerted(&provost).await.contains("was set back"));
+    let open = async |provost: &Provost| {
+        let open = alerts(provost, "open").await.into_iter();
+        let of_clock = open.filter(|alert| alert["kind"] == "clock.set");
+        of_clock
+            .map(|alert| alert["id"].clone())
+            .collect::<Vec<_>>()
+    };
+    let before = open(&provost).await;
+    provost.kill().await;
+    provost.restart().await;
+    provost.says("was set back").await;
+    until(true, async || ahead(&provost).await > 7000.0).await;
+    assert_eq!(open(&provost).await, before, "it is still about the same");
+
+    provost.kill().await;
+    clock.set(TWO_HOURS);
+    provost.restart().await;
+    let set_forward = async || alerted(&provost).await.contains("was set forward");
+    until(true, set_forward).await;
+    assert_eq!(open(&provost).await.len(), 1);
+}

@@ -235,7 +235,7 @@ pub use slot_shares::{SlotGrant, SlotNeed, SlotShares};
 pub use special_address::special_address;
 pub use steady_clock::{
     ClockJump, ClockReading, ClockRecord, SteadyClock, clock_alert, clock_alert_subject,
-    clocks_differ, is_clock_alerted, is_clock_set_again,
+    clocks_differ, is_clock_alerted, is_clock_set_again, is_of_earlier_setting,
 };
 pub use step::{Step, StepState, StepStatus};
 pub use step_limits::{StepKey, StepLane, StepLimit, StepRoom, is_limited_lane};

@@ -159,6 +159,33 @@ pub fn is_clock_set_again(before: i64, ahead: i64) -> bool {
     before.abs_diff(ahead) >= ALERTED_FROM.as_millis().unsigned_abs()
 }
 
+/// Returns whether the text of an alert, raised so long ago, is about an earlier setting of the clock than the one by which the store's
+/// clock is so many milliseconds `ahead` now. An earlier process has raised it, and what happened after its end is not known.
+pub fn is_of_earlier_setting(text: &str, raised_ago: Span, ahead: i64) -> bool {
+    let Some(said) = said_ahead(text) else {
+        return true;
+    };
+    // They come no closer than a tenth of the time by the wall clock.
+    let most_followed = raised_ago.as_millis().unsigned_abs() / u64::from(FOLLOWS_BY - 1);
+    let margin = ALERTED_FROM.as_millis().unsigned_abs();
+    let (said_apart, apart) = (said.unsigned_abs(), ahead.unsigned_abs());
+    said.signum() != ahead.signum()
+        || apart > said_apart.saturating_add(margin)
+        || apart.saturating_add(most_followed).saturating_add(margin) < said_apart
+}
+
+/// What [`clocks_differ`] says, in whole seconds.
+fn said_ahead(text: &str) -> Option<i64> {
+    let (_, said) = text.split_once("the store's clock is ")?;
+    let (apart, place) = said.split_once(' ')?;
+    let apart = Span::parse(apart)?.as_millis();
+    match place {
+        place if place.starts_with("ahead of it") => Some(apart),
+        place if place.starts_with("behind it") => Some(-apart),
+        _ => None,
+    }
+}
+
 /// The subject under which the alert is open at most once. No configured receiver and no origin has such a name.
 pub fn clock_alert_subject() -> ReceiverName {
     ReceiverName::new("store:clock".to_owned())
@@ -366,6 +393,34 @@ mod tests {
             forward.contains("set forward: the store's clock is 1m30s behind it"),
             "{forward}"
         );
+    }
+
+    #[test]
+    fn an_alert_of_an_earlier_setting_is_told_from_one_of_a_clock_that_is_followed() {
+        let (hour, day) = (Span::from_secs(3600), Span::from_secs(86_400));
+        let two_hours = 7_200_000;
+        for sign in [1, -1] {
+            let text = clocks_differ(two_hours * sign);
+            for (ago, ahead, is_earlier) in [
+                (Span::default(), two_hours, false),
+                (hour, two_hours - 360_000, false),
+                // Nothing has followed while no process ran.
+                (hour, two_hours, false),
+                (day, 500, false),
+                (hour, -two_hours, true),
+                (hour, -500, true),
+                (hour, two_hours + 60_000, true),
+                (hour, two_hours - 600_000, true),
+            ] {
+                let found = is_of_earlier_setting(&text, ago, ahead * sign);
+                assert_eq!(found, is_earlier, "{text} {ago} {ahead} {sign}");
+            }
+        }
+        let jump = ClockJump {
+            from: timestamp(START),
+            to: timestamp(START + 30 * DAY),
+        };
+        assert!(is_of_earlier_setting(&jump.in_words(), hour, two_hours));
     }
 
     proptest! {

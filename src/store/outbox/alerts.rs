@@ -32,6 +32,10 @@ WHERE receiver = $1 AND state <> 'closed' AND kind = $3
 RETURNING id, kind, message, raised_at"#;
 
 /// Relies on alerts_unclosed_of_receiver.
+const OF_KIND: &str = r#"
+SELECT message, raised_at FROM alerts WHERE receiver = $1 AND state <> 'closed' AND kind = $2"#;
+
+/// Relies on alerts_unclosed_of_receiver.
 const REWORD: &str = r#"
 UPDATE alerts SET message = $3 WHERE receiver = $1 AND state <> 'closed' AND kind = $2
 RETURNING id, raised_at"#;
@@ -81,6 +85,19 @@ pub async fn change(
         close(tx, statement, receiver, sender).await?;
     }
     Ok(())
+}
+
+/// The message of the alert of this kind that is open under this name, and when it was raised.
+pub async fn message_of_kind(
+    tx: &mut Transaction<'_>,
+    kind: AlertKind,
+    subject: &ReceiverName,
+) -> Result<Option<(String, Timestamp)>, StoreError> {
+    let statement = Statement::new(OF_KIND).bind(subject).bind(kind.as_str());
+    match tx.fetch_first(statement).await? {
+        Some(row) => Ok(Some((row.get("message")?, row.get("raised_at")?))),
+        None => Ok(None),
+    }
 }
 
 /// Closes the alert of this kind that is open under this name, if there is one.
