@@ -387,8 +387,8 @@ impl Draft {
         let status = self.task.status();
         self.settle(by, reason.clone(), now);
         if self.task.status() == status {
-            // A step in error keeps the task's state as it is.
-            self.say_task("task.paused", reason, by);
+            // A step in error keeps the task's state as it is. Once it does not, `task.paused` follows.
+            self.say_task("task.pause_began", reason, by);
         }
         Ok(())
     }

@@ -257,10 +257,9 @@ fn changes_are_told(draft: &Draft) -> Result<(), String> {
         let names_a_change = TaskStatus::ALL
             .iter()
             .any(|status| status.event() == event.kind);
-        // A task in error that is paused stays in error.
         let is_named = match is_change {
             true => event.kind == status.event(),
-            false => !names_a_change || event.kind == "task.paused",
+            false => !names_a_change,
         };
         if !is_named || state.is_some_and(|state| Some(state) != from) {
             return Err(format!("after {state:?}: {event:?}"));

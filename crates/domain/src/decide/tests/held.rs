@@ -195,6 +195,33 @@ fn the_deadline_of_a_paused_task_whose_pivot_was_passed_is_looked_at_when_it_is_
 }
 
 #[test]
+fn a_task_in_error_that_is_paused_is_said_to_be_paused_once_in_each_way() {
+    let mut bench = Bench::new(json!([{ "name": "x", "agent": "x" }]));
+    bench.claim("x").unwrap();
+    bench.reply("x", Attempt(1), refusal(400)).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Error);
+    bench.apply(Command::Pause { reason: None }).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Error);
+    let retry = Command::Retry {
+        step: None,
+        body: None,
+        reason: None,
+    };
+    bench.apply(retry).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Paused);
+    let of_pause = |bench: &Bench| -> Vec<String> {
+        let told = bench
+            .draft
+            .events
+            .iter()
+            .map(|event| event.kind.to_string());
+        told.filter(|kind| kind.starts_with("task.pause")).collect()
+    };
+    assert_eq!(of_pause(&bench), ["task.pause_began", "task.paused"]);
+    changes_are_told(&bench.draft).unwrap();
+}
+
+#[test]
 fn a_move_to_another_version_leaves_what_was_to_be_undone_to_an_operator() {
     let (_, steps, policies) = failures().swap_remove(5);
     let mut bench = paused(&steps, &policies);
