@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     child::ParentStep,
-    definition::{Definition, Policy, StepDefinition},
+    definition::{Definition, StepDefinition},
     expansion::{Expansion, ItemGroup},
     fault::Fault,
     history::Actor,
@@ -447,12 +447,11 @@ impl Task {
         self.complete_by.filter(|_| self.undo.is_none())
     }
 
-    /// Returns whether an operator's pause holds back what the task does at a time of its own: its begin, or the undo that follows
-    /// if its limit has passed.
+    /// Returns whether an operator's pause holds back what the task does at a time of its own: its begin, or what its policy does
+    /// once its limit has passed.
     pub(super) fn waits_for_resume(&self) -> bool {
-        let is_undone_at_limit = self.details.definition.policies.on_deadline == Some(Policy::Undo);
-        let undoes = || is_undone_at_limit && self.undo.is_none();
-        self.paused && !self.is_ended() && (self.start_at.is_some() || undoes())
+        let has_time = self.start_at.is_some() || self.limit().is_some();
+        self.paused && !self.is_ended() && has_time
     }
 
     /// When the supervisor must look at the task as a whole: its begin, until it has begun; then its limit, while

@@ -195,6 +195,28 @@ fn the_deadline_of_a_paused_task_whose_pivot_was_passed_is_looked_at_when_it_is_
 }
 
 #[test]
+fn a_pause_holds_the_deadline_whatever_its_policy_is() {
+    let steps = json!([
+        { "name": "x", "wait": { "for": "10h" }, "after": [] },
+        { "name": "y", "agent": "x", "after": [] },
+    ]);
+    let mut policies = Policies::default();
+    policies.on_deadline = Some(crate::definition::Policy::Error);
+    let mut bench = paused(&steps, &policies);
+    bench.later(Span::from_secs(3600));
+    assert_eq!(bench.draft.task.overdue_at(), None);
+    // An earlier version of Provost has recorded the time.
+    bench.apply(Command::Overdue).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Paused);
+    bench.apply(Command::Resume { reason: None }).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Error);
+    for step in ["x", "y"] {
+        assert_eq!(bench.status(step), StepStatus::Error);
+    }
+    changes_are_told(&bench.draft).unwrap();
+}
+
+#[test]
 fn a_task_in_error_that_is_paused_is_said_to_be_paused_once_in_each_way() {
     let mut bench = Bench::new(json!([{ "name": "x", "agent": "x" }]));
     bench.claim("x").unwrap();
