@@ -29,8 +29,8 @@ const READ_ONLY: &str = "the database accepts no writes: check default_transacti
 const ROLLBACK_WITHIN: Duration = Duration::from_secs(2);
 /// How long after a loss the writer waits for the new connection before it turns its callers away: a
 /// session that was ended is back within milliseconds, and nobody need hear of it. When that time is over,
-/// callers hear at once that there is none; but they wait as long again once any other connection was made,
-/// because this one will be there in a moment too.
+/// callers hear at once that there is none; but they wait as long again once any other connection was made that
+/// can write, because this one will be there in a moment too.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct WriterConnection {
@@ -235,6 +235,7 @@ async fn recover(
                 if failures > 0 {
                     info!(failures, "reconnected to the database");
                 }
+                connector.servers.note_connected();
                 let _ = give.send(connection);
                 return;
             }

@@ -276,7 +276,6 @@ impl Servers {
             Some(best) => {
                 self.timeline.fetch_max(best.timeline, Ordering::Relaxed);
                 self.follow(best.server);
-                self.connected.send_replace(Instant::now());
                 Ok(best.connection)
             }
             None => Err(NoPrimary(unfit)),
@@ -305,12 +304,17 @@ impl Servers {
         fault.map(|fault| fault.to_string())
     }
 
-    /// When a connection was made last.
+    /// A connection was made that can write. One that cannot is no reason to wait for another.
+    pub fn note_connected(&self) {
+        self.connected.send_replace(Instant::now());
+    }
+
+    /// When a connection was made last that can write.
     pub fn last_connected(&self) -> Instant {
         *self.connected.borrow()
     }
 
-    /// Returns once a connection was made after this moment: a caller that waits for a retry need not wait longer.
+    /// Returns once a connection that can write was made after this moment: a caller that waits for a retry need not wait longer.
     pub async fn connected_after(&self, moment: Instant) {
         let mut connected = self.connected.subscribe();
         // The sender lives as long as this does.
