@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::Instant};
 
 use super::{Agents, RecordSource};
 use crate::{
@@ -19,7 +19,28 @@ pub struct Registered {
     /// From the file, which is the stronger source: what it names, the API cannot change.
     configured: BTreeMap<AgentName, AgentSpec>,
     /// One at a time: of two that overlap, the one that read first could have the last word.
-    turn: Mutex<()>,
+    turn: Mutex<Option<LastRefresh>>,
+}
+
+/// What callers who waited for their turn meanwhile need not do again.
+struct LastRefresh {
+    began: Instant,
+    ended: Instant,
+    /// The address of the reader: others have other connections.
+    reader: usize,
+    outcome: Result<(), StoreError>,
+}
+
+impl LastRefresh {
+    /// The outcome for a caller that came at this moment: what was read since then is new enough, and a database that
+    /// could not be read until then would only have the caller wait as long again.
+    fn outcome_for(&self, arrived: Instant, reader: &Reader) -> Option<Result<(), StoreError>> {
+        let is_new = match &self.outcome {
+            Ok(()) => self.began >= arrived,
+            Err(_) => self.ended >= arrived && self.reader == std::ptr::from_ref(reader).addr(),
+        };
+        is_new.then(|| self.outcome.clone())
+    }
 }
 
 impl Registered {
@@ -27,13 +48,32 @@ impl Registered {
         Self {
             agents,
             configured,
-            turn: Mutex::new(()),
+            turn: Mutex::default(),
         }
     }
 
     /// Reads what is registered, and takes over what differs from what is known.
     pub async fn refresh(&self, reader: &Reader) -> Result<(), StoreError> {
-        let _turn = self.turn.lock().await;
+        let arrived = Instant::now();
+        let mut turn = self.turn.lock().await;
+        if let Some(outcome) = turn
+            .as_ref()
+            .and_then(|last| last.outcome_for(arrived, reader))
+        {
+            return outcome;
+        }
+        let began = Instant::now();
+        let outcome = self.read(reader).await;
+        *turn = Some(LastRefresh {
+            began,
+            ended: Instant::now(),
+            reader: std::ptr::from_ref(reader).addr(),
+            outcome: outcome.clone(),
+        });
+        outcome
+    }
+
+    async fn read(&self, reader: &Reader) -> Result<(), StoreError> {
         let records = reader.agents().await?.into_iter();
         let mut registered: HashMap<_, _> =
             records.map(|record| (record.name, record.spec)).collect();
