@@ -337,7 +337,7 @@ impl Service {
         let byte_limits = config.listener.clone();
         let waiting_limit = WaitingLimit::new(&config.courier, &store, &sender, &hold);
         let app = Arc::new(App {
-            store: store.clone(),
+            store: store.for_callers(),
             local,
             agents: agents.clone(),
             registered,

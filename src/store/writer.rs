@@ -23,6 +23,7 @@ mod purge;
 mod registrations;
 mod request;
 mod stale_refusals;
+mod ticket;
 mod unusable_secrets;
 mod waiting_tasks;
 mod writes;
@@ -57,6 +58,7 @@ use self::{
     known_queues::KnownQueues,
     marked_steps::MarkedSteps,
     request::Request,
+    ticket::Refusals,
 };
 use super::{
     Backend, Batch, CommitError, Health, LocalScheduler, Saved, SharedFeature, SharedFeatures,
@@ -93,6 +95,9 @@ const ONE_BY_ONE: Duration = Duration::from_secs(30);
 
 /// The time for which a request waits again for a row that another session holds, and for which those of a batch do one by one.
 const ROWS_WITHIN: Duration = Duration::from_millis(1500);
+
+/// For how long a batch is decided again on new connections that are lost in turn.
+const CONNECTIONS_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long the writer does not say again that a batch could not be saved.
 const COMPLAIN_AGAIN: Duration = Duration::from_secs(5);
@@ -187,6 +192,7 @@ pub(super) struct BatchWriter {
     metrics: super::metrics::WriterMetrics,
     /// When it was last said that nothing can be saved, and how often it was not said since.
     complained: Mutex<Option<(Instant, u64)>>,
+    refusals: Refusals,
     /// Whether a claim may be saved that this process does not know of.
     claims_in_doubt: Arc<AtomicBool>,
     features: SharedFeatures,
@@ -253,6 +259,7 @@ impl BatchWriter {
     /// and not a line for each.
     fn complain(&self, error: &StoreError, commands: usize) {
         self.settings.health.note(error);
+        self.refusals.note(error);
         self.claims_in_doubt.store(true, Ordering::Release);
         let now = Instant::now();
         let complained = self.complained.lock();
@@ -300,6 +307,7 @@ impl<'w> Committer<'w> {
             let may_read = matches!(guard, CommitGuard::Exclusive { .. });
             self.serve_leases(&mut gathered).await;
             self.serve_alone(&mut gathered).await;
+            gathered.retain(Request::begin);
             if gathered.is_empty() {
                 continue;
             }
@@ -343,7 +351,15 @@ impl<'w> Committer<'w> {
     ) {
         let mut requests = requests.into_iter();
         let begun = Instant::now();
+        let mut locked = None;
         while let Some(request) = requests.next() {
+            // Each waits for its row: the last of many would wait for all of them.
+            if let Some(error) = &locked
+                && (begun.elapsed() > ROWS_WITHIN || request.is_overdue())
+            {
+                request.refuse(error);
+                continue;
+            }
             let mut alone = vec![request];
             match self.write(&mut alone, taken, may_read).await {
                 Ok(()) => {}
@@ -351,12 +367,9 @@ impl<'w> Committer<'w> {
                     refuse(alone.into_iter().chain(requests), &error);
                     return;
                 }
-                // Each waits for its row: the last of many would wait for all of them.
-                Err(Failed::Save(error @ StoreError::RowLocked(_)))
-                    if begun.elapsed() > ROWS_WITHIN =>
-                {
-                    refuse(alone.into_iter().chain(requests), &error);
-                    return;
+                Err(Failed::Save(error @ StoreError::RowLocked(_))) => {
+                    refuse(alone, &error);
+                    locked = Some(error);
                 }
                 Err(Failed::Save(error)) => self.give_up_damaged(alone, error),
                 Err(Failed::Panicked(panicked)) => self.give_up(alone, panicked),
@@ -417,6 +430,7 @@ impl<'w> Committer<'w> {
     ) -> Result<(), Failed> {
         let started = Instant::now();
         let mut interrupted = None;
+        let mut lost = 0;
         let mut culprits = Vec::new();
         let mut left_out = Damage::default();
         let mut tried = 0;
@@ -469,17 +483,30 @@ impl<'w> Committer<'w> {
                     continue;
                 }
                 Err(failed @ Failed::Panicked(_)) => return Err(failed),
-                Err(Failed::Save(StoreError::Retryable(reason) | StoreError::Lost(reason))) => {
+                // Each try may wait for a new connection.
+                Err(Failed::Save(StoreError::Lost(reason)))
+                    if lost > 0 && started.elapsed() > CONNECTIONS_WITHIN =>
+                {
+                    let error = StoreError::Unavailable(reason);
+                    self.writer.complain(&error, requests.len());
+                    return Err(Failed::Begin(error));
+                }
+                Err(Failed::Save(error @ (StoreError::Retryable(_) | StoreError::Lost(_)))) => {
                     debug!(
-                        reason,
+                        %error,
                         "a transaction was interrupted; the batch is decided again"
                     );
-                    interrupted = Some(reason);
+                    lost += usize::from(matches!(error, StoreError::Lost(_)));
+                    if let StoreError::Retryable(reason) | StoreError::Lost(reason) = error {
+                        interrupted = Some(reason);
+                    }
                     continue;
                 }
                 // Transactions of other instances end soon; a session that hangs is to hold up nothing else.
                 Err(Failed::Save(StoreError::RowLocked(_)))
-                    if requests.len() == 1 && started.elapsed() < ROWS_WITHIN =>
+                    if requests.len() == 1
+                        && started.elapsed() < ROWS_WITHIN
+                        && !requests.iter().any(Request::is_overdue) =>
                 {
                     continue;
                 }

@@ -159,7 +159,9 @@ impl CommandQueue {
 
     /// Gives back what was taken and not decided on, while it still counts as taken.
     pub fn put_back(&self, requests: &mut Vec<Request>) {
-        self.returned.lock().append(requests);
+        let put_back = requests.drain(..).filter_map(Request::put_back);
+        let mut put_back: Vec<_> = put_back.collect();
+        self.returned.lock().append(&mut put_back);
     }
 
     /// Moves to the batch the requests whose keys no committer is saving.
@@ -348,7 +350,7 @@ mod tests {
                     fingerprint: String::new(),
                 }),
             },
-            answer: oneshot::channel().0,
+            answer: oneshot::channel().0.into(),
         }
     }
 
@@ -440,7 +442,7 @@ mod tests {
                         instance: InstanceId::new("a"),
                         incarnation: Incarnation(Uuid::from_u128(1)),
                     }),
-                    answer: oneshot::channel().0,
+                    answer: oneshot::channel().0.into(),
                 };
                 leases.send(lease).await.unwrap();
             }

@@ -283,7 +283,7 @@ impl<'w> Committer<'w> {
                 if_version: None,
                 idempotency: None,
             },
-            answer,
+            answer: answer.into(),
         }];
         let saved = self.write(&mut report, taken, false).await;
         drop(report);

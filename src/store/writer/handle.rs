@@ -28,7 +28,8 @@ use super::{
     leases,
     marked_steps::MarkedSteps,
     purge::{self, PurgeCall},
-    request::{Apply, Idempotency, LeaseCall, Request, Submitted, ask},
+    request::{Apply, Idempotency, LeaseCall, ReplySender, Request, Submitted, ask, ask_in_time},
+    ticket::Refusals,
     waiting_tasks::WaitingTasks,
 };
 use crate::{
@@ -46,7 +47,10 @@ const QUEUE: usize = 16_384;
 /// The state store. Cheap to clone.
 #[derive(Clone)]
 pub struct Store {
-    pub(super) requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<Request>,
+    refusals: Refusals,
+    /// Whether requests are turned away that wait for too long, see [`Store::for_callers`].
+    is_for_callers: bool,
     /// To the writer, or past it.
     pub(super) leases: mpsc::Sender<LeaseCall>,
     /// Past the writer, where the database takes several that write.
@@ -115,6 +119,7 @@ impl Store {
         let features = SharedFeatures::new(is_shared);
         let housekeeping = connections.readers.housekeeping;
         let settle = features.clone().settle(housekeeping.clone());
+        let refusals = Refusals::default();
         let (health, sender) = (settings.health.clone(), settings.sender.clone());
         let writer = BatchWriter {
             command_queue: CommandQueue::new(
@@ -136,11 +141,14 @@ impl Store {
             settings,
             metrics: WriterMetrics::new(step_counter.clone()),
             complained: Mutex::default(),
+            refusals: refusals.clone(),
             claims_in_doubt: claims_in_doubt.clone(),
             features: features.clone(),
         };
         let store = Self {
             requests,
+            refusals,
+            is_for_callers: false,
             leases,
             purges,
             is_shared,
@@ -180,6 +188,26 @@ impl Store {
             }
         };
         (store, writing)
+    }
+
+    /// The same store for those who wait for a response: they are turned away if the turn of a request does not come in time.
+    /// What keeps tasks moving waits instead, because it would only ask again, and lose its place in the queue.
+    pub fn for_callers(&self) -> Self {
+        Self {
+            is_for_callers: true,
+            ..self.clone()
+        }
+    }
+
+    /// Sends a request to the writer, and waits for the answer.
+    pub(super) async fn ask<T, E: From<StoreError>>(
+        &self,
+        request: impl FnOnce(ReplySender<T, E>) -> Request,
+    ) -> Result<T, E> {
+        match self.is_for_callers {
+            true => ask_in_time(&self.requests, &self.refusals, request).await,
+            false => ask(&self.requests, request).await,
+        }
     }
 
     /// Completes the links in messages. `None`: there are none yet.
@@ -244,7 +272,7 @@ impl Store {
     ) -> Result<Submitted, CommandError> {
         self.health.check_submission()?;
         let details = Arc::new(details);
-        ask(&self.requests, |answer| Request::Submit {
+        self.ask(|answer| Request::Submit {
             details,
             reason,
             idempotency,
@@ -254,7 +282,7 @@ impl Store {
     }
 
     pub async fn apply(&self, apply: Apply) -> Result<Submitted, CommandError> {
-        ask(&self.requests, |answer| Request::Apply { apply, answer }).await
+        self.ask(|answer| Request::Apply { apply, answer }).await
     }
 
     /// Claims from all queues whose heads are known, and from those of these agents; returns how many steps were claimed.
@@ -269,7 +297,7 @@ impl Store {
     }
 
     async fn claim(&self, agents: Vec<AgentName>, leaves_some: bool) -> Result<usize, StoreError> {
-        ask(&self.requests, |answer| Request::ClaimQueued {
+        self.ask(|answer| Request::ClaimQueued {
             agents,
             leaves_some,
             answer,

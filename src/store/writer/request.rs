@@ -1,12 +1,18 @@
 //! The requests that are sent to the writer, each with where its answer goes.
 
-use std::{any::Any, sync::Arc};
+use std::{any::Any, pin::pin, sync::Arc};
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::{
+    sync::{Notify, mpsc, oneshot},
+    time::Instant,
+};
 
-use super::known_queues::KnownQueues;
+use super::{
+    known_queues::KnownQueues,
+    ticket::{Refusals, Ticket},
+};
 use crate::{
     domain::{
         Actor, AgentName, Command, Details, Holder, IdInUse, Lease, Renewal, Task, TaskId, Term,
@@ -42,17 +48,68 @@ pub enum Submitted {
     Replayed(TaskId),
 }
 
-pub(super) type ReplySender<T, E> = oneshot::Sender<Result<T, E>>;
+/// Where the answer to a request goes.
+pub(super) struct ReplySender<T, E> {
+    sender: oneshot::Sender<Result<T, E>>,
+    /// `None`: the loop that asked waits as long as it takes.
+    ticket: Option<Ticket>,
+}
 
-/// Sends a request with where its answer goes, and waits for the answer.
+impl<T, E> ReplySender<T, E> {
+    /// An answer that is nobody's any more comes back.
+    pub fn send(self, answer: Result<T, E>) -> Result<(), Result<T, E>> {
+        self.sender.send(answer)
+    }
+}
+
+impl<T, E> From<oneshot::Sender<Result<T, E>>> for ReplySender<T, E> {
+    fn from(sender: oneshot::Sender<Result<T, E>>) -> Self {
+        Self {
+            sender,
+            ticket: None,
+        }
+    }
+}
+
+/// Sends a request with where its answer goes, and waits for the answer, as long as it takes.
 pub(super) async fn ask<R, T, E: From<StoreError>>(
     requests: &mpsc::Sender<R>,
     request: impl FnOnce(ReplySender<T, E>) -> R,
 ) -> Result<T, E> {
     let (answer, answered) = oneshot::channel();
-    let sent = requests.send(request(answer)).await;
+    let sent = requests.send(request(answer.into())).await;
     sent.map_err(|_| StoreError::Stopping)?;
     answered.await.map_err(|_| StoreError::Stopping)?
+}
+
+/// [`ask`] for a caller of the API, who is turned away when the turn of the request does not come in time.
+pub(super) async fn ask_in_time<R, T, E: From<StoreError>>(
+    requests: &mpsc::Sender<R>,
+    refusals: &Refusals,
+    request: impl FnOnce(ReplySender<T, E>) -> R,
+) -> Result<T, E> {
+    let arrived = Instant::now();
+    let ticket = Ticket::default();
+    let (sender, answered) = oneshot::channel();
+    let request = request(ReplySender {
+        sender,
+        ticket: Some(ticket.clone()),
+    });
+    let mut asked = pin!(async {
+        let sent = requests.send(request).await;
+        sent.map_err(|_| StoreError::Stopping)?;
+        answered.await.map_err(|_| StoreError::Stopping)?
+    });
+    tokio::select! {
+        biased;
+        answer = &mut asked => return answer,
+        error = refusals.turn_away(arrived) => {
+            if ticket.leave() {
+                return Err(error.into());
+            }
+        }
+    }
+    asked.await
 }
 
 pub(super) enum Request {
@@ -121,6 +178,39 @@ impl Request {
 }
 
 impl Request {
+    /// `None` where nobody waits who may leave.
+    fn ticket(&self) -> Option<&Ticket> {
+        match self {
+            Request::Submit { answer, .. } | Request::Apply { answer, .. } => {
+                answer.ticket.as_ref()
+            }
+            Request::ClaimQueued { answer, .. } => answer.ticket.as_ref(),
+            Request::Write(write) => write.write.ticket(),
+            Request::Leases(_) => None,
+        }
+    }
+
+    /// Whether it may be carried out: not if its caller has left. From now on the caller waits for the response.
+    pub(super) fn begin(&self) -> bool {
+        self.ticket().is_none_or(Ticket::begin)
+    }
+
+    /// Whether its caller has waited for as long as anybody waits in the queue.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.ticket().is_some_and(Ticket::is_overdue)
+    }
+
+    /// Itself, to wait in the queue again; `None` if its caller waits no longer, and has got a response.
+    pub(super) fn put_back(self) -> Option<Self> {
+        if self.ticket().is_none_or(Ticket::put_back) {
+            return Some(self);
+        }
+        self.refuse(&StoreError::NotNow(
+            "it has not come to this request in time".to_owned(),
+        ));
+        None
+    }
+
     pub(super) fn refuse(self, error: &StoreError) {
         // A caller that is gone needs no answer.
         match self {
@@ -191,6 +281,7 @@ impl RareWrite {
 pub(super) trait AnyWrite: Send + Sync {
     async fn run(&self, tx: &mut Transaction<'_>) -> Result<WriteResult, StoreError>;
     fn reply(self: Box<Self>, written: Result<WriteResult, StoreError>);
+    fn ticket(&self) -> Option<&Ticket>;
 }
 
 pub(super) struct TypedWrite<T, F> {
@@ -216,5 +307,9 @@ where
         let _ = self
             .answer
             .send(written.and_then(typed).map(|typed| *typed));
+    }
+
+    fn ticket(&self) -> Option<&Ticket> {
+        self.answer.ticket.as_ref()
     }
 }

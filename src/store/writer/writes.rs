@@ -1,14 +1,14 @@
 //! Rare writes: every write that is not a command on a task. Each is a closure over a transaction, which runs again
 //! where the transaction has to be retried.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use futures::future::BoxFuture;
 use tokio::sync::Notify;
 
 use super::{
-    Committer, Store, TRIES,
-    request::{RareWrite, Request, TypedWrite, WriteResult, ask},
+    CONNECTIONS_WITHIN, Committer, Store, TRIES,
+    request::{RareWrite, Request, TypedWrite, WriteResult},
 };
 use crate::store::{Backend, StoreError, Transaction};
 
@@ -39,7 +39,7 @@ impl Store {
             + Sync
             + 'static,
     {
-        ask(&self.requests, |answer| {
+        self.ask(|answer| {
             Request::Write(RareWrite {
                 write: Box::new(TypedWrite { run, answer }),
                 is_alone,
@@ -51,16 +51,29 @@ impl Store {
 }
 
 impl Committer<'_> {
-    /// Runs the writes that go in transactions of their own, and takes them out of what was gathered.
+    /// Runs the writes that go in transactions of their own, and takes them out of what was gathered. After one that the database
+    /// has refused, most often after a wait for a lock, the others go back to the queue: what was gathered with them may need
+    /// nothing that is locked, and is not to wait for all of them.
     pub(super) async fn serve_alone(&mut self, gathered: &mut Vec<Request>) {
         let is_alone =
             |request: &mut Request| matches!(request, Request::Write(write) if write.is_alone);
-        for request in gathered.extract_if(.., is_alone) {
+        let mut alone = gathered
+            .extract_if(.., is_alone)
+            .collect::<Vec<_>>()
+            .into_iter();
+        for request in alone.by_ref().filter(Request::begin) {
             if let Request::Write(write) = request {
                 let written = in_transaction(self.backend.as_mut(), &write).await;
+                let refused = written.as_ref().err().filter(|error| error.may_pass());
+                let refused = refused.inspect(|error| self.writer.refusals.note(error));
+                let is_refused = refused.is_some();
                 write.reply(written);
+                if is_refused {
+                    break;
+                }
             }
         }
+        self.writer.command_queue.put_back(&mut alone.collect());
     }
 }
 
@@ -69,9 +82,18 @@ async fn in_transaction(
     write: &RareWrite,
 ) -> Result<WriteResult, StoreError> {
     let mut last = String::new();
+    let (started, mut lost) = (Instant::now(), 0);
     for _ in 0..TRIES {
         match try_in_transaction(backend, write).await {
-            Err(StoreError::Retryable(reason) | StoreError::Lost(reason)) => last = reason,
+            Err(StoreError::Retryable(reason)) => last = reason,
+            // Each try may wait for a new connection.
+            Err(StoreError::Lost(reason))
+                if lost == 0 || started.elapsed() < CONNECTIONS_WITHIN =>
+            {
+                lost += 1;
+                last = reason;
+            }
+            Err(StoreError::Lost(reason)) => return Err(StoreError::Unavailable(reason)),
             Err(error) => {
                 backend.failed(&error);
                 return Err(error);
