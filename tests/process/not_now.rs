@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use futures::future::join_all;
+use reqwest::Method;
+use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, raw_sql};
 
 use crate::harness::{Gate, PATIENCE, Postgres, Provost, Remote, new_database, pipeline, sql};
@@ -21,6 +23,52 @@ async fn until_submission(provost: &Provost, url: &str, status: u16) -> serde_js
     };
     let submitted = tokio::time::timeout(PATIENCE, submitted).await;
     submitted.unwrap_or_else(|_| panic!("no submission got {status}:\n{}", provost.log()))
+}
+
+/// So many requests at once that the last of them would be answered after [`PATIENCE`] if each waited for the database only when
+/// the one before it has been refused: that takes at least 700 ms.
+const AT_ONCE: usize = 120;
+
+fn pauses() -> Vec<(Method, String, Value)> {
+    let pause = || (Method::POST, "/v1/agents/known/pause".to_owned(), json!({}));
+    (0..AT_ONCE).map(|_| pause()).collect()
+}
+
+fn submissions(url: &str) -> Vec<(Method, String, Value)> {
+    let mut body = pipeline(url, &["one"]);
+    body["labels"] = json!({ "turned": "away" });
+    let submission = || (Method::POST, "/v1/tasks".to_owned(), body.clone());
+    (0..10).map(|_| submission()).collect()
+}
+
+/// Sends all at once. Each is turned away, and none waits for those before it.
+async fn all_are_turned_away(provost: &Provost, requests: Vec<(Method, String, Value)>) {
+    let sent = requests.iter().map(async |(method, path, body)| {
+        let answer = provost.call(method.clone(), path).json(body).await;
+        assert!(answer.header("retry-after").is_some(), "{path}: {answer:?}");
+        answer.expect_problem(503, "store-unavailable");
+    });
+    let all = tokio::time::timeout(PATIENCE, join_all(sent)).await;
+    assert!(
+        all.is_ok(),
+        "the requests waited in series: {}",
+        provost.log()
+    );
+}
+
+/// Nothing of what was turned away is carried out later: what is sent after it has passed it.
+async fn none_was_carried_out(provost: &Provost, url: &str) {
+    provost.register("after", url, 1).await;
+    let agents = provost.get("/v1/agents?limit=500").await.expect(200);
+    let names: Vec<_> = agents["items"].as_array().unwrap().iter().collect();
+    let names: Vec<_> = names.iter().map(|agent| &agent["name"]).collect();
+    assert_eq!(names, ["after", "known"]);
+    let known = provost.get("/v1/agents/known").await.expect(200);
+    assert_eq!(known["pause"], Value::Null, "{known:#}");
+    let schedules = provost.get("/v1/schedules").await.expect(200);
+    assert_eq!(schedules["items"], json!([]));
+    let tasks = provost.get("/v1/tasks?label=turned:away").await.expect(200);
+    assert_eq!(tasks["items"], json!([]));
 }
 
 /// The log says that nothing can be saved, and neither often nor that a commit was lost.
@@ -93,6 +141,77 @@ async fn a_server_that_is_set_read_only_and_back_loses_nothing_and_says_so_once(
     until_submission(&provost, &remote.url(), 202).await;
     assert_eq!(provost.settled(&running).await["state"], "processed");
     check_log(&provost);
+}
+
+#[tokio::test]
+async fn while_the_database_is_read_only_no_request_waits_for_those_before_it() {
+    let database = Postgres::start().await;
+    let remote = Remote::quick().await;
+    let provost = Provost::setup().database_url(&database.url()).start().await;
+    provost.register("known", &remote.url(), 1).await;
+    database
+        .sql("ALTER SYSTEM SET default_transaction_read_only = on")
+        .await;
+    database.sql("SELECT pg_reload_conf()").await;
+    until_submission(&provost, &remote.url(), 503).await;
+    provost.says("default_transaction_read_only").await;
+    let requests = [pauses(), submissions(&remote.url())];
+    all_are_turned_away(&provost, requests.concat()).await;
+    database
+        .sql("ALTER SYSTEM RESET default_transaction_read_only")
+        .await;
+    database.sql("SELECT pg_reload_conf()").await;
+    until_submission(&provost, &remote.url(), 202).await;
+    none_was_carried_out(&provost, &remote.url()).await;
+    check_log(&provost);
+}
+
+#[tokio::test]
+async fn while_the_server_is_stopped_no_request_waits_for_those_before_it() {
+    let database = Postgres::start().await;
+    let remote = Remote::quick().await;
+    let provost = Provost::setup().database_url(&database.url()).start().await;
+    provost.register("known", &remote.url(), 1).await;
+    database.crash().await;
+    let requests = [pauses(), submissions(&remote.url())];
+    all_are_turned_away(&provost, requests.concat()).await;
+    database.start_again().await;
+    until_submission(&provost, &remote.url(), 202).await;
+    none_was_carried_out(&provost, &remote.url()).await;
+}
+
+#[tokio::test]
+async fn while_a_table_is_locked_no_command_waits_for_those_before_it() {
+    let url = new_database().await;
+    let remote = Remote::quick().await;
+    let provost = Provost::setup().database_url(&url).start().await;
+    provost.register("known", &remote.url(), 1).await;
+    let spec = json!({ "endpoints": [{ "url": remote.url() }] });
+    let schedule = json!({ "every": "1h", "workflow": "report" });
+    let workflow = pipeline(&remote.url(), &["one"]);
+    let registered = provost.put("/v1/workflows/report", &workflow).await;
+    registered.expect(201);
+    let puts = |kind: &str, body: &Value| {
+        let put = |number| {
+            let path = format!("/v1/{kind}/another-{number}");
+            (Method::PUT, path, body.clone())
+        };
+        (0..AT_ONCE).map(put).collect::<Vec<_>>()
+    };
+    let mut dba = PgConnection::connect(&url).await.unwrap();
+    for (table, requests) in [
+        ("agents", pauses()),
+        ("agents", puts("agents", &spec)),
+        ("schedules", puts("schedules", &schedule)),
+        ("tasks", submissions(&remote.url())),
+    ] {
+        let lock = format!("BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE");
+        dba.execute(raw_sql(AssertSqlSafe(lock))).await.unwrap();
+        all_are_turned_away(&provost, requests).await;
+        dba.execute("ROLLBACK").await.unwrap();
+    }
+    until_submission(&provost, &remote.url(), 202).await;
+    none_was_carried_out(&provost, &remote.url()).await;
 }
 
 #[tokio::test]
