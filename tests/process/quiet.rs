@@ -32,7 +32,8 @@ fn time_of(log: &str, at: usize) -> Timestamp {
     let end = log[..at].rfind(" LOG:  ").unwrap();
     let time = log[..end].rsplit('\n').next().unwrap_or_default();
     let time = time.replacen(' ', "T", 1).replace(" UTC", "Z");
-    time.parse().unwrap_or_else(|error| panic!("{time:?}: {error}"))
+    time.parse()
+        .unwrap_or_else(|error| panic!("{time:?}: {error}"))
 }
 
 /// The statements between the renewal of a lease that comes after `skipped` others and the one after `beats` more. Of
