@@ -11,7 +11,7 @@ use tokio::{
 
 use super::{
     known_queues::KnownQueues,
-    ticket::{Refusals, Ticket},
+    ticket::{CallerTicket, Refusals},
 };
 use crate::{
     domain::{
@@ -52,7 +52,7 @@ pub enum Submitted {
 pub(super) struct ReplySender<T, E> {
     sender: oneshot::Sender<Result<T, E>>,
     /// `None`: the loop that asked waits as long as it takes.
-    ticket: Option<Ticket>,
+    ticket: Option<CallerTicket>,
 }
 
 impl<T, E> ReplySender<T, E> {
@@ -89,7 +89,7 @@ pub(super) async fn ask_in_time<R, T, E: From<StoreError>>(
     request: impl FnOnce(ReplySender<T, E>) -> R,
 ) -> Result<T, E> {
     let arrived = Instant::now();
-    let ticket = Ticket::default();
+    let ticket = CallerTicket::default();
     let (sender, answered) = oneshot::channel();
     let request = request(ReplySender {
         sender,
@@ -179,7 +179,7 @@ impl Request {
 
 impl Request {
     /// `None` where nobody waits who may leave.
-    fn ticket(&self) -> Option<&Ticket> {
+    fn ticket(&self) -> Option<&CallerTicket> {
         match self {
             Request::Submit { answer, .. } | Request::Apply { answer, .. } => {
                 answer.ticket.as_ref()
@@ -192,17 +192,17 @@ impl Request {
 
     /// Whether it may be carried out: not if its caller has left. From now on the caller waits for the response.
     pub(super) fn begin(&self) -> bool {
-        self.ticket().is_none_or(Ticket::begin)
+        self.ticket().is_none_or(CallerTicket::begin)
     }
 
     /// Whether its caller has waited for as long as anybody waits in the queue.
     pub(super) fn is_overdue(&self) -> bool {
-        self.ticket().is_some_and(Ticket::is_overdue)
+        self.ticket().is_some_and(CallerTicket::is_overdue)
     }
 
     /// Itself, to wait in the queue again; `None` if its caller waits no longer, and has got a response.
     pub(super) fn put_back(self) -> Option<Self> {
-        if self.ticket().is_none_or(Ticket::put_back) {
+        if self.ticket().is_none_or(CallerTicket::put_back) {
             return Some(self);
         }
         self.refuse(&StoreError::NotNow(
@@ -281,7 +281,7 @@ impl RareWrite {
 pub(super) trait AnyWrite: Send + Sync {
     async fn run(&self, tx: &mut Transaction<'_>) -> Result<WriteResult, StoreError>;
     fn reply(self: Box<Self>, written: Result<WriteResult, StoreError>);
-    fn ticket(&self) -> Option<&Ticket>;
+    fn ticket(&self) -> Option<&CallerTicket>;
 }
 
 pub(super) struct TypedWrite<T, F> {
@@ -309,7 +309,7 @@ where
             .send(written.and_then(typed).map(|typed| *typed));
     }
 
-    fn ticket(&self) -> Option<&Ticket> {
+    fn ticket(&self) -> Option<&CallerTicket> {
         self.answer.ticket.as_ref()
     }
 }

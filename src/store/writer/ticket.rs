@@ -1,7 +1,7 @@
 //! How long a caller waits in the queue of the writer while the database refuses to save, and how the caller leaves it.
 //!
 //! What stands before a request may take a second each, so the wait is counted from the arrival of the request, and not from
-//! its turn. A caller that leaves is turned away for good: nobody begins with its request afterwards.
+//! its turn. A caller that leaves is turned away permanently: nobody begins with its request afterwards.
 
 use std::{
     sync::{
@@ -30,9 +30,9 @@ const OVERDUE: u8 = 2;
 
 /// What a caller and the writer know together of a request in the queue.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ticket(Arc<AtomicU8>);
+pub(super) struct CallerTicket(Arc<AtomicU8>);
 
-impl Ticket {
+impl CallerTicket {
     /// The writer begins with the request. Returns false if the caller has left: then nothing may be done.
     pub fn begin(&self) -> bool {
         let begun = |state| (state != OVERDUE).then_some(state | BEGUN);
@@ -62,10 +62,10 @@ impl Ticket {
 
 /// When and why the database has last refused to save something.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Refusals(Arc<watch::Sender<Option<Refusal>>>);
+pub(super) struct Refusals(Arc<watch::Sender<Option<SaveRefusal>>>);
 
 #[derive(Clone, Debug)]
-struct Refusal {
+struct SaveRefusal {
     at: Instant,
     error: StoreError,
 }
@@ -75,7 +75,7 @@ impl Refusals {
     pub fn note(&self, error: &StoreError) {
         if error.may_pass() {
             let (at, error) = (Instant::now(), error.clone());
-            self.0.send_replace(Some(Refusal { at, error }));
+            self.0.send_replace(Some(SaveRefusal { at, error }));
         }
     }
 
@@ -84,7 +84,7 @@ impl Refusals {
         sleep_until(arrived + WAIT).await;
         let mut refusals = self.0.subscribe();
         let is_later =
-            |last: &Option<Refusal>| last.as_ref().is_some_and(|last| last.at >= arrived);
+            |last: &Option<SaveRefusal>| last.as_ref().is_some_and(|last| last.at >= arrived);
         let refused = timeout_at(arrived + LONGEST_WAIT, refusals.wait_for(is_later)).await;
         let refused = refused.ok().and_then(Result::ok);
         let last = refused.and_then(|last| last.as_ref().map(|last| last.error.clone()));
@@ -110,39 +110,48 @@ impl Refusals {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures::poll;
+
     use super::*;
 
     #[test]
     fn a_caller_leaves_only_before_the_writer_begins_and_the_writer_never_begins_afterwards() {
-        let ticket = Ticket::default();
+        let ticket = CallerTicket::default();
         assert!(ticket.begin());
         assert!(!ticket.leave(), "it will get a response");
         assert!(ticket.begin(), "a second try belongs to it");
         assert!(!ticket.put_back(), "the writer has to respond");
-        let ticket = Ticket::default();
+        let ticket = CallerTicket::default();
         assert!(ticket.leave());
         assert!(!ticket.begin());
-        let ticket = Ticket::default();
+        let ticket = CallerTicket::default();
         assert!(ticket.begin() && ticket.put_back());
         assert!(ticket.leave(), "it waits again");
         assert!(!ticket.begin());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn only_a_refusal_since_its_arrival_turns_a_caller_away_early() {
         let refusals = Refusals::default();
-        refusals.note(&StoreError::NotNow("before".to_owned()));
-        tokio::time::advance(Duration::from_millis(1)).await;
-        let arrived = Instant::now();
-        let slow = refusals.turn_away(arrived).await;
+        let now = Instant::now();
+        let slow = refusals.turn_away(now - LONGEST_WAIT).await;
         assert!(slow.to_string().contains("10s"), "{slow}");
-        assert_eq!(arrived.elapsed(), LONGEST_WAIT);
 
-        let arrived = Instant::now();
+        let arrived = now - WAIT;
+        refusals.0.send_replace(Some(SaveRefusal {
+            at: arrived - WAIT,
+            error: StoreError::NotNow("before".to_owned()),
+        }));
+        let mut waits = pin!(refusals.turn_away(arrived));
+        assert!(poll!(&mut waits).is_pending());
         refusals.note(&StoreError::Corrupt("a record".to_owned()));
+        assert!(poll!(&mut waits).is_pending());
         refusals.note(&StoreError::NotNow("a lock".to_owned()));
-        let refused = refusals.turn_away(arrived).await;
+        let refused = waits.await;
         assert!(refused.to_string().contains("a lock"), "{refused}");
-        assert_eq!(arrived.elapsed(), WAIT);
+        let mut new = pin!(refusals.turn_away(Instant::now()));
+        assert!(poll!(&mut new).is_pending());
     }
 }
