@@ -103,13 +103,14 @@ fn of_task(evidence: &Evidence, task: &Accepted, record: &Record, findings: &mut
 }
 
 /// Every entry goes on from the state that the one before it left. Versions without an entry are heartbeats, polls and
-/// cancellations: a promised reply is open then.
+/// cancellations: a promised reply is open then. Or a supervisor looked at a task that had been paused at the same moment: the
+/// time that it had found is taken out of the record.
 fn whole(plan: &Plan, record: &Record) -> Result<(), String> {
     let mut version = 0;
     let mut task = None;
     let mut steps: BTreeMap<&str, &str> = BTreeMap::new();
     let mut open: BTreeSet<&str> = BTreeSet::new();
-    let mut undoing = false;
+    let (mut undoing, mut paused) = (false, false);
     for entry in &record.history {
         let number = entry.version;
         undoing |= entry.kind == "task.undoing";
@@ -117,12 +118,17 @@ fn whole(plan: &Plan, record: &Record) -> Result<(), String> {
             .steps
             .iter()
             .any(|step| step.cancel && steps.get(step.name.as_str()) == Some(&"processing"));
-        let is_silent = !open.is_empty() || undoing && is_cancelled;
+        let is_silent = !open.is_empty() || undoing && is_cancelled || paused;
         let follows = number == version || number == version + 1;
         if !(follows || is_silent && number > version) {
             return Err(format!("version {number} comes after {version}"));
         }
         version = number;
+        paused = match entry.kind.as_str() {
+            "task.paused" | "task.pause_began" => true,
+            "task.resumed" => false,
+            _ => paused,
+        };
         let from = entry.from.as_deref();
         let before = match &entry.step {
             Some(step) => {
