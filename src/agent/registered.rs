@@ -22,7 +22,7 @@ pub struct Registered {
     turn: Mutex<Option<LastRefresh>>,
 }
 
-/// What callers who waited for their turn meanwhile need not do again.
+/// A look that callers who waited for their turn meanwhile take over, so that they do not repeat it.
 struct LastRefresh {
     began: Instant,
     ended: Instant,

@@ -105,7 +105,7 @@ impl AskText {
     }
 }
 
-/// What is wrong with a title, after the field that gives it.
+/// Returns what is wrong with a title, in words that follow the name of its field.
 pub(crate) fn title_fault(title: &str) -> Option<&'static str> {
     let title = title.trim();
     if title.is_empty() {
@@ -171,7 +171,7 @@ fn folded(person: &str) -> String {
     words.join(" ")
 }
 
-/// What is wrong with the name or the address of a person, after the field that gives it.
+/// Returns what is wrong with the name or the address of a person, in words that follow the name of its field.
 pub(crate) fn person_fault(person: &str) -> Option<String> {
     let person = person.trim();
     if let Some(hidden) = hidden_letter(person) {

@@ -142,7 +142,7 @@ impl ChildRecord {
     }
 }
 
-/// What is to be done for a step of the parent, whose children are these. `undoes_paused`: as in
+/// Returns what is to be done for a step of the parent, whose children are these. `undoes_paused` is as in
 /// [`Draft::undoing_paused_tasks`](crate::Draft::undoing_paused_tasks).
 pub fn child_actions(
     parent: &Task,

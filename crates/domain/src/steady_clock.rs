@@ -174,7 +174,7 @@ pub fn is_of_earlier_setting(text: &str, raised_ago: Span, ahead: i64) -> bool {
         || apart.saturating_add(most_followed).saturating_add(margin) < said_apart
 }
 
-/// What [`clocks_differ`] says, in whole seconds.
+/// Returns by how much the store's clock is ahead in the words of [`clocks_differ`], in whole seconds.
 fn said_ahead(text: &str) -> Option<i64> {
     let (_, said) = text.split_once("the store's clock is ")?;
     let (apart, place) = said.split_once(' ')?;

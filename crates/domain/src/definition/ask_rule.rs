@@ -270,8 +270,8 @@ fn check_text(fields: &mut Fields<'_>, name: &str, value: &RawValue) {
     }
 }
 
-/// What would fail whatever the data is, once the step begins. An earlier version of Provost has stored definitions without this
-/// look, so it is for those that are new.
+/// Finds what would fail whatever the data is, once the step begins. Earlier versions of Provost have stored definitions that do, so
+/// this is for new ones only.
 fn check_literals(fields: &mut Fields<'_>) {
     let is_literal = |text: &Cow<'_, str>| !text.contains("{{");
     let title = fields.peek("title").and_then(text).filter(is_literal);
@@ -302,12 +302,12 @@ fn check_literals(fields: &mut Fields<'_>) {
     fields.extend(faults);
 }
 
-/// What is wrong with a person, as far as no data decides it.
+/// Returns what is wrong with a person, as far as no data decides it.
 fn literal_fault(person: &str) -> Option<String> {
     if !person.contains("{{") {
         return person_fault(person);
     }
-    // What stands around expressions. Blanks may be at the ends of what they give.
+    // Only the text around expressions is known. What an expression gives may have blanks at its ends.
     let mut parts = person.split("{{");
     let first = parts.next();
     let after = parts.filter_map(|part| part.split_once("}}").map(|(_, after)| after));
