@@ -1,5 +1,5 @@
-//! A stream that ends when its peer floods an HTTP/2 connection with frames that carry nothing. The libraries process each of
-//! them, and do not count them.
+//! A stream that ends when its peer floods an HTTP/2 connection with frames that have no content. The libraries
+//! process each of them, and do not count them.
 
 use std::{
     io::{self, ErrorKind, IoSlice},
@@ -12,7 +12,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::domain::Http2Frames;
+use crate::domain::agent::Http2Frames;
 
 pub struct Http2Guard<S> {
     stream: S,

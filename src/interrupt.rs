@@ -1,8 +1,8 @@
-//! The signals with which a person, or the system, ends a running command.
+//! The signals that end a running command: from a person, or from the system.
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Waits for Ctrl-C or SIGTERM. If neither can be listened to, it waits forever: then each of them ends the process
+/// Waits for Ctrl-C or SIGTERM. If no handler can be installed, it waits forever, and each of them ends the process
 /// directly.
 pub async fn wait() {
     let (Ok(mut interrupt), Ok(mut terminate)) = (

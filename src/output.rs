@@ -10,7 +10,7 @@ use std::{
 
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
-/// As `println!`, which panics if it cannot write.
+/// Prints a line as `println!` does, which would panic if it could not write.
 macro_rules! say {
     ($($arguments:tt)*) => {
         $crate::output::write(format_args!("{}\n", format_args!($($arguments)*)))
@@ -27,7 +27,7 @@ pub fn write(text: fmt::Arguments<'_>) {
     };
     let is_first = error.kind() != ErrorKind::BrokenPipe && !IS_LOST.swap(true, Ordering::Relaxed);
     if is_first {
-        // If that cannot be written either, only the exit code remains.
+        // If stderr cannot be written either, only the exit code reports the error.
         let _ = writeln!(
             io::stderr(),
             "provost: cannot write to standard output: {error}"
@@ -35,7 +35,7 @@ pub fn write(text: fmt::Arguments<'_>) {
     }
 }
 
-/// The exit code of a command that would otherwise end with `code`.
+/// Returns the exit code of a command that would otherwise end with `code`.
 pub fn exit_code(code: ExitCode) -> ExitCode {
     match IS_LOST.load(Ordering::Relaxed) && code == ExitCode::SUCCESS {
         true => ExitCode::FAILURE,

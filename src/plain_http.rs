@@ -4,7 +4,7 @@ use std::{error::Error, time::Duration};
 
 use crate::agent;
 
-/// A client configured like that of the agents: connections are kept, small requests are sent at once.
+/// Returns a client configured like that of the agents: connections are kept, and small requests are sent at once.
 pub fn client() -> Result<reqwest::Client, reqwest::Error> {
     agent::install_crypto();
     let builder = || {
@@ -24,7 +24,7 @@ pub fn client() -> Result<reqwest::Client, reqwest::Error> {
     })
 }
 
-/// The innermost cause, which is more useful than "error sending request".
+/// Returns the text of the innermost cause, which is more useful than "error sending request".
 pub fn cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn Error = error;
     while let Some(deeper) = cause.source() {

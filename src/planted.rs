@@ -1,5 +1,6 @@
-//! A hook for tests: a task whose key is `panics at <place>` makes this process panic there. Only in debug
-//! builds, and only where the environment has PLANTED_PANICS; a release build has no trace of it.
+//! A hook for tests: a task whose key is `panics at <name>` makes this process panic at the call of [`strike`] with
+//! that name. It works only in debug builds, and only if the environment has PLANTED_PANICS; a release build does not
+//! have it.
 
 #[cfg(debug_assertions)]
 pub fn strike(key: Option<&str>, place: &str) {

@@ -1,5 +1,5 @@
-//! The two commands that a newcomer tries first, on the real binary. Each judges by itself whether all
-//! went as it should, and says so by its status.
+//! Tests of the two commands that a newcomer tries first, with the real binary. Each command checks its own result, and
+//! reports it by its exit status.
 
 #![allow(
     clippy::unwrap_used,
@@ -32,7 +32,7 @@ fn every_order_of_the_demo_ends_as_it_should() {
     ] {
         assert!(text.contains(part), "no {part:?} in {text}");
     }
-    // What is logged would tear the display.
+    // A log line would damage the display.
     assert!(!text.contains("ERROR") && !text.contains("WARN"), "{text}");
 }
 
@@ -96,7 +96,7 @@ fn the_bench_runs_tasks_whose_steps_are_fetched() {
 
 #[test]
 fn a_bench_without_a_server_says_where_it_looked() {
-    // A port that nothing listens on: this one is reserved.
+    // Nothing listens on this port, because it is reserved.
     let output = provost(&["bench", "--url", "http://127.0.0.1:1"]);
     let text = text(&output);
     assert!(!output.status.success());

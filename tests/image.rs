@@ -1,4 +1,5 @@
-//! The container image is built of everything that the build needs: `.dockerignore` leaves out all that it does not name.
+//! Checks that the container image is built of everything that the build needs: `.dockerignore` leaves out all files
+//! that it does not name.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +25,7 @@ fn all_that_the_image_is_built_of_is_sent_to_the_build() {
         let (sources, _) = copy.rsplit_once(' ').unwrap();
         needed.extend(sources.split(' ').filter(|source| *source != "."));
     }
-    // Compiled into the binary.
+    // These are compiled into the binary.
     needed.extend([
         "src",
         "crates",

@@ -1,5 +1,5 @@
-//! Imports only point down: a module uses the layers below its own, and none beside or above it. Within a layer, files
-//! do not import each other in a circle. The fields of log events are plain values.
+//! Checks that imports only point down: a module uses the layers below its own, and none beside or above it. Within
+//! `src` and within each crate, files do not import each other in a circle. The fields of log events are plain values.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,8 +12,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The modules of `src/`, from the top layer to the bottom one, as docs/ARCHITECTURE.md draws them. `domain` and `rehearsal`
-/// are crates of their own, so the compiler itself keeps them below the others.
+/// The modules of `src/`, from the top layer to the bottom one, as docs/ARCHITECTURE.md draws them. `domain` and
+/// `rehearsal` are crates of their own, so the compiler itself keeps them below the others.
 const LAYERS: &[&[&str]] = &[
     &["main"],
     &["demo", "bench"],
@@ -64,7 +64,7 @@ fn is_test(path: &Path) -> bool {
         .any(|part| part.to_str().is_some_and(of_tests))
 }
 
-/// The code without its comments and without the module of tests at its end.
+/// Returns the code without its comments and without the module of tests at its end.
 fn code(source: &str) -> String {
     let source = source
         .split("#[cfg(test)]\nmod tests {")
@@ -76,7 +76,7 @@ fn code(source: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The paths that follow a prefix such as `crate::`, of each branch of a `crate::{…}` its whole path.
+/// Returns the paths that follow a prefix such as `crate::`. For each branch of a `crate::{…}` it is the whole path.
 fn paths<'c>(code: &'c str, prefix: &str) -> Vec<Vec<&'c str>> {
     let starts_word = |at: usize| !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == ':');
     let mut found = Vec::new();
@@ -89,7 +89,7 @@ fn paths<'c>(code: &'c str, prefix: &str) -> Vec<Vec<&'c str>> {
     found
 }
 
-/// Reads one tree of imports; returns what follows it.
+/// Reads one tree of imports, and returns the code after it.
 fn branches<'c>(tree: &'c str, stem: &mut Vec<&'c str>, found: &mut Vec<Vec<&'c str>>) -> &'c str {
     let depth = stem.len();
     let mut rest = tree.trim_start();
@@ -112,12 +112,12 @@ fn branches<'c>(tree: &'c str, stem: &mut Vec<&'c str>, found: &mut Vec<Vec<&'c 
     }
     found.push(stem.clone());
     stem.truncate(depth);
-    // A new name that is given to the import, or a sign that belongs to none.
+    // The rest is a new name for the import, or a character that belongs to none.
     let after = rest.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
     after.trim_start_matches(|c: char| !matches!(c, ',' | '}'))
 }
 
-/// The modules that follow `crate::` or stand first in the branches of a `crate::{…}`.
+/// Returns the modules that follow `crate::`, or are first in the branches of a `crate::{…}`.
 fn imports(code: &str) -> BTreeSet<&str> {
     let firsts = paths(code, "crate::").into_iter().map(|path| path[0]);
     firsts
@@ -125,9 +125,27 @@ fn imports(code: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Every file but those of tests, by its path of modules, with its code.
+/// The rooms of the domain, from the bottom to the top, as docs/ARCHITECTURE.md lists them.
+const ROOMS: [&str; 10] = [
+    "values",
+    "template",
+    "schedule",
+    "definition",
+    "task",
+    "queue",
+    "message",
+    "upkeep",
+    "agent",
+    "view",
+];
+
+/// Every file of the service but those of tests, by its path of modules, with its code.
 fn files() -> BTreeMap<Vec<String>, String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    files_of("src")
+}
+
+fn files_of(folder: &str) -> BTreeMap<Vec<String>, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut all = Vec::new();
     sources(&root, &mut all);
     let named = all.into_iter().filter_map(|path| {
@@ -143,14 +161,14 @@ fn files() -> BTreeMap<Vec<String>, String> {
     named.collect()
 }
 
-/// The file that a path of modules and items leads into.
+/// Returns the file of a path of modules and items.
 fn file_of(files: &BTreeMap<Vec<String>, String>, path: &[String]) -> Option<Vec<String>> {
     let lengths = (1..=path.len()).rev();
     let mut prefixes = lengths.map(|length| path[..length].to_vec());
     prefixes.find(|prefix| files.contains_key(prefix))
 }
 
-/// The files that a file imports from, but for those above it in its own folder and those below.
+/// Returns the files that a file imports from, except those above it in its own folder and those below.
 fn imported(
     files: &BTreeMap<Vec<String>, String>,
     module: &[String],
@@ -174,34 +192,46 @@ fn imported(
     found
 }
 
+/// The folders that are looked at for circles, each by itself: a crate cannot be in a circle with another.
+fn crates() -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
+    let mut all = vec!["src".to_owned()];
+    for entry in fs::read_dir(root).unwrap() {
+        let name = entry.unwrap().file_name();
+        all.push(format!("crates/{}/src", name.to_str().unwrap()));
+    }
+    all
+}
+
 #[test]
 fn files_do_not_import_each_other_in_a_circle() {
-    let files = files();
-    let mut open: BTreeMap<_, _> = files
-        .iter()
-        .map(|(module, code)| (module.clone(), imported(&files, module, code)))
-        .collect();
-    let seen: usize = open.values().map(BTreeSet::len).sum();
-    assert!(seen > 300, "only {seen} imports were found");
-    // What imports nothing that is left is in no circle; nor is what nothing that is left imports.
-    loop {
-        let left: BTreeSet<_> = open.keys().cloned().collect();
-        let used: BTreeSet<_> = open.values().flatten().cloned().collect();
-        open.retain(|module, imports| {
-            imports.retain(|import| left.contains(import));
-            !imports.is_empty() && used.contains(module)
-        });
-        if open.len() == left.len() {
-            break;
+    let (mut circles, mut seen) = (Vec::new(), 0);
+    for folder in crates() {
+        let files = files_of(&folder);
+        let mut open: BTreeMap<_, _> = files
+            .iter()
+            .map(|(module, code)| (module.clone(), imported(&files, module, code)))
+            .collect();
+        seen += open.values().map(BTreeSet::len).sum::<usize>();
+        // A file is in no circle if it imports none of the remaining files, or if none of them imports it.
+        loop {
+            let left: BTreeSet<_> = open.keys().cloned().collect();
+            let used: BTreeSet<_> = open.values().flatten().cloned().collect();
+            open.retain(|module, imports| {
+                imports.retain(|import| left.contains(import));
+                !imports.is_empty() && used.contains(module)
+            });
+            if open.len() == left.len() {
+                break;
+            }
         }
-    }
-    let circles: Vec<_> = open
-        .iter()
-        .map(|(module, imports)| {
+        circles.extend(open.iter().map(|(module, imports)| {
             let imports: Vec<_> = imports.iter().map(|import| import.join("::")).collect();
-            format!("{} imports {}", module.join("::"), imports.join(", "))
-        })
-        .collect();
+            let module = module.join("::");
+            format!("{folder}: {module} imports {}", imports.join(", "))
+        }));
+    }
+    assert!(seen > 1_000, "only {seen} imports were found");
     assert!(
         circles.is_empty(),
         "these files import each other in a circle:\n{}",
@@ -230,7 +260,34 @@ fn imports_only_point_down() {
     );
 }
 
-/// What the parentheses that begin at the start of this text contain, without the texts in it.
+#[test]
+fn rooms_of_the_domain_only_use_the_rooms_below_them() {
+    let files = files_of("crates/domain/src");
+    let height = |room: &str| {
+        let found = ROOMS.iter().position(|known| *known == room);
+        found.unwrap_or_else(|| panic!("{room} is no room: add it to ROOMS"))
+    };
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for (module, code) in &files {
+        if module == &["lib"] {
+            continue;
+        }
+        for import in imported(&files, module, code) {
+            seen += 1;
+            if height(&import[0]) > height(&module[0]) {
+                wrong.push(format!("{} uses {}", module.join("::"), import.join("::")));
+            }
+        }
+    }
+    assert!(seen > 300, "only {seen} imports were found");
+    assert!(
+        wrong.is_empty(),
+        "these imports point up:\n{}",
+        wrong.join("\n")
+    );
+}
+
+/// Returns the code in the parentheses at the start of this text, without its string literals.
 fn arguments(code: &str) -> String {
     let (mut found, mut depth, mut is_text) = (String::new(), 0, false);
     let mut characters = code.chars();
@@ -251,7 +308,7 @@ fn arguments(code: &str) -> String {
     found
 }
 
-/// Whether a field is written as `?value`, which is the form of `Debug`.
+/// Returns whether a field is written as `?value`, which is the form of `Debug`.
 fn has_debug_field(arguments: &str) -> bool {
     let before_sigil = arguments
         .match_indices('?')

@@ -1,45 +1,52 @@
-//! One call: one try at an endpoint, and the deadline around it.
+//! Makes one attempt of a call at an endpoint, within its deadline.
 
 use ::http::HeaderMap;
 use tokio::time::Instant;
 
 use super::{
-    http,
+    client::http,
+    notes::{CallNotes, CallReport},
     registry::{Agent, Agents},
     transport::{CallAttempt, Permission},
 };
-use crate::domain::{Call, CallBody, CallOutcome, Target};
+use crate::domain::{
+    definition::Target,
+    task::{Call, CallBody},
+};
 
 impl Agent {
-    /// Makes the call with this body, which is freed once it is sent. `None` if `deadline`, the complete-by on this
-    /// machine's monotonic clock, came first: the call is dropped and nothing is reported, because another instance
-    /// may be running the step by then.
+    /// Makes the call with this body, which is freed when it has been sent. `deadline` is the complete-by on the
+    /// monotonic clock of this machine. Returns `None` if the deadline came first: the call is dropped and its result
+    /// is not reported, because another instance may be running the step by then.
     pub async fn call(
         &self,
         call: &Call,
         body: Option<CallBody>,
         deadline: Instant,
         permission: &dyn Permission,
-    ) -> Option<CallOutcome> {
+        is_sampled: bool,
+    ) -> Option<CallReport> {
         let meters = self.meters();
         let _meter = meters.begin_call();
-        if call.tries > 0 {
+        if call.transient_faults > 0 {
             meters.retries.increment(1);
         }
+        let notes = CallNotes::new(is_sampled);
         let request = CallAttempt {
             call,
             deadline,
             permission,
+            notes: &notes,
         };
         let called = self.wire().call(request, body);
         let answered = tokio::time::timeout_at(deadline, called).await;
-        // An answer that was there but came to light after complete-by is late all the same.
+        // A response that is noticed only after complete-by is late, even if it had arrived before.
         answered.ok().filter(|_| Instant::now() < deadline)
     }
 }
 
 impl Agents {
-    /// The headers of a step that a worker fetches; an error says why there can be none.
+    /// Returns the headers of a step that a worker fetches. An error says why the headers cannot be made.
     pub fn worker_headers(&self, call: &Call) -> Result<HeaderMap, String> {
         http::worker_headers(call, self.reply_address())
     }
@@ -51,27 +58,34 @@ impl Agents {
         body: Option<CallBody>,
         deadline: Instant,
         permission: &dyn Permission,
-    ) -> Option<CallOutcome> {
+    ) -> Option<CallReport> {
         let name = match &call.target {
             Target::Agent(name) => name,
             Target::Url { origin, .. } => origin,
-            // What the agent adds is for its operations too. One that adds nothing may have lost the endpoint since.
+            // The credentials of the agent are for its operations too. An agent without credentials may have lost the
+            // endpoint in the meantime.
             Target::Operation { origin, agent, .. } => match self.get(agent) {
                 Some(known) if known.wire().access.is_some() => agent,
                 _ => origin,
             },
         };
         match self.get(name) {
-            Some(agent) => agent.call(call, body, deadline, permission).await,
+            Some(agent) => {
+                let is_sampled = self.record_successes().takes(rand::random());
+                let called = agent.call(call, body, deadline, permission, is_sampled);
+                called.await
+            }
             None => {
                 let message =
                     format!("agent `{name}` is not registered; register it, then retry the step");
+                let notes = CallNotes::new(false);
                 let unsent = CallAttempt {
                     call,
                     deadline,
                     permission,
+                    notes: &notes,
                 };
-                Some(unsent.permanent(message))
+                Some(unsent.permanent(message).into())
             }
         }
     }

@@ -1,33 +1,35 @@
-//! One check of an endpoint: a GET that asks whether it is well, over the connections and with the credentials of a call.
+//! One health check of an endpoint: a GET over the connections and with the credentials of a call.
 
 use std::time::Duration;
 
 use super::{
-    address,
-    body::{self, BodyError},
-    connector::{Unanswered, root_cause},
-    credentials::Credentials,
-    http,
+    client::{
+        address,
+        body::{self, BodyError},
+        connector::{Unanswered, root_cause},
+        http,
+    },
     registry::Agent,
+    secret::credentials::Credentials,
     transport::{Transport, text_without_secrets},
 };
-use crate::domain::{HealthSpec, Timestamp};
+use crate::domain::{agent::HealthSpec, values::Timestamp};
 
-/// So much of a response is read, so that its connection can be used again. The status has said what matters.
+/// The most bytes of a response that are read, so that its connection can be reused. The status decides the result.
 const MOST_READ: usize = 64 << 10;
 
-/// What a check has shown.
+/// The result of a health check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CheckResult {
     Healthy,
-    /// Why not.
+    /// The endpoint is unhealthy, for this reason.
     Unhealthy(String),
-    /// The endpoint was not asked, which says nothing of it.
+    /// The check was not made, for this reason, so that the state of the endpoint is unknown.
     NotMade(String),
 }
 
 impl Agent {
-    /// Asks the endpoint with this URL.
+    /// Makes a health check of the endpoint with this URL.
     pub async fn check(&self, url: &str, spec: &HealthSpec, now: Timestamp) -> CheckResult {
         self.wire().check(url, spec, now).await
     }
@@ -58,7 +60,8 @@ impl Transport {
         }
     }
 
-    /// A token endpoint that is down says nothing of the service.
+    /// Returns the credentials, or an error after `limit`. A token endpoint that is down says nothing about the
+    /// service.
     async fn credentials_within(
         &self,
         limit: Duration,
@@ -82,7 +85,7 @@ impl Transport {
         let Some(endpoint) = self.endpoints.at(url) else {
             return CheckResult::NotMade("the agent has no such endpoint".to_owned());
         };
-        let way = match &endpoint.way {
+        let way = match &endpoint.target {
             Ok(way) => way,
             Err(why) => return CheckResult::NotMade(why.clone()),
         };

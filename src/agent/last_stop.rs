@@ -1,4 +1,5 @@
-//! The last time in which this process did not call an agent, for the history of the steps that were queued meanwhile.
+//! The last period in which this process did not call an agent. The history of the steps that were queued meanwhile
+//! shows it.
 
 use std::sync::{
     Arc,
@@ -8,37 +9,41 @@ use std::sync::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::domain::{InstanceId, PastStop, Span, Timestamp};
+use crate::domain::{
+    agent::PastStop,
+    values::{InstanceId, Span, Timestamp},
+};
 
 #[derive(Default)]
 pub(super) struct LastStop {
-    /// Whether there is one: most agents need no look at the rest.
+    /// False for most agents, which then need not lock `stops`.
     exists: AtomicBool,
-    stops: Mutex<Stops>,
+    stops: Mutex<LastStopState>,
 }
 
 #[derive(Default)]
-struct Stops {
+struct LastStopState {
     last: Option<Arc<PastStop>>,
-    /// A secret was missing, until a moment by this machine's clock. The next claim has the store's time.
+    /// The reason and the end of a period without a secret, on the clock of this machine. The next claim converts the
+    /// end to the store's time.
     secret_fault: Option<(Instant, String)>,
 }
 
 impl LastStop {
-    /// No call was made until now, and calls are made again.
+    /// Records a period without calls that has just ended.
     pub fn set(&self, stop: PastStop) {
         self.stops.lock().last = Some(Arc::new(stop));
         self.exists.store(true, Ordering::Release);
     }
 
-    /// This instance could make no request until now, and may be able to from now on. If it is not, it makes no claim either,
-    /// and a later note takes the place of this one.
+    /// Records that this instance could make no request until now, because of a secret. If it still cannot, it makes
+    /// no claim either, and a later record replaces this one.
     pub fn note_secret_fault(&self, why: String, now: Instant) {
         self.stops.lock().secret_fault = Some((now, why));
         self.exists.store(true, Ordering::Release);
     }
 
-    /// `now` is the store's time at `instant`.
+    /// Returns the last period. `now` is the store's time at `instant`.
     pub fn get(
         &self,
         instance: &InstanceId,
@@ -67,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// As the store's clock has it, at that time of this machine.
+    /// Returns the end of the period in the store's time, and its reason. `now` is the store's time at `instant`.
     fn get(stop: &LastStop, now: i64, instant: Instant) -> Option<(i64, String)> {
         let one = InstanceId::new("one");
         let stop = stop.get(&one, Timestamp::from_millis(now), instant)?;
@@ -98,7 +103,7 @@ mod tests {
         stop.note_secret_fault(MISSING.to_owned(), start);
         let expected = Some((97_000, MISSING.to_owned()));
         assert_eq!(get(&stop, 100_000, seconds(start, 3)), expected);
-        // The clock of the store may be set.
+        // The end does not change when the store's clock is changed later.
         assert_eq!(get(&stop, 900_000, seconds(start, 6)), expected);
     }
 

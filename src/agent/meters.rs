@@ -1,6 +1,6 @@
-//! An agent's metrics. The handles are made once per agent: a look-up by label costs more than the
-//! rest of the bookkeeping of a call together. They are made when the agent is first used, because each of its series is
-//! scraped for as long as this process lives; and there are labels for so many agents and no more.
+//! The metrics of an agent. The handles are made once per agent, because a look-up by label costs more than all other
+//! accounting of a call. They are made when the agent is first used, because each of its series is scraped for the
+//! rest of the process's life; and only a limited number of agents have labels.
 
 use std::{
     collections::HashSet,
@@ -11,20 +11,21 @@ use std::{
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use parking_lot::Mutex;
 
-use crate::domain::{AgentName, BreakerState};
+use crate::domain::{agent::BreakerState, values::AgentName};
 
-/// The label of all agents that were made for the URL of a step. One label for all: who may submit
-/// must not be able to grow the metrics without bound. No registered agent can be called so.
+/// The label of all agents that were made for the URL of a step. They share one label, because a caller who may submit
+/// tasks must not be able to grow the metrics without bound. No registered agent can have this name.
 pub(super) const MADE_FOR_URLS: &str = "(url)";
 /// The label of the agents beyond [`MOST_LABELLED`].
 const OTHERS: &str = "(other)";
-/// How many agents have a label of their own: those that were used first. Each is some 1.7 KiB of every scrape.
+/// The number of agents with a label of their own: those that were used first. Each adds about 1.7 KiB to every
+/// scrape.
 const MOST_LABELLED: usize = 100;
-/// How many endpoints have series of their own: those that were known first. A series is never removed, and some agents get
-/// other endpoints with each release of their service.
+/// The number of endpoints with series of their own: those that were known first. A series is never removed, and some
+/// agents get other endpoints with each release of their service.
 const MOST_ENDPOINTS: usize = 1000;
 
-/// The label of an agent: its name, or what it shares with others.
+/// Returns the label of an agent: its name, or a label that it shares with others.
 pub fn label(agent: &str) -> String {
     static LABELLED: Mutex<Option<AgentLabels>> = Mutex::new(None);
     let mut labels = LABELLED.lock();
@@ -36,7 +37,7 @@ struct AgentLabels(HashSet<String>);
 
 impl AgentLabels {
     fn of(&mut self, agent: &str) -> String {
-        // Registered names hold no `:`, the origins of URLs always do.
+        // Names of registered agents contain no `:`, and origins of URLs always do.
         if agent.contains(':') || agent == MADE_FOR_URLS {
             return MADE_FOR_URLS.to_owned();
         }
@@ -50,7 +51,8 @@ impl AgentLabels {
     }
 }
 
-/// The labels of an endpoint. `None` if it has no series: its agent shares a label, or it is beyond [`MOST_ENDPOINTS`].
+/// Returns the labels of an endpoint. `None` if it has no series: its agent shares a label, or the endpoint is beyond
+/// [`MOST_ENDPOINTS`].
 fn endpoint_labels(agent: &AgentName, endpoint: &str) -> Option<[(&'static str, String); 2]> {
     static LABELLED: Mutex<Option<EndpointLabels>> = Mutex::new(None);
     let agent = label(agent.as_str());
@@ -59,7 +61,7 @@ fn endpoint_labels(agent: &AgentName, endpoint: &str) -> Option<[(&'static str, 
     is_labelled.then(|| [("agent", agent), ("endpoint", endpoint.to_owned())])
 }
 
-/// Each with the label of its agent, which holds no space.
+/// The endpoints that have labels, each after the label of its agent and a space. The label contains no space.
 #[derive(Default)]
 struct EndpointLabels(HashSet<String>);
 
@@ -80,7 +82,7 @@ pub(super) struct CallMetrics {
 #[derive(Debug)]
 struct AgentMetrics {
     agent: String,
-    /// From the first use on.
+    /// Made at the first use of the agent.
     handles: OnceLock<Handles>,
 }
 
@@ -152,16 +154,16 @@ impl CallMetrics {
         }
     }
 
-    /// Counts a try when it ends, in whatever way: one without a result was dropped.
-    pub fn begin_try(&self) -> TryMeter<'_> {
+    /// Counts an attempt when it ends. An attempt that ended without a result was dropped.
+    pub fn begin_attempt(&self) -> AttemptMeter<'_> {
         let handles = self.shared.handles();
-        TryMeter {
+        AttemptMeter {
             counter: &handles.dropped,
             handles,
         }
     }
 
-    /// Records how long the call took, whether it came to an end or was dropped.
+    /// Records the duration of a call, including one that was dropped.
     pub fn begin_call(&self) -> CallMeter<'_> {
         CallMeter {
             seconds: &self.shared.handles().seconds,
@@ -170,12 +172,12 @@ impl CallMetrics {
     }
 }
 
-pub(super) struct TryMeter<'a> {
+pub(super) struct AttemptMeter<'a> {
     counter: &'a Counter,
     handles: &'a Handles,
 }
 
-impl TryMeter<'_> {
+impl AttemptMeter<'_> {
     pub fn success(&mut self) {
         self.counter = &self.handles.success;
     }
@@ -189,7 +191,7 @@ impl TryMeter<'_> {
     }
 }
 
-impl Drop for TryMeter<'_> {
+impl Drop for AttemptMeter<'_> {
     fn drop(&mut self) {
         self.counter.increment(1);
     }
@@ -206,7 +208,7 @@ impl Drop for CallMeter<'_> {
     }
 }
 
-/// The state of the breaker of an endpoint. Agents that share a label have none.
+/// Sets the metric of an endpoint's breaker. Agents that share a label have none.
 pub(super) fn show_breaker(agent: &AgentName, endpoint: &str, state: Option<&BreakerState>) {
     let value = match state {
         None | Some(BreakerState::ForcedClosed) => 0.0,
@@ -218,21 +220,21 @@ pub(super) fn show_breaker(agent: &AgentName, endpoint: &str, state: Option<&Bre
     }
 }
 
-/// Whether an endpoint is ejected.
+/// Sets the metric that says whether an endpoint is ejected.
 pub(super) fn show_ejection(agent: &AgentName, endpoint: &str, is_ejected: bool) {
     if let Some(labels) = endpoint_labels(agent, endpoint) {
         gauge!("provost_endpoint_ejected", &labels).set(f64::from(u8::from(is_ejected)));
     }
 }
 
-/// Whether the checks of an endpoint succeed.
+/// Sets the metric that says whether the checks of an endpoint succeed.
 pub(super) fn show_check(agent: &AgentName, endpoint: &str, is_healthy: bool) {
     if let Some(labels) = endpoint_labels(agent, endpoint) {
         gauge!("provost_endpoint_healthy", &labels).set(f64::from(u8::from(is_healthy)));
     }
 }
 
-/// How many calls an endpoint may get at once.
+/// Sets the metric of the most calls that an endpoint may have in flight.
 pub(super) fn show_limit(agent: &AgentName, endpoint: &str, limit: u32) {
     if let Some(labels) = endpoint_labels(agent, endpoint) {
         gauge!("provost_endpoint_limit", &labels).set(f64::from(limit));
@@ -264,7 +266,7 @@ pub(super) fn show_slots(agent: &AgentName, slots: u32) {
     }
 }
 
-/// Tells the exporter what each metric means. Once, after the recorder is installed.
+/// Registers the descriptions of the metrics. Called once, after the recorder is installed.
 pub fn describe() {
     metrics::describe_counter!(
         "provost_agent_tries_total",

@@ -1,61 +1,50 @@
-//! The room of the agents: each wraps the calls to one remote service, with its error handling and
-//! retries. A [`Call`](crate::domain::Call) comes in; an
-//! [`CallOutcome`](crate::domain::CallOutcome) goes out, or nothing when complete-by passed first.
+//! Agents: each wraps the calls to one remote service, with its error handling and retries. It receives a
+//! [`Call`](crate::domain::task::Call) and returns a [`CallOutcome`](crate::domain::task::CallOutcome), or nothing if complete-by
+//! passed first.
 //!
-//! In here: the HTTP client, what its answers mean, waits, capacity, the choice of an endpoint.
-//! Messages go out through the same client and under the same policy ([`Post`]).
-//! Not in here: tasks, steps and their states, and any opinion on what happens next; nor the store, but
-//! for [`Registered`], which reads from it which agents there are.
+//! This module contains the HTTP client, the interpretation of responses, waits, capacity and the choice of an
+//! endpoint. Messages are sent by the same client and under the same policy ([`Post`]). It does not contain tasks,
+//! steps and their states, or decisions about the next step of a task; nor the store, except for [`AgentRefresher`],
+//! which reads the registered agents from it.
+//!
+//! `registry` has the agents of this instance. `call` makes an attempt at one of them, which `transport` sends:
+//! `routing` chooses the endpoint that `guard` allows, `queue` has limited the calls before, `secret` adds the
+//! credentials, `client` is HTTP. `check` and `health_check` call services for their own sake.
 
-mod access;
-mod address;
-mod answer;
-mod body;
+mod broker_call;
+mod client;
+mod queue;
+mod secret;
+
 mod call;
-mod capacity;
 mod check;
-mod client_tls;
-mod connections;
-mod connector;
-mod counted;
-mod credentials;
-mod exchange;
 mod guard;
 mod health_check;
-mod http;
-mod http2;
 mod last_stop;
 mod meters;
-mod oauth;
+mod notes;
 mod post;
-mod queue;
-mod quota;
-mod rate;
 mod registered;
 mod registry;
 mod retry;
 mod routing;
-mod secret_file;
-mod secrets;
 mod settings;
-mod slots;
 #[cfg(test)]
 mod tests;
 mod transport;
-mod used_secrets;
 
-pub use address::{AddressPolicy, OwnAddresses};
-pub use capacity::CallSlot;
 pub use check::{CheckRequest, ShownExchange};
-pub use client_tls::certificate_faults;
-pub use guard::{BreakerReport, RecordSource, Stopped};
+pub use client::address::{AddressPolicy, OwnAddresses};
+pub use client::http::install_crypto;
+pub use client::tls::certificate_faults;
 pub use health_check::CheckResult;
-pub use http::install_crypto;
 pub use meters::{describe as describe_metrics, label as metrics_label};
+pub use notes::CallReport;
 pub use post::{Post, PostError, PostResponse};
-pub use rate::Want;
-pub use registered::Registered;
+pub use queue::capacity::CallSlot;
+pub use queue::rate::RateAction;
+pub use registered::AgentRefresher;
 pub use registry::{Agent, Agents, check_tag};
-pub use secrets::SecretReader;
+pub use secret::reader::SecretReader;
 pub use settings::{AgentSettings, QueueCalls, ReplyAddress};
 pub use transport::Permission;

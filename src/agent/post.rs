@@ -1,5 +1,5 @@
-//! One request outside of any step: the delivery loop posts messages with it. The same policy of addresses
-//! holds, and the same TLS; redirects are not followed, and of the answer only the beginning is read.
+//! One request that belongs to no step; the delivery loop posts messages with it. The address policy and TLS are those
+//! of calls. Redirects are not followed, and only the beginning of the response is read.
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -9,82 +9,84 @@ use parking_lot::Mutex;
 use url::{Position, Url};
 
 use super::{
-    address::{self, AddressPolicy},
-    answer, body,
-    connector::{CallConnector, RequestBody, Unanswered, root_cause},
-    http,
+    client::{
+        address::{self, AddressPolicy},
+        body,
+        connector::{CallConnector, RequestBody, Unanswered, root_cause},
+        http, response,
+    },
     retry::retry_after,
-    routing::{EndpointTarget, way},
+    routing::{EndpointTarget, endpoint_target},
     settings::AgentSettings,
 };
-use crate::domain::Timestamp;
+use crate::domain::values::Timestamp;
 
-/// To so many receivers connections are kept from one message to the next.
+/// Connections to this many receivers are kept from one message to the next.
 const RECEIVERS: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
-/// Posts to addresses that policy allows.
+/// Posts to addresses that the policy allows.
 #[derive(Clone)]
 pub struct Post {
     connector: CallConnector,
     policy: AddressPolicy,
     timeout: Duration,
-    /// By origin.
-    ways: Arc<Mutex<LruCache<String, EndpointTarget>>>,
+    /// The targets of recent posts, by origin.
+    targets: Arc<Mutex<LruCache<String, EndpointTarget>>>,
 }
 
-/// How a receiver answered.
+/// The response of a receiver.
 #[derive(Debug)]
 pub struct PostResponse {
     pub status: StatusCode,
     pub retry_after: Option<Duration>,
-    /// The beginning of the answer, where it was no success.
+    /// The beginning of the body, if the response was no success.
     pub excerpt: Option<String>,
 }
 
-/// Why there was no answer.
+/// The reason why there was no response.
 #[derive(Debug)]
 pub enum PostError {
-    /// The address may not be called, or is none.
+    /// The text is not a URL, or its address may not be called.
     Refused(String),
-    /// Nobody took the connection, it broke off, or the answer did not come in time.
+    /// No connection was accepted, the connection broke, or the response did not come in time.
     Broken(String),
 }
 
 impl Post {
-    /// `timeout` is that of a request until its answer begins.
+    /// `timeout` limits a request until its response begins.
     pub fn new(settings: &AgentSettings, timeout: Duration) -> Self {
         Self {
             connector: http::connector(settings),
             policy: settings.addresses.clone(),
             timeout,
-            ways: Arc::new(Mutex::new(LruCache::new(RECEIVERS))),
+            targets: Arc::new(Mutex::new(LruCache::new(RECEIVERS))),
         }
     }
 
-    /// How long a message may take.
+    /// Returns the longest time that a message may take until its response begins.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// What can be said of an address before it is resolved.
+    /// Checks an address as far as that is possible before it is resolved.
     pub fn check(&self, url: &str) -> Result<(), String> {
         self.find(url).map(drop)
     }
 
-    /// The URL may be a secret, and is not repeated.
+    /// Returns the URL and its target. The URL may be a secret, so no error repeats it.
     fn find(&self, url: &str) -> Result<(Url, EndpointTarget), String> {
         let url = Url::parse(url).map_err(|error| format!("is not a URL: {error}"))?;
         let origin = url.origin().ascii_serialization();
-        let mut ways = self.ways.lock();
+        let mut ways = self.targets.lock();
         if let Some(known) = ways.get(&origin) {
             return Ok((url, known.clone()));
         }
-        let found = way(&origin, &self.policy)?;
+        let found = endpoint_target(&origin, &self.policy)?;
         ways.put(origin, found.clone());
         Ok((url, found))
     }
 
-    /// `now` is for answers that name a date to come back at.
+    /// Posts the body. `now` converts a date in `Retry-After` to a duration.
     pub async fn post(
         &self,
         url: &str,
@@ -115,8 +117,8 @@ impl Post {
         };
         let status = answer.head.status;
         let retry_after = retry_after(&answer.head.headers, now);
-        let encoding = answer::encoding(&answer.head.headers);
-        // Of a success too: read to its end, the connection can be used again.
+        let encoding = response::encoding(&answer.head.headers);
+        // The body of a success is read to its end too, so that the connection can be reused.
         let start = body::start(answer).await;
         Ok(PostResponse {
             status,
@@ -124,7 +126,7 @@ impl Post {
             excerpt: match encoding {
                 _ if status.is_success() => None,
                 Some(encoding) => Some(format!("what it says is encoded as {encoding}")),
-                None => answer::excerpt(&start),
+                None => response::excerpt(&start),
             },
         })
     }

@@ -1,5 +1,5 @@
-//! Brings the agents that an instance knows in line with those that are registered in the store, where
-//! other instances may have changed them.
+//! Updates the agents that an instance knows to those that are registered in the store, where other instances may have
+//! changed them.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -8,32 +8,36 @@ use std::{
 
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{Agents, RecordSource};
+use super::Agents;
 use crate::{
-    domain::{AgentName, AgentSpec},
+    domain::{
+        agent::{AgentSpec, RecordSource},
+        values::AgentName,
+    },
     store::{Reader, StoreError},
 };
 
-pub struct Registered {
+pub struct AgentRefresher {
     agents: Arc<Agents>,
-    /// From the file, which is the stronger source: what it names, the API cannot change.
+    /// The agents of the configuration file. It takes precedence: the API cannot change an agent that the file names.
     configured: BTreeMap<AgentName, AgentSpec>,
-    /// One at a time: of two that overlap, the one that read first could have the last word.
-    turn: Mutex<Option<LastRefresh>>,
+    /// Serialises the refreshes: if two overlapped, the one with the older data could finish last.
+    refresh_lock: Mutex<Option<LastRefresh>>,
 }
 
-/// A look that callers who waited for their turn meanwhile take over, so that they do not repeat it.
+/// The result of a refresh. Callers that waited for the lock during that refresh use it, so that they do not repeat
+/// it.
 struct LastRefresh {
     began: Instant,
     ended: Instant,
-    /// The address of the reader: others have other connections.
+    /// The address of the reader in memory. Another reader has other connections.
     reader: usize,
     outcome: Result<(), StoreError>,
 }
 
 impl LastRefresh {
-    /// The outcome for a caller that came at this moment: what was read since then is new enough, and a database that
-    /// could not be read until then would only have the caller wait as long again.
+    /// Returns the result for a caller that arrived at this moment. Data that was read later is new enough. After an
+    /// error, another attempt on the same reader would only make the caller wait as long again.
     fn outcome_for(&self, arrived: Instant, reader: &Reader) -> Option<Result<(), StoreError>> {
         let is_new = match &self.outcome {
             Ok(()) => self.began >= arrived,
@@ -43,19 +47,19 @@ impl LastRefresh {
     }
 }
 
-impl Registered {
+impl AgentRefresher {
     pub fn new(agents: Arc<Agents>, configured: BTreeMap<AgentName, AgentSpec>) -> Self {
         Self {
             agents,
             configured,
-            turn: Mutex::default(),
+            refresh_lock: Mutex::default(),
         }
     }
 
-    /// Reads what is registered, and takes over what differs from what is known.
+    /// Reads the registered agents, and applies the differences to the agents that are known.
     pub async fn refresh(&self, reader: &Reader) -> Result<(), StoreError> {
         let arrived = Instant::now();
-        let mut turn = self.turn.lock().await;
+        let mut turn = self.refresh_lock.lock().await;
         if let Some(outcome) = turn
             .as_ref()
             .and_then(|last| last.outcome_for(arrived, reader))

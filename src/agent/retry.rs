@@ -1,12 +1,15 @@
-//! How many of the calls of an agent in this process are retries: see [`RetryBudget`].
+//! The share of retries in the calls of an agent in this process: see [`RetryBudget`].
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::domain::{RetryBudget, RetryBudgetUse, RetrySpec, RetryWait};
-pub(super) use crate::domain::{retry_after, retry_wait};
+pub(super) use crate::domain::agent::{retry_after, retry_wait};
+use crate::domain::{
+    agent::RetrySpec,
+    task::{RetryBudget, RetryBudgetUse, RetryWait},
+};
 
 /// The retry budget of an agent in this process.
 pub(super) struct AgentRetryBudget {
@@ -28,7 +31,7 @@ impl AgentRetryBudget {
         self.budget.lock().add_call(self.millis());
     }
 
-    /// When a call that has failed may be made again.
+    /// Returns when a call that has failed may be made again.
     pub fn reserve(&self, spec: &RetrySpec, backoff: Duration) -> RetryWait {
         let Some(percent) = spec.budget_percent else {
             return backoff.into();

@@ -1,5 +1,5 @@
-//! Chooses the endpoint of an agent for an attempt: of two whose breakers let it through, the better one. Those of the zone
-//! of this instance come first.
+//! Chooses the endpoint of an agent for an attempt: the better one of two with room whose breakers allow calls.
+//! Endpoints in the zone of this instance come first.
 
 use std::sync::{
     Arc,
@@ -11,22 +11,26 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use url::Url;
 
-use super::{address::AddressPolicy, connections::OriginPool, http};
-use crate::domain::{self, Candidate, Latency, QueueAddress};
+use super::client::{address::AddressPolicy, connections::OriginPool, http};
+use crate::domain::{
+    self,
+    agent::{Candidate, Latency},
+    values::QueueAddress,
+};
 
 pub(super) struct RoutedEndpoint {
     pub url: String,
-    /// Made once, not per try; or why it can never be called.
-    pub way: Result<EndpointTarget, String>,
-    /// It is in the zone of this instance.
+    /// The target, which is made once and not for each attempt; or the reason why the endpoint can never be called.
+    pub target: Result<EndpointTarget, String>,
+    /// True if the endpoint is in the zone of this instance.
     is_near: bool,
-    /// A queue instead, to which requests are published.
+    /// The queue that requests are published to, if the endpoint is a queue.
     pub queue: Option<QueueAddress>,
-    /// How many calls it may have under way; none while its breaker is open.
+    /// The most calls that may be in flight; 0 while the breaker is open.
     allowed: Arc<AtomicU32>,
-    /// Outlives this value when the agent's specification changes.
-    under_way: Arc<AtomicU32>,
-    /// So does this.
+    /// The number of calls in flight. The counter is kept when the agent's specification changes.
+    in_flight: Arc<AtomicU32>,
+    /// The recent latencies, which are kept when the agent's specification changes.
     latency: Arc<Mutex<Latency>>,
 }
 
@@ -45,7 +49,7 @@ impl RoutedEndpoint {
     }
 }
 
-/// How an endpoint is reached.
+/// The data to reach an endpoint.
 #[derive(Clone)]
 pub(super) struct EndpointTarget {
     pub base: Url,
@@ -55,38 +59,38 @@ pub(super) struct EndpointTarget {
 
 pub(super) struct Endpoints {
     all: Box<[RoutedEndpoint]>,
-    /// Where the next search begins, so that idle endpoints take turns.
-    turn: AtomicUsize,
-    /// Whether some are in the zone of this instance and others are not.
+    /// The index at which the next search begins, so that idle endpoints take turns.
+    next_start: AtomicUsize,
+    /// True if some endpoints are in the zone of this instance and others are not.
     has_zones: bool,
-    /// What latencies are counted from.
+    /// The instant from which latencies measure time.
     start: Instant,
 }
 
 impl Endpoints {
-    /// `before` gives endpoints that remain their count of calls in flight, and their connections; `allowed` what
-    /// limits that count. `zone` is that of this instance.
+    /// `before` is the previous list: endpoints that remain keep their number of calls in flight, and their
+    /// connections. `allowed` returns the limit for that number. `zone` is that of this instance.
     pub fn new(
-        specs: &[domain::Endpoint],
+        specs: &[domain::agent::Endpoint],
         policy: &AddressPolicy,
         zone: Option<&str>,
         before: Option<&Endpoints>,
-        allowed: impl Fn(&domain::Endpoint) -> Arc<AtomicU32>,
+        allowed: impl Fn(&domain::agent::Endpoint) -> Arc<AtomicU32>,
     ) -> Self {
         let all = specs.iter().map(|spec| {
             let known =
                 before.and_then(|before| before.all.iter().find(|known| known.url == spec.url));
             RoutedEndpoint {
                 url: spec.url.clone(),
-                way: match known {
-                    Some(known) => known.way.clone(),
-                    None => way(&spec.url, policy),
+                target: match known {
+                    Some(known) => known.target.clone(),
+                    None => endpoint_target(&spec.url, policy),
                 },
                 is_near: zone.is_some() && spec.zone.as_deref() == zone,
                 queue: QueueAddress::parse(&spec.url).ok(),
                 allowed: allowed(spec),
-                under_way: known
-                    .map(|known| Arc::clone(&known.under_way))
+                in_flight: known
+                    .map(|known| Arc::clone(&known.in_flight))
                     .unwrap_or_default(),
                 latency: known
                     .map(|known| Arc::clone(&known.latency))
@@ -98,19 +102,19 @@ impl Endpoints {
         Self {
             has_zones: (1..all.len()).contains(&near),
             all,
-            turn: AtomicUsize::new(0),
+            next_start: AtomicUsize::new(0),
             start: before.map_or_else(Instant::now, |before| before.start),
         }
     }
 
-    /// `None` only if there is no endpoint at all. If every endpoint is full (its maximum was lowered while calls
-    /// were in flight), the least loaded one takes the attempt: the bulkhead admitted it.
+    /// Returns `None` only if there is no endpoint at all. If every endpoint is full, because its maximum was lowered
+    /// while calls were in flight, the least loaded one gets the attempt, which the bulkhead has admitted.
     pub fn lease(&self) -> Option<EndpointInUse<'_>> {
         loop {
             let (endpoint, load) = self.choose()?;
-            // Another attempt may have taken the slot since: then the choice is repeated.
+            // Another attempt may have taken the slot in the meantime; the choice is repeated in this case.
             if endpoint
-                .under_way
+                .in_flight
                 .compare_exchange(load, load + 1, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
             {
@@ -123,13 +127,13 @@ impl Endpoints {
         let count = self.all.len();
         if count < 2 {
             let only = self.all.first()?;
-            return Some((only, only.under_way.load(Ordering::Relaxed)));
+            return Some((only, only.in_flight.load(Ordering::Relaxed)));
         }
-        let start = self.turn.fetch_add(1, Ordering::Relaxed);
+        let start = self.next_start.fetch_add(1, Ordering::Relaxed);
         let others = (0..count).map(|i| &self.all[start.wrapping_add(i) % count]);
-        let loaded = others.map(|endpoint| (endpoint, endpoint.under_way.load(Ordering::Relaxed)));
+        let loaded = others.map(|endpoint| (endpoint, endpoint.in_flight.load(Ordering::Relaxed)));
         let now = self.millis();
-        // An endpoint of this zone that fails is not called rather than others because of its zone.
+        // A failing endpoint of this zone is not preferred to endpoints of other zones.
         let is_near = |endpoint: &RoutedEndpoint, load| {
             endpoint.is_near && endpoint.has_room(load) && !endpoint.fails_mostly(now)
         };
@@ -145,7 +149,7 @@ impl Endpoints {
             let is_open = |endpoint: &RoutedEndpoint| endpoint.allowed.load(Ordering::Relaxed) > 0;
             return loaded.min_by_key(|(endpoint, load)| (!is_open(endpoint), *load));
         };
-        // Any other, so that all instances do not run to the same one.
+        // The second candidate is random, so that not all instances choose the same endpoint.
         let rest: Vec<_> = able.collect();
         let Some(second) = rest.get(rand::random_range(0..rest.len().max(1))) else {
             return Some(first);
@@ -154,10 +158,10 @@ impl Endpoints {
         Some(if b.is_better(a, now) { *second } else { first })
     }
 
-    /// How many calls each has under way.
-    pub fn under_way(&self) -> impl Iterator<Item = u32> {
+    /// Returns the number of calls in flight of each endpoint.
+    pub fn in_flight(&self) -> impl Iterator<Item = u32> {
         let all = self.all.iter();
-        all.map(|endpoint| endpoint.under_way.load(Ordering::Relaxed))
+        all.map(|endpoint| endpoint.in_flight.load(Ordering::Relaxed))
     }
 
     fn millis(&self) -> u64 {
@@ -167,31 +171,31 @@ impl Endpoints {
     fn in_use<'a>(&'a self, endpoint: &'a RoutedEndpoint) -> EndpointInUse<'a> {
         EndpointInUse {
             endpoint,
-            // One alone need not be compared.
+            // A single endpoint needs no latency, because it is compared with no other.
             compared: (self.all.len() > 1).then(|| (self, Instant::now())),
             has_failed: AtomicBool::new(false),
         }
     }
 
-    /// The endpoint with this URL.
+    /// Returns the endpoint with this URL.
     pub fn at(&self, url: &str) -> Option<&RoutedEndpoint> {
         self.all.iter().find(|endpoint| endpoint.url == url)
     }
 
-    /// An endpoint with the origin of an address.
+    /// Returns an endpoint with the origin of an address.
     pub fn lease_at(&self, address: &str) -> Option<EndpointInUse<'_>> {
         let origin = Url::parse(address).ok()?.origin();
         let is_there = |endpoint: &&RoutedEndpoint| {
-            let way = endpoint.way.as_ref();
+            let way = endpoint.target.as_ref();
             way.is_ok_and(|way| way.base.origin() == origin)
         };
         let endpoint = self.all.iter().find(is_there)?;
-        endpoint.under_way.fetch_add(1, Ordering::Relaxed);
+        endpoint.in_flight.fetch_add(1, Ordering::Relaxed);
         Some(self.in_use(endpoint))
     }
 }
 
-pub(super) fn way(url: &str, policy: &AddressPolicy) -> Result<EndpointTarget, String> {
+pub(super) fn endpoint_target(url: &str, policy: &AddressPolicy) -> Result<EndpointTarget, String> {
     let base = base(url, policy)?;
     let origin = base.origin().ascii_serialization();
     let origin: Uri = origin
@@ -221,13 +225,13 @@ fn base(url: &str, policy: &AddressPolicy) -> Result<Url, String> {
 /// One attempt in flight at an endpoint.
 pub(super) struct EndpointInUse<'a> {
     endpoint: &'a RoutedEndpoint,
-    /// Since when, where there are others.
+    /// The begin of the attempt, if the agent has several endpoints.
     compared: Option<(&'a Endpoints, Instant)>,
     has_failed: AtomicBool,
 }
 
 impl EndpointInUse<'_> {
-    /// It does not count as one that was fast.
+    /// Marks the attempt as failed, so that a fast failure does not count as a good latency.
     pub fn failed(&self) {
         self.has_failed.store(true, Ordering::Relaxed);
     }
@@ -243,7 +247,7 @@ impl std::ops::Deref for EndpointInUse<'_> {
 
 impl Drop for EndpointInUse<'_> {
     fn drop(&mut self) {
-        self.endpoint.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.endpoint.in_flight.fetch_sub(1, Ordering::Relaxed);
         if let Some((all, since)) = self.compared {
             let (now, failed) = (all.millis(), *self.has_failed.get_mut());
             let mut latency = self.endpoint.latency.lock();
@@ -256,14 +260,14 @@ impl Drop for EndpointInUse<'_> {
 mod tests {
     use super::*;
 
-    fn unguarded(spec: &domain::Endpoint) -> Arc<AtomicU32> {
+    fn unguarded(spec: &domain::agent::Endpoint) -> Arc<AtomicU32> {
         Arc::new(AtomicU32::new(spec.max_in_flight))
     }
 
-    fn specs(given: &[(&str, u32)]) -> Vec<domain::Endpoint> {
+    fn specs(given: &[(&str, u32)]) -> Vec<domain::agent::Endpoint> {
         given
             .iter()
-            .map(|(url, max_in_flight)| domain::Endpoint {
+            .map(|(url, max_in_flight)| domain::agent::Endpoint {
                 url: (*url).to_owned(),
                 max_in_flight: *max_in_flight,
                 zone: None,
@@ -333,7 +337,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_with_an_open_breaker_is_taken_last() {
-        let allowed = |spec: &domain::Endpoint| match &*spec.url {
+        let allowed = |spec: &domain::agent::Endpoint| match &*spec.url {
             "http://a" => Arc::default(),
             _ => unguarded(spec),
         };

@@ -6,42 +6,49 @@ use std::{
     time::Duration,
 };
 
-use super::{address::AddressPolicy, secrets::SecretStore};
+use super::{client::address::AddressPolicy, secret::reader::SecretStore};
 use crate::{
     broker::Brokers,
-    domain::{AgentName, Attempt, Endpoint, InstanceId, ReplyKey, StepRef},
+    domain::{
+        agent::Endpoint,
+        message::ReplyKey,
+        task::RecordSuccesses,
+        values::{AgentName, Attempt, InstanceId, StepRef},
+    },
 };
 
-/// What holds for all agents of an instance.
+/// The settings of all agents of an instance.
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
-    /// Which of the instances that share the breakers this is.
+    /// The id of this instance among those that share the breakers.
     pub instance: InstanceId,
-    /// Whether other instances may call the same services.
+    /// True if other instances may call the same services.
     pub is_shared: bool,
     /// The largest output of a step, in bytes.
     pub max_output: usize,
     pub connect_timeout: Duration,
-    /// A connection of this age gets no further calls.
+    /// A connection of this age gets no new calls.
     pub max_connection_age: Duration,
-    /// Where this instance is: endpoints of this zone are called rather than others.
+    /// The zone of this instance. Its endpoints are preferred to those of other zones.
     pub zone: Option<String>,
-    /// Which addresses may be called.
+    /// The rules for the addresses that may be called.
     pub addresses: AddressPolicy,
-    /// For the origins of steps that name a URL; a registered agent says it per endpoint.
+    /// The limit for each origin of steps that name a URL. A registered agent sets it per endpoint.
     pub default_max_in_flight: u32,
-    /// Where services send replies that come later. Set once the store is open, which has the key; never without a
-    /// URL under which the service is reached.
+    /// The address for later replies. It is set once the store is open, which contains the key, and only if a URL is
+    /// configured at which services reach Provost.
     pub replies: Arc<OnceLock<ReplyAddress>>,
-    /// For agents with a queue. Set with `replies`, if a message broker is configured.
+    /// The access to queues, for agents with a queue. Set with `replies`, if a message broker is configured.
     pub queues: Arc<OnceLock<QueueCalls>>,
-    /// What agents may name.
+    /// The secrets that agents may name.
     pub secrets: Arc<SecretStore>,
-    /// The agents of the configuration file, which may name secrets that no other may.
+    /// The attempts that are recorded although they succeed.
+    pub record_successes: RecordSuccesses,
+    /// The agents of the configuration file. They may name secrets that no other agent may.
     pub configured: Arc<BTreeSet<AgentName>>,
 }
 
-/// How requests go to queues, and where the services reply.
+/// The brokers for requests through queues, and the key for the reply addresses.
 pub struct QueueCalls {
     pub brokers: Arc<Brokers>,
     pub key: ReplyKey,
@@ -53,7 +60,7 @@ impl std::fmt::Debug for QueueCalls {
     }
 }
 
-/// Makes the address that a service sends its later reply to.
+/// Makes the address to which a service sends a later reply.
 #[derive(Debug)]
 pub struct ReplyAddress {
     base: String,
@@ -69,7 +76,7 @@ impl ReplyAddress {
         }
     }
 
-    /// A credential: it is enough to end the attempt.
+    /// Returns the reply address of an attempt. It is a credential, because it suffices to end the attempt.
     pub(super) fn of(&self, step: StepRef, attempt: Attempt) -> String {
         let token = self.key.token(step, attempt);
         format!("{}{token}", self.base)
@@ -90,6 +97,7 @@ impl Default for AgentSettings {
             replies: Arc::default(),
             queues: Arc::default(),
             secrets: Arc::default(),
+            record_successes: RecordSuccesses::default(),
             configured: Arc::default(),
         }
     }

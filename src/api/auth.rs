@@ -12,12 +12,12 @@ use crate::config::{AccessToken, Role};
 /// The access that a route needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// No token.
+    /// No token is needed.
     Open,
-    /// Any token: an authenticated caller may learn that a route does not exist.
+    /// Any token is sufficient: an authenticated caller may learn that a route does not exist.
     AnyToken,
     Submit,
-    /// For workers of certain agents; which, the handler checks.
+    /// For workers of certain agents. The handler checks which.
     Work,
     ReadTasks,
     Read,
@@ -47,7 +47,13 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/tasks/cancel", Operate),
     (Method::POST, "/v1/tasks/skip", Operate),
     (Method::POST, "/v1/tasks/migrate", Operate),
-    // A submission, made from a task that the caller may read.
+    (Method::POST, "/v1/tasks/clone", Operate),
+    (Method::GET, "/v1/bulk", Read),
+    (Method::GET, "/v1/bulk/{id}", Read),
+    (Method::GET, "/v1/bulk/{id}/tasks", Read),
+    (Method::POST, "/v1/bulk/{id}/stop", Operate),
+    (Method::POST, "/v1/bulk/{id}/resume", Operate),
+    // A clone is a submission, made from a task that the caller may read.
     (Method::POST, "/v1/tasks/{id}/clone", Submit),
     (Method::POST, "/v1/tasks/{id}/cancel", Operate),
     (Method::POST, "/v1/tasks/{id}/undo", Operate),
@@ -58,6 +64,14 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/tasks/{id}/retry", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/retry", Operate),
     (Method::GET, "/v1/tasks/{id}/steps", ReadTasks),
+    (Method::GET, "/v1/tasks/{id}/steps/{name}/attempts", Read),
+    (
+        Method::GET,
+        "/v1/tasks/{id}/steps/{name}/attempts/{attempt}",
+        Read,
+    ),
+    // The requests show, as attempts do, addresses and headers that submitters do not see.
+    (Method::GET, "/v1/tasks/{id}/diff/{other}", Read),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/skip", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/resolve", Operate),
     (Method::POST, "/v1/tasks/{id}/signals/{name}", Submit),
@@ -67,9 +81,11 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/replies/{token}", Open),
     (Method::POST, "/v1/replies/{token}/heartbeat", Open),
     (Method::GET, "/v1/asks", Read),
-    // As for replies: the token in the link is the credential of the person.
+    // As for replies, the token in the path is the credential of the person.
     (Method::GET, "/v1/asks/{token}", Open),
     (Method::POST, "/v1/asks/{token}", Open),
+    (Method::GET, "/v1/failures", Read),
+    (Method::GET, "/v1/failures/{fingerprint}", Read),
     (Method::GET, "/v1/alerts", Read),
     (Method::POST, "/v1/alerts/{id}/acknowledge", Operate),
     (Method::GET, "/v1/messages", Read),
@@ -83,7 +99,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::GET, "/v1/workflows/{name}/versions", Read),
     (Method::GET, "/v1/workflows/{name}/versions/{version}", Read),
     (Method::GET, "/v1/workflows/{name}/graph", Read),
-    // It stores nothing, and reveals no more than a dry run of a submission.
+    // A validation stores nothing, and reveals no more than a dry run of a submission.
     (Method::POST, "/v1/workflows/{name}/validate", Submit),
     (Method::PUT, "/v1/workflows/{name}", Admin),
     (Method::POST, "/v1/workflows/{name}/activate", Admin),
@@ -102,7 +118,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/agents/{name}/pause", Operate),
     (Method::POST, "/v1/agents/{name}/resume", Operate),
     (Method::POST, "/v1/agents/{name}/breaker", Operate),
-    // It calls the service under the agent's name, with a request of the caller.
+    // A check calls the service under the agent's name, with a request of the caller.
     (Method::POST, "/v1/agents/{name}/check", Admin),
     (Method::PUT, "/v1/agents/{name}", Admin),
     (Method::DELETE, "/v1/agents/{name}", Admin),
@@ -111,13 +127,13 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/hold/release", Operate),
 ];
 
-/// Whether the route has a handler for this method.
+/// Returns whether the route has a handler for this method.
 pub fn is_served(method: &Method, route: &str) -> bool {
     let mut listed = TABLE.iter();
     listed.any(|(listed, path, _)| *path == route && listed == method)
 }
 
-/// All methods that the route handles, as `Allow` lists them.
+/// Returns all methods that the route handles, as `Allow` lists them.
 pub fn methods(route: &str) -> String {
     let mut methods = Vec::new();
     for (method, path, _) in TABLE {
@@ -131,7 +147,7 @@ pub fn methods(route: &str) -> String {
     methods.join(",")
 }
 
-/// The access that a request to a route needs; a request without a route gets 404.
+/// Returns the access that a request to a route needs. A request without a route gets 404.
 pub fn needed(method: &Method, route: Option<&str>) -> Access {
     let Some(route) = route else {
         return Access::AnyToken;
@@ -147,7 +163,7 @@ pub fn needed(method: &Method, route: Option<&str>) -> Access {
     if let Some((_, _, access)) = listed {
         return *access;
     }
-    // A route without this method returns 405 whatever the caller's role. If the route needs a token, so does this
+    // A route without this method returns 405 to a caller of any role. If the route needs a token, so does this
     // response.
     let mut others = TABLE.iter().filter(|(_, path, _)| *path == route);
     match others.next() {
@@ -158,7 +174,7 @@ pub fn needed(method: &Method, route: Option<&str>) -> Access {
 }
 
 impl Access {
-    fn allows(self, role: Role) -> bool {
+    pub fn allows(self, role: Role) -> bool {
         match self {
             Access::Open | Access::AnyToken => true,
             Access::ReadTasks => role != Role::Work,
@@ -170,7 +186,7 @@ impl Access {
         }
     }
 
-    /// The weakest role that is sufficient, as it is written in the configuration.
+    /// Returns the weakest role that is sufficient, with its name in the configuration.
     pub fn role(self) -> &'static str {
         match self {
             Access::Open => "none",
@@ -185,7 +201,7 @@ impl Access {
     }
 }
 
-/// The caller, or the reason why the request is refused. `None`: the route needs no authentication.
+/// Returns the caller, or the reason why the request is refused; `None` if the route needs no authentication.
 pub fn admit(
     tokens: &[AccessToken],
     access: Access,
@@ -230,7 +246,7 @@ fn bearer(tokens: &[AccessToken], headers: &HeaderMap) -> Result<Caller, Problem
             "send the token as `Authorization: Bearer <token>`",
         ));
     };
-    // Bytes, because a token may have other characters than those of ASCII.
+    // Bytes are compared, because a token may have characters that are not ASCII.
     let presented = value.as_bytes().split_at_checked(BEARER.len());
     let presented = presented
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(BEARER))

@@ -10,15 +10,16 @@ use tokio::{
 
 use super::problem::{Problem, ProblemKind};
 
-/// The most requests that queue for each one that runs. One takes up to 100 ms, so the last waits for some seconds.
-const LINE: usize = 64;
+/// The most requests that queue for each one that runs. One takes up to 100 ms, so the last one waits for some
+/// seconds.
+const MOST_QUEUED_PER_PERMIT: usize = 64;
 
-/// Each may hold 16 MiB of values, in addition to its input.
+/// The most requests that run at once: each may hold 16 MiB of values, in addition to its input.
 const MOST: usize = 8;
 
 pub struct EvaluationBulkhead {
     /// Permits for the requests that run and those that queue.
-    line: Semaphore,
+    queue: Semaphore,
     permits: Semaphore,
 }
 
@@ -29,7 +30,7 @@ pub struct EvaluationPermit<'b> {
 }
 
 impl EvaluationBulkhead {
-    /// As many at once as there are processors, up to this number.
+    /// Allows as many requests at once as there are processors, up to `MOST`.
     pub fn new() -> Self {
         let processors = available_parallelism().map_or(1, usize::from);
         Self::of(processors.min(MOST))
@@ -37,7 +38,7 @@ impl EvaluationBulkhead {
 
     fn of(permits: usize) -> Self {
         Self {
-            line: Semaphore::new(permits * (1 + LINE)),
+            queue: Semaphore::new(permits * (1 + MOST_QUEUED_PER_PERMIT)),
             permits: Semaphore::new(permits),
         }
     }
@@ -45,7 +46,7 @@ impl EvaluationBulkhead {
     /// Waits for a permit, unless too many requests wait already. A caller that holds a permit must not ask for
     /// another.
     pub async fn enter(&self) -> Result<EvaluationPermit<'_>, Problem> {
-        let in_line = match self.line.try_acquire() {
+        let in_line = match self.queue.try_acquire() {
             Ok(in_line) => in_line,
             Err(TryAcquireError::NoPermits | TryAcquireError::Closed) => return Err(busy()),
         };
@@ -66,11 +67,11 @@ fn busy() -> Problem {
 }
 
 impl EvaluationPermit<'_> {
-    /// Does the work on this thread, while the runtime moves its other work to another thread.
+    /// Does the work on this thread, while the runtime moves its other tasks to another thread.
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         match Handle::try_current().map(|handle| handle.runtime_flavor()) {
             Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
-            // With a single thread, as in tests, there is nowhere to move it.
+            // With a single thread, as in tests, there is no other thread for them.
             _ => work(),
         }
     }
@@ -87,14 +88,16 @@ mod tests {
         let bulkhead = EvaluationBulkhead::of(2);
         let first = bulkhead.enter().await.unwrap();
         let _second = bulkhead.enter().await.unwrap();
-        let mut waiting: Vec<_> = (0..2 * LINE).map(|_| Box::pin(bulkhead.enter())).collect();
+        let mut waiting: Vec<_> = (0..2 * MOST_QUEUED_PER_PERMIT)
+            .map(|_| Box::pin(bulkhead.enter()))
+            .collect();
         for one in &mut waiting {
             assert!(one.now_or_never().is_none());
         }
         let refused = bulkhead.enter().await.err().unwrap();
         assert_eq!(refused.kind(), ProblemKind::Busy);
         drop(first);
-        // The first in line comes first.
+        // The request that has waited longest is served first.
         assert!((&mut waiting[1]).now_or_never().is_none());
         assert!((&mut waiting[0]).now_or_never().is_some());
         assert!(bulkhead.enter().now_or_never().is_none());

@@ -1,5 +1,6 @@
-//! A budget in bytes for what callers make the service hold: tasks that were read for them, responses that they have not read
-//! yet, and request bodies that are being received or handled. Beyond it a request is refused with 503 `busy`.
+//! A budget in bytes for the memory that callers make the service use: tasks that were read for them, responses that
+//! they have not read yet, and request bodies that are being received or handled. Beyond it a request is refused with
+//! 503 `busy`.
 //!
 //! Up to [`SMALL`] bytes of a request or a response are not counted: the number of connections bounds them.
 
@@ -27,11 +28,11 @@ use super::problem::{Problem, ProblemKind};
 /// The most bytes of a body that is not counted.
 pub const SMALL: usize = 16 << 10;
 
-/// Says which fields of a task are left out of the response to a command, because there is no room for them.
+/// Names the fields of a task that are left out of the response to a command, because there is no room for them.
 const LEFT_OUT: HeaderName = HeaderName::from_static("provost-left-out");
 
 tokio::task_local! {
-    /// The room of the task that the running request has read last.
+    /// The reservation for the task that the running request has read last.
     static HELD: Mutex<Option<Reservation>>;
 }
 
@@ -45,17 +46,17 @@ impl From<OverBudget> for Problem {
     }
 }
 
-/// The bytes that are in use, of so many.
+/// The bytes that are in use, and the most that may be.
 #[derive(Debug)]
 pub struct ByteBudget {
     most: usize,
     used: AtomicUsize,
-    /// The name of what is counted, and that of the setting, for messages.
+    /// The name of what is counted. It and the name of the setting are for messages.
     subject: &'static str,
     setting: &'static str,
 }
 
-/// A part of a budget. It is given back when it is dropped, whatever the reason.
+/// A part of a budget. It returns to the budget when it is dropped.
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<ByteBudget>,
@@ -102,7 +103,7 @@ impl ByteBudget {
         Ok(reservation)
     }
 
-    /// Reserves room for a body of so many bytes. Returns `None` where it is not counted.
+    /// Reserves room for a body of this many bytes. Returns `None` if a body of that length is not counted.
     pub fn reserve_large(
         self: &Arc<Self>,
         bytes: usize,
@@ -113,7 +114,8 @@ impl ByteBudget {
         }
     }
 
-    /// Holds so many bytes until the running request has its response, in place of what was held for it before.
+    /// Holds this many bytes until the running request has its response, instead of the bytes that were held for it
+    /// before.
     pub fn hold(self: &Arc<Self>, bytes: usize) -> Result<(), OverBudget> {
         let hold = |held: &Mutex<Option<Reservation>>| {
             let mut held = held.lock();
@@ -124,8 +126,8 @@ impl ByteBudget {
         HELD.try_with(hold).unwrap_or(Ok(()))
     }
 
-    /// A response that was not decided on by this budget before: with room for its body, or without that body. `method`: of its
-    /// request.
+    /// Returns the response with room reserved for its body, or without that body. It must be a response that this
+    /// budget has not decided on before. `method` is that of its request.
     pub fn admit(self: &Arc<Self>, method: &Method, mut response: Response) -> Response {
         let Some(length) = response.body().size_hint().exact() else {
             let budget = self.clone();
@@ -147,16 +149,16 @@ impl ByteBudget {
             // A command that was carried out must not look as if it had not been: the caller would repeat it.
             Err(_) => match response.extensions_mut().remove::<ShortForm>() {
                 Some(short) => return short.instead_of(response),
-                None => self.insist(length),
+                None => self.reserve_over_budget(length),
             },
         };
-        // Its bytes hold the room, wherever they wait to be sent.
+        // The bytes of the body hold the room until they are sent or dropped.
         let room = Arc::new(room);
         response.map(|body| CheckedBody::of(body, move |frame| Ok(reserved(frame, &room))))
     }
 
-    /// Reserves so many bytes, also beyond the budget.
-    fn insist(self: &Arc<Self>, bytes: usize) -> Reservation {
+    /// Reserves this many bytes, also beyond the budget.
+    fn reserve_over_budget(self: &Arc<Self>, bytes: usize) -> Reservation {
         self.used.fetch_add(bytes, Ordering::AcqRel);
         Reservation {
             budget: self.clone(),
@@ -164,7 +166,7 @@ impl ByteBudget {
         }
     }
 
-    /// A body of a request that is counted as it arrives, until the reservation is dropped.
+    /// Returns a body of a request that is counted as it arrives, until the reservation is dropped.
     pub fn count(self: &Arc<Self>, body: Body) -> (Body, Option<RequestRoom>) {
         if body
             .size_hint()
@@ -189,7 +191,7 @@ impl ByteBudget {
 }
 
 impl Reservation {
-    /// A body that is alone always fits.
+    /// Adds bytes to the reservation. If nothing else is reserved, any number of bytes fits.
     fn grow(&mut self, bytes: usize) -> Result<(), OverBudget> {
         let ByteBudget {
             most,
@@ -218,7 +220,7 @@ impl Drop for Reservation {
     }
 }
 
-/// A response to a command in few bytes, for when there is no room for all of it.
+/// A short response to a command, for when there is no room for the whole one.
 #[derive(Clone)]
 pub struct ShortForm {
     pub body: Bytes,
@@ -237,8 +239,8 @@ impl ShortForm {
     }
 }
 
-/// Runs a request: [`ByteBudget::hold`] holds room as long as it runs.
-pub async fn holding<F: Future>(request: F) -> F::Output {
+/// Runs a request. Room that [`ByteBudget::hold`] holds is held until the request ends.
+pub async fn with_reservations<F: Future>(request: F) -> F::Output {
     HELD.scope(Mutex::default(), request).await
 }
 
@@ -258,7 +260,7 @@ pub fn refused_for_room(error: &axum::Error) -> Option<Problem> {
 #[derive(Clone)]
 pub struct RequestRoom(Arc<Mutex<Reservation>>);
 
-/// Bytes that give back their room when the last part of them has been sent or given up.
+/// Bytes that return their room when the last part of them has been sent or dropped.
 struct ReservedBytes {
     bytes: Bytes,
     _reserved: Arc<Reservation>,
@@ -279,8 +281,8 @@ fn reserved(frame: Frame<Bytes>, reserved: &Arc<Reservation>) -> Frame<Bytes> {
     })
 }
 
-/// A body each of whose parts goes through a function, which changes no length. Where it refuses one, the body ends. The combinators of
-/// http-body-util would lose the length of the whole.
+/// A body whose parts each go through a function, which changes no length. If the function refuses a part, the body
+/// ends with an error. The combinators of http-body-util would lose the length of the whole.
 struct CheckedBody<F> {
     body: Body,
     check: F,

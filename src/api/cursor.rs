@@ -1,6 +1,6 @@
-//! Cursors of lists. A cursor contains the last item of a page and a hash of the list and its filters. Used with
-//! another list or other filters, or after it was truncated or changed, it would silently skip items, so it is
-//! refused.
+//! Cursors of lists. A cursor contains the last item of a page and a hash of the list and its filters. A cursor that
+//! is used with another list or other filters, or was truncated or changed, is refused: otherwise it would silently
+//! skip items.
 //!
 //! A cursor holds no secret, and every instance accepts it, also after a restart: a forged cursor only starts at
 //! another position of a list that the caller may read anyway.
@@ -17,7 +17,7 @@ use super::problem::{Problem, ProblemKind};
 pub const LONGEST: usize = 400;
 
 const HASH: usize = 8;
-/// These parameters change how much of a list is read, not which items are in it.
+/// Parameters that change how much of a list is read, and not which items are in it.
 const NO_FILTERS: [&str; 2] = ["cursor", "limit"];
 
 /// Encodes and decodes the cursors of one list with its filters.
@@ -26,34 +26,34 @@ pub struct Cursors([u8; HASH]);
 
 /// The reason why a cursor is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unusable {
+pub enum CursorFault {
     Altered,
     Elsewhere,
 }
 
-impl Unusable {
-    /// The message for the caller.
+impl CursorFault {
+    /// Returns the message for the caller.
     pub fn remedy(self) -> &'static str {
         match self {
-            Unusable::Altered => {
+            CursorFault::Altered => {
                 "is not a cursor that the API returned: pass next_cursor of the previous page, unchanged; or omit it to start at the beginning"
             }
-            Unusable::Elsewhere => {
+            CursorFault::Elsewhere => {
                 "belongs to another list, or to this list with other filters: repeat all parameters of the previous page except limit; or omit the cursor to start at the beginning"
             }
         }
     }
 }
 
-impl From<Unusable> for Problem {
-    fn from(unusable: Unusable) -> Self {
+impl From<CursorFault> for Problem {
+    fn from(unusable: CursorFault) -> Self {
         let detail = format!("cursor {}", unusable.remedy());
         Problem::new(ProblemKind::InvalidQuery, detail)
     }
 }
 
 impl Cursors {
-    /// For the list at this URL. The order of its filters does not matter.
+    /// Returns the cursors of the list at this URL. The order of its filters does not matter.
     pub fn of(uri: &Uri) -> Self {
         let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri);
         let mut pairs = pairs.map(|pairs| pairs.0).unwrap_or_default();
@@ -65,7 +65,7 @@ impl Cursors {
         )
     }
 
-    /// For a list that these texts identify, in this order.
+    /// Returns the cursors of the list that these texts identify, in this order.
     pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
@@ -75,7 +75,7 @@ impl Cursors {
         Self(start(hash))
     }
 
-    /// The cursor for the items after this one.
+    /// Returns the cursor for the items after this one.
     pub fn after(self, item: impl Display) -> String {
         let item = item.to_string();
         let mut bytes = Vec::with_capacity(2 * HASH + item.len());
@@ -85,19 +85,19 @@ impl Cursors {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// The item before the cursor's page.
-    pub fn read(self, cursor: &str) -> Result<String, Unusable> {
+    /// Returns the item before the cursor's page.
+    pub fn read(self, cursor: &str) -> Result<String, CursorFault> {
         let bytes = URL_SAFE_NO_PAD.decode(cursor);
-        let bytes = bytes.map_err(|_| Unusable::Altered)?;
-        let (list, rest) = bytes.split_first_chunk().ok_or(Unusable::Altered)?;
-        let (check, item) = rest.split_first_chunk().ok_or(Unusable::Altered)?;
+        let bytes = bytes.map_err(|_| CursorFault::Altered)?;
+        let (list, rest) = bytes.split_first_chunk().ok_or(CursorFault::Altered)?;
+        let (check, item) = rest.split_first_chunk().ok_or(CursorFault::Altered)?;
         if Self(*list).check(item) != *check {
-            return Err(Unusable::Altered);
+            return Err(CursorFault::Altered);
         }
         if *list != self.0 {
-            return Err(Unusable::Elsewhere);
+            return Err(CursorFault::Elsewhere);
         }
-        String::from_utf8(item.to_vec()).map_err(|_| Unusable::Altered)
+        String::from_utf8(item.to_vec()).map_err(|_| CursorFault::Altered)
     }
 
     fn check(self, item: &[u8]) -> [u8; HASH] {
@@ -137,7 +137,7 @@ mod tests {
         ] {
             assert_eq!(
                 list(other).read(&cursor),
-                Err(Unusable::Elsewhere),
+                Err(CursorFault::Elsewhere),
                 "{other}"
             );
         }
@@ -152,8 +152,16 @@ mod tests {
             let mut touched = cursor.clone().into_bytes();
             touched[at] = if touched[at] == b'A' { b'B' } else { b'A' };
             let touched = String::from_utf8(touched).unwrap();
-            assert_eq!(cursors.read(&touched), Err(Unusable::Altered), "{touched}");
-            assert_eq!(cursors.read(&cursor[..at]), Err(Unusable::Altered), "{at}");
+            assert_eq!(
+                cursors.read(&touched),
+                Err(CursorFault::Altered),
+                "{touched}"
+            );
+            assert_eq!(
+                cursors.read(&cursor[..at]),
+                Err(CursorFault::Altered),
+                "{at}"
+            );
         }
         for made_up in [
             "7",
@@ -162,7 +170,11 @@ mod tests {
             "=",
             "nonsense",
         ] {
-            assert_eq!(cursors.read(made_up), Err(Unusable::Altered), "{made_up}");
+            assert_eq!(
+                cursors.read(made_up),
+                Err(CursorFault::Altered),
+                "{made_up}"
+            );
         }
     }
 

@@ -1,6 +1,5 @@
 //! The documentation that the service serves: the OpenAPI document, and an HTML page that renders it.
 
-use crate::api::openapi::words::JsonSchema;
 use std::{sync::Arc, sync::LazyLock};
 
 use axum::{
@@ -10,6 +9,7 @@ use axum::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{response::etag_of, state::App};
+use crate::domain::template::Payload;
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -34,7 +34,7 @@ pub(super) const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; 
 /// OpenAPI 3.1, generated from the code.
 #[utoipa::path(
     get, path = "/openapi.json", tag = "service",
-    responses((status = 200, description = "The document", body = JsonSchema, example = json!({"openapi": "3.1.0"}))),
+    responses((status = 200, description = "The document", body = Payload, example = json!({"openapi": "3.1.0"}))),
 )]
 async fn openapi_json() -> Response {
     let (document, etag) = &*DOCUMENT;

@@ -17,13 +17,13 @@ use tracing::{debug, error};
 use super::{
     auth::{self, Access},
     byte_budget::{self, ByteBudget},
-    extract::{Caller, must_be_judged, must_be_utf8},
+    extract::{Caller, must_be_utf8, refuse_unevaluated},
     origin::{self, Site},
     problem::{Problem, ProblemKind},
 };
 use crate::config::AccessToken;
 
-/// The route label of requests that match no route: their paths would grow the metrics without bound.
+/// The label of requests that match no route: their paths would grow the metrics without bound.
 const NO_ROUTE: &str = "(none)";
 
 pub struct MiddlewareState {
@@ -61,7 +61,7 @@ impl MiddlewareState {
 }
 
 impl MiddlewareState {
-    /// The caller, if the request is allowed.
+    /// Returns the caller, if the request is allowed.
     fn admit(
         &self,
         request: &Request,
@@ -76,7 +76,7 @@ impl MiddlewareState {
         must_be_utf8(uri)?;
         let caller = auth::admit(&tokens, access, headers)?;
         if let Some(route) = route.filter(|route| auth::is_served(method, route)) {
-            must_be_judged(method, route, headers)?;
+            refuse_unevaluated(method, route, headers)?;
         }
         Ok(caller)
     }
@@ -93,7 +93,7 @@ pub async fn handle(
     let route = route.as_ref().map(MatchedPath::as_str);
     let method = request.method().clone();
     let access = match method == Method::OPTIONS && request.uri().path() == "*" {
-        // The service as a whole is public.
+        // `OPTIONS *` asks about the service as a whole, which is public.
         true => Access::Open,
         false => auth::needed(&method, route),
     };
@@ -107,9 +107,9 @@ pub async fn handle(
             let (parts, body) = request.into_parts();
             let (body, _room) = state.requests.count(body);
             let request = Request::from_parts(parts, body);
-            // State that handlers share is behind locks that tolerate a panic.
+            // Handlers share only state behind locks that tolerate a panic.
             let answered = AssertUnwindSafe(next.run(request)).catch_unwind();
-            let answered = byte_budget::holding(answered).await;
+            let answered = byte_budget::with_reservations(answered).await;
             answered.unwrap_or_else(|panic| panicked(&*panic))
         }
         Err(problem) => problem.into_response(),
@@ -128,7 +128,8 @@ pub async fn handle(
     response
 }
 
-/// The router would list the methods that have a handler, and OPTIONS has none.
+/// Sets `Allow` to the methods of the route. The router would list the methods that have a handler, and OPTIONS has
+/// none.
 fn allow(route: Option<&str>, method: &Method, response: &mut Response) {
     let says = match response.status() {
         StatusCode::METHOD_NOT_ALLOWED => true,
@@ -198,7 +199,7 @@ struct Meter {
 
 type ByRoute = HashMap<Box<str>, Vec<Meter>>;
 
-/// Metric handles by route, method and status. There are few of them, and after a while all exist: a look-up is a
+/// Metric handles by route, method and status. There are few of them, and after a while all exist. A look-up is a
 /// load, a hash and a short scan, and allocates nothing.
 #[derive(Default)]
 struct RequestMeters(ArcSwap<ByRoute>);
@@ -239,7 +240,7 @@ impl RequestMeters {
     }
 }
 
-/// Clients can invent methods: all unknown ones share one label.
+/// Returns the label of a method. Clients can invent methods: all unknown ones share one label.
 fn word(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

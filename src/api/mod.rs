@@ -2,48 +2,29 @@
 //! the result. It contains routes, extractors, problems, access control and the documentation; no rules of the
 //! pattern and no SQL.
 
-mod agent_access;
-mod agent_check;
-mod agent_controls;
-mod agent_lanes;
-mod agent_status;
-mod agents;
-mod alerts;
-mod ask_html;
-mod ask_page;
-mod asks;
+pub(crate) mod agent;
+pub mod definition;
+pub(crate) mod message;
+pub(crate) mod schedule;
+pub(crate) mod task;
+mod upkeep;
+pub mod view;
+
 mod auth;
-mod bulk_log;
 mod bulkhead;
 mod byte_budget;
 mod cursor;
-pub mod definition;
 mod docs;
-mod drawing;
-pub mod dry_run_report;
-mod ended_tasks;
 pub mod extract;
-mod hold;
-mod instances;
-mod last_check;
-mod messages;
 mod middleware;
 mod openapi;
-mod operations;
 mod origin;
-mod payload_check;
 pub mod problem;
 mod problem_pages;
-mod queue_gauges;
-mod replies;
 pub mod request_id;
 pub mod response;
-mod schedules;
 mod starting;
 mod state;
-mod tasks;
-mod workers;
-pub mod workflows;
 
 use std::sync::Arc;
 
@@ -54,41 +35,43 @@ use axum::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-pub use agent_check::RunningChecks;
+pub use agent::check::RunningChecks;
 pub use bulkhead::EvaluationBulkhead;
 pub use byte_budget::ByteBudget;
 pub use problem::{Problem, refuse};
-pub use replies::reply_by_message;
-pub use schedules::fire as fire_schedule;
+pub use schedule::fire as fire_schedule;
 pub use starting::starting;
 pub use state::{App, EndedTasks, Gauges, WorkflowCache};
-pub use tasks::{refusal_address, submit_message};
+pub use task::bulk::{BulkProgress, fail as fail_bulk_job, process as process_bulk_job};
+pub use task::replies::reply_by_message;
+pub use task::{refusal_address, submit_message};
 
 use self::problem::ProblemKind;
 
-/// All resources, each from its own module.
+/// Returns the routes of all resources, each from its own module.
 fn resources() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::with_openapi(openapi::start())
-        .merge(tasks::routes())
-        .merge(replies::routes())
-        .merge(asks::routes())
-        .merge(ask_page::routes())
-        .merge(alerts::routes())
-        .merge(messages::routes())
-        .merge(workflows::routes())
-        .merge(schedules::routes())
-        .merge(agents::routes())
-        .merge(agent_controls::routes())
-        .merge(agent_check::routes())
-        .merge(workers::routes())
-        .merge(instances::routes())
-        .merge(hold::routes())
-        .merge(operations::routes())
+        .merge(task::routes())
+        .merge(task::replies::routes())
+        .merge(task::ask::routes())
+        .merge(task::ask_page::routes())
+        .merge(task::alerts::routes())
+        .merge(task::bulk::jobs::routes())
+        .merge(message::routes())
+        .merge(definition::workflows::routes())
+        .merge(schedule::routes())
+        .merge(agent::routes())
+        .merge(agent::controls::routes())
+        .merge(agent::check::routes())
+        .merge(agent::workers::routes())
+        .merge(upkeep::instances::routes())
+        .merge(upkeep::hold::routes())
+        .merge(upkeep::operations::routes())
         .merge(docs::routes())
         .merge(problem_pages::routes())
 }
 
-/// All routes of the service.
+/// Returns all routes of the service.
 pub fn router(app: Arc<App>) -> Router {
     let state = middleware::MiddlewareState::new(
         app.tokens.clone(),
@@ -108,12 +91,12 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// The OpenAPI document of everything that [`router`] serves.
+/// Returns the OpenAPI document of everything that [`router`] serves.
 pub fn openapi() -> utoipa::openapi::OpenApi {
     openapi::complete(resources().into_openapi())
 }
 
-/// Handles `OPTIONS *`: what the service as a whole supports.
+/// The methods in the response to `OPTIONS *`: those that the service as a whole supports.
 const METHODS: HeaderValue = HeaderValue::from_static("GET,HEAD,POST,PUT,DELETE,OPTIONS");
 
 async fn no_route(method: Method, uri: Uri) -> Response {
@@ -145,7 +128,7 @@ async fn wrong_method(method: Method, uri: Uri) -> Response {
     .into_response()
 }
 
-/// The path of a request, without the credential in it: clients log their responses.
+/// Returns the path of a request without the credential in it: clients log their responses.
 fn shown_path(uri: &Uri) -> &str {
     match uri.path() {
         path if path.starts_with("/v1/replies/") => "/v1/replies/{token}",

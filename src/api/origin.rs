@@ -3,23 +3,23 @@
 //! Every request must name one host (RFC 9112 section 3.2, RFC 9113 section 8.3.1). Without tokens, a page could
 //! make a browser on this machine send requests: a page of another site (CSRF), or a page whose own name was
 //! pointed at this machine after it was loaded (DNS rebinding). The host must then be a loopback name, and the
-//! request must come from no other site. With tokens neither matters, because no page has a token.
+//! request must come from no other site. With tokens neither check is needed, because no page has a token.
 
 use axum::http::{HeaderMap, Method, Uri, Version, header, uri::Authority};
 
 use super::problem::{Problem, ProblemKind};
 use crate::config::Config;
 
-/// What requests are checked against if no token is needed.
+/// The hosts that requests may name if no token is needed.
 #[derive(Clone, Default, Debug)]
 pub struct Site {
-    /// Only programs on this machine can reach the service.
+    /// True if only programs on this machine can reach the service.
     pub is_loopback: bool,
     /// The host of `public_url`: a proxy on this machine may forward requests for it.
     pub public_host: Option<String>,
 }
 
-/// Whether the request may be handled. `site` is `None` if tokens are configured.
+/// Returns an error if the request may not be handled. `site` is `None` if tokens are configured.
 pub fn check(
     method: &Method,
     uri: &Uri,
@@ -54,7 +54,7 @@ pub fn check(
     })
 }
 
-/// The one host that a request names; `None` only for HTTP/1.0, which may omit it.
+/// Returns the one host that a request names; `None` only for HTTP/1.0, which may omit it.
 fn host(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<Option<Authority>, Problem> {
     let bad = |detail: &str| Problem::new(ProblemKind::InvalidQuery, detail);
     let mut named = headers.get_all(header::HOST).iter();
@@ -91,7 +91,7 @@ fn host(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<Option<Autho
     Ok(target.cloned().or(first))
 }
 
-/// A host with an optional port, and nothing else.
+/// Returns whether the text is a host with an optional port, and nothing else.
 fn is_plain(host: &Authority) -> bool {
     let name = host.host();
     let rest = host.as_str().strip_prefix(name);
@@ -119,7 +119,7 @@ impl Site {
     }
 }
 
-/// `localhost`, a name below it (RFC 6761 section 6.3), or a loopback address.
+/// Returns whether the host is `localhost`, a name below it (RFC 6761 section 6.3), or a loopback address.
 fn is_loopback(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
     if let Ok(address) = address {
@@ -129,15 +129,16 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.ends_with(".localhost")
 }
 
-/// The header that says so. Browsers send `Sec-Fetch-Site` with every request to this machine, and pages cannot
-/// change it; older browsers send `Origin` with every POST. Other programs send neither.
+/// Returns the header that shows that a page of another site made the request. Browsers send `Sec-Fetch-Site` with
+/// every request to this machine, and pages cannot change it; older browsers send `Origin` with every POST. Other
+/// programs send neither.
 fn comes_from_elsewhere(
     method: &Method,
     headers: &HeaderMap,
     host: Option<&Authority>,
 ) -> Option<&'static str> {
     let is = |name: &str, value: &str| headers.get(name).is_some_and(|found| found == value);
-    // A person follows a link from elsewhere, such as an alert in a chat. The page with the link does not see the
+    // A person follows a link on another site, such as an alert in a chat. The page with the link does not see the
     // response.
     let follows_link = (method == Method::GET || method == Method::HEAD)
         && is("sec-fetch-mode", "navigate")
@@ -145,7 +146,7 @@ fn comes_from_elsewhere(
     if headers.contains_key("sec-fetch-site") {
         let mut sites = headers.get_all("sec-fetch-site").iter();
         let own = follows_link || sites.all(|site| site == "same-origin" || site == "none");
-        // This is sufficient: a proxy may have given the request another Host than the page's origin.
+        // `Origin` is not checked as well: a proxy may have given the request another Host than the page's origin.
         return (!own).then_some("Sec-Fetch-Site");
     }
     let mut origins = headers.get_all(header::ORIGIN).iter();

@@ -6,13 +6,16 @@ use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::request_id;
-use crate::api::openapi::words::{StepStateSchema, TaskStateSchema};
 use crate::{
-    domain::{FieldFault, Redactor, Refusal},
+    domain::{
+        task::{Redactor, Refusal, StepStatus, TaskStatus, UnmappedStep},
+        values::FieldFault,
+    },
     store::{CommandError, RegisterError, StoreError},
 };
 
@@ -59,7 +62,9 @@ kinds! {
     NoSuchSchedule = "no-such-schedule", NOT_FOUND, "Schedule not found";
     NoSuchAgent = "no-such-agent", NOT_FOUND, "Agent not found";
     NoSuchAlert = "no-such-alert", NOT_FOUND, "Alert not found";
+    NoSuchFailure = "no-such-failure", NOT_FOUND, "Failure not found";
     NoSuchMessage = "no-such-message", NOT_FOUND, "Message not found";
+    NoSuchBulkJob = "no-such-bulk-job", NOT_FOUND, "Bulk job not found";
     NoSuchReply = "no-such-reply", NOT_FOUND, "Reply token not found";
     MethodNotAllowed = "method-not-allowed", METHOD_NOT_ALLOWED, "Method not allowed";
     TaskEnded = "task-ended", CONFLICT, "Task has ended";
@@ -71,6 +76,7 @@ kinds! {
     UndoExpired = "undo-expired", CONFLICT, "Too late to undo the task";
     TaskLimit = "task-limit", CONFLICT, "Too many tasks with this key";
     ScheduleBusy = "schedule-busy", CONFLICT, "Another run of the schedule is not over";
+    BulkJobEnded = "bulk-job-ended", CONFLICT, "Bulk job has ended";
     MessagePending = "message-pending", CONFLICT, "Message is still being delivered";
     AgentConfigured = "agent-configured", CONFLICT, "Agent is defined in the configuration file";
     AgentInUse = "agent-in-use", CONFLICT, "Steps wait for the agent";
@@ -99,8 +105,8 @@ kinds! {
     Internal = "internal", INTERNAL_SERVER_ERROR, "Internal error";
 }
 
-/// The response to bytes that are not an HTTP request, which the connection refused with this status before any
-/// route saw them.
+/// Returns the response to bytes that are not an HTTP request, which the connection refused with this status before
+/// any route saw them.
 pub fn refuse(status: StatusCode) -> Option<Response<String>> {
     let problem = match status {
         StatusCode::BAD_REQUEST => Problem::new(
@@ -153,16 +159,16 @@ pub struct ProblemBody {
     /// The HTTP status code, repeated.
     #[schema(example = 409)]
     status: u16,
-    /// What went wrong in this case, and how to fix it.
+    /// The cause in this case, and how to fix it.
     detail: String,
     /// The value of X-Request-Id. The log uses the same id.
     #[schema(example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")]
     request_id: Option<String>,
     /// The state of the task, if that state does not allow the request.
     #[schema(example = "processing")]
-    state: Option<TaskStateSchema>,
+    state: Option<TaskStatus>,
     /// The state of the step, if that state does not allow the request.
-    step_state: Option<StepStateSchema>,
+    step_state: Option<StepStatus>,
     /// The current version of the task, if the task has changed since the version in If-Match.
     version: Option<u64>,
     /// The current ETag of the agent or workflow, if a precondition failed; null if there is none.
@@ -174,32 +180,27 @@ pub struct ProblemBody {
     #[schema(pattern = "^[A-Za-z0-9_-]+$")]
     next_cursor: Option<String>,
     /// The steps that prevent a task from moving to another version.
-    steps: Option<Vec<UnmappedStepBody>>,
+    steps: Option<Vec<UnmappedStep>>,
     /// Every fault of invalid content, each with a JSON pointer to it.
     errors: Option<Vec<FieldErrorBody>>,
 }
 
-/// A step that prevents the task from moving to another version.
-#[derive(ToSchema)]
-#[schema(as = UnmappedStep)]
-#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
-pub struct UnmappedStepBody {
-    #[schema(example = "charge")]
-    step: String,
-    state: StepStateSchema,
-    #[schema(example = "its `request` differs, and the step is processed")]
-    reason: String,
-}
-
-#[derive(ToSchema)]
+/// A fault of invalid content.
+#[derive(Serialize, ToSchema)]
 #[schema(as = FieldError)]
-#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct FieldErrorBody {
     /// A JSON pointer (RFC 6901) into the request body.
     #[schema(example = "/steps/1/after/0")]
     pointer: String,
     #[schema(example = "there is no step \"reserv\"; did you mean \"reserve\"?")]
     message: String,
+}
+
+impl From<FieldFault> for FieldErrorBody {
+    fn from(fault: FieldFault) -> Self {
+        let FieldFault { pointer, message } = fault;
+        Self { pointer, message }
+    }
 }
 
 impl Problem {
@@ -240,12 +241,12 @@ impl Problem {
         self.kind
     }
 
-    /// The problem document, for other ways than an HTTP response.
+    /// Returns the problem document, for other ways than an HTTP response.
     pub fn document(self) -> String {
         self.body(None)
     }
 
-    /// The same, where it quotes a text that another program sent.
+    /// Returns the problem with the secrets hidden that it quotes from a text of another program.
     #[must_use]
     pub fn without_secrets(mut self, redactor: &Redactor) -> Self {
         self.detail = redactor.hide_in_text(self.detail);
@@ -263,12 +264,13 @@ impl Problem {
         &self.detail
     }
 
-    /// Whether the same request may succeed if it is decided again at once: the task has another version by now.
+    /// True if the same request may succeed if it is decided again at once, because the task has moved to another
+    /// version.
     pub fn is_moved_meanwhile(&self) -> bool {
         self.is_moved_meanwhile
     }
 
-    /// Of invalid content: the faults, as the document lists them.
+    /// Returns the faults of invalid content, as the document lists them.
     pub fn errors(&self) -> Option<Vec<Value>> {
         self.members.get("errors")?.as_array().cloned()
     }
@@ -278,7 +280,7 @@ impl Problem {
         self.members.get(name)
     }
 
-    /// What [`Problem::invalid`] was made of.
+    /// Returns the faults that [`Problem::invalid`] was made of.
     pub fn faults(&self) -> Vec<FieldFault> {
         let errors = self.members.get("errors").and_then(Value::as_array);
         let text = |error: &Value, name: &str| error[name].as_str().unwrap_or_default().to_owned();
@@ -286,7 +288,7 @@ impl Problem {
         errors.into_iter().flatten().map(fault).collect()
     }
 
-    /// The detail; of several faults the first ones.
+    /// Returns the detail; of several faults the first ones.
     pub fn explained(&self) -> String {
         const SHOWN: usize = 3;
         let faults = self.faults();
@@ -299,7 +301,7 @@ impl Problem {
         format!("{}{more}", shown.join("; "))
     }
 
-    /// All faults of a request at once.
+    /// Returns the problem for all faults of a request at once.
     pub fn invalid(faults: Vec<FieldFault>) -> Self {
         let detail = match faults.as_slice() {
             [only] if only.pointer.is_empty() => format!("the body {}", only.message),
@@ -308,7 +310,7 @@ impl Problem {
         };
         let errors: Vec<Value> = faults
             .into_iter()
-            .map(|fault| json!({ "pointer": fault.pointer, "message": fault.message }))
+            .map(|fault| json!(FieldErrorBody::from(fault)))
             .collect();
         Self::new(ProblemKind::Invalid, detail).with("errors", errors)
     }
@@ -401,8 +403,9 @@ impl From<RegisterError> for Problem {
     }
 }
 
-/// A refusal that passes says after how many seconds a repetition is worthwhile.
-pub(super) fn say_when_to_retry(status: StatusCode, headers: &mut HeaderMap) {
+/// Adds to a 503 the number of seconds after which the request is worth repeating: such a refusal ends without a
+/// change.
+pub(super) fn add_retry_after(status: StatusCode, headers: &mut HeaderMap) {
     if status == StatusCode::SERVICE_UNAVAILABLE {
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
@@ -416,7 +419,7 @@ impl IntoResponse for Problem {
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, CONTENT_TYPE);
-        say_when_to_retry(status, headers);
+        add_retry_after(status, headers);
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

@@ -27,7 +27,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 
 pub const PAGE: &str = include_str!("../../docs/problems.md");
 
-/// The section of the page under this heading, without the heading.
+/// Returns the section of the page under this heading, without the heading.
 pub fn section(slug: &str) -> Option<&'static str> {
     let sections = PAGE.split("\n## ").skip(1);
     let mut sections = sections.filter_map(|section| section.split_once('\n'));
@@ -77,7 +77,7 @@ async fn one(params: RawPathParams, headers: HeaderMap) -> Result<Response, Prob
     Ok(page(&headers, slug, &text, ""))
 }
 
-/// `below`: the relative path from this page to those of the kinds.
+/// Returns the page. `below` is the relative path from it to the pages of the kinds.
 fn page(headers: &HeaderMap, title: &str, markdown: &str, below: &str) -> Response {
     let (media_type, text) = match wants_html(headers) {
         true => ("text/html; charset=utf-8", rendered(title, markdown, below)),
@@ -100,7 +100,8 @@ fn page(headers: &HeaderMap, title: &str, markdown: &str, below: &str) -> Respon
     (headers, text).into_response()
 }
 
-/// Browsers list it first in Accept; other programs send `*/*`, or nothing.
+/// Returns whether the client is a browser: browsers list text/html first in Accept; other programs send `*/*`, or
+/// nothing.
 fn wants_html(headers: &HeaderMap) -> bool {
     let accepts = headers.get_all(header::ACCEPT).iter();
     let mut ranges = accepts.flat_map(|value| value.to_str().unwrap_or_default().split(','));
@@ -156,7 +157,8 @@ fn rendered(title: &str, markdown: &str, below: &str) -> String {
     page
 }
 
-/// The target of a link of the page, as it is served here; `None` if that page is not part of the service.
+/// Returns the target of a link in the page, as the service serves it; `None` if the target is not part of the
+/// service.
 fn target<'a>(link: &str, below: &str) -> Option<CowStr<'a>> {
     match link.strip_prefix('#') {
         Some(slug) => Some(format!("{below}{slug}").into()),

@@ -16,7 +16,7 @@ tokio::task_local! {
     static CURRENT: HeaderValue;
 }
 
-/// The id of the request that the current tokio task handles.
+/// Returns the id of the request that the current tokio task handles.
 pub fn current() -> Option<String> {
     let id = CURRENT.try_with(|id| id.to_str().map(str::to_owned));
     id.ok().and_then(Result::ok)
@@ -33,7 +33,7 @@ pub async fn attach(request: Request, next: Next) -> Response {
     response
 }
 
-/// The caller's own id if it is valid; otherwise a new one.
+/// Returns the caller's own id if it is valid; otherwise a new one.
 fn of(headers: &HeaderMap) -> HeaderValue {
     let mut given = headers.get_all(HEADER).iter();
     match (given.next(), given.next()) {
@@ -49,7 +49,8 @@ pub fn new() -> HeaderValue {
     HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("none"))
 }
 
-/// The id appears in log lines, in JSON and in terminals: no character may have a special meaning there.
+/// Returns whether the id is valid. It appears in log lines, in JSON and in terminals: no character may have a
+/// special meaning there.
 fn is_plain(id: &HeaderValue) -> bool {
     let harmless = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(byte);
     (1..=LONGEST).contains(&id.len()) && id.as_bytes().iter().all(harmless)

@@ -16,13 +16,14 @@ use super::{
     cursor::Cursors,
     problem::{Problem, ProblemKind},
 };
-use crate::domain::ETag;
+use crate::domain::values::ETag;
 
 pub fn json<T: Serialize>(status: StatusCode, body: &T) -> Response {
     match serde_json::to_vec(body) {
         Ok(mut body) => {
             if body.len() > SMALL {
-                // A body that waits to be sent takes as many bytes as are counted.
+                // The budget counts the length of a body, so a body that waits to be sent may take no more memory
+                // than that.
                 body.shrink_to_fit();
             }
             let headers = [(
@@ -36,7 +37,7 @@ pub fn json<T: Serialize>(status: StatusCode, body: &T) -> Response {
     }
 }
 
-/// The ETag of a resource without a version: a hash of its bytes.
+/// Returns the ETag of a resource without a version: a hash of its bytes.
 pub fn etag_of(bytes: &[u8]) -> HeaderValue {
     let digest = Sha256::digest(bytes);
     let mut etag = String::from("\"");

@@ -8,7 +8,7 @@ use axum::{
     routing::get,
 };
 
-use super::{Problem, operations, problem::ProblemKind, request_id};
+use super::{Problem, problem::ProblemKind, request_id, upkeep::operations};
 use crate::store::Health;
 
 /// Serves requests until [`super::router`] replaces it.
@@ -20,7 +20,7 @@ pub fn starting(health: Health) -> Router {
         .with_state(health)
 }
 
-/// No token is needed: there is no data to protect yet.
+/// Refuses any request with 503. No token is needed: there is no data to protect yet.
 async fn not_yet(State(health): State<Health>) -> Response {
     if let Some(fault) = health.worst() {
         return Problem::from(fault.error()).into_response();

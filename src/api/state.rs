@@ -7,12 +7,16 @@ use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
 use crate::{
-    agent::{Agents, Registered},
+    agent::{AgentRefresher, Agents},
     config::{AccessToken, Config},
     delivery::Receivers,
     domain::{
-        AgentName, Definition, FieldFault, InstanceId, KnownAgents, Limits, Payload, Policies,
-        ReplyKey, Sender, WHOLE_DEFINITION, nearest, parse_steps_within, template::Budget,
+        definition::{
+            DEFINITION_BUDGET, Definition, KnownAgents, Limits, Policies, parse_steps_within,
+        },
+        message::{ReplyKey, Sender},
+        template::{Budget, Payload},
+        values::{AgentName, FieldFault, InstanceId, nearest},
     },
     instance::Hold,
     scheduler::Local,
@@ -22,61 +26,64 @@ use crate::{
 
 use super::{
     Problem,
-    agent_check::RunningChecks,
+    agent::check::RunningChecks,
     bulkhead::{EvaluationBulkhead, EvaluationPermit},
     byte_budget::ByteBudget,
 };
-pub use super::{ended_tasks::EndedTasks, operations::Gauges, workflows::WorkflowCache};
+pub use super::{
+    definition::workflows::WorkflowCache, task::ended::EndedTasks, upkeep::operations::Gauges,
+};
 
-/// A longer definition, in bytes, needs a permit to be compiled. Most definitions compile in less time than a
-/// permit costs.
+/// A longer definition, in bytes, needs a permit to be compiled. Most definitions compile in less time than it takes
+/// to get a permit.
 const LONG: usize = 16 * 1024;
 
-/// So does a definition that costs more to compile, which becomes known while it compiles: in units of the budget,
+/// A definition that exceeds this cost while it compiles needs a permit as well. In units of the evaluation budget;
 /// about a millisecond.
 const AT_ONCE: u64 = Budget::EVALUATION / 16;
 
 /// Shared by all requests of an instance.
 pub struct App {
     pub store: Store,
-    /// Gives work to workers.
+    /// The part of the service that hands steps to workers.
     pub local: Arc<Local>,
     pub agents: Arc<Agents>,
-    pub registered: Arc<Registered>,
+    pub registered: Arc<AgentRefresher>,
     /// The receivers of messages and the tokens of callers, as the last SIGHUP or the start read them.
     pub receivers: Arc<ArcSwap<Receivers>>,
     pub tokens: Arc<ArcSwap<Vec<AccessToken>>>,
     pub config: Config,
     pub limits: Limits,
     pub metrics: Metrics,
-    /// Cancelled while the instance still accepts everything, and load balancers should notice that it is about to stop.
+    /// Cancelled at the begin of the drain: the instance still accepts everything, and load balancers should notice
+    /// that it is about to stop.
     pub draining: tokio_util::sync::CancellationToken,
     pub stop: tokio_util::sync::CancellationToken,
-    /// The latest version of each workflow in use.
+    /// The active version of each workflow in use.
     pub workflows: Arc<WorkflowCache>,
     pub gauges: Gauges,
     pub ended_tasks: EndedTasks,
     pub bulkhead: EvaluationBulkhead,
     pub instance: InstanceId,
-    /// Makes the links of people who are asked.
+    /// Makes the links of the people who are asked.
     pub sender: Arc<ArcSwap<Sender>>,
     /// Recognises the tokens of replies that come later.
     pub reply_key: ReplyKey,
-    /// Whether calls carry an address for them.
+    /// True if calls carry an address for later replies.
     pub takes_later_replies: bool,
     pub hold: Arc<Hold>,
     /// Permits for callers who wait for a task or follow it. There are fewer than connections, so that short
     /// requests always get through.
     pub waits: Arc<Semaphore>,
     pub checks: RunningChecks,
-    /// The budgets of what callers make the service hold, in bytes.
+    /// The budgets for the memory that callers make the service use, in bytes.
     pub responses: Arc<ByteBudget>,
     pub requests: Arc<ByteBudget>,
 }
 
 impl App {
-    /// Compiles steps, unless a task in memory has the same. An agent that is unknown here may have just been
-    /// registered at another instance: that is checked before a fault is reported.
+    /// Compiles steps, unless a task in memory has the same ones. An agent that is unknown here may just have been
+    /// registered at another instance: registrations are read again before a fault is reported.
     pub async fn compile(
         &self,
         steps: &RawValue,
@@ -99,7 +106,7 @@ impl App {
         if let Ok(definition) = &compiled
             && definition.names_times()
         {
-            // The clock is the store's, which is read only where there is such a time.
+            // The time is the store's, which is read only if the definition has a time.
             let now = self.store.reader.now().await?;
             let faults = definition.time_faults("/steps", now);
             if !faults.is_empty() {
@@ -130,7 +137,7 @@ impl App {
                 return Ok(compiled);
             }
         }
-        let compile = || compile(&Budget::of_several(WHOLE_DEFINITION));
+        let compile = || compile(&Budget::of_several(DEFINITION_BUDGET));
         Ok(match permit {
             Some(permit) => permit.run(compile),
             None => self.bulkhead.enter().await?.run(compile),
@@ -141,7 +148,7 @@ impl App {
 /// The definition, or all its faults.
 type Compiled = Result<Arc<Definition>, Vec<FieldFault>>;
 
-/// Which URLs may be called under the current policy and registrations.
+/// The agents and URLs that steps may name, by the configuration and the registrations.
 impl KnownAgents for App {
     fn knows(&self, agent: &AgentName) -> bool {
         self.agents.get(agent).is_some()

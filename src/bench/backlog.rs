@@ -22,16 +22,17 @@ use crate::{cli::BenchOptions, config::DatabaseUrl};
 const DEAD: &str = "bench-dead";
 /// A workflow with one step of that agent.
 const QUEUED: &str = "bench-queued";
-/// As many steps as a task may have.
+/// The most steps that a task may have.
 const MANY_STEPS: usize = 500;
-/// So many submissions for each task that is processed: they take about as long. The surplus is removed at once.
+/// The number of submissions for each task that is processed: they take about as long. The surplus is removed at
+/// once.
 const SUBMISSIONS: u32 = 4;
 
 /// The two servers, and the socket of the dead service.
 struct Sides {
     empty: BenchServers,
     full: BenchServers,
-    /// The kernel completes its connections, and no program accepts them.
+    /// The socket of the dead service: the kernel completes its connections, and no program accepts them.
     _dead: TcpListener,
 }
 
@@ -157,8 +158,8 @@ fn queued() -> String {
     json!({ "workflow": QUEUED }).to_string()
 }
 
-/// Everything that is measured of one server. The tasks that it submits are removed afterwards, so the queue keeps
-/// its length.
+/// Makes all measurements of one server. The tasks that it submits are removed afterwards, so the queue keeps its
+/// length.
 async fn turn(requests: &[Requests], share: Amount, at_rest: u32) -> Result<Side, BenchError> {
     let alone = |tasks: u32| Amount {
         tasks: tasks.max(1),

@@ -15,7 +15,7 @@ pub struct Side {
     pub reads: Latencies,
     pub reads_of_many_steps: Latencies,
     pub lists: Latencies,
-    /// Tasks of a healthy agent.
+    /// The tasks of a healthy agent.
     pub others: LoadPhase,
 }
 
@@ -35,7 +35,7 @@ pub struct Memory {
 
 pub struct BacklogReport {
     pub turns: Vec<MeasuredPair>,
-    /// Of the full server, where it has a history; the slowest first.
+    /// The pages of the full server, if it has a history; the slowest first.
     pub pages: Vec<MeasuredPage>,
     pub memory: Memory,
 }

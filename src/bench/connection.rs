@@ -37,7 +37,7 @@ impl BenchConnection {
         })
     }
 
-    /// Sends a whole request; returns the body of the response, which must be a success.
+    /// Sends a whole request. Returns the body of the response, which must be a success.
     pub async fn exchange(&mut self, request: &[u8]) -> Result<&[u8], ExchangeError> {
         self.buffer.clear();
         self.stream.write_all(request).await?;
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers the first request with this, in two pieces.
+    /// Sends a request to a server that responds to it with this text, in two parts.
     async fn exchanged(answer: &'static str) -> Result<String, ExchangeError> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let authority = listener.local_addr().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! `--fan-out`: tasks whose steps run in parallel and are joined by the last, with few and with many steps.
+//! `--fan-out`: tasks whose steps run in parallel and are joined by the last step, with few and with many steps.
 
 use std::fmt::Write;
 
@@ -15,10 +15,10 @@ use crate::cli::BenchOptions;
 
 /// The steps of a task; the last number is the most that a task may have.
 const STEPS: [u32; 5] = [10, 50, 100, 250, 500];
-/// How many of the tasks run at once.
+/// The number of tasks that run at once.
 const AT_ONCE: u32 = 20;
 
-/// Some steps, and what they took.
+/// A number of steps, with the time and the CPU seconds that they took.
 struct FanOutPhase {
     steps: u32,
     phase: LoadPhase,
@@ -35,20 +35,20 @@ impl FanOutPhase {
     }
 }
 
-/// The text of the report.
+/// Makes the measurements, and returns the text of the report.
 pub(super) async fn measure(
     options: &BenchOptions,
     servers: &BenchServers,
 ) -> Result<String, BenchError> {
     let mut rounds: Vec<Vec<FanOutPhase>> = Vec::new();
-    // As many steps in each phase as the pipelines have.
+    // Each phase has as many steps as the pipelines have.
     let tasks = options.tasks.div_ceil(options.rounds);
     let steps = tasks.saturating_mul(STEP_BODIES.len() as u32);
     for most in STEPS {
         let workflow = format!("/v1/workflows/{}", name(most));
         servers.put(&workflow, &parallel(most)).await?;
     }
-    // Warms up.
+    // This warms up the servers.
     of_parallel(servers, 50, steps / 20).await?;
     for _ in 0..options.rounds {
         let mut round = vec![of_pipelines(servers, tasks, options.in_flight).await?];
@@ -64,7 +64,7 @@ fn name(steps: u32) -> String {
     format!("bench-parallel-{steps}")
 }
 
-/// So many steps, of which the last comes after all others.
+/// Returns this many steps, of which the last runs after all others.
 fn parallel(steps: u32) -> Value {
     let (path, _) = STEP_BODIES[0];
     let request = json!({ "method": "POST", "path": path, "body": { "sku": "{{ input.sku }}" } });

@@ -1,4 +1,5 @@
-//! `--workers`: the same tasks with their steps called at a service, and fetched by workers.
+//! `--workers`: the same tasks, once with their steps called at a service, and once with their steps fetched by
+//! workers.
 
 use std::{fmt::Write, time::Instant};
 
@@ -21,7 +22,7 @@ pub(super) const FETCHED: &str = "bench-fetched";
 /// The most steps that a worker takes at once.
 const MOST: usize = 10;
 
-/// Some tasks, and what they took.
+/// A number of tasks, with the time and the CPU seconds that they took.
 struct TaskPhase {
     phase: LoadPhase,
     cpu_seconds: Option<f64>,
@@ -33,7 +34,7 @@ impl TaskPhase {
     }
 }
 
-/// The text of the report.
+/// Makes the measurements, and returns the text of the report.
 pub(super) async fn measure(
     options: &BenchOptions,
     workers: u32,
@@ -48,10 +49,10 @@ pub(super) async fn measure(
     servers.put(&path, &of_fetched).await?;
     let requests = servers.requests();
     let (arrived, mut arrivals) = mpsc::unbounded_channel();
-    // They end when it is dropped.
+    // The workers end when this is dropped.
     let mut running = JoinSet::new();
     for number in 0..workers as usize {
-        // Where there are several servers, none waits at the one that the tasks at rest are submitted to.
+        // With several servers, no worker waits at the server that the tasks at rest are submitted to.
         let others = requests.len().saturating_sub(1).max(1);
         let server = (number % others + 1) % requests.len();
         running.spawn(work(requests[server].clone(), number, arrived.clone()));
@@ -111,7 +112,7 @@ async fn of(
     })
 }
 
-/// From the beginning of a submission until a worker has the step, one after another.
+/// Measures the time from the begin of a submission until a worker has the step, one task after another.
 async fn at_rest(
     tasks: u32,
     requests: &Requests,
@@ -144,7 +145,7 @@ struct WorkStep<'a> {
     token: &'a str,
 }
 
-/// Fetches steps and replies to them, with what the service would have responded.
+/// Fetches steps and replies to them, with the response that the service would have sent.
 async fn work(
     requests: Requests,
     number: usize,

@@ -1,10 +1,10 @@
-//! Just enough of HTTP/1.1 to find the end of a message on a keep-alive connection. Both ends of the load are small
-//! and our own, so that the server is measured, not the client.
+//! The part of HTTP/1.1 that is needed to find the end of a message on a keep-alive connection. Both ends of the load
+//! are small and part of this program, so that the server is measured, not the client.
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unframed;
 
-/// The lengths of head and body of the first message in the buffer; `None` while it is incomplete. A message
+/// Returns the lengths of head and body of the first message in the buffer; `None` while it is incomplete. A message
 /// without Content-Length has no body; chunked messages are not supported.
 pub fn whole(buffer: &[u8]) -> Result<Option<(usize, usize)>, Unframed> {
     let Some(head) = find(buffer, b"\r\n\r\n") else {
@@ -32,7 +32,7 @@ fn body_length(head: &[u8]) -> Result<usize, Unframed> {
     Ok(length)
 }
 
-/// The start of `needle`.
+/// Returns the index at which `needle` begins.
 pub fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     haystack
         .windows(needle.len())

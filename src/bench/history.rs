@@ -12,16 +12,16 @@ use super::{
     server::BenchServers,
 };
 use crate::{
-    domain::Timestamp,
+    domain::values::Timestamp,
     store::{MANY_VALUES, MultiplyPlan},
 };
 
-/// Of a hundred tasks, so many were cancelled or are in error.
+/// The numbers, of a hundred tasks, that are cancelled or in error.
 const CANCELLED: u32 = 3;
 const IN_ERROR: u32 = 1;
 const TEMPLATES: u32 = 100;
 
-/// How many values one of the labels has.
+/// The number of values of one of the labels.
 const LABELS: u32 = 10_000;
 /// The label that nearly every task has.
 pub const COMMON: (&str, &str) = ("region", "eu");
@@ -31,11 +31,11 @@ const RARE: (&str, &str) = ("region", "us");
 const DAYS: i64 = 20;
 const DAY: i64 = 86_400_000;
 
-/// What the history is.
+/// The history that was made.
 #[derive(Clone, Copy, Debug)]
 pub struct History {
     pub tasks: u64,
-    /// A moment in the middle of it.
+    /// A time in the middle of it.
     pub middle: Timestamp,
 }
 
@@ -62,7 +62,7 @@ pub async fn make(
     })
 }
 
-/// Most are processed. All have a key and labels.
+/// Saves the tasks whose rows are multiplied. Most are processed. All have a key and labels.
 async fn save_templates(requests: &[Requests], dead_workflow: &str) -> Result<(), BenchError> {
     let alone = |tasks: u32| Amount {
         tasks,
@@ -83,7 +83,7 @@ async fn save_templates(requests: &[Requests], dead_workflow: &str) -> Result<()
     let cancelled = labelled(COMMON, json!({ "workflow": dead_workflow }));
     let (_, ids) = load::queued(requests, &cancelled, alone(CANCELLED)).await?;
     load::cancel(&requests[0], ids).await?;
-    // Its input lacks what the steps read.
+    // The input lacks the fields that the steps read.
     let in_error = labelled(COMMON, json!({ "workflow": WORKFLOW, "input": {} }));
     load::queued(requests, &in_error, alone(IN_ERROR)).await?;
     Ok(())

@@ -29,7 +29,7 @@ impl Latencies {
         self.micros.len()
     }
 
-    /// The shortest duration that `share` (0 to 1) of all durations do not exceed (nearest rank).
+    /// Returns the shortest duration that `share` (0 to 1) of all durations do not exceed (nearest rank).
     pub fn percentile(&self, share: f64) -> Option<Duration> {
         let mut sorted = self.micros.clone();
         sorted.sort_unstable();
@@ -56,7 +56,7 @@ impl fmt::Display for Millis {
     }
 }
 
-/// The median: the middle one, or the mean of the two in the middle.
+/// Returns the median: the middle value, or the mean of the two in the middle.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_unstable_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! The load: workers that each do one thing after another, with the given concurrency.
+//! The load: workers that each send one request after another, with the given concurrency.
 
 use std::{
     sync::{
@@ -27,7 +27,7 @@ const LONGEST_PHASE: Duration = Duration::from_secs(600);
 /// The result of one phase.
 pub struct LoadPhase {
     pub elapsed: Duration,
-    /// One for each task.
+    /// The latencies, one for each task.
     pub latencies: Latencies,
 }
 
@@ -37,7 +37,7 @@ impl LoadPhase {
     }
 }
 
-/// The number of tasks, and how many of them run at once.
+/// The number of tasks, and the number of them that run at once.
 #[derive(Clone, Copy)]
 pub struct Amount {
     pub tasks: u32,
@@ -51,14 +51,14 @@ struct Tickets(Arc<AtomicU32>);
 impl Tickets {
     fn take(&self) -> bool {
         let less = |left: u32| left.checked_sub(1);
-        // Only a counter: nothing else is ordered by it.
+        // The counter orders no other memory access.
         self.0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
             .is_ok()
     }
 }
 
-/// `worker` creates one worker, by its number.
+/// Runs one phase. `worker` creates one worker, by its number.
 async fn phase<F>(
     amount: Amount,
     worker: impl Fn(usize, Tickets, Latencies) -> F,
@@ -96,7 +96,7 @@ where
     })
 }
 
-/// The ceiling: the three requests of each task by a plain client without any state.
+/// Measures the ceiling: the three requests of each task by a plain client without any state.
 pub async fn raw(client: &Client, stub: &Url, amount: Amount) -> Result<LoadPhase, BenchError> {
     let requests: Vec<(Url, Bytes)> = STEP_BODIES
         .iter()
@@ -128,7 +128,7 @@ pub async fn raw(client: &Client, stub: &Url, amount: Amount) -> Result<LoadPhas
     .await
 }
 
-/// Tasks from their submission until the response says that they are processed; each worker uses one of the
+/// Measures tasks from their submission until the response says that they are processed. Each worker uses one of the
 /// servers.
 pub async fn end_to_end(servers: &[Requests], amount: Amount) -> Result<LoadPhase, BenchError> {
     phase(amount, |worker, tickets, mut latencies| {
@@ -147,7 +147,7 @@ pub async fn end_to_end(servers: &[Requests], amount: Amount) -> Result<LoadPhas
     .await
 }
 
-/// Tasks of this body, from their submission until the response says that they are processed.
+/// Measures tasks of this body from their submission until the response says that they are processed.
 pub async fn processed(
     servers: &[Requests],
     body: &str,
@@ -170,7 +170,8 @@ pub async fn processed(
     .await
 }
 
-/// Submissions alone, until the 202; the worker waits for each task before the next, which is not measured.
+/// Measures submissions alone, until the 202. The worker waits for each task before the next submission; that wait is
+/// not measured.
 pub async fn submissions(servers: &[Requests], amount: Amount) -> Result<LoadPhase, BenchError> {
     phase(amount, |worker, tickets, mut latencies| {
         let requests = servers[worker % servers.len()].clone();
@@ -192,7 +193,7 @@ pub async fn submissions(servers: &[Requests], amount: Amount) -> Result<LoadPha
     .await
 }
 
-/// Submissions of this body until the 202, without waiting for the tasks. Returns their ids.
+/// Sends submissions of this body until their 202, without waiting for the tasks. Returns their ids.
 pub async fn queued(
     servers: &[Requests],
     body: &str,
@@ -221,7 +222,7 @@ pub async fn queued(
     Ok((done, ids))
 }
 
-/// One request again and again, which must succeed.
+/// Sends one request repeatedly. Each must succeed.
 pub async fn reads(
     requests: &Requests,
     request: &Bytes,
@@ -264,7 +265,7 @@ pub async fn cancel(requests: &Requests, ids: Vec<String>) -> Result<(), BenchEr
     cancelled.await.map(drop)
 }
 
-/// The task's own state precedes those of its steps.
+/// Returns an error unless the task is processed. The task's own state precedes those of its steps in the body.
 fn expect_processed(answer: &[u8]) -> Result<(), BenchError> {
     match field(answer, b"\"state\":\"") {
         Some(b"processed") => Ok(()),
@@ -276,7 +277,7 @@ fn unexpected(answer: &[u8]) -> BenchError {
     BenchError::NotProcessed(String::from_utf8_lossy(answer).into_owned())
 }
 
-/// The text after the first `name`, up to the next quote. Cheaper than parsing the whole task.
+/// Returns the text after the first `name`, up to the next quote. This costs less than parsing the whole task.
 fn field<'a>(answer: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let rest = &answer[frame::find(answer, name)? + name.len()..];
     Some(&rest[..rest.iter().position(|byte| *byte == b'"')?])

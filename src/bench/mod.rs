@@ -1,5 +1,5 @@
-//! `provost bench`: measures the throughput and the cost of a server over HTTP, compared with plain HTTP calls on
-//! the same machine. It has no knowledge of the server's internals, except that the store can multiply a history.
+//! `provost bench`: measures the throughput and the cost of a server over HTTP, compared with plain HTTP calls on the
+//! same machine. It does not depend on the server's internals, except that it uses the store to multiply a history.
 
 mod backlog;
 mod backlog_report;
@@ -101,7 +101,7 @@ pub async fn run(options: BenchOptions) -> ExitCode {
     }
 }
 
-/// The text of the report.
+/// Makes the measurements that the options ask for, and returns the text of the report.
 async fn measure_as_asked(options: BenchOptions) -> Result<String, BenchError> {
     let client = plain_http::client()?;
     match options.backlog.is_some() || options.history.is_some() {
@@ -143,7 +143,7 @@ async fn measure(options: BenchOptions, client: Client) -> Result<String, BenchE
             .map(|report| report.text()),
     };
     let cleared = servers.clear(&agents).await;
-    // The measurements are valid, whatever happens to the cleanup.
+    // The measurements are valid, also if the cleanup fails.
     if let Err(error) = cleared {
         eprintln!("provost: the cleanup is incomplete: {error}");
     }
@@ -162,7 +162,7 @@ fn introduce(options: &BenchOptions, servers: &BenchServers) {
     println!();
 }
 
-/// All measurements, in turns short enough that both of a pair see the same conditions.
+/// Makes all measurements, in turns short enough that both of a pair see the same conditions.
 async fn phases(
     options: &BenchOptions,
     servers: &BenchServers,
@@ -179,7 +179,7 @@ async fn phases(
         in_flight: 1,
     };
     let before = servers.usage().await?;
-    // Warms up: connections, caches and the database's first pages are not to be measured.
+    // This warms up connections, caches and the database's first pages, which are not to be measured.
     let warm_up = loaded(options.tasks / 20);
     load::raw(client, stub, warm_up).await?;
     let mut tasks = load::end_to_end(&requests, warm_up)

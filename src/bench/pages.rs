@@ -13,18 +13,18 @@ use super::{
 };
 use crate::store::MANY_VALUES;
 
-/// How often each page is read.
+/// The number of reads of each page.
 const READS: usize = 5;
-/// How many of the slowest the report shows.
+/// The number of the slowest pages that the report shows.
 const SHOWN: usize = 12;
 
-/// A page and how long reading it took.
+/// A page, and the durations of its reads.
 pub struct MeasuredPage {
     path: String,
     latencies: Latencies,
 }
 
-/// Filters, each under the name of its kind: two of one kind are not combined, except for labels.
+/// Returns filters, each with the name of its kind: two of one kind are not combined, except for labels.
 fn of_tasks(history: &History) -> Vec<(&'static str, String)> {
     let (middle, many) = (history.middle, MANY_VALUES.0);
     let (common, value) = COMMON;

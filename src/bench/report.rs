@@ -21,10 +21,10 @@ pub struct Report {
     pub submit_loaded: Latencies,
     pub submit_at_rest: Latencies,
     pub whole_at_rest: Latencies,
-    /// One value per server.
+    /// The usage of each server.
     pub before: Vec<Option<Usage>>,
     pub after: Vec<Option<Usage>>,
-    /// The work of the server between `before` and `after`.
+    /// The number of tasks between `before` and `after`.
     pub tasks: usize,
 }
 
@@ -121,7 +121,7 @@ impl Report {
         text
     }
 
-    /// The share of each server in the calls, in percent.
+    /// Returns the share of each server in the calls, in percent.
     fn shares(&self) -> Vec<String> {
         let pairs = self.before.iter().zip(&self.after);
         let made = pairs.map(|(before, after)| Some((*after)?.calls - (*before)?.calls));

@@ -8,14 +8,14 @@ pub const WORKFLOW: &str = "bench";
 
 const INPUT: &str = r#"{"sku":"book-7","quantity":2,"price":1800,"address":"7 Station Road"}"#;
 
-/// Path and body of each step, as [`workflow`] renders them with the input above and the stub's responses.
+/// The path and the body of each step, as [`workflow`] renders them with the input above and the stub's responses.
 pub const STEP_BODIES: [(&str, &str); 3] = [
     ("/reservations", r#"{"sku":"book-7","quantity":2}"#),
     ("/charges", r#"{"amount":3600,"hold":"r-1001"}"#),
     ("/shipments", r#"{"to":"7 Station Road","charge":"r-1001"}"#),
 ];
 
-/// A pipeline in which every step reads the outputs of earlier ones, as real ones do.
+/// Returns a pipeline in which every step reads the outputs of earlier ones, as real ones do.
 pub fn workflow() -> Value {
     let bodies = [
         json!({ "sku": "{{ input.sku }}", "quantity": "{{ input.quantity }}" }),
@@ -39,10 +39,10 @@ pub fn workflow() -> Value {
 /// Complete HTTP/1.1 requests, ready to be written.
 #[derive(Clone)]
 pub struct Requests {
-    /// Host and port.
+    /// The host and the port.
     pub authority: String,
     pub submit: Bytes,
-    /// The response comes when the task has ended.
+    /// A submission whose response comes when the task has ended.
     pub submit_and_wait: Bytes,
     wait_head: String,
     wait_tail: String,
@@ -51,7 +51,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// `prefix` is what comes before `/v1`.
+    /// `prefix` is the path before `/v1`.
     pub fn new(authority: String, prefix: &str, token: Option<&str>) -> Self {
         let authorization = match token {
             Some(token) => format!("authorization: Bearer {token}\r\n"),
@@ -86,7 +86,7 @@ impl Requests {
         self.post_with(path, "", json)
     }
 
-    /// The response comes when the task has ended.
+    /// Returns a POST whose response comes when the task has ended.
     pub fn post_and_wait(&self, path: &str, json: &str) -> Bytes {
         self.post_with(path, "prefer: wait=30\r\n", json)
     }

@@ -84,7 +84,7 @@ impl BenchServers {
             .collect()
     }
 
-    /// At each server, so that none depends on a notification from another.
+    /// Sends the body to each server, so that none depends on a notification from another.
     pub async fn put(&self, path: &str, body: &Value) -> Result<(), BenchError> {
         for server in &self.all {
             server.send(Method::PUT, path, Some(body)).await?;
@@ -137,7 +137,7 @@ impl BenchServers {
     }
 }
 
-/// The resources that all servers used between two samples; `None` if one does not report them.
+/// Returns the CPU seconds that all servers used between two samples; `None` if one does not report them.
 pub fn cpu_seconds(before: &[Option<Usage>], after: &[Option<Usage>]) -> Option<f64> {
     let pairs = before.iter().zip(after);
     pairs
@@ -149,12 +149,12 @@ struct BenchServer {
     url: Url,
     token: Option<String>,
     client: Client,
-    /// Dropping it stops the server and removes its database.
+    /// The server that the benchmark started. Dropping it stops the server and removes its database.
     own: Option<OwnServer>,
 }
 
 struct OwnServer {
-    // Before the folder: fields are dropped in this order.
+    // The server ends before its folder is removed: fields are dropped in this order.
     child: Child,
     folder: TempDir,
 }
@@ -192,12 +192,12 @@ impl BenchServer {
         server.ready().await
     }
 
-    /// On the database that it had.
+    /// Starts the server again on the database that it had.
     async fn start_again(mut self, database: Option<&DatabaseUrl>) -> Result<Self, BenchError> {
         if let Some(own) = &mut self.own {
             let (child, port) = spawn(&own.folder, database).map_err(BenchError::Process)?;
             own.child = child;
-            // Between 1 and 65535, and the URL is of http.
+            // This cannot fail: the port is not 0, and the URL is of http.
             let _ = self.url.set_port(Some(port));
         }
         self.ready().await
@@ -229,18 +229,18 @@ impl BenchServer {
         }
     }
 
-    /// Host and port.
+    /// Returns the host and the port.
     fn authority(&self) -> String {
         let port = self.url.port_or_known_default().unwrap_or(80);
         format!("{}:{port}", self.url.host_str().unwrap_or_default())
     }
 
-    /// The path before `/v1`: empty, or without a slash at its end.
+    /// Returns the path before `/v1`: empty, or without a slash at its end.
     fn prefix(&self) -> &str {
         self.url.path().trim_end_matches('/')
     }
 
-    /// `None` if the server does not report it, as on systems without `/proc`.
+    /// Returns `None` if the server does not report its usage, as on systems without `/proc`.
     async fn usage(&self) -> Result<Option<Usage>, BenchError> {
         let text = self.send(Method::GET, "/metrics", None).await?;
         Ok(usage(&text))
@@ -277,14 +277,15 @@ impl BenchServer {
 }
 
 fn spawn(folder: &TempDir, database: Option<&DatabaseUrl>) -> io::Result<(Child, u16)> {
-    // It was free a moment ago: if another program takes it first, the server reports that and the benchmark ends.
+    // The port was free a moment ago. If another program takes it first, the server reports that and the benchmark
+    // ends.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?
         .port();
     let mut command = Command::new(std::env::current_exe()?);
     command
         .args(["serve", "--listen", &format!("127.0.0.1:{port}")])
-        // A folder without a provost.toml.
+        // This folder has no provost.toml.
         .current_dir(folder.path())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -295,7 +296,7 @@ fn spawn(folder: &TempDir, database: Option<&DatabaseUrl>) -> io::Result<(Child,
             command.env_remove(name);
         }
     }
-    // In the environment, which other users cannot read: a URL may contain a password.
+    // The URL is in the environment, which other users cannot read, because it may contain a password.
     let database = match database {
         Some(DatabaseUrl::Postgres(url)) => url,
         _ => "sqlite://provost.db",
@@ -313,7 +314,7 @@ fn usage(metrics: &str) -> Option<Usage> {
     Some(Usage {
         cpu_seconds: value("process_cpu_seconds_total")?,
         resident_bytes: value("process_resident_memory_bytes")?,
-        // It does not exist before the first call.
+        // The metric does not exist before the first call.
         calls: value(&format!(
             "provost_agent_tries_total{{agent=\"{AGENT}\",result=\"success\"}}"
         ))

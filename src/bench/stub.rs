@@ -29,7 +29,7 @@ pub async fn start(listen: SocketAddr) -> io::Result<SocketAddr> {
     Ok(address)
 }
 
-/// One connection, until the other side closes it or sends something invalid.
+/// Serves one connection, until the other side closes it or sends something invalid.
 async fn serve(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::with_capacity(4096);

@@ -1,9 +1,9 @@
 //! AMQP 0-9-1, as RabbitMQ and others speak it. Messages are published on one connection, which is kept, and each
 //! queue is read on a connection of its own: a broker that blocks publishers stops reading from their connections, and
-//! acknowledgements must not wait behind that.
-//!
-//! Each message in flight has a channel of its own. A channel is closed by the broker when it refuses something, with
-//! whatever else is in flight on it; so one message that cannot be published fails alone.
+//! queue is read on a connection of its own: a broker that blocks publishers stops reading from their connections, and
+//! acknowledgements must not wait for that to end.
+//! Each message in flight has a channel of its own. When the broker refuses something, it closes the channel, with
+//! everything else that is in flight on it. With one channel each, a message that cannot be published fails alone.
 
 use std::{borrow::Cow, collections::HashSet, sync::Arc, time::Duration};
 
@@ -34,25 +34,25 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::{
-    Broker, BrokerError, BrokerHealth, Consumer, Delivery, Outgoing, Received,
+    Broker, BrokerError, BrokerHealth, Consumer, Delivery, OutgoingMessage, ReceivedMessage,
     frames::UNREADABLE,
     stream::{BrokerRuntime, BrokerStream},
 };
 use crate::{
     config::BrokerUrl,
-    domain::{Backoff, DIRECT_REPLY},
+    domain::values::{Backoff, DIRECT_REPLY},
 };
 
 const BACKOFF: Backoff = Backoff::doubling(Duration::from_millis(250), Duration::from_secs(10));
-/// For the handshake after the connection, and for each request to the broker that is not a message.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// In seconds: a connection without any sign of life is given up after twice that.
+/// The time limit of the handshake after the connection, and of each request to the broker that is not a message.
+const RESPONSE_WITHIN: Duration = Duration::from_secs(10);
+/// In seconds: a connection without any sign of life is given up after twice that time.
 const HEARTBEAT: u16 = 15;
-/// How often a connection is looked at from which no event came.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long the broker may take for its goodbye.
-const GOODBYE: Duration = Duration::from_secs(2);
-/// So many channels are kept from one message to the next.
+/// The interval at which the state of a connection is read if no event came from it.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// The longest time that the broker may take to close a connection or a channel.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+/// The most idle channels that are kept for the next messages.
 const MOST_IDLE: usize = 64;
 /// The most of a message's own headers that a forwarded one keeps, in bytes: all of them must fit into one frame.
 const LONGEST_HEADERS: usize = 48 << 10;
@@ -61,7 +61,7 @@ const LONGEST_HEADERS: usize = 48 << 10;
 pub struct AmqpSettings {
     pub name: String,
     pub url: BrokerUrl,
-    /// What the broker shows as the name of the connection.
+    /// The name of the connection that the broker shows.
     pub client: String,
     pub connect_timeout: Duration,
 }
@@ -73,7 +73,7 @@ struct AmqpConnections {
     settings: AmqpSettings,
     health: BrokerHealth,
     link: watch::Sender<PublisherState>,
-    /// Idle ones, with confirms.
+    /// Idle channels, with confirms.
     channels: Mutex<Vec<Channel>>,
 }
 
@@ -81,25 +81,25 @@ struct AmqpConnections {
 #[derive(Clone)]
 enum PublisherState {
     Connecting,
-    Up(Arc<Connected>),
+    Up(Arc<OpenConnection>),
     Down(String),
 }
 
 /// A connection that ends, with its thread, some time after it is dropped.
-struct Connected {
+struct OpenConnection {
     connection: Connection,
     end: CancellationToken,
-    /// The queues that messages named for replies, and that are there.
+    /// The queues that messages named for replies, and that exist.
     reply_queues: Mutex<HashSet<String>>,
 }
 
-impl Drop for Connected {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         let end = self.end.clone();
         match Handle::try_current() {
-            // The library says goodbye first.
+            // The library first sends the close to the broker.
             Ok(runtime) => drop(runtime.spawn(async move {
-                sleep(GOODBYE).await;
+                sleep(CLOSE_WITHIN).await;
                 end.cancel();
             })),
             Err(_) => end.cancel(),
@@ -107,8 +107,8 @@ impl Drop for Connected {
     }
 }
 
-impl Connected {
-    /// Comes back when the connection is lost, with the reason.
+impl OpenConnection {
+    /// Returns when the connection is lost, with the reason.
     async fn lost(&self) -> String {
         let mut events = self.connection.events_listener();
         let mut reason = None;
@@ -116,7 +116,7 @@ impl Connected {
             if !self.connection.status().connected() {
                 return reason.unwrap_or_else(|| "the connection was closed".to_owned());
             }
-            if let Ok(Some(Event::Error(error))) = timeout(LOOK_EVERY, events.next()).await {
+            if let Ok(Some(Event::Error(error))) = timeout(CHECK_EVERY, events.next()).await {
                 reason = Some(describe(&error));
             }
         }
@@ -142,7 +142,7 @@ impl AmqpConnections {
         }
     }
 
-    async fn connect(&self, part: &str) -> Result<Connected, BrokerError> {
+    async fn connect(&self, part: &str) -> Result<OpenConnection, BrokerError> {
         let AmqpSettings {
             url,
             client,
@@ -163,25 +163,26 @@ impl AmqpConnections {
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let runtime = Runtime::new(BrokerRuntime(Tokio::current()));
         let opened = Connection::connector(uri(url), runtime, open, properties);
-        let limit = *connect_timeout + ANSWER_WITHIN;
+        let limit = *connect_timeout + RESPONSE_WITHIN;
         let connection = match timeout(limit, opened).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => return Err(self.unreachable(describe(&error))),
             Err(_) => return Err(self.unreachable(format!("no answer within {limit:?}"))),
         };
         given_up.disarm();
-        Ok(Connected {
+        Ok(OpenConnection {
             connection,
             end,
             reply_queues: Mutex::default(),
         })
     }
 
-    /// The connection for publishing, if there is one now. At the start, it may be there in a moment.
-    async fn link(&self) -> Result<Arc<Connected>, BrokerError> {
+    /// Returns the connection for publishing, if there is one now. At the start it waits for the first connection
+    /// attempt.
+    async fn link(&self) -> Result<Arc<OpenConnection>, BrokerError> {
         let mut link = self.link.subscribe();
         let known = link.wait_for(|link| !matches!(link, PublisherState::Connecting));
-        let known = match timeout(ANSWER_WITHIN, known).await {
+        let known = match timeout(RESPONSE_WITHIN, known).await {
             Ok(Ok(known)) => known.clone(),
             _ => PublisherState::Connecting,
         };
@@ -197,25 +198,25 @@ impl AmqpConnections {
         }
     }
 
-    async fn channel(&self, connected: &Connected) -> Result<Channel, BrokerError> {
+    async fn channel(&self, connected: &OpenConnection) -> Result<Channel, BrokerError> {
         let opened = async {
             let channel = connected.connection.create_channel().await?;
             let confirms = ConfirmSelectOptions::default();
             channel.confirm_select(confirms).await?;
             Ok(channel)
         };
-        self.answered(opened).await
+        self.with_response_timeout(opened).await
     }
 
-    /// The answer to a request that is not a message.
-    async fn answered<T>(
+    /// Returns the broker's response to a request that is not a message.
+    async fn with_response_timeout<T>(
         &self,
         request: impl Future<Output = lapin::Result<T>>,
     ) -> Result<T, BrokerError> {
-        match timeout(ANSWER_WITHIN, request).await {
+        match timeout(RESPONSE_WITHIN, request).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(self.fault(&error)),
-            Err(_) => Err(self.unreachable(format!("no answer within {ANSWER_WITHIN:?}"))),
+            Err(_) => Err(self.unreachable(format!("no answer within {RESPONSE_WITHIN:?}"))),
         }
     }
 
@@ -228,7 +229,7 @@ impl AmqpConnections {
 
     async fn publish(
         &self,
-        to: &Outgoing,
+        to: &OutgoingMessage,
         properties: BasicProperties,
         body: &[u8],
         within: Duration,
@@ -263,7 +264,7 @@ impl AmqpConnections {
 
     async fn publish_once(
         &self,
-        to: &Outgoing,
+        to: &OutgoingMessage,
         properties: BasicProperties,
         body: &[u8],
     ) -> Result<(), BrokerError> {
@@ -307,7 +308,7 @@ impl AmqpConnections {
         }
     }
 
-    /// [`Self::declare`], once for each connection.
+    /// Calls [`Self::declare`] once for each connection and queue.
     async fn declare_once(&self, queue: &str) -> Result<(), BrokerError> {
         let connected = self.link().await?;
         if connected.reply_queues.lock().contains(queue) {
@@ -318,8 +319,8 @@ impl AmqpConnections {
         Ok(())
     }
 
-    /// Declares a durable queue, if it does not exist. One that exists stays as it is.
-    async fn declare(&self, connected: &Connected, queue: &str) -> Result<(), BrokerError> {
+    /// Declares a durable queue if it does not exist. An existing queue is not changed.
+    async fn declare(&self, connected: &OpenConnection, queue: &str) -> Result<(), BrokerError> {
         let passive = QueueDeclareOptions {
             passive: true,
             ..QueueDeclareOptions::default()
@@ -329,18 +330,20 @@ impl AmqpConnections {
             ..QueueDeclareOptions::default()
         };
         let declare = async |options| {
-            let channel = self.answered(connected.connection.create_channel()).await?;
+            let channel = self
+                .with_response_timeout(connected.connection.create_channel())
+                .await?;
             let declared = channel.queue_declare(short(queue), options, FieldTable::default());
-            let declared = timeout(ANSWER_WITHIN, declared).await;
+            let declared = timeout(RESPONSE_WITHIN, declared).await;
             let ended = channel.close(200, "done".into());
             let result = match declared {
                 Ok(Ok(_)) => Ok(true),
                 Ok(Err(error)) if is_not_found(&error) => Ok(false),
                 Ok(Err(error)) => Err(self.fault(&error)),
-                Err(_) => Err(self.unreachable(format!("no answer within {ANSWER_WITHIN:?}"))),
+                Err(_) => Err(self.unreachable(format!("no answer within {RESPONSE_WITHIN:?}"))),
             };
             // A refusal has closed the channel already.
-            let _ = timeout(GOODBYE, ended).await;
+            let _ = timeout(CLOSE_WITHIN, ended).await;
             result
         };
         if declare(passive).await? {
@@ -355,7 +358,11 @@ impl AmqpConnections {
 
 #[async_trait]
 impl Broker for Amqp {
-    async fn publish(&self, message: &Outgoing, within: Duration) -> Result<(), BrokerError> {
+    async fn publish(
+        &self,
+        message: &OutgoingMessage,
+        within: Duration,
+    ) -> Result<(), BrokerError> {
         let mut properties = BasicProperties::default()
             .with_delivery_mode(PERSISTENT)
             .with_app_id("provost".into())
@@ -395,7 +402,7 @@ impl Broker for Amqp {
                 .basic_consume(short(queue), tag, options, arguments)
                 .await
         };
-        let messages = self.0.answered(opened).await?;
+        let messages = self.0.with_response_timeout(opened).await?;
         Ok(Box::new(AmqpConsumer {
             broker: self.0.clone(),
             messages,
@@ -431,7 +438,7 @@ impl Broker for Amqp {
     }
 }
 
-/// What the connection for publishing is called in the health of a broker.
+/// The name of the connection for publishing in [`BrokerHealth`].
 const PUBLISHING: &str = "publishing";
 const PERSISTENT: u8 = 2;
 
@@ -439,7 +446,7 @@ struct AmqpConsumer {
     broker: Arc<AmqpConnections>,
     messages: lapin::Consumer,
     queue: String,
-    connected: Connected,
+    connected: OpenConnection,
 }
 
 #[async_trait]
@@ -463,7 +470,7 @@ impl Consumer for AmqpConsumer {
 struct AmqpDelivery {
     broker: Arc<AmqpConnections>,
     delivery: LapinDelivery,
-    message: Received,
+    message: ReceivedMessage,
 }
 
 impl AmqpDelivery {
@@ -479,7 +486,7 @@ impl AmqpDelivery {
             let value = String::from_utf8(value.as_bytes().to_vec()).ok()?;
             Some((name.to_string(), value))
         });
-        let mut message = Received {
+        let mut message = ReceivedMessage {
             body,
             message_id: text(properties.message_id()),
             correlation_id: text(properties.correlation_id()),
@@ -501,16 +508,19 @@ impl AmqpDelivery {
 
 #[async_trait]
 impl Delivery for AmqpDelivery {
-    fn message(&self) -> &Received {
+    fn message(&self) -> &ReceivedMessage {
         &self.message
     }
 
     async fn acknowledge(&self) -> Result<(), BrokerError> {
         let acknowledged = self.delivery.ack(BasicAckOptions::default());
-        self.broker.answered(acknowledged).await.map(drop)
+        self.broker
+            .with_response_timeout(acknowledged)
+            .await
+            .map(drop)
     }
 
-    async fn forward(&self, to: &Outgoing, within: Duration) -> Result<(), BrokerError> {
+    async fn forward(&self, to: &OutgoingMessage, within: Duration) -> Result<(), BrokerError> {
         let own = &self.delivery.properties;
         let mut headers = own.headers().clone().unwrap_or_default();
         let size = format!("{headers:?}").len();
@@ -518,14 +528,15 @@ impl Delivery for AmqpDelivery {
         if !keeps {
             headers = FieldTable::default();
         }
-        // The broker would send copies to the queues that they name.
+        // The broker would send copies to the queues that these headers name.
         let copies: Vec<_> = headers.inner().keys().cloned().collect();
         let copies = copies
             .into_iter()
             .filter(|name| ["CC", "BCC"].contains(&name.as_str()));
         let mut headers = copies.fold(headers, without);
         add(&mut headers, &to.headers);
-        // Not its expiration, which would delete it; nor its user, which the broker compares with ours.
+        // The expiration is left out, because it would delete the message; so is the user, which the broker compares
+        // with ours.
         let mut properties = BasicProperties::default()
             .with_delivery_mode(PERSISTENT)
             .with_headers(headers);
@@ -575,7 +586,8 @@ fn add(headers: &mut FieldTable, new: &[(Cow<'static, str>, String)]) {
     }
 }
 
-/// AMQP counts the length of such text in one byte. What can be longer was checked where it was parsed.
+/// Truncates a text to 255 bytes: AMQP has one byte for its length. Text that can be longer was checked where it was
+/// parsed.
 fn short(text: &str) -> ShortString {
     let end = text.floor_char_boundary(255);
     text[..end].into()
@@ -583,7 +595,7 @@ fn short(text: &str) -> ShortString {
 
 fn uri(url: &BrokerUrl) -> AMQPUri {
     AMQPUri {
-        // TLS is the stream's own.
+        // TLS is done by `BrokerStream`.
         scheme: AMQPScheme::AMQP,
         authority: AMQPAuthority {
             userinfo: AMQPUserInfo {

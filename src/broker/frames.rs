@@ -1,24 +1,24 @@
-//! A filter for the frames that a broker sends. Brokers pass on what publishers wrote without reading it all, and the
-//! client's parser gives up the connection for text that is not UTF-8, and its thread for tables within tables without
-//! end: one such message would be delivered again and again, and stop its queue. So the properties of each message are
-//! checked here first, and replaced where they cannot be read; the message then says so in a header, and is refused
-//! like any other that cannot be read.
+//! A filter for the frames that a broker sends. Brokers pass on messages without reading all that publishers wrote in
+//! them. The client's parser gives up the connection for text that is not UTF-8, and its thread for tables that are
+//! nested without end: one such message would be delivered again and again, and stop its queue. So the properties of
+//! each message are checked here first, and replaced if they cannot be read. A header of the message then gives the
+//! reason, and the message is refused like any other that cannot be read.
 
 use std::str::from_utf8;
 
 /// The header of messages whose own properties cannot be read.
 pub const UNREADABLE: &str = "provost-unreadable";
 
-/// Of tables within tables. Nobody nests headers.
+/// The deepest nesting of tables that passes. No known publisher nests headers.
 const DEEPEST: usize = 16;
 
-/// A frame's type, channel and size.
+/// The length of a frame's type, channel and size.
 const FRAME_HEAD: usize = 7;
 const CONTENT_HEADER: u8 = 2;
 /// A content header fits into one frame, and no broker agrees on longer ones than 128 KiB unless it is configured to.
 const LONGEST_HEADER: usize = 8 << 20;
 
-/// Class, weight, size of the body, flags.
+/// The length of a content header's class, weight, size of the body, and flags.
 const FIXED: usize = 14;
 
 #[derive(Default)]
@@ -31,14 +31,14 @@ pub struct FrameFilter {
 enum FilterState {
     #[default]
     Head,
-    /// So many bytes of a frame follow that is not looked at.
+    /// This many bytes follow of a frame that is not checked.
     Pass(usize),
-    /// A content header of this size and its end mark are gathered.
+    /// A content header of this size, with its end mark, and the bytes of it that have arrived.
     Header(usize, Vec<u8>),
 }
 
 impl FrameFilter {
-    /// Appends to `out` what follows of the stream.
+    /// Appends the filtered bytes of the stream to `out`.
     pub fn feed(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
         while !bytes.is_empty() {
             match &mut self.state {
@@ -54,7 +54,7 @@ impl FrameFilter {
                     let size = size
                         .iter()
                         .fold(0, |size, byte| size << 8 | usize::from(*byte));
-                    // With its end mark.
+                    // The end mark is one more byte.
                     let size = size.saturating_add(1);
                     if self.head[0] == CONTENT_HEADER && size <= LONGEST_HEADER {
                         self.state = FilterState::Header(size, Vec::new());
@@ -93,7 +93,7 @@ impl FrameFilter {
             Err(fault) => replacement(content, &fault),
         };
         let content = replaced.as_deref().unwrap_or(content);
-        // The type and the channel; the size may be another.
+        // The type and the channel are copied; the size may differ.
         out.extend_from_slice(&self.head[..3]);
         out.extend_from_slice(&(content.len() as u32).to_be_bytes());
         out.extend_from_slice(content);
@@ -102,7 +102,7 @@ impl FrameFilter {
     }
 }
 
-/// A content header without any property but the header that says what is wrong.
+/// Returns a content header without properties, but with the header that gives the reason.
 fn replacement(content: &[u8], fault: &str) -> Option<Vec<u8>> {
     const HEADERS: u16 = 1 << 13;
     let mut made = content.get(..FIXED - 2)?.to_vec();
@@ -231,7 +231,7 @@ mod tests {
         frame
     }
 
-    /// A content header with a message id and headers.
+    /// Returns a content header with a message id and headers.
     fn header(message_id: &[u8], table: &[u8]) -> Vec<u8> {
         let mut content = vec![0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
         content.extend_from_slice(&(1u16 << 13 | 1 << 7).to_be_bytes());
@@ -298,7 +298,7 @@ mod tests {
             assert!(out.ends_with(&next));
             let content = &out[FRAME_HEAD..out.len() - next.len() - 1];
             assert_eq!(check(content), Ok(()), "{text:?}");
-            // The size of the body is as it was.
+            // The size of the body is unchanged.
             assert_eq!(content[4..12], [0, 0, 0, 0, 0, 0, 0, 9]);
         }
     }

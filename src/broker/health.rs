@@ -1,4 +1,4 @@
-//! Which brokers cannot be used now, for metrics, alerts and the log.
+//! The brokers that cannot be used now, for metrics, alerts and the log.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-/// What fails by broker and use; a broker of which any use fails cannot be used.
+/// The failing uses of brokers, by broker and use. A broker cannot be used if any use of it fails.
 #[derive(Clone, Default)]
 pub struct BrokerHealth(Arc<Mutex<BTreeMap<(String, String), BrokerFault>>>);
 
@@ -18,7 +18,7 @@ struct BrokerFault {
 }
 
 impl BrokerHealth {
-    /// `part` is what is used of the broker: publishing, or one queue.
+    /// Records a failure. `part` is the use of the broker: publishing, or one queue.
     pub fn failed(&self, broker: &str, part: &str, reason: &str) {
         let key = (broker.to_owned(), part.to_owned());
         let mut faults = self.0.lock();
@@ -26,7 +26,7 @@ impl BrokerHealth {
             since: Instant::now(),
             reason: String::new(),
         });
-        // One line for each kind of failure, not one for each try.
+        // The log has one line for each kind of failure, not one for each attempt.
         if fault.reason != reason {
             warn!(
                 broker,
@@ -46,7 +46,7 @@ impl BrokerHealth {
         self.report(broker);
     }
 
-    /// How long the broker has failed, and why, if it does.
+    /// Returns how long the broker has failed, and the reason; `None` if it does not fail.
     pub fn failing(&self, broker: &str) -> Option<(Duration, String)> {
         let faults = self.0.lock();
         let of_broker = faults.iter().filter(|((failing, _), _)| failing == broker);

@@ -1,7 +1,7 @@
-//! Message brokers: publishing to queues and reading from them. [`Broker`] is what Provost needs of one; another kind
-//! of broker is one more file that implements it. [`Brokers`] are those of the configuration, by name.
+//! Message brokers: publishing to queues and reading from them. [`Broker`] is the interface that Provost needs;
+//! another kind of broker is one more file that implements it. [`Brokers`] are the configured brokers, by name.
 //!
-//! In here: connections, publisher confirms, consumers. Not in here: what a message means (`crate::intake`,
+//! In here: connections, publisher confirms, consumers. Not in here: the meaning of a message (`crate::intake`,
 //! `crate::delivery`, `crate::agent`).
 
 mod amqp;
@@ -20,50 +20,51 @@ pub use health::BrokerHealth;
 
 use crate::{
     config::{BrokerUrl, Config},
-    domain::{MAIN_BROKER, QueueAddress},
+    domain::values::{MAIN_BROKER, QueueAddress},
 };
 
 /// A message to publish. It is durable, and one that reaches no queue is an error.
 #[derive(Clone, Debug, Default)]
-pub struct Outgoing {
+pub struct OutgoingMessage {
     /// Empty: the default exchange, which delivers to the queue that the routing key names.
     pub exchange: String,
     pub routing_key: String,
-    /// Declares the queue of this name first, durable, where it does not exist.
+    /// True: the queue that the routing key names is declared first, durable, if it does not exist.
     pub declare: bool,
     pub content_type: &'static str,
     pub message_id: String,
     pub correlation_id: Option<String>,
     pub reply_to: Option<String>,
-    /// Declares the queue for the reply first, durable, where it does not exist: a reply to no queue would be lost.
+    /// True: the queue in `reply_to` is declared first, durable, if it does not exist: a reply to no queue would be
+    /// lost.
     pub declare_reply_to: bool,
-    /// `type`: what the message is about.
+    /// The property `type`: the subject of the message.
     pub kind: String,
-    /// The broker drops it after this time, if nobody has read it.
+    /// The broker drops the message after this time if no consumer has read it.
     pub expires_in: Option<Duration>,
     pub headers: Vec<(Cow<'static, str>, String)>,
     pub body: Bytes,
 }
 
-/// What a received message says. Text that is not UTF-8 was replaced, and `unreadable` says so.
+/// A received message. Text that is not UTF-8 was replaced, and `unreadable` says so.
 #[derive(Clone, Debug, Default)]
-pub struct Received {
+pub struct ReceivedMessage {
     pub body: Bytes,
     pub message_id: Option<String>,
     pub correlation_id: Option<String>,
     pub reply_to: Option<String>,
     pub content_type: Option<String>,
     pub content_encoding: Option<String>,
-    /// `type`.
+    /// The property `type`.
     pub kind: Option<String>,
     /// Its headers whose values are text.
     pub headers: HashMap<String, String>,
-    /// Why its properties or headers cannot be read.
+    /// The reason why its properties or headers cannot be read.
     pub unreadable: Option<String>,
 }
 
-impl Received {
-    /// A header by its name in lower case; names of headers are compared as in HTTP.
+impl ReceivedMessage {
+    /// Returns a header by its name; names of headers are compared without regard to case, as in HTTP.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.headers.iter();
         let found = headers.find(|(known, _)| known.eq_ignore_ascii_case(name));
@@ -71,7 +72,7 @@ impl Received {
     }
 }
 
-/// Why the broker did not take a message, or why nothing can be read from it.
+/// The reason why the broker did not take a message, or why no message can be read from it.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BrokerError {
     #[error("the broker {broker} cannot be reached: {reason}")]
@@ -94,7 +95,7 @@ pub enum BrokerError {
         "the broker refused the message for the queue {queue:?}: the queue may have reached its length limit"
     )]
     Rejected { queue: String },
-    /// The broker closed the channel because of what was asked of it.
+    /// The broker closed the channel because it refuses the request.
     #[error("the broker refused it: {0}")]
     Refused(String),
     #[error("no broker {0:?} is configured: add it to the configuration again")]
@@ -102,7 +103,7 @@ pub enum BrokerError {
 }
 
 impl BrokerError {
-    /// Whether the broker may have the message.
+    /// Returns whether the broker may have the message.
     pub fn leaves_effect_unknown(&self) -> bool {
         matches!(
             self,
@@ -114,37 +115,40 @@ impl BrokerError {
 /// A broker. Its implementation connects by itself, and again after it lost the connection.
 #[async_trait]
 pub trait Broker: Send + Sync {
-    /// Comes back when the broker has confirmed that it has the message.
-    async fn publish(&self, message: &Outgoing, within: Duration) -> Result<(), BrokerError>;
+    /// Publishes a message, and returns when the broker has confirmed it.
+    async fn publish(&self, message: &OutgoingMessage, within: Duration)
+    -> Result<(), BrokerError>;
 
-    /// Starts to read a queue, which is declared durable if it does not exist. At most `prefetch` messages are sent
-    /// that are not yet acknowledged.
+    /// Starts to read a queue, which is declared durable if it does not exist. The broker sends at most `prefetch`
+    /// messages that are not yet acknowledged.
     async fn consume(&self, queue: &str, prefetch: u16) -> Result<Box<dyn Consumer>, BrokerError>;
 
     /// Keeps the connection for publishing until it is dropped.
     async fn keep(&self);
 }
 
-/// The messages of one queue. When it is dropped, the broker delivers again what was not acknowledged.
+/// The messages of one queue. When the consumer is dropped, the broker delivers the unacknowledged messages again.
 #[async_trait]
 pub trait Consumer: Send {
-    /// An error ends it.
+    /// Returns the next message. After an error the consumer returns no more messages.
     async fn next(&mut self) -> Result<Box<dyn Delivery>, BrokerError>;
 
-    /// Ends it at once: what the broker is about to send is not read any more, not even in order to part in peace.
+    /// Ends the consumer at once, without an orderly close: messages that the broker is about to send are not read
+    /// any more.
     fn cut_off(self: Box<Self>);
 }
 
 /// A message that was read from a queue.
 #[async_trait]
 pub trait Delivery: Send + Sync {
-    fn message(&self) -> &Received;
+    fn message(&self) -> &ReceivedMessage;
 
-    /// Removes it from its queue.
+    /// Removes the message from its queue.
     async fn acknowledge(&self) -> Result<(), BrokerError>;
 
-    /// The same message for another queue, with all its properties that have a meaning there, and these headers.
-    async fn forward(&self, to: &Outgoing, within: Duration) -> Result<(), BrokerError>;
+    /// Publishes the same message to another queue, with all its properties that have a meaning there, and the
+    /// headers of `to`.
+    async fn forward(&self, to: &OutgoingMessage, within: Duration) -> Result<(), BrokerError>;
 }
 
 /// The configured brokers by name.
@@ -196,10 +200,10 @@ impl Brokers {
     pub async fn publish_to(
         &self,
         address: &QueueAddress,
-        message: Outgoing,
+        message: OutgoingMessage,
         within: Duration,
     ) -> Result<(), BrokerError> {
-        let message = Outgoing {
+        let message = OutgoingMessage {
             routing_key: address.queue.to_string(),
             ..message
         };

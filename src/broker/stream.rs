@@ -1,5 +1,5 @@
-//! The connection to a broker as the client library sees it: opened and encrypted here, with the TLS of the rest of
-//! Provost, filtered ([`FrameFilter`]), and ended for certain when it is no longer wanted.
+//! The connection to a broker that the client library uses. It is opened and encrypted here, with the TLS of the rest
+//! of Provost, filtered ([`FrameFilter`]), and reliably ended when it is no longer needed.
 
 use std::{
     io::{self, Read, Write},
@@ -30,16 +30,16 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::{frames::FrameFilter, tls};
 use crate::config::BrokerUrl;
 
-/// Read at once.
+/// The most bytes of one read.
 const READ: usize = 16 << 10;
 
 pub struct BrokerStream {
     inner: BrokerSocket,
-    /// The client library has a thread for each connection, which ends with the connection only.
+    /// Ends the connection: the client library has a thread for each one, which ends only with it.
     ended: Pin<Box<WaitForCancellationFutureOwned>>,
     filter: FrameFilter,
     filtered: Vec<u8>,
-    /// Of `filtered`, already read.
+    /// The number of bytes of `filtered` that were read.
     read: usize,
     buffer: Box<[u8]>,
 }
@@ -153,7 +153,7 @@ impl AsyncWrite for BrokerStream {
     }
 }
 
-/// The runtime as the client library sees it: tokio, with [`BrokerStream`] for its connections.
+/// The runtime of the client library: tokio, with [`BrokerStream`] for its connections.
 #[derive(Clone, Debug)]
 pub struct BrokerRuntime(pub Tokio);
 

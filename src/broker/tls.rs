@@ -1,4 +1,4 @@
-//! TLS to a broker: the certificates that are trusted, and what a failed handshake means to an operator.
+//! TLS to a broker: the trusted certificates, and explanations of failed handshakes for operators.
 
 use std::{
     io,
@@ -13,11 +13,11 @@ use rustls::{
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-/// Trusts what the rest of this machine trusts, or the file of `SSL_CERT_FILE`.
+/// Trusts the certificates that the rest of this machine trusts, or those in the file of `SSL_CERT_FILE`.
 static CONFIG: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
     let config = match ClientConfig::builder().try_with_platform_verifier() {
         Ok(config) => config.with_no_client_auth(),
-        // Without certificates every handshake fails, and says why.
+        // Without certificates every handshake fails, and its error gives the reason.
         Err(_) => ClientConfig::builder()
             .with_root_certificates(RootCertStore::empty())
             .with_no_client_auth(),

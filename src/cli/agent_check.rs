@@ -1,4 +1,4 @@
-//! `provost agent check`: asks a running service to check one of its agents, and prints what it found.
+//! `provost agent check`: asks a running service to check one of its agents, and prints the findings.
 
 use std::{
     fmt,
@@ -25,10 +25,10 @@ use crate::{
 const LONGEST_CHECK: Duration = Duration::from_secs(150);
 /// The largest file that is sent.
 const LONGEST_REQUEST: u64 = 16 << 20;
-/// The exit code if nothing failed but something could not be seen, or nothing could be checked.
+/// The exit code if no point failed but some point could not be observed, or if the check could not be made.
 const UNKNOWN: u8 = MISUSE;
 
-/// Which agent to check, with what, and where.
+/// The arguments: the agent, the request to check it with, and the service to ask.
 #[derive(Debug)]
 pub struct AgentCheckOptions {
     pub agent: String,
@@ -39,7 +39,7 @@ pub struct AgentCheckOptions {
     pub json: bool,
 }
 
-/// Where the service is.
+/// The address of the service.
 #[derive(Debug)]
 pub enum CheckServer {
     Url(String),
@@ -157,7 +157,7 @@ async fn check(options: &AgentCheckOptions) -> Result<ExitCode, AgentCheckError>
     })
 }
 
-/// The content of the file, which must be JSON.
+/// Returns the content of the file, which must be JSON.
 fn request(path: &Path) -> Result<String, AgentCheckError> {
     let shown = || match path.as_os_str() == "-" {
         true => "standard input".to_owned(),
@@ -211,7 +211,7 @@ fn address(server: &CheckServer) -> Result<Url, AgentCheckError> {
     url.ok_or(AgentCheckError::NotUrl(text))
 }
 
-/// A server that listens on all addresses is called on loopback.
+/// Returns the address to call: a server that listens on all addresses is called on loopback.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -221,7 +221,7 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// What a problem document says.
+/// Returns the text to print for a problem document.
 fn refusal(status: StatusCode, text: &str) -> String {
     let Ok(problem) = serde_json::from_str::<Value>(text) else {
         return format!("the server responded {status}");
@@ -309,7 +309,8 @@ impl fmt::Display for ResultExchange {
     }
 }
 
-/// What a service sent cannot command the terminal.
+/// Returns the text with its control characters escaped, so that text of a service cannot send commands to the
+/// terminal.
 fn plain(text: &str) -> String {
     let shown = |c: char| match c.is_control() {
         true => c.escape_default().to_string(),

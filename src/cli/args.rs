@@ -1,4 +1,4 @@
-//! The arguments of the command line and their help.
+//! The arguments of the command line, and their help texts.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -11,7 +11,10 @@ use super::{
 };
 use crate::{
     config::{self, ConfigError, FlagValue, Sources},
-    domain::{SPAN_FORMS, Span, TaskStatus, WorkflowName},
+    domain::{
+        task::TaskStatus,
+        values::{SPAN_FORMS, Span, WorkflowName},
+    },
 };
 
 /// Runs multi-step tasks across HTTP services, so that each task succeeds as a whole, is undone as a whole, or
@@ -200,12 +203,12 @@ Examples:
 Example, in a Dockerfile:
   HEALTHCHECK CMD [\"provost\", \"healthcheck\"]"
     )]
-    Healthcheck(PlaceFlags),
+    Healthcheck(AddressFlags),
 }
 
 #[derive(clap::Subcommand)]
 pub enum AgentSubcommand {
-    /// Call the service of an agent as steps would, and report what holds of what they rely on
+    /// Call the service of an agent as steps would, and report if it does what they rely on
     #[command(
         after_help = "The running service makes the calls: about thirty, for up to two minutes. THEY MAKE REAL WORK at the service of
 the agent, about ten times under keys of their own, which is undone if the file has an undo.
@@ -257,7 +260,7 @@ pub struct AgentCheckFlags {
 }
 
 impl AgentCheckFlags {
-    /// Reads the settings only if they must say where the service is.
+    /// Returns the options. The settings are read only if the service's address must come from them.
     pub fn options(self, env: Vec<(String, String)>) -> Result<AgentCheckOptions, ConfigError> {
         let server = match self.server {
             Some(url) => CheckServer::Url(url),
@@ -292,9 +295,9 @@ struct FileFlag {
     config: Option<PathBuf>,
 }
 
-/// The sources of the settings, one of which is the address.
+/// The flags for commands that need the address of the service.
 #[derive(Args, Debug)]
-pub struct PlaceFlags {
+pub struct AddressFlags {
     #[command(flatten)]
     file: FileFlag,
 
@@ -341,7 +344,7 @@ pub struct BackupFlags {
 }
 
 impl BackupFlags {
-    /// The sources of the settings, and the file to write.
+    /// Returns the sources of the settings, and the file to write.
     pub fn sources(self, env: Vec<(String, String)>) -> (Sources, PathBuf) {
         (self.database.sources(env), self.to)
     }
@@ -374,7 +377,7 @@ pub struct PurgeFlags {
 }
 
 impl PurgeFlags {
-    /// The sources of the settings, and the tasks to delete.
+    /// Returns the sources of the settings, and the tasks to delete.
     pub fn sources(self, env: Vec<(String, String)>) -> (Sources, PurgeOptions) {
         let options = PurgeOptions {
             older_than: self.older_than,
@@ -391,9 +394,9 @@ impl PurgeFlags {
 #[derive(Clone, Debug)]
 pub struct PurgeOptions {
     pub older_than: Option<Span>,
-    /// Empty: all.
+    /// The states of the tasks; empty: all.
     pub states: Vec<TaskStatus>,
-    /// Empty: all.
+    /// The workflows of the tasks; empty: all.
     pub workflows: Vec<WorkflowName>,
     pub dry_run: bool,
     pub shrink: bool,
@@ -413,7 +416,7 @@ fn end_state(text: &str) -> Result<TaskStatus, String> {
 #[derive(Args, Debug)]
 pub struct ServeFlags {
     #[command(flatten)]
-    place: PlaceFlags,
+    place: AddressFlags,
 
     /// Use this database [default: sqlite://provost.db]
     #[arg(long, value_name = "URL")]
@@ -444,8 +447,9 @@ pub struct ServeFlags {
     insecure: bool,
 }
 
-impl PlaceFlags {
-    /// The arguments are only parsed here; the configuration validates them and decides which source wins.
+impl AddressFlags {
+    /// Returns the sources of the settings. The arguments are only parsed here; the configuration validates them and
+    /// decides which source takes precedence.
     pub fn sources(self, env: Vec<(String, String)>) -> Sources {
         let mut sources = Sources {
             file: self.file.config,
@@ -563,8 +567,8 @@ pub struct BenchOptions {
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["backlog", "history", "fan_out"], value_parser = value_parser!(u32).range(1..=5_000))]
     pub workers: Option<u32>,
 
-    /// Measure a server with this many ended tasks in its database, of three steps each, and one with an empty database;
-    /// and the first page of every list with every filter and every two of them
+    /// Measure a server with this many ended tasks in its database, of three steps each, and one with an empty
+    /// database; and the first page of every list with every filter and every two of them
     #[arg(long, value_name = "TASKS", conflicts_with_all = ["url", "instances"], value_parser = value_parser!(u32).range(1..=100_000_000))]
     pub history: Option<u32>,
 

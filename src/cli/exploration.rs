@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::sources::in_one_line;
 use crate::{
-    domain::{Definition, Effect, TaskStatus},
+    domain::{definition::Definition, task::TaskStatus, values::Effect},
     output::say,
     rehearsal::{
         CasesFile, Exploration, ExploredFault, MOST_FAULTS, StandingEffect, TestCase, WorkflowFile,
@@ -123,7 +123,7 @@ fn fault_in_words(definition: &Definition, fault: &ExploredFault) -> String {
 }
 
 fn standing_in_words(definition: &Definition, fault: &ExploredFault) -> String {
-    // What a processed task did is what it was for.
+    // All effects of a processed task are intended, so they are not listed.
     if fault.state == TaskStatus::Processed {
         return "all that it did".to_owned();
     }

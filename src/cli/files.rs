@@ -8,7 +8,7 @@ use crate::{
     store::postgres,
 };
 
-/// What a start with these settings would not find.
+/// Returns the faults of the files and folders that a start with these settings would need.
 pub fn faults(config: &Config) -> Vec<String> {
     let mut faults = Vec::new();
     if let DatabaseUrl::Sqlite(path) = &config.database_url {

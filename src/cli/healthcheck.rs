@@ -1,4 +1,4 @@
-//! `provost healthcheck`: one request to `/readyz`, with nothing that a container may lack.
+//! `provost healthcheck`: one request to `/readyz`, without any program or file that a container may lack.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -27,7 +27,8 @@ pub enum Unready {
     Refused { address: Listen, status: String },
 }
 
-/// The timeout of connecting, of sending and of the response: together shorter than a container runtime waits.
+/// The timeout of connecting, of sending and of the response. All three together are shorter than the wait of a
+/// container runtime.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The server to check.
@@ -50,7 +51,7 @@ pub fn check(target: &HealthcheckTarget) -> Result<(), Unready> {
     }
 }
 
-/// A server that listens on all addresses is checked on loopback.
+/// Returns the address to check: a server that listens on all addresses is checked on loopback.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -60,7 +61,7 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// The status line of the response.
+/// Sends the request, and returns the status line of the response.
 fn ask(address: &Listen, tls: bool) -> io::Result<String> {
     match address {
         Listen::Unix(path) => {
@@ -82,7 +83,7 @@ fn ask(address: &Listen, tls: bool) -> io::Result<String> {
 }
 
 fn exchange(mut stream: impl Read + Write, host: &str) -> io::Result<String> {
-    // Sent in one write: a server may respond and close before a second one.
+    // The request is sent in one write: a server may respond and close before a second one.
     let request = format!("GET /readyz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut status = String::new();
@@ -161,7 +162,7 @@ mod tests {
         }
     }
 
-    /// Checks a server that answers once with this.
+    /// Checks a server that responds once with this text.
     fn check_against(answer: &'static str) -> Result<(), Unready> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -23,7 +23,7 @@ pub use args::{BenchOptions, DemoOptions, PurgeOptions};
 
 /// The command to run.
 pub enum CliCommand {
-    /// With the sources of the settings, which SIGHUP reads again.
+    /// Start the service. The sources of the settings are read again on SIGHUP.
     Serve(Box<Config>, Box<Sources>),
     Demo(DemoOptions),
     Bench(BenchOptions),
@@ -40,7 +40,7 @@ pub enum CliCommand {
     },
     /// Delete ended tasks of the database of these settings.
     Purge(Box<Config>, PurgeOptions),
-    /// Check whether the server that listens here is ready.
+    /// Check whether the server at this address is ready.
     Healthcheck(healthcheck::HealthcheckTarget),
     /// Have a running service check one of its agents.
     CheckAgent(agent_check::AgentCheckOptions),
@@ -56,7 +56,7 @@ pub const MISUSE: u8 = 2;
 /// Reads the arguments and environment of this process. Prints help and argument errors itself, and then exits.
 pub fn parse() -> Result<CliCommand, ConfigError> {
     let variables = std::env::vars_os().filter_map(|(name, value)| {
-        // A name that is not UTF-8 is not one of ours; a value of ours that is not UTF-8 will be refused.
+        // A name that is not UTF-8 is not one of Provost's; a value of Provost's that is not UTF-8 will be refused.
         Some((
             name.into_string().ok()?,
             value.to_string_lossy().into_owned(),

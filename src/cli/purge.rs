@@ -8,11 +8,11 @@ use tokio_util::sync::CancellationToken;
 use super::PurgeOptions;
 use crate::{
     config::{Config, DatabaseUrl},
-    domain::{Retention, Span, TaskStatus},
+    domain::{task::TaskStatus, upkeep::Retention, values::Span},
     interrupt,
     output::say,
-    retention::{DirectStore, DryRun, EndedKind, Pacing, Sweep, Swept},
-    store::{Definitions, Health, OpenError, StoreError, postgres, sqlite},
+    retention::{DirectStore, DryRun, EndedKind, Pacing, Sweep, SweepTotals},
+    store::{CompiledDefinitions, Health, OpenError, StoreError, postgres, sqlite},
 };
 
 /// The most kinds of tasks that a dry run lists.
@@ -50,11 +50,11 @@ enum PurgeError {
     Shrink(#[from] sqlite::ShrinkError),
 }
 
-/// A database, and whether a service may be using it.
+/// An open database, and the pace at which tasks may be deleted from it.
 struct PurgeDatabase {
     store: DirectStore,
     pacing: Pacing,
-    /// It is a file that a service has open.
+    /// True if the database is a file that a service has open.
     is_beside: bool,
 }
 
@@ -115,7 +115,7 @@ async fn purge(
 }
 
 async fn open(config: &Config) -> Result<PurgeDatabase, OpenError> {
-    let definitions = Arc::new(Definitions::new(NonZeroUsize::MIN));
+    let definitions = Arc::new(CompiledDefinitions::new(NonZeroUsize::MIN));
     let path = match &config.database_url {
         DatabaseUrl::Sqlite(path) => path,
         DatabaseUrl::Postgres(url) => {
@@ -132,7 +132,7 @@ async fn open(config: &Config) -> Result<PurgeDatabase, OpenError> {
             });
         }
     };
-    // A service would create the file; here the name is most likely wrong.
+    // A service would create the file; for this command the name is most likely wrong.
     if !tokio::fs::try_exists(path).await.unwrap_or(true) {
         return Err(OpenError::Unusable {
             database: config.database_url.to_string(),
@@ -162,7 +162,7 @@ async fn delete(
     mut opened: PurgeDatabase,
     stop: &CancellationToken,
 ) -> Result<(), PurgeError> {
-    let (retention, letters) = asked(config, options);
+    let (retention, letters) = purge_selection(config, options);
     let most = config.retention.batch;
     let sweep = |pacing| Sweep::new(retention.clone(), letters, most, pacing, stop.clone());
     if options.dry_run {
@@ -191,12 +191,12 @@ async fn delete(
     refuse_damaged(swept)
 }
 
-/// Which tasks to delete, and which dead letters.
-fn asked(config: &Config, options: &PurgeOptions) -> (Retention, Option<Span>) {
+/// Returns which tasks are to be deleted, and the age beyond which dead letters are.
+fn purge_selection(config: &Config, options: &PurgeOptions) -> (Retention, Option<Span>) {
     let rules = config.retention.rules();
     let is_all = options.states.is_empty() && options.workflows.is_empty();
     let retention = match options.older_than {
-        Some(older_than) => rules.asked(older_than, &options.workflows, &options.states),
+        Some(older_than) => rules.for_purge(older_than, &options.workflows, &options.states),
         None => rules.only(&options.workflows, &options.states),
     };
     let letters = options
@@ -206,8 +206,8 @@ fn asked(config: &Config, options: &PurgeOptions) -> (Retention, Option<Span>) {
     (retention, letters)
 }
 
-/// The exit code must report it to scripts.
-fn refuse_damaged(swept: Swept) -> Result<(), PurgeError> {
+/// Makes damaged tasks an error, so that the exit code reports them to scripts.
+fn refuse_damaged(swept: SweepTotals) -> Result<(), PurgeError> {
     match swept.damaged {
         0 => Ok(()),
         damaged => Err(PurgeError::Damaged(count(damaged, "task"))),

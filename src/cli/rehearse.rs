@@ -16,8 +16,8 @@ use super::{
     test_report::{self, CaseReport, FileResult},
 };
 use crate::{
-    domain::{FieldFault, nearest},
-    rehearsal::{CaseNote, CasesFile, TestCase, UsedMocks, WorkflowFile, run_case, unused},
+    domain::values::{FieldFault, nearest},
+    rehearsal::{CaseNote, CasesFile, TestCase, UsedMocks, WorkflowFile, run_case, unused_mocks},
 };
 
 /// The longest file of snapshots, in bytes.
@@ -96,10 +96,10 @@ pub fn run(options: &TestOptions) -> ExitCode {
     }
 }
 
-/// Whether all cases passed.
+/// Runs the cases, and returns whether all of them passed.
 fn rehearse(options: &TestOptions) -> Result<bool, RehearseError> {
     let workflow = SourceFile::read(&options.workflow)?.workflow()?;
-    // All files are read before a case runs: what cannot be used is reported at once.
+    // All files are read before a case runs, so that unusable ones are reported at once.
     let files = options
         .cases
         .iter()
@@ -178,7 +178,7 @@ fn run_file(
         if options.update {
             let snapshots = snapshots.get_or_insert_default();
             snapshots.insert(case.name.clone(), result.snapshot);
-            // It has a snapshot now.
+            // The case has a snapshot now, so the warning about a missing one is removed.
             result
                 .warnings
                 .retain(|warning| warning.pointer != case.pointer);
@@ -196,7 +196,7 @@ fn run_file(
         });
     }
     if options.only.is_none() {
-        let notes = unused(&workflow.names, &cases.services, &used);
+        let notes = unused_mocks(&workflow.names, &cases.services, &used);
         warnings.extend(notes.iter().map(|note| file.note(note)));
         if let Some(snapshots) = &mut snapshots {
             let is_known = |name: &str| cases.cases.iter().any(|case| case.name == name);
@@ -214,7 +214,7 @@ fn run_file(
     }
     if options.update {
         let snapshots = snapshots.map(Value::Object).unwrap_or_default();
-        // A value has names that are text, so it can always be written.
+        // A JSON value has text as the names of its members, so it can always be written.
         let text = serde_json::to_string_pretty(&snapshots).unwrap_or_default() + "\n";
         write(&path, &text)?;
     }
@@ -226,7 +226,7 @@ fn run_file(
     })
 }
 
-/// With its field relative to the case, as `expect.state`.
+/// Returns the note with its location, and with its field relative to the case, as `expect.state`.
 fn located(file: &SourceFile, case: &TestCase, note: &CaseNote) -> FileNote {
     let FileNote { path, location, .. } = file.note(note);
     let field = note
@@ -245,12 +245,12 @@ fn located(file: &SourceFile, case: &TestCase, note: &CaseNote) -> FileNote {
     }
 }
 
-/// `order.cases.yaml` has its snapshots in `order.cases.snapshot.json`.
+/// Returns the path of a file's snapshots: `order.cases.snapshot.json` for `order.cases.yaml`.
 fn snapshots_of(cases: &Path) -> PathBuf {
     cases.with_extension("snapshot.json")
 }
 
-/// `None`: there are none.
+/// Returns `None` if there is no file of snapshots.
 fn read_snapshots(path: &Path) -> Result<Option<Map<String, Value>>, RehearseError> {
     if !path.exists() {
         return Ok(None);

@@ -54,7 +54,7 @@ async fn serve(config: Config, sources: &Sources) -> Result<(), ServeError> {
     warn_of_ignored_variables(sources);
     let metrics = Metrics::install()?;
     let systemd = Systemd::from_env();
-    // From here on SIGHUP does not end the process; one that arrives during the start is handled after it.
+    // After this line SIGHUP does not end the process; one that arrives during the start is handled after it.
     let mut hangup = signal(SignalKind::hangup())?;
     // Installed before the start: a signal that arrives during the start stops the service gracefully.
     let mut interrupted = std::pin::pin!(interrupt::wait());
@@ -104,7 +104,7 @@ fn reload(service: &mut Service, sources: &Sources) {
     }
 }
 
-/// One line for all of them, with their names only: a value may be a secret.
+/// Writes one warning for all of them, with their names only: a value may be a secret.
 fn warn_of_ignored_variables(sources: &Sources) {
     let ignored = config::ignored_variables(&sources.env);
     if !ignored.is_empty() {

@@ -10,7 +10,7 @@ use std::{
 use thiserror::Error;
 
 use crate::{
-    domain::FieldFault,
+    domain::values::FieldFault,
     rehearsal::{SourceFault, SourceFormat, SourceLocation, SourceText, WorkflowFile},
 };
 
@@ -23,7 +23,7 @@ pub struct SourceFile {
     pub source: SourceText,
 }
 
-/// Something about a location in a file, as compilers write it: `order.json:3:5: message`.
+/// A message about a location in a file, in the form of compilers: `order.json:3:5: message`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct FileNote {
     pub path: PathBuf,
@@ -39,7 +39,7 @@ impl fmt::Display for FileNote {
     }
 }
 
-/// What comes from a file cannot command the terminal.
+/// Returns the text with its control characters escaped, so that text of a file cannot send commands to the terminal.
 pub fn in_one_line(text: &str) -> String {
     let shown = |c: char| match c.is_control() {
         true => c.escape_default().to_string(),
@@ -56,7 +56,7 @@ pub enum SourceFileError {
     TooLong(PathBuf),
     #[error("{} is not UTF-8 text", .0.display())]
     NotText(PathBuf),
-    /// The content is at fault.
+    /// The content is invalid.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Faults(Vec<FileNote>),
 }
@@ -78,7 +78,7 @@ impl SourceFile {
         })
     }
 
-    /// The same with the location of its pointer.
+    /// Returns the fault with the location of its JSON pointer in the file.
     pub fn note(&self, fault: &FieldFault) -> FileNote {
         let SourceFault { location, message } = self.source.locate(fault);
         FileNote {
@@ -88,7 +88,7 @@ impl SourceFile {
         }
     }
 
-    /// All faults, in the order of the file.
+    /// Returns all faults, in the order of the file.
     pub fn faults(&self, faults: &[FieldFault]) -> SourceFileError {
         let mut notes: Vec<_> = faults.iter().map(|fault| self.note(fault)).collect();
         notes.sort();
@@ -109,7 +109,7 @@ fn format_of(path: &Path) -> SourceFormat {
     }
 }
 
-/// The text of a file of at most so many bytes.
+/// Returns the text of a file of at most this many bytes.
 pub fn read_text(path: &Path, longest: u64) -> Result<String, SourceFileError> {
     let unreadable = |error| SourceFileError::Unreadable {
         path: path.to_owned(),

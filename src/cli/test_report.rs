@@ -14,7 +14,7 @@ pub struct FileResult {
     pub warnings: Vec<FileNote>,
 }
 
-/// A case with its result, and where the file has it.
+/// The result of a case, with the location of the case in its file.
 pub struct CaseReport {
     pub name: String,
     pub case: FileNote,
@@ -69,14 +69,14 @@ fn counts(results: &[FileResult]) -> (usize, usize) {
     (passed.len(), failed.len())
 }
 
-/// The Test Anything Protocol, version 14.
+/// Prints the results in the Test Anything Protocol, version 14.
 pub fn print_tap(results: &[FileResult]) {
     let (passed, failed) = counts(results);
     say!("TAP version 14\n1..{}", passed + failed);
     let cases = results.iter().flat_map(|file| &file.cases);
     for (index, case) in cases.enumerate() {
         let result = if case.has_passed() { "ok" } else { "not ok" };
-        // Without a mark that begins a directive.
+        // In TAP, a `#` would begin a directive.
         let name = in_one_line(&case.name)
             .replace('\\', "\\\\")
             .replace('#', "\\#");
@@ -84,7 +84,7 @@ pub fn print_tap(results: &[FileResult]) {
         if case.has_passed() {
             continue;
         }
-        // Texts as JSON are YAML.
+        // A text in JSON is valid YAML.
         let list = |lines: &mut dyn Iterator<Item = String>| {
             for line in lines {
                 say!("    - {}", Value::from(line));
@@ -101,7 +101,7 @@ pub fn print_tap(results: &[FileResult]) {
     }
 }
 
-/// JUnit XML, as the large CI systems read it.
+/// Returns the results as JUnit XML, in the form that the large CI systems read.
 pub fn junit(results: &[FileResult]) -> String {
     let (passed, failed) = counts(results);
     let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
@@ -162,7 +162,7 @@ fn junit_case(xml: &mut String, suite: &str, case: &CaseReport) {
     xml.push_str("</failure>\n    </testcase>\n");
 }
 
-/// For text and attributes of XML, without the characters that no XML can have.
+/// Escapes text for the content and the attributes of XML, and removes characters that XML does not allow.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! What arguments and environment make of each other.
+//! Tests of how arguments and environment are combined.
 
 use clap::{CommandFactory, error::ErrorKind};
 

@@ -8,7 +8,7 @@ use super::{
     MISUSE,
     sources::{FileNote, SourceFile, SourceFileError},
 };
-use crate::{domain::FieldFault, output::say};
+use crate::{domain::values::FieldFault, output::say};
 
 #[derive(Args, Debug)]
 pub struct ValidateOptions {

@@ -1,4 +1,5 @@
-//! Validates agents of the configuration file, beyond their form, by the rules for agents of the API.
+//! Validates the content of agents in the configuration file by the rules of the API for agents. Their form is
+//! checked before.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +11,9 @@ use super::{
     show,
     tokens::HIDDEN,
 };
-use crate::domain::{AgentName, AgentSpec};
+use crate::domain::{agent::AgentSpec, values::AgentName};
 
-/// The fault of one agent: its path below `agents`, what was found, what is allowed.
+/// The fault of one agent: its path below `agents`, the value that was found, and the values that are allowed.
 pub struct AgentFault {
     pub path: String,
     pub found: String,

@@ -1,9 +1,9 @@
-//! `calls.allow`: private addresses that steps and messages may call all the same.
+//! `calls.allow`: private addresses that steps and messages may call although others are not allowed.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
 
-use crate::domain::AllowedAddress;
+use crate::domain::values::AllowedAddress;
 
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct AllowList(pub Vec<AllowedAddress>);
@@ -25,7 +25,7 @@ impl<'de> Deserialize<'de> for AllowList {
     }
 }
 
-/// Every invalid entry with its fault; or that the whole value is not a list.
+/// Returns each invalid entry with its fault, or one fault if the value is not a list.
 pub fn faults(value: &Value) -> Vec<String> {
     let Value::Array(entries) = value else {
         return vec![match value.as_str() {

@@ -5,14 +5,14 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use url::Url;
 
-use crate::domain::queue_fault;
+use crate::domain::values::queue_fault;
 
 /// The broker of replies, of agents with queues, and of every intake without a `url` of its own.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BrokerConfig {
     pub url: Option<BrokerUrl>,
-    /// The queues that `reply_to` may name; `*` at the end of one stands for any rest.
+    /// The queues that `reply_to` may name. A `*` at the end of a name matches any rest.
     pub reply_queues: QueuePatterns,
 }
 
@@ -42,14 +42,15 @@ impl FromStr for BrokerUrl {
         }
         let host = url.host_str().filter(|host| !host.is_empty()).ok_or(())?;
         let vhost = match url.path().trim_start_matches('/') {
-            // To many clients a slash at the end means the default, and a vhost without a name is never meant.
+            // Many clients take a slash at the end for the default vhost, and a vhost without a name is never
+            // intended.
             "" => "/".to_owned(),
             vhost if vhost.contains('/') => return Err(()),
             vhost => decoded(vhost)?,
         };
         let (user, password) = (decoded(url.username())?, url.password());
         let password = password.map(decoded).transpose()?;
-        // What RabbitMQ allows on loopback without any configuration.
+        // RabbitMQ allows this user on loopback without any configuration.
         let (user, password) = match (user.is_empty(), password) {
             (true, None) => ("guest".to_owned(), "guest".to_owned()),
             (_, password) => (user, password.unwrap_or_default()),
@@ -77,7 +78,7 @@ fn encoded(part: &str) -> percent_encoding::PercentEncode<'_> {
     percent_encoding::utf8_percent_encode(part, percent_encoding::NON_ALPHANUMERIC)
 }
 
-/// Without the password.
+/// Shows the URL without its password.
 impl fmt::Display for BrokerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls { "amqps" } else { "amqp" };
@@ -110,7 +111,7 @@ impl<'de> Deserialize<'de> for BrokerUrl {
 /// The text of the rule for [`BrokerUrl`].
 pub const BROKER_URL: &str = "the URL of a broker that speaks AMQP 0-9-1, such as \"amqp://user:password@host:5672/vhost\", or \"amqps://\" for TLS; special characters in its parts are percent-encoded, the vhost / as %2f or omitted";
 
-/// Names of queues, the last of whose characters may be a `*`.
+/// Names of queues. The last character of each may be a `*`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct QueuePatterns(pub Vec<String>);
@@ -125,7 +126,7 @@ impl QueuePatterns {
             })
     }
 
-    /// Whether a setting is a list of patterns.
+    /// Returns whether the value of a setting is a list of patterns.
     pub fn accepts(value: &serde_json::Value) -> bool {
         let is_pattern = |value: &serde_json::Value| {
             let name = value.as_str()?;

@@ -1,4 +1,5 @@
-//! The report about settings that prevent a start: which setting, its source, what was found and what is allowed.
+//! The report about settings that prevent a start: each setting with its source, the value that was found, and the
+//! values that are allowed.
 
 use std::{fmt, path::PathBuf};
 
@@ -24,7 +25,7 @@ pub struct SettingFault {
     /// The path in the file, tables joined by dots.
     pub setting: String,
     pub origin: String,
-    /// Never a secret.
+    /// The value that was found. It is never a secret.
     pub found: String,
     pub allowed: String,
 }

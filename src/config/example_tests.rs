@@ -1,4 +1,4 @@
-//! `provost.toml.example` is the documentation of the settings: it must not lie.
+//! `provost.toml.example` is the documentation of the settings. These tests keep it true.
 
 use std::fs;
 
@@ -10,20 +10,20 @@ use super::{
     load,
     settings::{LISTS, SETTINGS},
 };
-use crate::domain::{
+use crate::domain::agent::{
     AgentMode, AgentSpec, BreakerSpec, EjectionSpec, HealthSpec, HttpVersion, RetrySpec,
 };
 
 const EXAMPLE: &str = include_str!("../../provost.toml.example");
 
-/// The example with every setting in force: comments that are text stay comments.
+/// Returns the example with every setting uncommented; comments that are text stay comments.
 fn uncommented() -> String {
     let is_setting =
         |line: &&str| line.starts_with('#') && !line.starts_with("# ") && line.len() > 1;
     let lines = EXAMPLE
         .lines()
         .map(|line| match Some(line).filter(is_setting) {
-            // It stands in place of `sha256`, never beside it.
+            // A token has either this field or `sha256`, never both.
             Some("#token = \"...\"") => "",
             Some(line) => &line[1..],
             None => line,
@@ -84,7 +84,10 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
         ("shop", 1)
     );
     let webhook = config.alert_webhooks.remove(0);
-    assert_eq!(webhook.format, crate::domain::AlertFormat::default());
+    assert_eq!(
+        webhook.format,
+        crate::domain::message::AlertFormat::default()
+    );
     assert!(config.broker.url.take().is_some());
     let intake = config.intake.remove(0);
     assert_eq!(
@@ -125,7 +128,8 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
     assert_eq!(downtime[0].reason.as_deref(), Some("maintenance"));
     let secret = config.secrets.remove(0);
     assert!(secret.file.is_some() && secret.env.is_none());
-    assert_eq!(health, Some(HealthSpec::at("/health".to_owned())));
+    let usual: HealthSpec = serde_json::from_str(r#"{"path": "/health"}"#).unwrap();
+    assert_eq!(health, Some(usual));
     assert_eq!(ejection, Some(EjectionSpec::default()));
     let adaptive = adaptive.unwrap();
     assert_eq!((adaptive.least, adaptive.slow_after), (2, None));
@@ -140,7 +144,7 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
     );
     assert_eq!(
         endpoints[0].max_in_flight,
-        crate::domain::Endpoint::default_max_in_flight()
+        crate::domain::agent::Endpoint::default_max_in_flight()
     );
     assert_eq!(config, Config::default());
 }

@@ -1,4 +1,4 @@
-//! Queues that are read: their messages are submissions.
+//! Queues that Provost reads: their messages are submissions.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,13 +7,13 @@ use super::{
     receivers::ListFault,
     settings::{PLAIN_NAME, is_plain_name},
 };
-use crate::domain::{MAIN_BROKER, WorkflowName, queue_fault};
+use crate::domain::values::{MAIN_BROKER, WorkflowName, queue_fault};
 
 /// A queue whose messages are submissions.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IntakeConfig {
-    /// For history, logs and metrics; and the scope of the messages' idempotency keys.
+    /// The name of the intake in history, logs and metrics, and the scope of its messages' idempotency keys.
     pub name: String,
     /// Default: `broker.url`.
     pub url: Option<BrokerUrl>,
@@ -23,8 +23,8 @@ pub struct IntakeConfig {
     pub prefetch: u16,
     /// The only workflow that messages may submit, and the default of those that name none.
     pub workflow: Option<WorkflowName>,
-    /// Where refused messages go. Default: the default exchange, which delivers to the queue that the routing key
-    /// names.
+    /// The exchange to which refused messages are published. Default: the default exchange, which delivers to the
+    /// queue that the routing key names.
     #[serde(default)]
     pub dead_letter_exchange: String,
     /// Default: the name of the queue and `.dead`.
@@ -35,7 +35,7 @@ pub fn default_prefetch() -> u16 {
     32
 }
 
-/// More would hold too many messages in memory.
+/// The largest `prefetch`: more would hold too many messages in memory.
 const MOST_PREFETCH: u16 = 1000;
 
 impl IntakeConfig {
@@ -45,7 +45,7 @@ impl IntakeConfig {
     }
 }
 
-/// The report about an intake that cannot be parsed. The value may contain a password.
+/// Returns the report about an intake that cannot be parsed. The value may contain a password.
 pub fn allowed() -> String {
     format!(
         "each of [[intake]] needs a `name` and a `queue`, and may have a `url` ({BROKER_URL}), a `prefetch`, a `workflow`, a `dead_letter_exchange` and a `dead_letter_routing_key`"

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 pub struct Layers {
     values: Value,
-    /// The source of each value that is no table, and of each empty table, by its path.
+    /// The source of each value that is not a table, and of each empty table, by its path.
     origins: BTreeMap<String, String>,
 }
 
@@ -24,14 +24,15 @@ impl Layers {
         &self.values
     }
 
-    /// Sets the value at a path whose parts are joined by dots; an empty path is all of it.
+    /// Sets the value at a path whose parts are joined by dots. With an empty path, the value is the whole file.
     pub fn set(&mut self, origin: &str, path: &str, value: Value) {
         let parts = path.split('.').filter(|part| !part.is_empty());
         let mut way = parts.map(str::to_owned).collect();
         self.merge(origin, &mut way, value);
     }
 
-    /// Tables are merged; any other value replaces what a weaker source had there. A name may contain dots.
+    /// Merges a value into the layers: tables are merged; any other value replaces that of a weaker source. A name may
+    /// contain dots.
     fn merge(&mut self, origin: &str, way: &mut Vec<String>, value: Value) {
         match value {
             Value::Object(fields) if !fields.is_empty() => {
@@ -41,7 +42,7 @@ impl Layers {
                     way.pop();
                 }
             }
-            // An empty file.
+            // An empty file sets no value.
             _ if way.is_empty() => {}
             value => {
                 let slot = slot(&mut self.values, way);
@@ -57,13 +58,13 @@ impl Layers {
         }
     }
 
-    /// The source of exactly this value.
+    /// Returns the source of exactly this value, or of a value in it.
     pub fn origin(&self, path: &str) -> Option<&str> {
         let at = self.origins.get(path).map(String::as_str);
         at.or_else(|| self.origin_below(path))
     }
 
-    /// The source of this value, or of the table or list that contains it.
+    /// Returns the source of this value, or of the table or list that contains it.
     pub fn nearest_origin(&self, path: &str) -> &str {
         let parents = std::iter::successors(Some(path), |path| Some(path.rsplit_once('.')?.0));
         let named = parents.filter_map(|path| self.origin(path)).next();
@@ -77,7 +78,7 @@ impl Layers {
     }
 }
 
-/// The value at a path whose parts are joined by dots; a part may be the number of an item.
+/// Returns the value at a path whose parts are joined by dots. A part may be the index of an item.
 pub fn find<'v>(values: &'v Value, path: &str) -> Option<&'v Value> {
     path.split('.').try_fold(values, |value, part| match value {
         Value::Object(fields) => fields.get(part),
@@ -86,7 +87,7 @@ pub fn find<'v>(values: &'v Value, path: &str) -> Option<&'v Value> {
     })
 }
 
-/// Makes tables on the way to it.
+/// Returns the value at this path, and makes the tables that contain it.
 fn slot<'v>(values: &'v mut Value, way: &[String]) -> &'v mut Value {
     way.iter().fold(values, |value, part| {
         if !value.is_object() {

@@ -20,7 +20,7 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// Whether only programs on this machine can connect to it.
+    /// Returns whether only programs on this machine can connect to the address.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
@@ -81,7 +81,7 @@ impl<'de> Deserialize<'de> for Listen {
     }
 }
 
-/// Who may connect to a Unix socket: permissions as `chmod` takes them, `"0660"`.
+/// The permissions of a Unix socket, in the octal form of `chmod`: `"0660"`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnixMode(pub u32);
 
@@ -91,7 +91,7 @@ impl FromStr for UnixMode {
     fn from_str(text: &str) -> Result<Self, ()> {
         let digits = text.bytes().all(|b| matches!(b, b'0'..=b'7'));
         let mode = u32::from_str_radix(text, 8).map_err(|_| ())?;
-        // Connecting needs the right to write: without it for its own user, the socket would be useless.
+        // A connection needs the permission to write: without it for its own user, the socket would be useless.
         let usable =
             digits && matches!(text.len(), 3 | 4) && mode & 0o600 == 0o600 && mode <= 0o777;
         usable.then_some(Self(mode)).ok_or(())

@@ -12,13 +12,12 @@ use super::{
     show, tokens,
     variables::{Variable, variable},
 };
-use crate::domain::nearest;
+use crate::domain::values::nearest;
 
-/// Read if it exists and no other file was named.
+/// The file that is read if it exists and no other file was named.
 pub const DEFAULT_FILE: &str = "provost.toml";
 
-/// The sources of settings, weakest first. They are all passed in, so that nothing here depends on the process that
-/// it runs in.
+/// The sources of settings, weakest first. All of them are arguments, so that loading does not depend on the process.
 #[derive(Default)]
 pub struct Sources {
     /// The file that was named; `None` is [`DEFAULT_FILE`], which need not exist.
@@ -29,7 +28,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// A file that exists now must exist whenever the settings are reloaded.
+    /// Makes a default file that exists now required, so that a later reload does not silently run without it.
     pub fn keep_file(&mut self) {
         if self.file.is_none() && fs::exists(DEFAULT_FILE).unwrap_or(false) {
             self.file = Some(DEFAULT_FILE.into());
@@ -44,12 +43,12 @@ pub struct FlagValue {
     pub value: String,
 }
 
-/// The settings in force.
+/// Loads the settings from all sources.
 pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
     read(sources).map(|(config, _)| config)
 }
 
-/// Variables that look like Provost's but are not settings, for a warning.
+/// Returns the variables that have Provost's prefix but are not settings, for a warning.
 pub fn ignored_variables(env: &[(String, String)]) -> Vec<&str> {
     env.iter()
         .filter(|(name, value)| variable(name, value) == Variable::NoSetting)
@@ -57,7 +56,7 @@ pub fn ignored_variables(env: &[(String, String)]) -> Vec<&str> {
         .collect()
 }
 
-/// Every setting in force in the form of the file, each with its source; secrets are hidden.
+/// Returns every setting in the form of the file, each with its source; secrets are hidden.
 pub fn describe(sources: &Sources) -> Result<String, ConfigError> {
     let (config, layers) = read(sources)?;
     let all = serde_json::to_value(&config).unwrap_or_default();
@@ -103,7 +102,7 @@ fn read(sources: &Sources) -> Result<(Config, Layers), ConfigError> {
     }
 }
 
-/// The defaults are not a layer: [`Config`] fills them in where no layer has a value.
+/// Merges the values of all sources. The defaults are not a layer: [`Config`] has them where no layer has a value.
 fn layers(sources: &Sources, faults: &mut Vec<SettingFault>) -> Result<Layers, ConfigError> {
     let mut layers = Layers::default();
     if let Some((origin, values)) = file(sources)? {
@@ -142,7 +141,7 @@ fn layers(sources: &Sources, faults: &mut Vec<SettingFault>) -> Result<Layers, C
     Ok(layers)
 }
 
-/// The values of the file, with its name for error reports.
+/// Returns the values of the file, with its name for error reports.
 fn file(sources: &Sources) -> Result<Option<(String, Value)>, ConfigError> {
     let path = sources.file.clone().unwrap_or_else(|| DEFAULT_FILE.into());
     let text = match fs::read_to_string(&path) {
@@ -202,7 +201,7 @@ fn value_of_variable(path: &str, text: &str) -> Option<Value> {
     }
 }
 
-/// The meaning of text from the environment or a flag: a number, a switch, a list as JSON or in the form
+/// Parses a text from the environment or a flag: a number, a switch, a list as JSON or in the form
 /// `[{name="shop",url="…"}]` or `[10.0.0.0/8, db.local]`, or the text itself.
 fn typed(path: &str, text: &str) -> Value {
     let setting = SETTINGS.iter().find(|setting| setting.path == path);
@@ -216,7 +215,7 @@ fn typed(path: &str, text: &str) -> Value {
         return value;
     }
     match trimmed.parse::<toml::Value>() {
-        // A date is no setting's value.
+        // No setting has a date as its value.
         Ok(toml::Value::Datetime(_)) | Err(_) => {}
         Ok(value) => return serde_json::to_value(value).unwrap_or_default(),
     }
@@ -285,7 +284,7 @@ fn wrong(layers: &Layers, setting: &Setting, value: &Value) -> SettingFault {
     }
 }
 
-/// What the types of the lists refused: every other setting has been checked by its rule before.
+/// Returns the fault of an entry in a list: every other setting has been checked by its rule before.
 fn malformed(
     layers: &Layers,
     error: &serde_path_to_error::Error<serde_json::Error>,
@@ -313,7 +312,7 @@ fn malformed(
     } else {
         let value = find(layers.values(), &path).map(|value| match value {
             Value::String(_) if secrets::names_secrets(&path) => tokens::HIDDEN.to_owned(),
-            // Somewhere in it may be a secret.
+            // A list or a table may contain a secret, so its content is not shown.
             Value::Array(_) => "a list".to_owned(),
             Value::Object(_) => "a table".to_owned(),
             value => show::found(&path, value),
@@ -334,10 +333,10 @@ fn malformed(
     }
 }
 
-/// The most different retention times. Each of them is a scan over everything that is kept longer.
+/// The most different retention times. Each of them is a scan over all tasks that are kept longer.
 const MOST_PERIODS: usize = 32;
 
-/// Faults of settings that are each valid alone.
+/// Returns the faults of settings that are each valid alone.
 fn contradictions(config: &Config, layers: &Layers) -> Vec<SettingFault> {
     let mut faults: Vec<SettingFault> = agents::faults(&config.agents)
         .into_iter()

@@ -1,11 +1,11 @@
-//! Which source wins, and what each refusal says.
+//! Tests of the order of the sources, and of the report for each refused setting.
 
 use std::path::Path;
 
 use super::*;
-use crate::{config::Role, domain::Span};
+use crate::{config::Role, domain::values::Span};
 
-/// What `text` as the configuration file, `env` and `flags` make.
+/// Loads the settings from `text` as the configuration file, `env` and `flags`.
 fn load_from(
     text: &str,
     env: &[(&str, &str)],
@@ -40,7 +40,7 @@ fn with_sources<T>(
     })
 }
 
-/// The only fault.
+/// Returns the only fault of these settings.
 fn fault(text: &str, env: &[(&str, &str)]) -> SettingFault {
     match load_from(text, env, &[]) {
         Err(ConfigError::Settings(mut faults)) if faults.len() == 1 => faults.remove(0),

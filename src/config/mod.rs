@@ -23,7 +23,12 @@ use std::{collections::BTreeMap, path::PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    domain::{AgentName, AgentSpec, InstanceId, Keep, KeepRule, Retention, Span, WorkflowName},
+    domain::{
+        agent::AgentSpec,
+        task::RecordSuccesses,
+        upkeep::{KeepRule, KeepTime, Retention},
+        values::{AgentName, InstanceId, Span, WorkflowName},
+    },
     store::postgres,
 };
 
@@ -50,17 +55,17 @@ pub struct Config {
     pub database_url: DatabaseUrl,
     /// The value of `locked_by`. Default: a new one at each start.
     pub instance_id: Option<InstanceId>,
-    /// Starts without calling or delivering anything, until it is released.
+    /// True: the instance starts without calling or delivering anything, until its hold is released.
     pub hold: bool,
     /// `info`, or a level for each module as in `warn,provost::scheduler=debug`.
     pub log: LogFilter,
     pub log_json: bool,
-    /// How long running calls may continue after SIGTERM.
+    /// The longest time that running calls may continue after SIGTERM.
     pub shutdown_grace: Span,
     pub shutdown: ShutdownConfig,
-    /// The URL under which the service is reached, for links in messages.
+    /// The URL of the service for its clients. Links in messages begin with it.
     pub public_url: Option<String>,
-    /// The URL under which people open the paths of the API in a browser, for links in texts for chats.
+    /// The URL under which people open the paths of the API in a browser. Links in texts for chats begin with it.
     pub console_url: Option<String>,
     pub listener: ListenerConfig,
     pub tls: TlsConfig,
@@ -68,6 +73,7 @@ pub struct Config {
     pub scheduler: SchedulerConfig,
     pub supervisor: SupervisorConfig,
     pub retention: RetentionConfig,
+    pub record: RecordConfig,
     pub limits: LimitsConfig,
     pub calls: CallsConfig,
     pub courier: DeliveryConfig,
@@ -75,7 +81,7 @@ pub struct Config {
     pub postgres: PostgresConfig,
     /// If there is a token, every request needs one.
     pub tokens: Vec<AccessToken>,
-    /// What agents may name, and where it may be sent.
+    /// The secrets that agents may name, each with the hosts that it may be sent to.
     pub secrets: Vec<SecretConfig>,
     pub agents: BTreeMap<AgentName, AgentSpec>,
     /// The receivers of messages, with the secrets that sign them.
@@ -106,6 +112,7 @@ impl Default for Config {
             scheduler: SchedulerConfig::default(),
             supervisor: SupervisorConfig::default(),
             retention: RetentionConfig::default(),
+            record: RecordConfig::default(),
             limits: LimitsConfig::default(),
             calls: CallsConfig::default(),
             courier: DeliveryConfig::default(),
@@ -123,8 +130,9 @@ impl Default for Config {
 }
 
 impl Config {
-    /// How many threads work for it on so many cores. A database on the same machine takes about as much of them; behind
-    /// a pooler it may be anywhere.
+    /// Returns the number of worker threads for a machine with this many cores. A PostgreSQL on the same machine
+    /// needs about as much CPU time as the instance, so that the instance takes half of the cores. Through a pooler
+    /// (`listen = false`) a local address says nothing about where the database is.
     pub fn threads(&self, cores: usize) -> usize {
         let is_beside = match &self.database_url {
             DatabaseUrl::Postgres(url) => self.postgres.listen && postgres::is_local(url),
@@ -134,17 +142,17 @@ impl Config {
         self.instance.threads.unwrap_or(share)
     }
 
-    /// Whether only programs on this machine can reach `listen`.
+    /// True if only programs on this machine can reach `listen`.
     pub fn listens_on_loopback(&self) -> bool {
         self.listen.is_local()
     }
 
-    /// Whether other machines can reach it without a token, although no setting allows that.
+    /// True if other machines can reach `listen` without a token, although no setting allows that.
     pub fn is_open_to_all(&self) -> bool {
         !self.listens_on_loopback() && self.tokens.is_empty() && !self.insecure
     }
 
-    /// The scheme of the API's URLs.
+    /// Returns the scheme of the API's URLs.
     pub fn scheme(&self) -> &'static str {
         match self.tls.certificate {
             Some(_) => "https",
@@ -152,24 +160,24 @@ impl Config {
         }
     }
 
-    /// Whether steps may call private, link-local and loopback addresses.
+    /// True if steps may call private, link-local and loopback addresses.
     pub fn allows_private_addresses(&self) -> bool {
         self.calls
             .allow_private_addresses
             .or(self.listens_on_loopback())
     }
 
-    /// Whether a step may name a URL instead of a registered agent.
+    /// True if a step may name a URL instead of a registered agent.
     pub fn allows_url_steps(&self) -> bool {
         self.calls.allow_url_steps.or(self.listens_on_loopback())
     }
 
-    /// Whether `reply_to` may name a URL that no configured receiver covers.
+    /// True if `reply_to` may name a URL that no configured receiver covers.
     pub fn allows_reply_urls(&self) -> bool {
         self.courier.allow_urls.or(self.listens_on_loopback())
     }
 
-    /// Whether messages may be sent without a signature.
+    /// True if messages may be sent without a signature.
     pub fn allows_unsigned(&self) -> bool {
         self.courier.allow_unsigned.or(self.listens_on_loopback())
     }
@@ -186,13 +194,13 @@ pub struct ListenerConfig {
     pub max_response_bytes: ByteSize,
     /// The most bytes of request bodies that are being received or handled.
     pub max_request_bytes: ByteSize,
-    /// For the head of a request, and for the TLS handshake before the first one.
+    /// The time limit of the head of a request, and of the TLS handshake before the first one.
     pub head_timeout: Span,
-    /// For the whole body of a request.
+    /// The time limit of the whole body of a request.
     pub body_timeout: Span,
-    /// For each pause while a body is received, or a response is sent.
+    /// The time limit of each pause while a body is received or a response is sent.
     pub stall_timeout: Span,
-    /// For the next request on a keep-alive connection.
+    /// The time limit of the wait for the next request on a keep-alive connection.
     pub idle_timeout: Span,
     /// The permissions of a Unix socket.
     pub unix_mode: UnixMode,
@@ -230,7 +238,7 @@ impl Default for ShutdownConfig {
     }
 }
 
-/// Both, or neither: then the API is plain HTTP.
+/// Both files, or neither. With neither, the API is plain HTTP.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TlsConfig {
@@ -242,11 +250,11 @@ pub struct TlsConfig {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InstanceConfig {
-    /// How long other instances wait for one that has stopped renewing its lease.
+    /// The time after the last renewal of a lease in which the other instances count this one as alive.
     pub lease: Span,
-    /// Where it is: it calls endpoints of this zone rather than others.
+    /// The zone of the instance, which prefers the endpoints of its zone to others.
     pub zone: Option<String>,
-    /// How many threads work for it; see [`Config::threads`] for the default.
+    /// The number of worker threads; see [`Config::threads`] for the default.
     pub threads: Option<usize>,
 }
 
@@ -282,9 +290,9 @@ pub struct SupervisorConfig {
     pub interval: Span,
     /// The most steps that one command expires.
     pub batch: usize,
-    /// Between two looks for tasks that will be late.
+    /// The interval of the search for tasks that will be late.
     pub prediction_interval: Span,
-    /// Whether an agent that makes tasks late has an alert.
+    /// True if an agent that makes tasks late has an alert.
     pub alert_at_risk: bool,
 }
 
@@ -302,13 +310,13 @@ impl Default for SupervisorConfig {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetentionConfig {
-    /// How long an ended task is kept.
-    pub keep: Keep,
-    /// For tasks that ended in this state, instead of `keep`.
-    pub processed: Option<Keep>,
-    pub undone: Option<Keep>,
-    pub cancelled: Option<Keep>,
-    /// For tasks of one workflow, instead of all of the above.
+    /// The time that an ended task is kept.
+    pub keep: KeepTime,
+    /// The times for tasks that ended in this state, instead of `keep`.
+    pub processed: Option<KeepTime>,
+    pub undone: Option<KeepTime>,
+    pub cancelled: Option<KeepTime>,
+    /// The times for tasks of one workflow, instead of all of the above.
     pub workflows: BTreeMap<WorkflowName, WorkflowRetention>,
     pub interval: Span,
     /// The most tasks that are purged in one transaction.
@@ -319,10 +327,10 @@ pub struct RetentionConfig {
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkflowRetention {
-    pub keep: Option<Keep>,
-    pub processed: Option<Keep>,
-    pub undone: Option<Keep>,
-    pub cancelled: Option<Keep>,
+    pub keep: Option<KeepTime>,
+    pub processed: Option<KeepTime>,
+    pub undone: Option<KeepTime>,
+    pub cancelled: Option<KeepTime>,
 }
 
 impl RetentionConfig {
@@ -351,13 +359,41 @@ impl RetentionConfig {
 impl Default for RetentionConfig {
     fn default() -> Self {
         Self {
-            keep: Keep::For(Span::from_secs(30 * 86_400)),
+            keep: KeepTime::For(Span::from_secs(30 * 86_400)),
             processed: None,
             undone: None,
             cancelled: None,
             workflows: BTreeMap::new(),
             interval: Span::from_secs(60),
             batch: 500,
+        }
+    }
+}
+
+/// The record of attempts: what was sent and what came back.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RecordConfig {
+    /// The attempts that are recorded although they succeed. Attempts that fail always are.
+    pub successes: RecordSuccesses,
+    /// True: the beginnings of the bodies of requests and responses are recorded.
+    pub bodies: bool,
+    /// The time that a recorded attempt is kept, unless its task is deleted before.
+    pub keep: Span,
+    /// The most bytes that the attempts of one task take.
+    pub max_task_bytes: ByteSize,
+    /// The most bytes that all recorded attempts take.
+    pub max_bytes: ByteSize,
+}
+
+impl Default for RecordConfig {
+    fn default() -> Self {
+        Self {
+            successes: RecordSuccesses::Sampled,
+            bodies: true,
+            keep: Span::from_secs(14 * 86_400),
+            max_task_bytes: ByteSize::mib(4),
+            max_bytes: ByteSize::gib(2),
         }
     }
 }
@@ -371,7 +407,8 @@ pub struct LimitsConfig {
     pub max_steps: usize,
     /// The longest response of a remote service that is kept as a step's output.
     pub max_output: ByteSize,
-    /// The most bytes that one task keeps of outputs, signals, request bodies of operators, lists and decisions together.
+    /// The most bytes that one task keeps of outputs, signals, request bodies of operators, lists and decisions
+    /// together.
     pub max_task_outputs: ByteSize,
 }
 
@@ -394,11 +431,12 @@ pub struct CallsConfig {
     pub max_connection_age: Span,
     /// See [`Config::allows_private_addresses`].
     pub allow_private_addresses: Auto,
-    /// Private addresses that may be called all the same.
+    /// Private addresses that may be called although `allow_private_addresses` is false.
     pub allow: AllowList,
     /// See [`Config::allows_url_steps`].
     pub allow_url_steps: Auto,
-    /// The keys of steps follow from what was submitted, where that can be submitted again.
+    /// True: the keys of steps are derived from the caller, the Idempotency-Key and the request, if the submission
+    /// has such a key. A task that was lost in a restore and is submitted again has its previous keys.
     pub stable_keys: bool,
 }
 
@@ -415,22 +453,23 @@ impl Default for CallsConfig {
     }
 }
 
-/// How messages are delivered: replies to submitters, and alerts.
+/// The delivery of messages: replies to submitters, and alerts.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeliveryConfig {
     /// The polling interval for messages, in case a notification was lost.
     pub poll: Span,
-    /// How long a receiver may take to respond.
+    /// The longest time that a receiver may take to respond.
     pub timeout: Span,
     /// The most messages in flight to one address.
     pub max_in_flight: usize,
-    /// The longest wait after the first failure of a message; it doubles with each failure.
+    /// The longest wait after the first failure of a message. It doubles with each failure, up to `retry_max`.
     pub retry_initial: Span,
     pub retry_max: Span,
-    /// How long a message is retried, or waits for a failing address, before it becomes a dead letter.
+    /// The longest time that a message is retried, or waits for a failing address, before it becomes a dead letter.
     pub give_up_after: Span,
-    /// Beyond so many bytes that wait for one receiver, its next messages have no inputs and outputs.
+    /// The most bytes of messages that wait for one receiver. Beyond it, the receiver's next messages have no inputs
+    /// and outputs.
     pub max_waiting_bytes: ByteSize,
     /// See [`Config::allows_reply_urls`].
     pub allow_urls: Auto,
@@ -457,7 +496,7 @@ impl Default for DeliveryConfig {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreConfig {
-    /// The most tasks in the cache. More means fewer reads; fewer means less memory.
+    /// The most tasks in the cache. More tasks cause fewer reads; fewer need less memory.
     pub cache_tasks: usize,
     /// The most memory of the cached tasks, with their inputs and outputs.
     pub cache_bytes: ByteSize,
@@ -481,9 +520,9 @@ impl Default for StoreConfig {
 pub struct PostgresConfig {
     /// Connections for the reads of callers. Provost uses six more for its own work.
     pub max_connections: u32,
-    /// Listen for notifications of other instances.
+    /// True: the instance listens for notifications of other instances.
     pub listen: bool,
-    /// Migrate the schema at start.
+    /// True: the schema is migrated at start.
     pub migrate: bool,
 }
 

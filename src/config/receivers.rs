@@ -7,7 +7,10 @@ use super::{
     settings::{PLAIN_NAME, is_plain_name},
     tokens::HIDDEN,
 };
-use crate::domain::{AlertFormat, SECRET_FORM, Secret, WebAddress};
+use crate::domain::{
+    message::{AlertFormat, SECRET_FORM, Secret},
+    values::WebAddress,
+};
 
 /// A receiver that submitters may name.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -58,7 +61,7 @@ impl std::fmt::Debug for HiddenUrl {
     }
 }
 
-/// The report about a receiver that cannot be parsed. The value may contain a secret.
+/// Returns the report about a receiver that cannot be parsed. The value may contain a secret.
 pub fn allowed(list: &str) -> String {
     match list {
         "receivers" => format!(
@@ -70,7 +73,7 @@ pub fn allowed(list: &str) -> String {
     }
 }
 
-/// The fault of one entry of a list: the path, what was found, what is allowed.
+/// The fault of one entry of a list: the path, the value that was found, the values that are allowed.
 pub type ListFault = (String, String, String);
 
 pub fn faults(receivers: &[ReceiverConfig], webhooks: &[AlertWebhookConfig]) -> Vec<ListFault> {

@@ -1,4 +1,5 @@
-//! The secrets that agents may name: where each is, and where it may be sent. The settings contain no secret.
+//! The secrets that agents may name, each with its file or variable and the URLs that it may be sent to. The settings
+//! contain no secret.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -8,7 +9,10 @@ use super::{
     receivers::ListFault,
     settings::{PLAIN_NAME, is_plain_name},
 };
-use crate::domain::{AgentName, AgentSpec, SecretName, SecretScope, WebAddress};
+use crate::domain::{
+    agent::{AgentSpec, SecretScope},
+    values::{AgentName, SecretName, WebAddress},
+};
 
 /// A secret that agents may name.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -19,13 +23,14 @@ pub struct SecretConfig {
     pub file: Option<PathBuf>,
     /// A variable of the environment.
     pub env: Option<String>,
-    /// It is sent to these URLs, and to what is below them. None: only agents of the configuration file may use it.
+    /// The secret is sent to these URLs, and to URLs below them. None: only agents of the configuration file may use
+    /// it.
     #[serde(default)]
     pub urls: Vec<String>,
 }
 
 impl SecretConfig {
-    /// The `urls` that are URLs: one that is not prevents the start.
+    /// Returns the `urls` that can be parsed. One that cannot prevents the start.
     pub fn addresses(&self) -> Vec<WebAddress> {
         let parsed = self.urls.iter().map(|url| WebAddress::parse(url));
         parsed.filter_map(Result::ok).collect()
@@ -75,7 +80,8 @@ pub fn faults(secrets: &[SecretConfig]) -> Vec<ListFault> {
     faults
 }
 
-/// Agents of the configuration file with secrets that are not there, or may not be sent to them.
+/// Returns the faults of agents in the configuration file that name a secret which does not exist, or which may not
+/// be sent to their URL.
 pub fn faults_of_agents(
     secrets: &[SecretConfig],
     agents: &BTreeMap<AgentName, AgentSpec>,
@@ -100,7 +106,8 @@ pub fn faults_of_agents(
     faults
 }
 
-/// Whether a setting names secrets: in place of the name, a careless hand writes the secret.
+/// Returns whether the setting contains names of secrets. Its value is not shown, because a user may by mistake have
+/// written the secret itself.
 pub fn names_secrets(path: &str) -> bool {
     const FIELDS: [&str; 6] = ["headers", "query", "body", "auth", "sign", "tls"];
     let mut parts = path.split('.');

@@ -11,7 +11,7 @@ use super::{
     listen::{Listen, UnixMode},
     values::{ByteSize, DatabaseUrl, LogFilter},
 };
-use crate::domain::{ALLOWED_ADDRESSES, Span};
+use crate::domain::values::{ALLOWED_ADDRESSES, Span};
 
 pub struct Setting {
     /// The path, tables joined by dots.
@@ -32,6 +32,8 @@ pub enum Rule {
     PublicUrl,
     /// A list of names of queues.
     Queues,
+    /// `none`, `sampled` or `all`.
+    Successes,
     UnixMode,
     Switch,
     SwitchOrAuto,
@@ -45,16 +47,16 @@ const fn setting(path: &'static str, rule: Rule) -> Setting {
     Setting { path, rule }
 }
 
-/// A shorter interval would make a loop busy.
+/// The shortest interval of a loop: a shorter one would keep the loop busy.
 const SOON: Span = Span::from_millis(10);
-/// A shorter client timeout would close healthy connections.
+/// The shortest timeout of clients: a shorter one would close healthy connections.
 const WAIT: Span = Span::from_millis(100);
 const MINUTE: Span = Span::from_secs(60);
 const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
-/// In the order of `provost.toml.example`.
-pub static SETTINGS: [Setting; 63] = [
+/// All settings, in the order of `provost.toml.example`.
+pub static SETTINGS: [Setting; 68] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -109,6 +111,17 @@ pub static SETTINGS: [Setting; 63] = [
     ),
     setting("retention.interval", Rule::Span(SOON, HOUR)),
     setting("retention.batch", Rule::Count(1, 10_000)),
+    setting("record.successes", Rule::Successes),
+    setting("record.bodies", Rule::Switch),
+    setting("record.keep", Rule::Span(Span::from_secs(0), Span::LONGEST)),
+    setting(
+        "record.max_task_bytes",
+        Rule::Bytes(ByteSize::kib(64), ByteSize::gib(1)),
+    ),
+    setting(
+        "record.max_bytes",
+        Rule::Bytes(ByteSize::mib(1), ByteSize::gib(128 * 1024)),
+    ),
     setting(
         "limits.max_request",
         Rule::Bytes(ByteSize::kib(1), ByteSize::mib(64)),
@@ -173,7 +186,7 @@ pub const LISTS: [&str; 7] = [
     "retention.workflows",
 ];
 
-/// The names of all settings.
+/// Returns the paths of all settings.
 pub fn setting_paths() -> impl Iterator<Item = &'static str> {
     SETTINGS.iter().map(|setting| setting.path).chain(LISTS)
 }
@@ -191,8 +204,9 @@ impl Rule {
             Rule::Instance => text.is_some_and(is_plain_name),
             Rule::Log => text.is_some_and(|text| text.parse::<LogFilter>().is_ok()),
             Rule::PublicUrl => text.is_some_and(|text| {
-                !text.contains('?') && crate::domain::WebAddress::parse(text).is_ok()
+                !text.contains('?') && crate::domain::values::WebAddress::parse(text).is_ok()
             }),
+            Rule::Successes => text.is_some_and(|text| matches!(text, "none" | "sampled" | "all")),
             Rule::UnixMode => text.is_some_and(|text| text.parse::<UnixMode>().is_ok()),
             Rule::Switch => value.as_bool().is_some(),
             Rule::SwitchOrAuto => value.as_bool().is_some() || text == Some("auto"),
@@ -212,8 +226,8 @@ impl Rule {
         }
     }
 
-    /// Whether a value from the environment or a flag is text even if it looks like a number: the instance `007` is
-    /// not the instance `7`.
+    /// Returns whether a value from the environment or a flag is a text even if it looks like a number: the instance
+    /// `007` is not the instance `7`.
     pub fn is_text(&self) -> bool {
         matches!(
             self,
@@ -229,7 +243,7 @@ impl Rule {
     }
 }
 
-/// A name that is safe in a URL, a header, a log line and a file name.
+/// Returns whether the name is safe in a URL, a header, a log line and a file name.
 pub fn is_plain_name(text: &str) -> bool {
     (1..=64).contains(&text.len())
         && text
@@ -248,6 +262,7 @@ impl fmt::Display for Rule {
                  Unix socket, such as \"unix:/run/provost/api.sock\"",
             ),
             Rule::File => f.write_str("the path of a file"),
+            Rule::Successes => f.write_str("\"none\", \"sampled\" (one of a hundred) or \"all\""),
             Rule::UnixMode => f.write_str(
                 "permissions in octal that let the owner read and write, such as \"0600\" or \"0660\"",
             ),
@@ -294,7 +309,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// The paths of all settings that hold one value, and the value.
+    /// Returns the paths of all settings with a single value, and the values.
     fn leaves(prefix: &str, value: Value) -> Vec<(String, Value)> {
         match value {
             Value::Object(fields) => fields

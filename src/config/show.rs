@@ -5,14 +5,14 @@ use serde_json::Value;
 use super::{allow_list, tokens::HIDDEN};
 use crate::store::postgres;
 
-/// The value that was found for a wrong setting.
+/// Returns the value that was found for a wrong setting, without secrets.
 pub fn found(path: &str, value: &Value) -> String {
     if path == "calls.allow" {
         return allow_list::faults(value).join("; ");
     }
     match value {
         Value::String(text) if path == "database_url" => database_without_secrets(text),
-        // A password with a special character that is not encoded may be anywhere in it.
+        // If a password has a special character that is not encoded, parts of it may be anywhere in the URL.
         Value::String(text) if path == "broker.url" => match text.split_once("://") {
             Some((scheme, _)) => quoted(&format!("{scheme}://{HIDDEN}")),
             None => quoted(HIDDEN),
@@ -22,7 +22,7 @@ pub fn found(path: &str, value: &Value) -> String {
     }
 }
 
-/// The URL of another kind of database may contain a password anywhere.
+/// Hides all but the scheme of a URL: that of another kind of database may contain a password anywhere.
 fn database_without_secrets(url: &str) -> String {
     match url.split_once("://") {
         Some((scheme, _)) if scheme != "sqlite" => {
@@ -37,7 +37,7 @@ fn database_without_secrets(url: &str) -> String {
     }
 }
 
-/// A URL may hold a password before its `@`; other text stays as it is.
+/// Hides the part of a URL before its `@`, which may be a password; any other text is not changed.
 pub fn url_without_secrets(text: &str) -> String {
     match text
         .split_once("://")
@@ -69,7 +69,7 @@ pub fn toml(value: &Value) -> String {
     }
 }
 
-/// A JSON string is a valid basic string of TOML.
+/// Quotes a text for TOML: a JSON string is a valid basic string of TOML.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::domain::AgentName;
+use crate::domain::values::AgentName;
 
-/// What the bearer of a token may do.
+/// The rights of a token's bearer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -25,10 +25,10 @@ pub enum Role {
 /// The shortest token that cannot be guessed from its hash.
 const SHORTEST: usize = 16;
 
-/// Replaces a secret wherever settings are shown.
+/// The text that replaces a secret when settings are shown.
 pub const HIDDEN: &str = "(hidden)";
 
-/// The report about any wrong token. The value is never shown.
+/// The report about any invalid token. The value is never shown.
 pub const ALLOWED: &str = "each of [[tokens]] needs a `name` of its own, a `role` (submit, read, operate, admin, or work with `agents`, the names of those whose steps it fetches), \
      and either `token`, random and at least 16 characters, or `sha256`, its SHA-256 as 64 hex digits; \
      make one with: openssl rand -hex 32";
@@ -44,8 +44,8 @@ pub struct AccessToken {
 }
 
 impl AccessToken {
-    /// Whether `presented` is this token. The duration of the comparison reveals something about the hash of
-    /// `presented` only, from which no token can be derived.
+    /// Returns whether `presented` is this token. The duration of the comparison depends only on the hash of
+    /// `presented`, from which no token can be derived.
     pub fn is(&self, presented: &[u8]) -> bool {
         self.sha256 == hash(presented)
     }
@@ -61,7 +61,7 @@ impl fmt::Debug for AccessToken {
     }
 }
 
-/// For showing settings: without the secret, so the output cannot be parsed back.
+/// The form in which settings are shown: without the secret, so that the output cannot be parsed.
 impl Serialize for AccessToken {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut fields = serializer.serialize_struct("Token", 4)?;
@@ -79,7 +79,7 @@ fn hash(token: &[u8]) -> [u8; 32] {
     Sha256::digest(token).into()
 }
 
-/// A token as a person writes it.
+/// A token in the form of the configuration file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TokenEntry {
@@ -100,7 +100,7 @@ impl TryFrom<TokenEntry> for AccessToken {
             (None, Some(hex)) => from_hex(&hex),
             _ => None,
         };
-        // Bound to nothing it would be good for nothing, and other roles are bound to no agents.
+        // A worker without agents could do nothing, and other roles have no agents.
         let is_bound = written.agents.is_empty() != (written.role == Role::Work);
         match sha256 {
             Some(sha256) if !written.name.is_empty() && is_bound => Ok(Self {
@@ -125,7 +125,8 @@ fn from_hex(hex: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// Two tokens with the same name could not be distinguished in the history; two with the same secret, not at all.
+/// Returns whether all names and all secrets differ. Two tokens with the same name could not be distinguished in the
+/// history; two with the same secret could not be distinguished at all.
 pub fn are_distinct(tokens: &[AccessToken]) -> bool {
     tokens.iter().enumerate().all(|(at, token)| {
         tokens[..at]

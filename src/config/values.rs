@@ -1,5 +1,5 @@
-//! Settings that are more than a number or a word: sizes, switches with an automatic value, retention times, and
-//! the database URL. Each one parses back exactly as it is written.
+//! Settings that are more than a number or a word: sizes, switches with an automatic value, retention times, and the
+//! database URL. The text of each one parses to the same value.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -12,7 +12,7 @@ use crate::store::postgres;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ByteSize(u64);
 
-/// Largest first, so that the first unit that divides a size gives its shortest form.
+/// The units, the largest first, so that the first one that divides a size gives its shortest form.
 const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
 impl ByteSize {
@@ -36,7 +36,7 @@ impl ByteSize {
         self.0
     }
 
-    /// For limits on memory: a size that does not fit in `usize` is no limit.
+    /// Returns a limit of memory: a size that does not fit in `usize` is no limit.
     pub fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
@@ -50,7 +50,7 @@ impl FromStr for ByteSize {
             .iter()
             .find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, *scale)))
             .unwrap_or((text, 1));
-        // `u64` would accept a sign.
+        // The parser of `u64` would accept a sign.
         if !number.bytes().all(|b| b.is_ascii_digit()) {
             return Err(());
         }
@@ -165,7 +165,7 @@ impl<'de> Deserialize<'de> for Auto {
 #[derive(Clone, PartialEq, Eq)]
 pub enum DatabaseUrl {
     Sqlite(PathBuf),
-    /// May contain a password: never shown.
+    /// The URL may contain a password, so it is never shown.
     Postgres(String),
 }
 

@@ -4,7 +4,7 @@
 //! ignored, it would silently not apply.
 
 use super::settings::{LISTS, SETTINGS};
-use crate::domain::nearest;
+use crate::domain::values::nearest;
 
 const PREFIX: &str = "PROVOST_";
 
@@ -16,15 +16,15 @@ const FLAGS: [&str; 3] = ["CONFIG", "BENCH_TOKEN", "API_TOKEN"];
 pub enum Variable {
     /// The setting at this path: `supervisor.interval` for `PROVOST_SUPERVISOR__INTERVAL`.
     Setting(String),
-    /// Unknown, but probably a misspelt setting.
+    /// The variable is unknown, but probably a misspelt setting.
     Misspelt {
         path: String,
         /// The variable of the most similar setting, if there is one.
         meant: Option<String>,
     },
-    /// It has the prefix, but is not for Provost.
+    /// The variable has the prefix, but is not for Provost.
     NoSetting,
-    /// No warning needed: it has no such prefix, or a flag reads it.
+    /// The variable does not have the prefix, or a flag reads it: no warning is needed.
     Unrelated,
 }
 
@@ -61,7 +61,7 @@ pub fn variable(name: &str, value: &str) -> Variable {
     Variable::Misspelt { path, meant }
 }
 
-/// All rules are one value, as JSON.
+/// The rules of all workflows are one value, as JSON.
 const WORKFLOWS: &str = "retention.workflows";
 
 fn paths() -> impl Iterator<Item = &'static str> {
@@ -74,14 +74,15 @@ fn is_in(table: &str, path: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The variable for the setting at this path.
+/// Returns the variable of the setting at this path.
 fn name_of(path: &str) -> String {
     format!("{PREFIX}{}", path.replace('.', "__").to_uppercase())
 }
 
-/// Whether Kubernetes creates variables of this form for a service: `…SERVICE_HOST`, `…SERVICE_PORT`, one
+/// Returns whether Kubernetes creates variables of this form for a service: `…SERVICE_HOST`, `…SERVICE_PORT`, one
 /// `…SERVICE_PORT_<NAME>` for each named port, and for each port the variables of Docker's links: `…PORT`,
-/// `…PORT_8080_TCP` and this with `_ADDR`, `_PORT` or `_PROTO`. The part before is the rest of the service's name.
+/// `…PORT_8080_TCP` and this with `_ADDR`, `_PORT` or `_PROTO`. The text before `…` is the rest of the service's
+/// name.
 fn is_service_link(key: &str, value: &str) -> bool {
     // A lone `PORT` could be a typing error: its value has a recognisable form, `tcp://10.0.0.1:8080`.
     let has_address = value.contains("://");

@@ -1,4 +1,4 @@
-//! One attempt to deliver one message: from its first byte to the result to be saved.
+//! One attempt to deliver one message: from its first byte to the result that is saved.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -10,13 +10,16 @@ use super::{Receivers, request::send, slots::DeliverySlot};
 use crate::{
     agent::Post,
     domain::{
-        DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationFailure, DestinationResponse,
-        ReleaseReason, Span,
+        message::{
+            DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationFailure,
+            DestinationResponse, ReleaseReason,
+        },
+        values::Span,
     },
     store::{NextMessage, QueueClaim, QueueRelease, SharedReader},
 };
 
-/// What every attempt needs.
+/// The parts that every attempt uses.
 #[derive(Clone)]
 pub struct DeliveryAttempt {
     pub receivers: Arc<Receivers>,
@@ -61,7 +64,7 @@ impl DeliveryAttempt {
             return CompletedAttempt::not_attempted(claim, slot);
         };
         let sent = AssertUnwindSafe(send(&self.receivers, &self.post, &claim, next, began));
-        // An attempt that panics has failed like any other: its slot is free again, and the message waits.
+        // An attempt that panics has failed like any other: its slot is freed, and the message waits.
         let result = sent.catch_unwind().await.unwrap_or_else(|_| {
             error!(message_id = %message, receiver = %claim.receiver, "the service panicked during a delivery");
             DeliveryResult::Failed {

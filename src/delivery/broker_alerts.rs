@@ -1,4 +1,5 @@
-//! The alert of each message broker that cannot be used: raised once it has failed for a while, closed when it works.
+//! The alert of each message broker that cannot be used: raised when the broker has failed for a while, closed when it
+//! works.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -6,9 +7,9 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::{broker::Brokers, domain::BROKER_ALERT_AFTER, store::Store};
+use crate::{broker::Brokers, domain::message::BROKER_ALERT_AFTER, store::Store};
 
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 pub struct BrokerAlerts {
     pub brokers: Arc<Brokers>,
@@ -21,7 +22,8 @@ impl BrokerAlerts {
     }
 
     async fn watch(self) {
-        // Whether the alert is open; unknown after the start, because an earlier process may have raised it.
+        // The value is true while the alert of the broker is open. It is unknown after the start, because an earlier
+        // process may have raised the alert.
         let mut open: HashMap<String, bool> = HashMap::new();
         loop {
             for (broker, _) in self.brokers.all() {
@@ -42,7 +44,7 @@ impl BrokerAlerts {
                     }
                 }
             }
-            sleep(LOOK_EVERY).await;
+            sleep(CHECK_EVERY).await;
         }
     }
 }

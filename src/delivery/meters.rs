@@ -42,11 +42,11 @@ impl Meters {
         }
     }
 
-    pub fn tried(&self, took: Duration) {
+    pub fn record_attempt(&self, took: Duration) {
         self.seconds.record(took);
     }
 
-    pub fn delivered_after(&self, lag: Duration) {
+    pub fn record_lag(&self, lag: Duration) {
         self.lag.record(lag);
     }
 }

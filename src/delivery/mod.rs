@@ -3,8 +3,9 @@
 //! saves the result. Failures and pauses are kept for each destination, and slots are bounded for each
 //! destination, receiver and kind of destination: a slow or dead receiver delays no other.
 //!
-//! In here: which URL and signature a message gets, the slots, the loop. Not in here: which messages a change
-//! makes, what a result means and how long a failing destination is left alone ([`crate::domain`]); and SQL.
+//! This module contains the URL and signature of a message, the slots and the loop. It does not contain the choice of
+//! the messages of a change, the meaning of a result and the pause of a failing destination ([`crate::domain`]); or
+//! SQL.
 
 mod attempt;
 mod broker_alerts;

@@ -1,5 +1,5 @@
-//! Who receives messages, where, and which secrets sign them: as the configuration has it now. Nothing
-//! of it is kept with a message, so that a secret is rotated for those already waiting too.
+//! The receivers of messages, their addresses, and the secrets that sign their messages, from the present
+//! configuration. A message stores none of these, so that a new secret also signs the messages that are waiting.
 
 use std::sync::Arc;
 
@@ -8,13 +8,15 @@ use crate::{
     broker::Brokers,
     config::{AlertWebhookConfig, Config, QueuePatterns, ReceiverConfig},
     domain::{
-        AlertWebhook, DIRECT_REPLY, KnownReceivers, QueueAddress, QueueNamedBy, REPLY_TO,
-        ReceiverName, Secret, WebAddress, ask_queue_of, nearest,
+        definition::REPLY_TO,
+        message::{AlertWebhook, Secret, ask_queue_of},
+        task::{KnownReceivers, QueueNamedBy},
+        values::{DIRECT_REPLY, QueueAddress, ReceiverName, WebAddress, nearest},
     },
 };
 
 pub struct Receivers {
-    known: Vec<Known>,
+    known: Vec<KnownReceiver>,
     webhooks: Vec<AlertWebhookConfig>,
     allow_urls: bool,
     allow_unsigned: bool,
@@ -23,13 +25,13 @@ pub struct Receivers {
     reply_queues: QueuePatterns,
 }
 
-struct Known {
+struct KnownReceiver {
     name: String,
     base: Option<WebAddress>,
     secrets: Vec<Secret>,
 }
 
-/// Where a message goes, and what signs it.
+/// The URL that a message goes to, and the secrets that sign it.
 #[derive(PartialEq, Debug)]
 pub struct Route<'r> {
     pub url: &'r str,
@@ -39,7 +41,7 @@ pub struct Route<'r> {
 impl Receivers {
     pub fn new(config: &Config, post: Post, brokers: Arc<Brokers>) -> Self {
         Self {
-            known: config.receivers.iter().map(Known::new).collect(),
+            known: config.receivers.iter().map(KnownReceiver::new).collect(),
             webhooks: config.alert_webhooks.clone(),
             allow_urls: config.allows_reply_urls(),
             allow_unsigned: config.allows_unsigned(),
@@ -49,7 +51,7 @@ impl Receivers {
         }
     }
 
-    /// The receivers of alerts.
+    /// Returns the receivers of alerts.
     pub fn alert_webhooks(config: &Config) -> Vec<AlertWebhook> {
         let webhooks = config.alert_webhooks.iter();
         let webhook = |webhook: &AlertWebhookConfig| AlertWebhook {
@@ -59,7 +61,7 @@ impl Receivers {
         webhooks.map(webhook).collect()
     }
 
-    /// Where a message goes that waits for `receiver`, at `url` where its submitter named one.
+    /// Returns the route of a message for `receiver`: to `url` if its submitter named one.
     pub fn route<'r>(
         &'r self,
         receiver: &ReceiverName,
@@ -113,13 +115,13 @@ impl Receivers {
         ))
     }
 
-    /// The receiver that covers an address: the one whose URL says most of it.
-    fn covering(&self, address: &WebAddress) -> Option<&Known> {
-        let covers = |known: &&Known| {
+    /// Returns the receiver that covers an address: the one with the longest URL.
+    fn covering(&self, address: &WebAddress) -> Option<&KnownReceiver> {
+        let covers = |known: &&KnownReceiver| {
             let base = known.base.as_ref();
             base.is_some_and(|base| address.is_below(base))
         };
-        let length = |known: &&Known| known.base.as_ref().map(|base| base.url.len());
+        let length = |known: &&KnownReceiver| known.base.as_ref().map(|base| base.url.len());
         self.known.iter().filter(covers).max_by_key(length)
     }
 
@@ -130,9 +132,9 @@ impl Receivers {
     }
 }
 
-impl Known {
+impl KnownReceiver {
     fn new(config: &ReceiverConfig) -> Self {
-        // The configuration was checked: what is no address there stopped the start.
+        // The configuration was validated at the start, so the URL is an address.
         let base = config.url.as_deref().map(WebAddress::parse);
         Self {
             name: config.name.clone(),
@@ -172,8 +174,8 @@ impl KnownReceivers for Receivers {
                 "needs a message broker: give its address in broker.url, or use a `url`".to_owned(),
             );
         }
-        // RabbitMQ ends the connection that publishes to a name of this kind which it has not given out, and does
-        // so for every try: nobody may make Provost do that unless an operator trusts all submitters.
+        // RabbitMQ closes the connection of a publisher that uses a name of this kind which RabbitMQ has not issued,
+        // at every attempt. So a submitter may cause that only if an operator trusts all submitters.
         if address.queue.starts_with(DIRECT_REPLY) && !self.reply_queues.allow(&address.queue) {
             return Err(format!(
                 "is a direct reply of RabbitMQ, which is not allowed: use a queue, or add \"{DIRECT_REPLY}*\" to broker.reply_queues if you trust all submitters"
@@ -199,7 +201,7 @@ mod tests {
     use crate::{
         agent::AgentSettings,
         config::{Auto, HiddenUrl},
-        domain::AlertFormat,
+        domain::message::AlertFormat,
     };
 
     fn secret(byte: u8) -> Secret {
@@ -322,7 +324,7 @@ mod tests {
             Ok(())
         );
         let some = with_broker("0.0.0.0:80", &["shop.*"]);
-        // A publisher to the queue of an intake may not have Provost write to all other queues of the broker.
+        // A publisher to the queue of an intake must not make Provost write to all other queues of the broker.
         for refused in [&local, &open] {
             assert!(
                 refused

@@ -8,8 +8,11 @@ use uuid::Uuid;
 use super::Receivers;
 use crate::{
     agent::{Post, PostError, PostResponse},
-    broker::{BrokerError, Outgoing},
-    domain::{DeliveryResult, QUEUE_SCHEME, QueueAddress, Timestamp, signatures, without_links},
+    broker::{BrokerError, OutgoingMessage},
+    domain::{
+        message::{DeliveryResult, signatures},
+        values::{QUEUE_SCHEME, QueueAddress, Timestamp, without_links},
+    },
     store::{NextMessage, QueueClaim},
 };
 
@@ -21,13 +24,13 @@ const TRY: HeaderName = HeaderName::from_static("provost-try");
 const CLOUD_EVENT: HeaderValue = HeaderValue::from_static("application/cloudevents+json");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// The attribute of a message's envelope that becomes a property.
+/// The attribute of a message's envelope that becomes a property of the published message.
 #[derive(serde::Deserialize)]
 struct QueueEnvelope {
     correlationid: Option<String>,
 }
 
-/// Publishes a message to a queue. The broker knows who publishes, so it needs no signature.
+/// Publishes a message to a queue. The broker authenticates publishers, so the message needs no signature.
 async fn publish(
     receivers: &Receivers,
     url: &str,
@@ -44,14 +47,14 @@ async fn publish(
         }
     };
     let envelope: Option<QueueEnvelope> = serde_json::from_str(&message.body).ok();
-    let outgoing = Outgoing {
+    let outgoing = OutgoingMessage {
         content_type: "application/cloudevents+json",
         message_id: message.id.to_string(),
         correlation_id: envelope.and_then(|envelope| envelope.correlationid),
         kind: message.kind,
         headers: vec![("provost-try".into(), claim.tries.to_string())],
         body: message.body.into(),
-        ..Outgoing::default()
+        ..OutgoingMessage::default()
     };
     match receivers
         .brokers
@@ -62,7 +65,7 @@ async fn publish(
         Err(error) => DeliveryResult::Failed {
             reason: error.to_string(),
             retry_after: None,
-            // What the broker refuses may be this one message.
+            // The broker may have refused only this message.
             receiver_failing: !matches!(error, BrokerError::Refused(_)),
         },
     }
@@ -82,7 +85,7 @@ pub(super) async fn send(
     }
     let route = match receivers.route(&claim.receiver, message.url.as_deref()) {
         Ok(route) => route,
-        // The configuration may be corrected.
+        // An operator may correct the configuration.
         Err(reason) => {
             return DeliveryResult::Failed {
                 reason,
@@ -116,8 +119,8 @@ fn headers(id: &Uuid, at: i64, tries: u32, signature: Option<String>, body: &str
     headers
 }
 
-/// Any 2xx is an acknowledgement; 410 says that the receiver wants no more messages. Anything else may change,
-/// because a wrong configuration can be corrected too.
+/// Classifies a response. Any 2xx is an acknowledgement; 410 says that the receiver wants no more messages. Any other
+/// result may change, because a wrong configuration can be corrected too.
 fn classify(posted: Result<PostResponse, PostError>) -> DeliveryResult {
     let posted = match posted {
         Ok(posted) => posted,
@@ -142,7 +145,7 @@ fn classify(posted: Result<PostResponse, PostError>) -> DeliveryResult {
         reason.push_str("; Provost never follows redirects");
     }
     if let Some(excerpt) = &posted.excerpt {
-        // A receiver may quote what it got.
+        // A receiver may quote the message, and the message may contain links.
         let excerpt = without_links(excerpt);
         let excerpt: String = excerpt.chars().take(LONGEST_EXCERPT).collect();
         reason.push_str(&format!(": {excerpt}"));
@@ -153,12 +156,12 @@ fn classify(posted: Result<PostResponse, PostError>) -> DeliveryResult {
     DeliveryResult::Failed {
         reason,
         retry_after: posted.retry_after,
-        // Other refusals may be for this one message.
+        // Other refusals may concern only this message.
         receiver_failing: status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429),
     }
 }
 
-/// Characters of an answer that are kept.
+/// The most characters of a response that are kept.
 const LONGEST_EXCERPT: usize = 200;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The loop: claims queues that are due, tries their first messages side by side, saves the results. One
-//! transaction releases the queues of completed attempts and claims the next.
+//! The delivery loop claims queues that are due, attempts their first messages concurrently, and saves the results.
+//! One transaction releases the queues of completed attempts and claims the next ones.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -25,9 +25,14 @@ use super::{
 use crate::{
     agent::Post,
     domain::{
-        DeliveryDecision, DeliveryPolicy, Destination, DestinationResponse, InstanceId,
-        ReceiverName, ReleaseReason, ReplyKey, Span, TaskId, Timestamp, idle, jittered,
-        with_complete_links, without_query,
+        message::{
+            DeliveryDecision, DeliveryPolicy, DestinationResponse, ReleaseReason, ReplyKey,
+            with_complete_links,
+        },
+        values::{
+            Destination, InstanceId, ReceiverName, Span, TaskId, Timestamp, idle, jittered,
+            without_query,
+        },
     },
     store::{
         BacklogExpiry, ClaimRequest, ClaimResponse, DueWork, NextMessage, QueueClaim, QueueHead,
@@ -35,10 +40,10 @@ use crate::{
     },
 };
 
-/// How much longer than a try a claim lasts: until the result is saved, on a busy store.
+/// The time by which a claim lasts longer than an attempt, so that the result is saved in time on a busy store.
 const CLAIM_MARGIN: Span = Span::from_secs(15);
 
-/// The wait before a queue is tried again whose first message is in a damaged part of the database.
+/// The wait before a queue is attempted again whose first message is in a damaged part of the database.
 const UNREADABLE_RETRY: Span = Span::from_secs(600);
 
 /// The most due queues claimed in one transaction.
@@ -53,25 +58,25 @@ const MAX_DESTINATIONS: usize = 128;
 /// The wait before due queues are read again that another transaction had locked.
 const LOCKED_RETRY: Duration = Duration::from_millis(20);
 
-/// How often alerts of receivers without dead letters are searched for. Not at each poll, because many receivers may
-/// have dead letters.
+/// The interval of the search for alerts of receivers without dead letters. Not every poll searches, because many
+/// receivers may have dead letters.
 const RESOLVED_EVERY: Duration = Duration::from_secs(1);
 
-/// How often idle destinations are purged, and how many at once.
+/// Idle destinations are purged at this interval, at most `MAX_PURGED` at once.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 const MAX_PURGED: usize = 500;
-/// How much longer than the longest wait between two tries an idle destination is kept.
+/// The time by which an idle destination is kept longer than the longest wait between two attempts.
 const KEEP_MARGIN: Span = Span::from_secs(300);
 
 #[derive(Clone, Copy, Debug)]
 pub struct DeliverySettings {
     pub poll: Duration,
-    /// Of one try.
+    /// The timeout of one attempt.
     pub timeout: Span,
     /// The most messages in flight to one destination.
     pub max_in_flight: usize,
     pub policy: DeliveryPolicy,
-    /// How long messages in flight may go on after the stop.
+    /// The longest time that messages in flight may continue after the stop.
     pub grace: Duration,
 }
 
@@ -84,13 +89,13 @@ pub struct DeliveryLoop {
     slots: Slots,
     meters: Meters,
     in_flight: JoinSet<CompletedAttempt>,
-    /// Saved with the next request.
+    /// The results that the next request saves.
     unsaved: UnsavedResults,
-    /// Claims whose first message is still to be read.
+    /// The claims whose first message has not been read yet.
     claims: Vec<(QueueClaim, DeliverySlot)>,
-    /// Destinations with messages in flight here and more in their backlog.
+    /// The destinations with messages in flight here and more in their backlog.
     backlogged: HashSet<Destination>,
-    /// Destinations that may have a free slot again.
+    /// The destinations that may have a free slot again.
     refill: HashMap<Destination, ReceiverName>,
     next_resolved_check: Instant,
     next_purge: Instant,
@@ -122,7 +127,7 @@ impl DeliveryLoop {
         }
     }
 
-    /// Runs until `stop`, then lets messages in flight complete within the grace period and releases the
+    /// Runs until `stop`. After that it lets messages in flight complete within the grace period, and releases the
     /// other claims.
     pub async fn run(mut self, stop: CancellationToken) {
         let outbox = self.store.outbox.clone();
@@ -164,7 +169,7 @@ impl DeliveryLoop {
             true => {
                 self.next_resolved_check = Instant::now() + RESOLVED_EVERY.min(self.settings.poll)
             }
-            // What woke this round may have been the end of a dead letter.
+            // This round may have been woken by the end of a dead letter.
             false => next = next.min(self.next_resolved_check),
         }
         if let Some(next_at) = due_work.next_at {
@@ -191,7 +196,8 @@ impl DeliveryLoop {
         })
     }
 
-    /// Where nothing is due, what comes is reported: by this instance's writer, or by the one that supervises.
+    /// Returns the poll interval. It is long while nothing is due, because new messages are reported by the writer of
+    /// this instance or by the supervising instance.
     fn poll_after(&self, due_work: &DueWork) -> Duration {
         let is_idle = !due_work.is_any_due() && self.in_flight.is_empty() && self.refill.is_empty();
         match is_idle {
@@ -200,7 +206,7 @@ impl DeliveryLoop {
         }
     }
 
-    /// Plans the next request. A probe gets its slot now, because no other instance may make it meanwhile.
+    /// Plans the next request. A probe gets its slot now, because no other instance may make the probe meanwhile.
     fn plan(&mut self, due_work: &DueWork) -> (ClaimRequest, HashMap<Destination, DeliverySlot>) {
         let mut request = std::mem::take(&mut self.unsaved).into_request(self.settings.policy);
         let mut probes = HashMap::new();
@@ -281,7 +287,7 @@ impl DeliveryLoop {
         Ok(response)
     }
 
-    /// Its destination has no free slot.
+    /// Returns a claim to the backlog, because its destination has no free slot.
     fn return_to_backlog(&mut self, claim: QueueClaim) {
         if claim.is_probe {
             self.unsaved.cancel_probe(&claim);
@@ -291,7 +297,7 @@ impl DeliveryLoop {
         self.unsaved.release(QueueRelease { claim, reason });
     }
 
-    /// Where nothing is in flight, the store says when to read the backlog.
+    /// Forgets backlogs of destinations without messages in flight. The store says when to read such a backlog.
     fn forget_unused(&mut self) {
         let slots = &self.slots;
         self.backlogged
@@ -330,7 +336,7 @@ impl DeliveryLoop {
             return Ok(());
         }
         let now = self.store.housekeeping.now().await?;
-        // A few at a time: each may be large.
+        // A few messages are read at a time, because each may be large.
         while !self.claims.is_empty() {
             let count = self.claims.len().min(MAX_READ);
             let claims: Vec<_> = self.claims[..count]
@@ -358,7 +364,7 @@ impl DeliveryLoop {
             QueueHead::Message(message) if self.slots.hold(&mut slot, message.body.len()) => {
                 self.deliver(claim, message, slot);
             }
-            // Too many bytes are in flight: it waits as if its destination had no free slot.
+            // Too many bytes are in flight. The message waits as if its destination had no free slot.
             QueueHead::Message(_) => {
                 self.slots.release(slot, DestinationResponse::Unknown);
                 self.return_to_backlog(claim);
@@ -418,7 +424,7 @@ impl DeliveryLoop {
         self.unsaved.release(QueueRelease { claim, reason });
     }
 
-    /// The free slot is for other messages to the same destination.
+    /// Frees a slot for other messages to the same destination.
     fn free(&mut self, slot: DeliverySlot, claim: &QueueClaim, response: DestinationResponse) {
         self.slots.release(slot, response);
         let has_recovered = claim.is_probe && response.is_answer();
@@ -431,15 +437,15 @@ impl DeliveryLoop {
     fn record(&mut self, completed: Result<CompletedAttempt, tokio::task::JoinError>) {
         let completed = match completed {
             Ok(completed) => completed,
-            // Its queue is due again when the claim has run out.
+            // The queue is due again when the claim has expired.
             Err(error) => return warn!(%error, "a delivery task failed"),
         };
         if let ReleaseReason::Attempted { decision, .. } = &completed.release.reason {
-            self.meters.tried(completed.took);
+            self.meters.record_attempt(completed.took);
             match decision {
                 DeliveryDecision::Delivered => {
                     self.meters.delivered.increment(1);
-                    self.meters.delivered_after(completed.lag);
+                    self.meters.record_lag(completed.lag);
                 }
                 DeliveryDecision::Retry { .. } => self.meters.failed.increment(1),
                 DeliveryDecision::Dead { .. } => self.meters.dead.increment(1),
@@ -473,7 +479,7 @@ impl DeliveryLoop {
             .claim_queues(request, self.instance.clone(), hold)
             .await;
         let released = match saved {
-            // Claims whose attempt did not complete.
+            // This releases the claims whose attempt did not complete.
             Ok(_) => self.store.release_queues(Some(self.instance.clone())).await,
             Err(error) => Err(error),
         };

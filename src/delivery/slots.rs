@@ -1,42 +1,45 @@
-//! How many messages may be in flight: to each destination, to each receiver, and in total. A slot belongs to one
-//! of several pools, by what is known of the destination, and no pool borrows from another. So destinations that
-//! never answer use up slots of their own kind only: one that has answered before always gets a slot, and so does
-//! a new one, however many are known to fail.
+//! Limits the messages in flight: to each destination, to each receiver, and in total. A slot belongs to one of
+//! several pools, depending on the state of the destination, and no pool borrows from another. So destinations that
+//! never respond use up slots of their own kind only: a destination that has responded before always gets a slot, and
+//! so does a new one, no matter how many are known to fail.
 
 use std::{collections::HashMap, num::NonZeroUsize};
 
 use lru::LruCache;
 use rustix::process::{Resource, getrlimit};
 
-use crate::domain::{Destination, DestinationResponse, ReceiverName};
+use crate::domain::{
+    message::DestinationResponse,
+    values::{Destination, ReceiverName},
+};
 
-/// For how many destinations the loop remembers that they accepted the last message.
+/// The number of destinations that the loop remembers because they accepted the last message.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
-/// Messages in flight may use one part in this many of the files that the process may have open.
+/// Messages in flight may use one part in this many of the files that the process may open.
 const SHARE_OF_FILES: u64 = 6;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Pool {
-    /// Receivers whose URL is configured: they are few, and have no limit but that of one destination.
+    /// Receivers whose URL is configured. They are few, and only the limit of one destination applies.
     Configured,
     /// Destinations that accepted the last message.
     Proven,
-    /// The only message in flight to a destination of which nothing is known.
+    /// The only message in flight to an unknown destination.
     First,
-    /// More messages to such a destination.
+    /// Further messages to an unknown destination.
     Further,
     /// The probe of a failing destination.
     Probes,
 }
 
-/// How many slots a pool has, and how many of them one receiver may have at most.
+/// The number of slots of a pool, and the most of them for one receiver.
 struct Size {
     slots: usize,
     of_receiver: usize,
 }
 
-/// A thousand destinations of one receiver that hang leave slots to the others.
+/// The sizes of the pools. A thousand hanging destinations of one receiver leave slots for other receivers.
 const SIZES: [(Pool, Size); 4] = [
     (
         Pool::Proven,
@@ -68,11 +71,12 @@ const SIZES: [(Pool, Size); 4] = [
     ),
 ];
 
-/// The most bytes of messages in flight, and of those to one receiver; but a message that is alone is sent whatever its length.
+/// The most bytes of messages in flight, in total and to one receiver. A message that is alone is sent regardless of
+/// its length.
 const MOST_BYTES: usize = 64 << 20;
 const MOST_BYTES_OF_RECEIVER: usize = MOST_BYTES / 4;
-/// A message of this length or less is not counted: the number of slots bounds them, and large messages that nobody accepts
-/// delay none of them.
+/// A message of this length or less is not counted. The number of slots bounds these messages, and large messages that
+/// no receiver accepts delay none of them.
 const SMALL: usize = 16 << 10;
 
 /// The right to have one message in flight, until it is released.
@@ -86,9 +90,9 @@ pub struct DeliverySlot {
 }
 
 pub struct Slots {
-    /// Per destination.
+    /// The most messages in flight to one destination.
     most: usize,
-    /// The number of slots is divided by it, because the process may have fewer files open.
+    /// The number of slots is divided by this value, because the process may be allowed fewer open files.
     divisor: usize,
     pools: HashMap<(u8, Option<ReceiverName>), usize>,
     in_flight: HashMap<Destination, usize>,
@@ -99,7 +103,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// `most`: in flight to one destination.
+    /// `most` limits the messages in flight to one destination.
     pub fn new(most: usize) -> Self {
         let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let share = usize::try_from(files / SHARE_OF_FILES).unwrap_or(usize::MAX);
@@ -119,7 +123,7 @@ impl Slots {
         }
     }
 
-    /// A slot for a message, if one is free.
+    /// Returns a slot for a message, if one is free.
     pub fn acquire(
         &mut self,
         destination: &Destination,
@@ -143,7 +147,7 @@ impl Slots {
         })
     }
 
-    /// Returns whether a message of this length may be sent now, in this slot.
+    /// Returns whether a message of this length may be sent now, in this slot, and counts its bytes if so.
     pub fn hold(&mut self, slot: &mut DeliverySlot, length: usize) -> bool {
         if length <= SMALL {
             return true;
@@ -159,7 +163,7 @@ impl Slots {
         true
     }
 
-    /// How many messages from its backlog a destination that answers may have in flight now.
+    /// Returns how many further messages of its backlog a destination that is not failing may have in flight now.
     pub fn available(&self, destination: &Destination, receiver: &ReceiverName) -> usize {
         let pool = self.pool(destination, receiver, false);
         let left = self.most.saturating_sub(self.in_flight_to(destination));
@@ -241,7 +245,7 @@ mod tests {
         Slots::within(most, 10_000, 10_000)
     }
 
-    /// A destination below that of a receiver, and whether it is probed.
+    /// A destination below the URL of a receiver; the flag is true for a probe.
     struct To(Destination, ReceiverName, bool);
 
     fn to(receiver: &str, path: &str, is_probe: bool) -> To {
@@ -272,7 +276,7 @@ mod tests {
         let proven = to("http://a:1", "/proven", false);
         let slot = start(&mut slots, &proven).unwrap();
         slots.release(slot, DestinationResponse::Accepted);
-        // Far more than there are slots, each with several messages.
+        // These are far more than there are slots, each with several messages.
         let mut hanging = 0;
         for number in 0..5000 {
             for probe in [true, false, false, false] {

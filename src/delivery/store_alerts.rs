@@ -12,15 +12,18 @@ use uuid::Uuid;
 use super::{Receivers, request::send};
 use crate::{
     agent::Post,
-    domain::{AlertNotice, Backoff, DeliveryResult, Message, Sender, Timestamp},
+    domain::{
+        message::{AlertNotice, DeliveryResult, Message, Sender},
+        values::{Backoff, Timestamp},
+    },
     store::{Diagnosis, Health, NextMessage, QueueClaim, StoreFault},
 };
 
-/// The tries of one alert at one webhook.
-const TRIES: u32 = 8;
+/// The most attempts of one alert at one webhook.
+const MOST_ATTEMPTS: u32 = 8;
 const BACKOFF: Backoff = Backoff::doubling(Duration::from_millis(500), Duration::from_secs(32));
-/// The bound of one try: a receiver whose response never ends delays later alerts by no more.
-const TRY_WITHIN: Duration = Duration::from_secs(20);
+/// The timeout of one attempt: a receiver whose response never ends delays later alerts by no more.
+const ATTEMPT_WITHIN: Duration = Duration::from_secs(20);
 
 /// Posts the changes of the store's health.
 pub struct StoreAlerts {
@@ -64,13 +67,13 @@ impl StoreAlerts {
     }
 
     async fn deliver(&self, message: Message) {
-        for tries in 1..=TRIES {
-            let reason = match self.try_once(&message, tries).await {
+        for tries in 1..=MOST_ATTEMPTS {
+            let reason = match self.attempt_delivery(&message, tries).await {
                 DeliveryResult::Delivered => {
                     info!(receiver = %message.receiver, kind = message.kind, "delivered an alert about the store");
                     return;
                 }
-                DeliveryResult::Failed { .. } if tries < TRIES => {
+                DeliveryResult::Failed { .. } if tries < MOST_ATTEMPTS => {
                     sleep(BACKOFF.wait(tries)).await;
                     continue;
                 }
@@ -83,7 +86,7 @@ impl StoreAlerts {
         }
     }
 
-    async fn try_once(&self, message: &Message, tries: u32) -> DeliveryResult {
+    async fn attempt_delivery(&self, message: &Message, tries: u32) -> DeliveryResult {
         let claim = QueueClaim {
             receiver: message.receiver.clone(),
             subject: message.subject,
@@ -101,10 +104,10 @@ impl StoreAlerts {
         };
         let receivers = self.receivers.load_full();
         let tried = send(&receivers, &self.post, &claim, head, now());
-        timeout(TRY_WITHIN, tried)
+        timeout(ATTEMPT_WITHIN, tried)
             .await
             .unwrap_or_else(|_| DeliveryResult::Failed {
-                reason: format!("it took longer than {TRY_WITHIN:?}"),
+                reason: format!("it took longer than {ATTEMPT_WITHIN:?}"),
                 retry_after: None,
                 receiver_failing: true,
             })
@@ -116,7 +119,7 @@ fn notice(found: &Diagnosis) -> AlertNotice {
     AlertNotice::raised(Uuid::now_v7(), &kind, &found.detail, now())
 }
 
-/// By this machine's clock: the store's, which counts elsewhere, may be unavailable now.
+/// Returns the time of this machine's clock. The clock of the store, which is used elsewhere, may be unavailable now.
 fn now() -> Timestamp {
     Timestamp::from_millis(jiff::Timestamp::now().as_millisecond())
 }

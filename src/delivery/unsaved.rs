@@ -4,7 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use super::attempt::CompletedAttempt;
 use crate::{
-    domain::{DeliveryPolicy, Destination, DestinationFailure, DestinationResponse},
+    domain::{
+        message::{DeliveryPolicy, DestinationFailure, DestinationResponse},
+        values::Destination,
+    },
     store::{BacklogExpiry, ClaimRequest, QueueClaim, QueueRelease},
 };
 
@@ -18,11 +21,11 @@ pub struct UnsavedResults {
 }
 
 impl UnsavedResults {
-    /// Records what an attempt says of its destination.
+    /// Records the result of an attempt for its destination.
     pub fn record(&mut self, completed: &CompletedAttempt) {
         let claim = &completed.release.claim;
         if completed.response.is_answer() {
-            // An answer outweighs a failure of the same moment.
+            // A response has priority over a failure at the same moment.
             if self.failures.remove(&claim.destination).is_some() || claim.is_probe {
                 self.recovered.insert(claim.destination.clone());
             }
@@ -47,7 +50,7 @@ impl UnsavedResults {
         self.releases.push(release);
     }
 
-    /// The probe was not sent: another instance may send one.
+    /// Withdraws a probe that was not sent, so that another instance may send one.
     pub fn cancel_probe(&mut self, probe: &QueueClaim) {
         self.cancelled_probes.insert(probe.destination.clone());
     }
@@ -60,7 +63,7 @@ impl UnsavedResults {
         !self.releases.is_empty() || !self.expiries.is_empty()
     }
 
-    /// The transaction failed: all of it is saved with the next.
+    /// Takes the results back after the transaction has failed. The next one saves them.
     pub fn restore(&mut self, request: ClaimRequest) {
         self.releases.extend(request.releases);
         let failures = request.failures.into_iter();

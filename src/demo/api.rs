@@ -67,7 +67,7 @@ pub struct HistoryEntryJson {
 /// The fields of an agent in `GET /v1/agents/{name}` that the demo uses.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 pub struct AgentJson {
-    /// Only of an agent whose endpoints can be left out.
+    /// Only of an agent that does not call all endpoints at all times.
     #[serde(default)]
     pub endpoints: Vec<EndpointJson>,
 }
@@ -85,7 +85,7 @@ struct HistoryPageJson {
 }
 
 impl TaskJson {
-    /// Whether it has ended or waits for an operator: no step will run without a command.
+    /// Returns whether the task has ended or waits for an operator: no step will run without a command.
     pub fn is_at_rest(&self) -> bool {
         matches!(self.state.as_str(), "processed" | "error" | "cancelled")
     }
@@ -96,7 +96,7 @@ impl TaskJson {
 }
 
 impl Api {
-    /// `base` is where the server is, such as `http://127.0.0.1:8080`.
+    /// `base` is the URL of the server, such as `http://127.0.0.1:8080`.
     pub fn new(client: Client, base: String) -> Self {
         Self { client, base }
     }
@@ -123,7 +123,7 @@ impl Api {
             .await
     }
 
-    /// Oldest first. The history of a demo order always fits on the first page.
+    /// Returns the history, oldest entry first. That of a demo order always fits on the first page.
     pub async fn history(&self, id: &str) -> Result<Vec<HistoryEntryJson>, ApiError> {
         let path = format!("/v1/tasks/{id}/history");
         let page: HistoryPageJson = self.read(Method::GET, &path, None).await?;

@@ -45,13 +45,13 @@ impl Paint {
     }
 }
 
-/// An order on the board: not submitted yet, or as it was last read.
+/// An order on the board: not submitted yet, or in the state that was last read.
 pub struct BoardRow {
     pub key: String,
     pub task: Option<TaskJson>,
 }
 
-/// The whole board, with one line per row, and the totals.
+/// Returns the whole board, with one line per row, and the totals.
 pub fn lines(rows: &[BoardRow], paint: Paint) -> Vec<String> {
     let mut lines: Vec<String> = rows.iter().map(|row| line(row, paint)).collect();
     lines.push(progress(rows));
@@ -91,7 +91,7 @@ fn cell(step: &StepJson, paint: Paint) -> String {
     }
 }
 
-/// The most useful information right now: the error, or the last fault of the current step.
+/// Returns the most useful information right now: the error, or the last fault of the current step.
 pub fn note(task: &TaskJson) -> String {
     if let Some(fault) = &task.error {
         return fault.message.clone();

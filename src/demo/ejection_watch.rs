@@ -1,20 +1,22 @@
-//! Watches the sick endpoint of a service: whether Provost ejects it, and whether any call goes there while it is ejected.
+//! Watches the sick endpoint of a service: Provost must eject it, and must not call it while it is ejected.
 
 use super::{api::EndpointJson, remote::DoorCounts};
 
 #[derive(Default)]
 pub struct EjectionWatch {
-    /// Whether it was seen to be ejected.
+    /// True if the endpoint was seen in the state `ejected`.
     pub was_ejected: bool,
-    /// Calls that came while it was.
+    /// The calls that arrived while it was ejected.
     pub called_while_ejected: usize,
-    /// How many calls had come when none was in flight any more, in the ejection that holds.
+    /// The calls that had arrived at the last observation of the current ejection; `None` while a call from before it
+    /// is in flight.
     at_rest: Option<usize>,
 }
 
 impl EjectionWatch {
-    /// `counts` are of before `endpoint` was read: if it is ejected now, it was then.
-    pub fn look(&mut self, endpoint: &EndpointJson, counts: DoorCounts) {
+    /// Records one observation. `counts` must be read before `endpoint`: if the endpoint is still ejected at the second
+    /// read, the new calls in `counts` arrived while it was ejected.
+    pub fn record(&mut self, endpoint: &EndpointJson, counts: DoorCounts) {
         if endpoint.state != "ejected" {
             self.at_rest = None;
             return;
@@ -30,7 +32,8 @@ impl EjectionWatch {
         };
     }
 
-    /// Every deviation from what must become of a sick endpoint that refused so many calls.
+    /// Returns every deviation from the expected behaviour. An endpoint that refused `ejected_after` calls or more must
+    /// have been ejected.
     pub fn faults(&self, counts: DoorCounts, ejected_after: usize) -> Vec<String> {
         let mut faults = Vec::new();
         if self.called_while_ejected > 0 {
@@ -58,7 +61,7 @@ mod tests {
                 in_flight: *in_flight,
             };
             let calls = *calls;
-            watch.look(&endpoint, DoorCounts { calls, refused: 3 });
+            watch.record(&endpoint, DoorCounts { calls, refused: 3 });
         }
         watch
     }
@@ -87,7 +90,7 @@ mod tests {
         let watch = watched(&[("ejected", 0, 3), ("ejected", 1, 4), ("ejected", 0, 5)]);
         let faults = watch.faults(REFUSED, 3);
         assert_eq!(faults, ["was called 2 times while it was ejected"]);
-        // Another ejection counts anew.
+        // Another ejection begins a new count.
         let again = watched(&[("ejected", 0, 3), ("healthy", 0, 9), ("ejected", 0, 9)]);
         assert_eq!(again.faults(REFUSED, 3), [""; 0]);
     }

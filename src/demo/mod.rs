@@ -28,24 +28,24 @@ use self::{
     board::BoardRow,
     ejection_watch::EjectionWatch,
     orders::{Order, OrderEnd, Remote},
-    remote::{Door, RunningServices},
+    remote::{Door, RunningService},
     screen::Screen,
-    summary::ObservedFaults,
+    summary::ObservedOrder,
 };
 use crate::{
     cli::{DemoOptions, MISUSE},
     config::{Config, DatabaseUrl, Listen},
-    domain::Span,
+    domain::values::Span,
     interrupt, plain_http,
     service::{Service, StartError},
     telemetry::{self, Metrics, TelemetryError},
 };
 
 /// The interval of reading the orders, and of submissions.
-const LOOK: Duration = Duration::from_millis(100);
-/// How long the endpoint that is sick at first gets no calls.
+const READ_EVERY: Duration = Duration::from_millis(100);
+/// The time for which the endpoint that is sick at first gets no calls.
 const EJECTED_FOR: &str = "2s";
-/// By then every order has ended or waits for an operator.
+/// The time by which every order has ended or waits for an operator.
 const LONGEST: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Error)]
@@ -93,7 +93,7 @@ async fn demo(options: &DemoOptions) -> Result<bool, DemoError> {
     let config = Config {
         listen: Listen::Tcp(options.listen),
         database_url: DatabaseUrl::sqlite(folder.path().join("provost.db")),
-        // There is nothing to wait for.
+        // No call is worth a longer wait.
         shutdown_grace: Span::from_secs(1),
         ..Config::default()
     };
@@ -118,7 +118,7 @@ async fn demo(options: &DemoOptions) -> Result<bool, DemoError> {
 async fn show(
     api: &Api,
     orders: &[Order],
-    remotes: &[RunningServices],
+    remotes: &[RunningService],
     exit: bool,
 ) -> Result<bool, DemoError> {
     let columns = width::columns();
@@ -154,7 +154,7 @@ async fn show(
             None => None,
         };
         let order = order.clone();
-        seen.push(ObservedFaults { order, task });
+        seen.push(ObservedOrder { order, task });
     }
     let columns = width::columns();
     println!("\n{}", summary::orders(&seen, screen.paint, columns));
@@ -167,7 +167,7 @@ async fn show(
         .iter()
         .find(|running| running.remote == Remote::Payments);
     if let (
-        Some(ObservedFaults {
+        Some(ObservedOrder {
             order,
             task: Some((task, _)),
         }),
@@ -194,8 +194,9 @@ async fn show(
     Ok(well)
 }
 
-/// One endpoint for each address. With two, one that fails several times in a row is left out for a while.
-fn agent_spec(running: &RunningServices) -> Value {
+/// Returns an agent with one endpoint for each address. With two, one that fails several times in a row gets no calls
+/// for a while.
+fn agent_spec(running: &RunningService) -> Value {
     let urls = running.doors.iter();
     let urls = urls.map(|door| json!({ "url": format!("http://{}", door.address) }));
     let mut spec = json!({ "endpoints": urls.collect::<Vec<_>>() });
@@ -210,7 +211,7 @@ fn agent_spec(running: &RunningServices) -> Value {
 async fn follow(
     api: &Api,
     orders: &[Order],
-    remotes: &[RunningServices],
+    remotes: &[RunningService],
     screen: &mut Screen,
     ejections: &mut EjectionWatch,
 ) -> Result<Vec<BoardRow>, DemoError> {
@@ -221,7 +222,7 @@ async fn follow(
             task: None,
         })
         .collect();
-    let mut ticks = tokio::time::interval(LOOK);
+    let mut ticks = tokio::time::interval(READ_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let started = Instant::now();
     while started.elapsed() < LONGEST {
@@ -250,10 +251,10 @@ async fn follow(
     Ok(rows)
 }
 
-/// Looks whether the sick endpoint is ejected, and called all the same.
+/// Observes whether the sick endpoint is ejected, and whether it is called while it is.
 async fn look_at_endpoints(
     api: &Api,
-    remotes: &[RunningServices],
+    remotes: &[RunningService],
     ejections: &mut EjectionWatch,
 ) -> Result<(), DemoError> {
     for running in remotes {
@@ -264,21 +265,21 @@ async fn look_at_endpoints(
         let agent = api.agent(running.remote.agent()).await?;
         let url = format!("http://{}", sick.address);
         if let Some(endpoint) = agent.endpoints.iter().find(|known| known.url == url) {
-            ejections.look(endpoint, counts);
+            ejections.record(endpoint, counts);
         }
     }
     Ok(())
 }
 
-/// Reports whether every order ended as it should, and the sick endpoint was left alone.
+/// Reports whether every order ended as it should, and the sick endpoint got no calls while it was ejected.
 fn judge(
-    seen: &[ObservedFaults],
-    remotes: &[RunningServices],
+    seen: &[ObservedOrder],
+    remotes: &[RunningService],
     ejections: &EjectionWatch,
     screen: &Screen,
 ) -> bool {
     let mut well = true;
-    for ObservedFaults { order, task } in seen {
+    for ObservedOrder { order, task } in seen {
         let key = order.key();
         let task = task.as_ref().map(|(task, _)| task);
         let effects = |remote: Remote| {
@@ -290,7 +291,7 @@ fn judge(
             println!("{}", screen.paint.bad(&format!("  {key} {fault}")));
         }
     }
-    for sick in remotes.iter().filter_map(RunningServices::sick_door) {
+    for sick in remotes.iter().filter_map(RunningService::sick_door) {
         for fault in ejections.faults(sick.door.counts(), Door::LEAST_REFUSED) {
             well = false;
             let line = format!("  the endpoint http://{} {fault}", sick.address);
@@ -305,17 +306,17 @@ fn judge(
     well
 }
 
-/// Reports when the operator has completed the order.
+/// Waits until the operator has completed the order, and reports it.
 async fn watch(
     api: &Api,
     order: &Order,
     task: &TaskJson,
-    remotes: &[RunningServices],
+    remotes: &[RunningService],
 ) -> Result<(), DemoError> {
     let key = order.key();
     let mut state = task.state.clone();
     while !matches!(state.as_str(), "processed" | "cancelled") {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(READ_EVERY).await;
         let task = api.task(&task.id).await?;
         if task.state != state {
             state = task.state;

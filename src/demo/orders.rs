@@ -1,5 +1,5 @@
-//! The twenty orders of the demo: their contents, the faults that they meet, and their expected end. Everything is
-//! fixed, so that the demo is the same each time.
+//! The twenty orders of the demo: their contents, their faults, and their expected end. Everything is fixed, so that
+//! the demo is the same each time.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ pub enum Remote {
 impl Remote {
     pub const ALL: [Remote; 3] = [Remote::Inventory, Remote::Payments, Remote::Shipping];
 
-    /// The name of its agent.
+    /// Returns the name of its agent.
     pub fn agent(self) -> &'static str {
         match self {
             Remote::Inventory => "inventory",
@@ -39,7 +39,7 @@ impl Remote {
         }
     }
 
-    /// The unit of its work, for counting.
+    /// Returns the unit of its work, for counting.
     pub fn effects(self) -> &'static str {
         self.path().trim_start_matches('/')
     }
@@ -64,7 +64,7 @@ pub const DECLINED_CARD: &str = "tok_declined";
 /// one was accepted in the meantime or not.
 pub const STOLEN_CARD: &str = "tok_stolen";
 const GOOD_CARD: &str = "tok_visa";
-/// The key of the order that is paid with it.
+/// The number of the order that is paid with [`DECLINED_CARD`].
 const DECLINED: u32 = 1007;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,7 +75,7 @@ pub enum OrderEnd {
 }
 
 impl OrderEnd {
-    /// The state of the task in the API.
+    /// Returns the state of the task in the API.
     pub fn state(self) -> &'static str {
         match self {
             OrderEnd::Processed => "processed",
@@ -83,7 +83,7 @@ impl OrderEnd {
         }
     }
 
-    /// How often each service must have done its work: once, or never, but not twice.
+    /// Returns how often each service must have done its work: once, or never, but not twice.
     pub fn effects(self, remote: Remote) -> usize {
         match (self, remote) {
             (OrderEnd::Processed, _) | (OrderEnd::Declined, Remote::Inventory) => 1,
@@ -95,11 +95,11 @@ impl OrderEnd {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Order {
     number: u32,
-    /// The faults that it meets, in order.
+    /// The faults that the services inject into this order, in sequence.
     pub troubles: Vec<(Remote, InjectedFault)>,
 }
 
-/// In the order of submission.
+/// Returns all orders, in the order of submission.
 pub fn all() -> Vec<Order> {
     (1001..=1020)
         .map(|number| Order {
@@ -144,7 +144,7 @@ impl Order {
         }
     }
 
-    /// Whether the supervisor should recover one of its steps.
+    /// Returns whether the supervisor should recover one of its steps.
     pub fn is_recovered(&self) -> bool {
         self.troubles
             .iter()
@@ -170,7 +170,7 @@ impl Order {
         })
     }
 
-    /// The charge's request body with a valid card.
+    /// Returns the charge's request body with a valid card.
     pub fn good_charge(&self, reservation: &Value) -> Value {
         let (_, price) = GOODS[self.number as usize % GOODS.len()];
         json!({
@@ -184,7 +184,7 @@ impl Order {
 /// Short enough that a viewer sees the timeout of the service which never responds.
 const COMPLETE_WITHIN: &str = "2s";
 
-/// The workflow `order`: reserve, charge, ship; each step reads the outputs of earlier ones.
+/// Returns the workflow `order`: reserve, charge, ship; each step reads the outputs of earlier ones.
 pub fn workflow() -> Value {
     let step = |remote: Remote, body: Value| {
         json!({

@@ -17,7 +17,7 @@ pub struct Screen {
 }
 
 enum Mode {
-    /// How many lines are drawn already.
+    /// `drawn` is the number of lines on the screen.
     Live { drawn: usize },
     Plain {
         started: Instant,
@@ -39,7 +39,7 @@ impl Screen {
                 mode,
             };
         }
-        // As <https://no-color.org> asks.
+        // The rule of <https://no-color.org>.
         let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Self {
             paint: Paint { colours },
@@ -84,7 +84,7 @@ fn redraw(lines: &[String], drawn: usize) -> String {
     text + WRAP_LINES + SHOW_CURSOR
 }
 
-/// A line for each order with something new. A fault that is over is not new.
+/// Returns a line for each order with something new. A fault that is over is not new.
 fn changes(rows: &[BoardRow], said: &mut HashMap<String, String>, seconds: f32) -> String {
     let mut text = String::new();
     for row in rows {

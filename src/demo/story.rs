@@ -1,8 +1,8 @@
-//! What happened to an order and why, in a line or two, from its history.
+//! Explains in a line or two, from its history, the faults of an order and their causes.
 
 use super::api::{FaultJson, HistoryEntryJson};
 
-/// One sentence for each notable event; none for an order without faults.
+/// Returns one sentence for each notable event; none for an order without faults.
 pub fn story(history: &[HistoryEntryJson]) -> Vec<String> {
     let mut sentences: Vec<Sentence> = Vec::new();
     for entry in history {
@@ -60,7 +60,7 @@ impl Sentence {
     }
 }
 
-/// The fault, with the response of the service if it is short.
+/// Returns the fault, with the response of the service if it is short.
 fn said(fault: &FaultJson) -> String {
     const SHORT: usize = 120;
     match fault.body.as_deref() {

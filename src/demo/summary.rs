@@ -1,5 +1,5 @@
-//! The summary when all orders have ended or wait for an operator: what happened to each and why, what the services
-//! did, and what an operator can do about the waiting one.
+//! The summary when all orders have ended or wait for an operator: the faults of each order and their causes, the
+//! work of the services, and the commands with which an operator can complete the waiting order.
 
 use std::fmt::Write;
 
@@ -12,21 +12,21 @@ use super::{
     board::Paint,
     ejection_watch::EjectionWatch,
     orders::{DECLINED_CARD, Order, Remote},
-    remote::{DoorCounts, RunningServices},
+    remote::{DoorCounts, RunningService},
     story,
     width::wrapped,
 };
 
 /// The final state of an order: the task, and its history.
-pub struct ObservedFaults {
+pub struct ObservedOrder {
     pub order: Order,
     pub task: Option<(TaskJson, Vec<HistoryEntryJson>)>,
 }
 
-/// What happened to each order.
-pub fn orders(seen: &[ObservedFaults], paint: Paint, columns: usize) -> String {
+/// Returns the end and the faults of each order.
+pub fn orders(seen: &[ObservedOrder], paint: Paint, columns: usize) -> String {
     let mut text = String::from("What happened\n\n");
-    for ObservedFaults { order, task } in seen {
+    for ObservedOrder { order, task } in seen {
         let key = order.key();
         let Some((task, history)) = task else {
             text += &format!("  {key}  never accepted\n");
@@ -64,7 +64,7 @@ pub fn orders(seen: &[ObservedFaults], paint: Paint, columns: usize) -> String {
 /// The column where the story of an order starts.
 const STORY: usize = 32;
 
-/// Seconds from its acceptance until it ended or needed an operator.
+/// Returns the seconds from its acceptance until it ended or needed an operator.
 fn took(task: &TaskJson) -> Option<f64> {
     let failed_at = task.error.as_ref().map(|fault| &fault.at);
     let end: Timestamp = task.ended_at.as_ref().or(failed_at)?.parse().ok()?;
@@ -72,8 +72,8 @@ fn took(task: &TaskJson) -> Option<f64> {
     Some(end.duration_since(start).as_secs_f64())
 }
 
-/// The records of the services.
-pub fn services(remotes: &[RunningServices], watch: &EjectionWatch, columns: usize) -> String {
+/// Returns the records of the services.
+pub fn services(remotes: &[RunningService], watch: &EjectionWatch, columns: usize) -> String {
     let mut text = String::from("What the services did\n\n");
     for running in remotes {
         let (agent, what) = (running.remote.agent(), running.remote.effects());
@@ -101,7 +101,7 @@ pub fn services(remotes: &[RunningServices], watch: &EjectionWatch, columns: usi
     text
 }
 
-/// What came to one of several endpoints.
+/// Returns the counts of one of several endpoints.
 fn calls(counts: DoorCounts, was_ejected: bool) -> String {
     let DoorCounts { calls, refused } = counts;
     let many = |calls: usize| match calls {
@@ -122,10 +122,10 @@ fn calls(counts: DoorCounts, was_ejected: bool) -> String {
     )
 }
 
-/// The commands that inspect an order in error, fix the cause and retry its step.
+/// Returns the commands that inspect an order in error, fix the cause and retry its step.
 pub fn operator(
     base: &str,
-    payments: &RunningServices,
+    payments: &RunningService,
     order: &Order,
     task: &TaskJson,
     columns: usize,
@@ -138,7 +138,7 @@ pub fn operator(
     let charge = order.good_charge(reservation.unwrap_or(&Value::Null));
     let other_card = json!({ "input": charge, "reason": "the customer gave another card" });
     let json = "-H 'content-type: application/json'";
-    // Commands are never wrapped: they are there to be copied.
+    // Commands are never wrapped, so that they can be copied.
     let say = |text: &str| wrapped(text, 0, 0, columns);
     let look = say("Inspect the task, and its history with all events in order:");
     let fix = say(&format!(
@@ -192,7 +192,7 @@ mod tests {
         let order = plan::all().remove(0);
         let seen = task("processed", Some("2026-01-01T00:00:01.25Z"));
         let text = orders(
-            &[ObservedFaults {
+            &[ObservedOrder {
                 order,
                 task: Some((seen, vec![])),
             }],
@@ -210,7 +210,7 @@ mod tests {
         let order = plan::all().remove(0);
         let seen = task("processed", Some("2026-01-01T00:00:01.25Z"));
         let task = Some((seen, vec![]));
-        let text = orders(&[ObservedFaults { order, task }], PLAIN, 40);
+        let text = orders(&[ObservedOrder { order, task }], PLAIN, 40);
         assert!(
             text.ends_with("\n  order-1001  processed   1.2s\n    at the first attempt\n"),
             "{text}"

@@ -5,7 +5,7 @@ use super::{
     orders::{Order, Remote},
 };
 
-/// Every deviation from the expected result. `effects` returns how often a service did its work for the order.
+/// Returns every deviation from the expected result. `effects` returns how often a service did its work for the order.
 pub fn faults(
     order: &Order,
     task: Option<&TaskJson>,

@@ -8,7 +8,7 @@ use rustix::termios::tcgetwinsize;
 const WIDE: usize = 108;
 const NARROWEST: usize = 20;
 
-/// The current columns of the terminal.
+/// Returns the current columns of the terminal.
 pub fn columns() -> usize {
     let size = tcgetwinsize(io::stdout()).ok();
     let columns = size.map(|size| usize::from(size.ws_col));
@@ -41,7 +41,7 @@ pub fn cut(line: &str, columns: usize) -> String {
     kept
 }
 
-/// The visible length of a line: every character of the demo takes one column.
+/// Returns the visible length of a line: every character of the demo takes one column.
 fn length(line: &str) -> usize {
     let mut in_colour = false;
     let is_seen = |sign: &char| match (in_colour, *sign) {
@@ -58,7 +58,7 @@ fn length(line: &str) -> usize {
     line.chars().filter(is_seen).count()
 }
 
-/// Wraps at words; each line after the first is indented. The first starts at `column`.
+/// Wraps at words; each line after the first is indented. The first line starts at `column`.
 pub fn wrapped(text: &str, column: usize, indent: usize, columns: usize) -> String {
     let mut out = String::with_capacity(text.len());
     let mut at = column;
@@ -103,7 +103,7 @@ mod tests {
         let text = wrapped("one two three four", 4, 2, 11);
         assert_eq!(text, "one two\n  three\n  four");
         assert_eq!(wrapped("short", 30, 2, 40), "short");
-        // What fits nowhere is not broken: it can still be copied.
+        // A word that fits into no line is not broken, so that it can still be copied.
         assert_eq!(
             wrapped("a http://127.0.0.1:8080", 0, 2, 10),
             "a\n  http://127.0.0.1:8080"

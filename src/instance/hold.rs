@@ -1,14 +1,14 @@
-//! Whether scheduling is held: a copy of a database that was restored somewhere must not begin to call by
-//! accident. A held instance accepts and answers; it makes no call and delivers no message.
+//! The hold of an instance: a restored copy of a database must not begin to make calls by accident. A held instance
+//! accepts requests and responds; it makes no call and delivers no message.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio_util::sync::CancellationToken;
 
-/// Held from the start, or never: an instance that works is not held again.
+/// An instance is held from its start, or never: a released instance is not held again.
 #[derive(Debug, Default)]
 pub struct Hold {
-    /// Every claim reads it.
+    /// Every claim reads this value.
     held: AtomicBool,
     released: CancellationToken,
 }
@@ -29,14 +29,14 @@ impl Hold {
         self.held.load(Ordering::Acquire)
     }
 
-    /// Lets it go; answers whether it was held until now.
+    /// Releases the instance. Returns whether it was held until now.
     pub fn release(&self) -> bool {
         let was_held = self.held.swap(false, Ordering::AcqRel);
         self.released.cancel();
         was_held
     }
 
-    /// Comes back when it is not held, or not any more.
+    /// Waits until the instance is not held.
     pub async fn released(&self) {
         self.released.cancelled().await;
     }

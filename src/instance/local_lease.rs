@@ -1,5 +1,5 @@
-//! What this process may believe of its leases, by its own monotonic clock. It only ever believes less
-//! than the store would say (see [`crate::domain::trust`]).
+//! The leases of this process, as far as it may trust them by its own monotonic clock. It never trusts a lease for
+//! longer than the store does (see [`crate::domain::values::trust`]).
 
 use std::{
     sync::{
@@ -13,28 +13,28 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Hold;
-use crate::domain::Term;
+use crate::domain::values::Term;
 
 #[derive(Debug)]
 pub struct LocalLease {
-    /// What `alive_until` counts from.
+    /// The instant from which `alive_until` and `alive_since` are measured.
     start: Instant,
-    /// Milliseconds; every claim reads it.
+    /// The end of the trust, in milliseconds after `start`. Every claim reads this value.
     alive_until: AtomicU64,
-    /// Milliseconds: since when there was no moment without trust.
+    /// The start of the present period of uninterrupted trust, in milliseconds after `start`.
     alive_since: AtomicU64,
     supervises: Mutex<Option<(Term, Instant)>>,
     hold: Arc<Hold>,
 }
 
 impl LocalLease {
-    /// Of a process that has no lease yet, and is not held.
+    /// Returns the state of a process that has no lease yet, and is not held.
     #[cfg(test)]
     pub fn new() -> Self {
         Self::with(Arc::new(Hold::new(false)))
     }
 
-    /// Of a process that has no lease yet.
+    /// Returns the state of a process that has no lease yet.
     pub fn with(hold: Arc<Hold>) -> Self {
         Self {
             hold,
@@ -45,7 +45,7 @@ impl LocalLease {
         }
     }
 
-    /// The leases were renewed, and may be trusted until then.
+    /// Records that the leases were renewed, and may be trusted until `until`.
     pub fn renewed(&self, term: Option<Term>, until: Instant) {
         let now = Instant::now();
         if !self.is_alive(now) {
@@ -56,7 +56,7 @@ impl LocalLease {
         *self.supervises.lock() = term.map(|term| (term, until));
     }
 
-    /// Another process has this one's id.
+    /// Ends the trust, because another process has the id of this one.
     pub fn lost(&self) {
         self.alive_until.store(0, Ordering::Release);
         self.step_down();
@@ -66,29 +66,29 @@ impl LocalLease {
         *self.supervises.lock() = None;
     }
 
-    /// Whether the store holds this instance for alive, so that what it claims stays its own.
+    /// True while the store treats this instance as alive, so that its claims stay its own.
     pub fn is_alive(&self, now: Instant) -> bool {
         self.millis(now) < self.alive_until.load(Ordering::Acquire)
     }
 
-    /// How long the lease may be trusted, as it is now.
+    /// Returns the time until which the lease may be trusted, if it is not renewed.
     pub fn alive_until(&self) -> Instant {
         self.start + Duration::from_millis(self.alive_until.load(Ordering::Acquire))
     }
 
-    /// Whether steps may be claimed.
+    /// True while steps may be claimed.
     pub fn may_claim(&self, now: Instant) -> bool {
         !self.hold.is_held() && self.is_alive(now)
     }
 
-    /// What keeps this instance from claiming, and from supervising: one that is held would recover nothing, and keep
-    /// others from it.
+    /// Returns the hold, which keeps this instance from claiming, and from supervising: a held instance would recover
+    /// nothing, and would keep others from it.
     pub fn hold(&self) -> &Hold {
         &self.hold
     }
 
-    /// Whether that has been so all the time since `then`: nobody can have taken over what this instance
-    /// held then.
+    /// True if this instance has been alive all the time since `then`, so that no other instance can have taken over
+    /// the steps that it held then.
     pub fn was_alive_since(&self, then: Instant, now: Instant) -> bool {
         self.is_alive(now) && self.alive_since.load(Ordering::Acquire) <= self.millis(then)
     }
@@ -98,7 +98,7 @@ impl LocalLease {
         u64::try_from(millis).unwrap_or(u64::MAX)
     }
 
-    /// The term under which this instance supervises.
+    /// Returns the term under which this instance supervises, if it does.
     pub fn term(&self, now: Instant) -> Option<Term> {
         self.supervises
             .lock()

@@ -1,4 +1,4 @@
-//! Joins the instances of a store, stays one of them by renewing, and leaves.
+//! Joins the instances of a store, renews the leases of this one, and leaves.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,15 +10,15 @@ use uuid::Uuid;
 
 use super::{Hold, LocalLease, process};
 use crate::{
-    domain::{
-        Holder, IdInUse, Incarnation, InstanceId, InstanceRecord, KnownDead, Renewal, Span, Term,
+    domain::values::{
+        DeadHolders, Holder, IdInUse, Incarnation, InstanceId, InstanceRecord, Renewal, Span, Term,
         renew_after, trust,
     },
     store::{Renewed, Store, StoreError},
 };
 
-/// How often a process that waits for its id looks whether it is free.
-const LOOK: Duration = Duration::from_millis(250);
+/// The interval at which a process that waits for its id checks whether the id is free.
+const CHECK_EVERY: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Error)]
 pub enum JoinError {
@@ -33,7 +33,7 @@ pub enum JoinError {
     Store(#[from] StoreError),
 }
 
-/// The id of this instance was taken up by another process while this one did not renew its lease.
+/// Another process took the id of this instance while this one did not renew its lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IdLost;
 
@@ -46,20 +46,20 @@ pub struct Membership {
     state: Mutex<RenewalState>,
 }
 
-/// What one renewal leaves for the next.
+/// The state between two renewals.
 #[derive(Clone, Copy, Default)]
 struct RenewalState {
     due: Option<Instant>,
     failing: bool,
     term: Option<Term>,
-    /// Whether it asked for the supervisors' lease.
+    /// True if the last renewal asked for the supervisors' lease.
     supervise: bool,
 }
 
 impl Membership {
-    /// Gets the lease on the instance's id, and the supervisors' lease if that is free. Where another
-    /// process holds the id and cannot be seen to have ended, its lease is waited out; if it is renewed
-    /// meanwhile, two processes were given one name.
+    /// Gets the lease on the instance's id, and the supervisors' lease if it is free. If another process holds the id,
+    /// and is not known to have ended, its lease must expire first. If that lease is renewed meanwhile, two running
+    /// processes have the same id, which is an error.
     pub async fn join(
         store: Store,
         instance: InstanceId,
@@ -78,9 +78,9 @@ impl Membership {
             state: Mutex::default(),
         };
         let mut known_dead = if member.store.is_shared {
-            KnownDead::None
+            DeadHolders::None
         } else {
-            KnownDead::All
+            DeadHolders::All
         };
         let mut waited_for: Option<InstanceRecord> = None;
         loop {
@@ -93,7 +93,7 @@ impl Membership {
                 } => (now, taken),
             };
             if process::has_ended(&other.process) {
-                known_dead = KnownDead::One(other.lease.holder.incarnation);
+                known_dead = DeadHolders::One(other.lease.holder.incarnation);
                 continue;
             }
             match &waited_for {
@@ -111,21 +111,21 @@ impl Membership {
                     });
                 }
             }
-            sleep(LOOK).await;
+            sleep(CHECK_EVERY).await;
         }
     }
 
-    /// This process under the instance's id.
+    /// Returns the instance's id with the incarnation of this process.
     pub fn holder(&self) -> &Holder {
         &self.holder
     }
 
-    /// How soon [`Membership::renew_if_due`] is to be called again after a failure.
+    /// Returns the wait before [`Membership::renew_if_due`] is called again after a failure.
     pub fn retry_after(&self) -> Duration {
         self.length.duration() / 20
     }
 
-    /// When [`Membership::renew_if_due`] is to be called next.
+    /// Returns the time until the next call of [`Membership::renew_if_due`].
     pub fn due_in(&self) -> Duration {
         let due = self.state.lock().due;
         due.map_or(self.retry_after(), |due| {
@@ -133,13 +133,13 @@ impl Membership {
         })
     }
 
-    /// What keeps this process from supervising, and from claiming.
+    /// Returns the hold, which keeps this process from supervising and from claiming.
     pub fn hold(&self) -> &Hold {
         self.local_lease.hold()
     }
 
-    /// Renews both leases when it is time: well before the trust in them is over, when the lease of
-    /// another supervisor has run out, when it is to supervise from now on or no longer, and soon again after a failure.
+    /// Renews both leases if a renewal is due: well before the trust in them ends, when the lease of another
+    /// supervisor has expired, when this process must begin or stop to supervise, and soon after a failure.
     pub async fn renew_if_due(&self, supervise: bool) -> Result<(), IdLost> {
         let state = *self.state.lock();
         let leaves_lead = state.term.is_some() && !supervise;
@@ -149,7 +149,7 @@ impl Membership {
             return Ok(());
         }
         let was_alive = self.local_lease.is_alive(Instant::now());
-        match self.renew(KnownDead::None, supervise).await {
+        match self.renew(DeadHolders::None, supervise).await {
             Ok(Renewed { outcome: Ok(_), .. }) => {
                 if !was_alive {
                     info!("the lease of this instance is renewed: it claims again");
@@ -166,7 +166,7 @@ impl Membership {
                 );
                 return Err(IdLost);
             }
-            // Tried again at the next call. The trust in the leases runs out by itself meanwhile.
+            // The next call tries again. The trust in the leases ends by itself meanwhile.
             Err(error) => {
                 let mut state = self.state.lock();
                 if !state.failing {
@@ -179,7 +179,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Stops supervising, and gives up both leases: others can have them at once.
+    /// Stops supervising, and gives up both leases, so that others can take them at once.
     pub async fn leave(&self) {
         self.local_lease.lost();
         if let Err(error) = self.store.give_up(self.holder.clone()).await {
@@ -187,13 +187,13 @@ impl Membership {
         }
     }
 
-    /// As when it is due.
+    /// Does the same as a renewal that is due.
     #[cfg(test)]
     pub async fn renew_now(&self) {
-        self.renew(KnownDead::None, true).await.unwrap();
+        self.renew(DeadHolders::None, true).await.unwrap();
     }
 
-    async fn renew(&self, known_dead: KnownDead, supervise: bool) -> Result<Renewed, StoreError> {
+    async fn renew(&self, known_dead: DeadHolders, supervise: bool) -> Result<Renewed, StoreError> {
         let supervise = supervise && !self.hold().is_held();
         if !supervise {
             self.local_lease.step_down();

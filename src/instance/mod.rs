@@ -1,6 +1,6 @@
-//! This process as one instance among others: it holds a lease on its id, and one instance at a time
-//! holds the lease that makes it the supervisor. Both are renewed together; how long
-//! this process may rely on them is in [`LocalLease`], which the scheduler and the supervisor read.
+//! This process as one instance of several: it holds a lease on its id, and one instance at a time holds the lease of
+//! the supervisor. Both are renewed together. [`LocalLease`], which the scheduler and the supervisor read, says for
+//! how long this process may rely on them.
 
 mod hold;
 mod local_lease;

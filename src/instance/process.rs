@@ -1,10 +1,10 @@
-//! Which process this is, in words that another process on the same machine can check. After a crash
-//! its successor need not wait for a lease to run out if it can see that the holder is gone.
+//! Describes this process so that another process on the same machine can check if it still runs. After a crash the
+//! next process need not wait for a lease to expire if it can see that the holder has ended.
 
 use std::{fs, path::Path};
 
-/// This process: `pid=4711 started=123456 host=worker-1 boot=… pidns=…`. Where the system does not
-/// tell, words are missing, and nobody can check.
+/// Returns the description of this process: `pid=4711 started=123456 host=worker-1 boot=… pidns=…`. Words that the
+/// system does not provide are missing, and without them no process can check the description.
 pub(super) fn this() -> String {
     let pid = std::process::id();
     let read = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned());
@@ -21,12 +21,12 @@ pub(super) fn this() -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Whether the process that called itself so is certainly gone. False where that cannot be seen from
-/// here: it ran on another machine, in another container, or before a reboot of who knows which.
+/// True if the process with this description has certainly ended. False if that cannot be seen from here: it ran on
+/// another machine, in another container, or before a reboot of an unknown machine.
 pub(super) fn has_ended(process: &str) -> bool {
     let here = this();
     let same = |name| word(process, name).is_some() && word(process, name) == word(&here, name);
-    // Where processes of others are hidden, absence says nothing.
+    // If processes of other users are hidden, the absence of a process proves nothing.
     let sees_all = Path::new("/proc/1/stat").exists();
     if !(same("boot") && same("pidns") && sees_all) {
         return false;
@@ -34,7 +34,7 @@ pub(super) fn has_ended(process: &str) -> bool {
     let (Some(pid), Some(then)) = (word(process, "pid"), word(process, "started")) else {
         return false;
     };
-    // The system gives numbers of ended processes to new ones.
+    // The system gives the number of an ended process to a new one.
     pid.parse::<u32>().is_ok() && started(pid).as_deref() != Some(then)
 }
 
@@ -43,10 +43,11 @@ fn word<'a>(process: &'a str, name: &str) -> Option<&'a str> {
     words.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// When a process started, in ticks since the machine did; `None` for one that has ended.
+/// Returns when a process started, in ticks after the boot of the machine; `None` if it has ended.
 fn started(pid: &str) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may contain anything: fields are counted from its end, starting with the state.
+    // The name in parentheses may contain any character, so the fields are counted from its end. The first one is the
+    // state.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace();
     let state = fields.next()?;
@@ -56,7 +57,7 @@ fn started(pid: &str) -> Option<String> {
         .flatten()
 }
 
-/// Processes of different containers may have the same number.
+/// Returns the id of the namespace of process numbers. Processes of different containers may have the same number.
 fn pid_namespace() -> Option<String> {
     let link = fs::read_link("/proc/self/ns/pid").ok()?;
     let digits = |c: char| c.is_ascii_digit();
@@ -67,7 +68,7 @@ fn pid_namespace() -> Option<String> {
 mod tests {
     use super::*;
 
-    /// This process, but with another value for one word.
+    /// Returns the description of this process with another value for one word.
     fn but(name: &str, value: &str) -> String {
         let here = this();
         let old = word(&here, name).unwrap().to_owned();

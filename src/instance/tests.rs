@@ -1,4 +1,4 @@
-//! Processes that share a store.
+//! Tests of processes that share a store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{Hold, JoinError, LocalLease, Membership, membership::IdLost};
 use crate::{
-    domain::{InstanceId, Renewal, Span, Term},
+    domain::values::{InstanceId, Renewal, Span, Term},
     store::{
         Store,
         conformance::{
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// A store that other processes may use: each is a member of its own here.
+/// Returns a store that other processes may use. Each of them is a member of its own here.
 async fn shared() -> Harness {
     let mut opened = sqlite().await;
     opened.connections.is_shared = true;
@@ -58,7 +58,7 @@ async fn the_first_member_supervises_and_the_second_after_it_left() {
 async fn a_member_that_will_not_supervise_gives_that_up_at_once_and_stays() {
     let h = shared().await;
     let (first, one) = join(&h.store, "node-1", LONG).await.unwrap();
-    // Not due by far, but others wait for it.
+    // The renewal is far from due, but other instances wait for the supervisors' lease.
     first.renew_if_due(false).await.unwrap();
     assert_eq!(term(&one), None);
     assert!(one.is_alive(Instant::now()));
@@ -80,7 +80,7 @@ async fn a_member_that_may_not_supervise_rests_although_nobody_does_and_asks_at_
     hold.release();
     held.renew_if_due(true).await.unwrap();
     assert_eq!(term(&local_lease), Some(Term(2)));
-    // One that is to stop gives it up, and rests as well.
+    // An instance that will stop gives the lease up, and rests as well.
     held.renew_if_due(false).await.unwrap();
     assert_eq!(term(&local_lease), None);
     assert!(held.due_in() > Duration::from_secs(60), "nobody supervises");

@@ -1,15 +1,17 @@
-//! The dead letter of a refused message: the message as it was, with the problem in its headers.
+//! The dead letter of a refused message: the unchanged message, with the problem in its headers.
 
-use crate::{api::Problem, broker::Outgoing, config::IntakeConfig, domain::shortened};
+use crate::{
+    api::Problem, broker::OutgoingMessage, config::IntakeConfig, domain::values::shortened,
+};
 
-/// Of the problem document, in bytes. All headers must fit into one frame of the protocol.
+/// The longest problem document, in bytes. All headers must fit into one frame of the protocol.
 const LONGEST_PROBLEM: usize = 16 << 10;
-/// Of its detail.
+/// The longest detail of a problem, in bytes.
 const LONGEST_DETAIL: usize = 2 << 10;
 
-/// A message to publish, and what the log says of it.
+/// A message to publish, and the texts for the log.
 pub struct DeadLetter {
-    pub to: Outgoing,
+    pub to: OutgoingMessage,
     pub slug: &'static str,
     pub detail: String,
 }
@@ -19,7 +21,7 @@ pub fn dead_letter(intake: &IntakeConfig, problem: &Problem) -> DeadLetter {
     let detail = shortened(problem.detail(), LONGEST_DETAIL);
     let mut document = problem.clone().document();
     if document.len() > LONGEST_PROBLEM {
-        // Without its members: thousands of faults say no more than the first.
+        // The document without its members: thousands of faults are no more useful than the first.
         document = Problem::new(kind, detail.clone()).document();
     }
     let headers = vec![
@@ -30,12 +32,12 @@ pub fn dead_letter(intake: &IntakeConfig, problem: &Problem) -> DeadLetter {
         ("provost-queue".into(), intake.queue.clone()),
     ];
     DeadLetter {
-        to: Outgoing {
+        to: OutgoingMessage {
             exchange: intake.dead_letter_exchange.clone(),
             routing_key: intake.dead_letter_routing_key(),
             declare: true,
             headers,
-            ..Outgoing::default()
+            ..OutgoingMessage::default()
         },
         slug: kind.slug(),
         detail,
@@ -47,7 +49,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::domain::FieldFault;
+    use crate::domain::values::FieldFault;
 
     #[test]
     fn the_headers_have_the_problem_however_many_faults_there_are() {

@@ -1,6 +1,6 @@
 //! The queue for replies of services whose agents have queues: any instance takes them. A reply is acknowledged after
-//! its commit. One that came too late, or that nobody awaits, is counted and dropped, as over HTTP; one that cannot be
-//! read becomes a dead letter, and its service gets the problem if the reply names a queue for that.
+//! its commit. A reply that is too late, or is not awaited, is counted and dropped, as over HTTP. A reply that cannot
+//! be read becomes a dead letter, and its service gets the problem if the reply names a queue for that.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     api::{self, App, Problem},
-    broker::{Brokers, Delivery, Received},
+    broker::{Brokers, Delivery, ReceivedMessage},
     config::IntakeConfig,
 };
 
@@ -67,12 +67,12 @@ impl LaterReplies {
         this.reader.run(this.clone(), stop).await;
     }
 
-    async fn tell_service(&self, message: &Received, problem: &Problem) {
+    async fn tell_service(&self, message: &ReceivedMessage, problem: &Problem) {
         let config = &self.reader.config;
         let Some(to) = api::refusal_address(&self.app, config, message) else {
             return;
         };
-        // Copied from the request with all its properties: the service does not read that queue.
+        // The service has copied this property from the request, and does not read that queue.
         if *to.queue == *config.queue {
             return;
         }
@@ -82,8 +82,9 @@ impl LaterReplies {
     }
 }
 
-/// A service seldom gives its replies ids: one attempt may have several replies that are refused.
-fn message_key(message: &Received) -> String {
+/// Returns a key made of the token and the body: a service seldom gives its replies ids, and one attempt may have
+/// several replies that are refused.
+fn message_key(message: &ReceivedMessage) -> String {
     let token = message.correlation_id.as_deref().unwrap_or_default();
     let body = Sha256::digest(&message.body);
     let body: String = body.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -1,9 +1,9 @@
-//! Intakes: queues whose messages are submissions. A message is acknowledged only after its task is committed, or
-//! after the broker has confirmed it as a dead letter; until then the broker keeps it, and delivers it again if this
-//! process dies. Its message id is its idempotency key, so that a message that is delivered again creates nothing again.
+//! Intakes: queues whose messages are submissions. A message is acknowledged only after its task is committed, or after
+//! the broker has confirmed it as a dead letter; until then the broker keeps it, and delivers it again if this process
+//! dies. Its message id is its idempotency key, so that a message that is delivered again creates nothing again.
 //!
-//! In here: the loop that reads a queue, and what happens with each message. Not in here: connections
-//! ([`crate::broker`]), and what a submission may say ([`crate::api`]).
+//! In here: the loop that reads a queue, and the handling of each message. Not in here: connections
+//! ([`crate::broker`]), and the rules for submissions ([`crate::api`]).
 
 mod dead_letter;
 mod later_replies;
@@ -27,7 +27,7 @@ use self::{
 };
 use crate::{
     api::{self, App},
-    broker::{Brokers, Delivery, Received},
+    broker::{Brokers, Delivery, ReceivedMessage},
     config::IntakeConfig,
     store::Submitted,
 };
@@ -106,9 +106,9 @@ impl MessageHandler for Intake {
     }
 }
 
-/// The header `Idempotency-Key`, or the message id. A message without either has a key of its own for this delivery,
-/// so that it creates one task however often it is tried; if it is delivered again, it creates another.
-fn idempotency_key(message: &Received) -> String {
+/// Returns the header `Idempotency-Key`, or the message id. A message without either gets a key for this delivery, so
+/// that it creates one task in all attempts to handle it; if it is delivered again, it creates another.
+fn idempotency_key(message: &ReceivedMessage) -> String {
     let given = message.header("idempotency-key");
     let given = given.or(message.message_id.as_deref());
     match given.filter(|key| !key.is_empty()) {
@@ -116,7 +116,7 @@ fn idempotency_key(message: &Received) -> String {
         Some(key) if key.len() <= LONGEST_KEY && key.bytes().all(|b| b.is_ascii_graphic()) => {
             key.to_owned()
         }
-        // A key over HTTP is visible ASCII; queues have no such rule.
+        // Over HTTP a key is visible ASCII; queues have no such rule.
         Some(key) => {
             let hash = Sha256::digest(key.as_bytes());
             let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -129,12 +129,12 @@ fn idempotency_key(message: &Received) -> String {
 mod tests {
     use super::*;
 
-    fn message(id: Option<&str>, header: Option<&str>) -> Received {
+    fn message(id: Option<&str>, header: Option<&str>) -> ReceivedMessage {
         let headers = header.map(|key| ("Idempotency-Key".to_owned(), key.to_owned()));
-        Received {
+        ReceivedMessage {
             message_id: id.map(str::to_owned),
             headers: headers.into_iter().collect(),
-            ..Received::default()
+            ..ReceivedMessage::default()
         }
     }
 

@@ -1,4 +1,4 @@
-//! Reads a queue: connects, handles messages side by side, and connects again.
+//! Reads a queue: connects, handles messages concurrently, and connects again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,47 +15,48 @@ use crate::{
     api::Problem,
     broker::{BrokerError, Brokers, Consumer, Delivery},
     config::IntakeConfig,
-    domain::{Backoff, MAIN_BROKER},
+    domain::values::{Backoff, MAIN_BROKER},
 };
 
-/// Between two attempts to read the queue.
+/// The pauses between attempts to read the queue.
 const RECONNECT: Backoff = Backoff::doubling(Duration::from_millis(250), Duration::from_secs(10));
-/// Between two attempts to handle one message.
-pub const AGAIN: Backoff = Backoff::doubling(Duration::from_millis(100), Duration::from_secs(5));
-/// For the confirm of a dead letter, or of a refusal.
+/// The pauses between attempts to handle one message.
+pub const RETRY_BACKOFF: Backoff =
+    Backoff::doubling(Duration::from_millis(100), Duration::from_secs(5));
+/// The longest wait for the confirm of a dead letter, or of a refusal.
 pub const CONFIRM_WITHIN: Duration = Duration::from_secs(15);
-/// How long messages that are being handled may take after the stop.
+/// The longest time after the stop for messages that are being handled.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What is done with each message.
+/// The handler of each message.
 #[async_trait]
 pub trait MessageHandler: Send + Sync {
-    /// Comes back when the broker need no longer keep the message.
+    /// Handles a message, and returns when the broker need no longer keep it.
     async fn handle(&self, delivery: &dyn Delivery);
 }
 
-/// So many messages of a usual size in a row, and they are read side by side again.
+/// After this many messages of a usual size in a row, messages are read concurrently again.
 const USUAL_AGAIN: u32 = 20;
 
 /// A queue that is read.
 pub struct QueueReader {
     pub brokers: Arc<Brokers>,
     pub config: IntakeConfig,
-    /// In bytes: a longer message will be refused. So many for each message of the prefetch are held in memory, and the
-    /// last one that was read.
+    /// The longest message, in bytes: a longer one will be refused. Up to `prefetch` times this many bytes are held
+    /// in memory, and the last message that was read.
     pub max_message: usize,
 }
 
-/// Why a queue is no longer read.
+/// The reason why a queue is no longer read.
 enum ReadingEnd {
     Stopped,
     Failed(BrokerError),
-    /// It is to be read with this prefetch.
+    /// The queue is to be read with this prefetch.
     Prefetch(u16),
 }
 
 impl QueueReader {
-    /// Reads the queue until `stop`. What is not acknowledged then, the broker delivers again.
+    /// Reads the queue until `stop`. The broker delivers the messages again that are not acknowledged by then.
     pub async fn run(&self, handler: Arc<dyn MessageHandler>, stop: CancellationToken) {
         let (intake, queue) = (&self.config.name, &self.config.queue);
         let broker = self.broker_name();
@@ -92,9 +93,9 @@ impl QueueReader {
         }
     }
 
-    /// Handles messages side by side, as many as the broker sends; their commits share transactions. If they are much
-    /// larger than a submission may be, they are read one at a time for a while: nothing else makes the broker hold
-    /// back what it is about to send.
+    /// Handles messages concurrently, as many as the broker sends; their commits share transactions. If messages are
+    /// much larger than a submission may be, they are read one at a time for a while: nothing else makes the broker
+    /// hold back the messages that it is about to send.
     async fn handle_all(
         &self,
         mut messages: Box<dyn Consumer>,
@@ -106,7 +107,7 @@ impl QueueReader {
         let most = usize::from(self.config.prefetch).saturating_mul(self.max_message);
         let is_one_at_a_time = prefetch < self.config.prefetch;
         let (mut bytes, mut usual) = (0_usize, 0_u32);
-        // Dropped with the consumer: the broker delivers those messages again.
+        // These are dropped with the consumer: the broker delivers their messages again.
         let mut handled = JoinSet::new();
         loop {
             tokio::select! {
@@ -138,19 +139,20 @@ impl QueueReader {
                     }
                     Err(error) => {
                         warn!(%intake, %error, "the service panicked at a message; the broker delivers it again");
-                        // Unacknowledged, it would stay with this consumer.
+                        // Without an acknowledgement, the message would stay with this consumer.
                         return ReadingEnd::Failed(BrokerError::Refused("a message was not handled".to_owned()));
                     }
                 },
             }
         }
-        // A message that was stored and not acknowledged is delivered again, and has to have a key then.
+        // A message that was stored and not acknowledged is delivered again, and only its key prevents a second task.
+        // So the messages that are being handled get time to be acknowledged.
         let all = async { while handled.join_next().await.is_some() {} };
         let _ = timeout(GRACE, all).await;
         ReadingEnd::Stopped
     }
 
-    /// The name of the broker that has the queue.
+    /// Returns the name of the broker that has the queue.
     fn broker_name(&self) -> &str {
         match self.config.url {
             Some(_) => &self.config.name,
@@ -170,17 +172,18 @@ impl QueueReader {
         }
     }
 
-    /// Waits before the next attempt to handle a message that cannot be handled now. It stays unacknowledged, and so
-    /// do those after it: the broker sends no more than `prefetch`.
+    /// Waits before the next attempt to handle a message that cannot be handled now. The message stays
+    /// unacknowledged, and the broker sends no more than `prefetch` such messages.
     pub async fn wait(&self, tries: u32, problem: &Problem) {
         if tries == 1 || tries.is_multiple_of(20) {
             let (intake, reason) = (&self.config.name, problem.detail());
             info!(%intake, tries, reason, "a message waits, because it cannot be stored now");
         }
-        sleep(AGAIN.full_jitter(tries, rand::random())).await;
+        sleep(RETRY_BACKOFF.full_jitter(tries, rand::random())).await;
     }
 
-    /// Comes back when the broker has confirmed that the message is a dead letter; it can be acknowledged then.
+    /// Publishes the message as a dead letter, and returns when the broker has confirmed it; the message can be
+    /// acknowledged then.
     pub async fn make_dead_letter(&self, delivery: &dyn Delivery, problem: &Problem) {
         let intake = &self.config.name;
         let letter = dead_letter(&self.config, problem);
@@ -194,7 +197,7 @@ impl QueueReader {
             }
             let health = &self.brokers.health;
             health.failed(self.broker_name(), part, &error.to_string());
-            sleep(AGAIN.full_jitter(tries, rand::random())).await;
+            sleep(RETRY_BACKOFF.full_jitter(tries, rand::random())).await;
         }
         if tries > 0 {
             self.brokers.health.works(self.broker_name(), part);

@@ -1,42 +1,42 @@
-//! What the sender of a refused message learns, a submitter or a service that replies: the problem, in the queue that
-//! the message named for replies. It is published after the dead letter and before the acknowledgement, so it comes at
-//! least once; but nobody waits for a queue that does not exist, is full or never confirms: the dead letter says the
-//! same to the operators.
+//! The notice to the sender of a refused message, a submitter or a service that replies: the problem, in the queue
+//! that the message named for replies. It is published after the dead letter and before the acknowledgement, so it
+//! arrives at least once. The intake does not wait for a queue that does not exist, is full or never confirms:
+//! operators find the same problem in the dead letter.
 
 use sha2::{Digest, Sha256};
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
-use super::reader::{AGAIN, CONFIRM_WITHIN, QueueReader};
+use super::reader::{CONFIRM_WITHIN, QueueReader, RETRY_BACKOFF};
 use crate::{
     api::Problem,
-    broker::{BrokerError, Outgoing, Received},
+    broker::{BrokerError, OutgoingMessage, ReceivedMessage},
     config::IntakeConfig,
-    domain::{QueueAddress, shortened},
+    domain::values::{QueueAddress, shortened},
 };
 
-/// `type` of the message.
+/// The `type` of the message.
 pub const SUBMISSION_REFUSED: &str = "submission.refused";
 pub const REPLY_REFUSED: &str = "reply.refused";
-/// How often a queue is tried that exists and does not take the message.
-const MOST_TRIES: u32 = 3;
-/// Of the body: a fault for each field of a large submission would be longer than the submission.
+/// The most attempts to publish to a queue that exists and does not take the message.
+const MOST_ATTEMPTS: u32 = 3;
+/// The largest body, in bytes: a fault for each field of a large submission would be longer than the submission.
 const LONGEST_BODY: usize = 64 << 10;
-/// A header that is not among the properties.
+/// The longest detail of a problem in a header, in bytes: AMQP has no property for it.
 const LONGEST_DETAIL: usize = 2 << 10;
 
 pub struct RefusalNotice {
     to: QueueAddress,
-    message: Outgoing,
+    message: OutgoingMessage,
 }
 
 impl RefusalNotice {
-    /// `key` is the same if the message is delivered again.
+    /// `key` must be the same if the message is delivered again: the message id is derived from it.
     pub fn new(
         intake: &IntakeConfig,
         to: QueueAddress,
         kind: &str,
-        message: &Received,
+        message: &ReceivedMessage,
         key: &str,
         problem: &Problem,
     ) -> Self {
@@ -63,20 +63,20 @@ impl RefusalNotice {
             .collect();
         Self {
             to,
-            message: Outgoing {
+            message: OutgoingMessage {
                 content_type: "application/problem+json",
-                // The same if the message is delivered again.
+                // The id is the same if the message is delivered again.
                 message_id: id,
                 correlation_id: message.correlation_id.clone(),
                 kind: kind.to_owned(),
                 headers,
                 body: body.into(),
-                ..Outgoing::default()
+                ..OutgoingMessage::default()
             },
         }
     }
 
-    /// Comes back when the broker has confirmed it, or will not.
+    /// Publishes the notice, and returns when the broker has confirmed it or will not.
     pub async fn publish(self, reader: &QueueReader) {
         let (intake, queue) = (&reader.config.name, &self.to.queue);
         let mut tries = 0_u32;
@@ -89,11 +89,11 @@ impl RefusalNotice {
             };
             tries += 1;
             let is_over = match error {
-                // The broker as a whole: the message could not be acknowledged either.
+                // The whole broker fails, so the message could not be acknowledged either.
                 BrokerError::Unreachable { .. } | BrokerError::Blocked { .. } => false,
-                // Perhaps because of this message.
+                // The error may be caused by this message, so the number of attempts is limited.
                 BrokerError::Rejected { .. } | BrokerError::Interrupted { .. } => {
-                    tries >= MOST_TRIES
+                    tries >= MOST_ATTEMPTS
                 }
                 BrokerError::Unconfirmed { .. }
                 | BrokerError::Unroutable { .. }
@@ -103,7 +103,7 @@ impl RefusalNotice {
             if is_over {
                 break error;
             }
-            sleep(AGAIN.full_jitter(tries, rand::random())).await;
+            sleep(RETRY_BACKOFF.full_jitter(tries, rand::random())).await;
         };
         warn!(
             %intake, %queue, %error,

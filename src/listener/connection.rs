@@ -1,8 +1,9 @@
-//! One open connection as the listener sees it: what it waits for, since when, and what it is asked to do.
+//! One open connection from the listener's point of view: its phase, the time of that phase, and the order to close
+//! it.
 //!
-//! The task of the connection notes what happens, a few stores without a lock; the sweep and the accept
-//! loop read it from outside. They may be late by a moment, so an idle connection is only *asked* to
-//! close: its own task looks again, and a request that has just come in keeps it open.
+//! The task of the connection records its events with a few stores and no lock; the sweep and the accept loop read
+//! them from outside. These values may be outdated for a moment, so an idle connection is only *asked* to close: its
+//! own task checks again, and a request that has just arrived keeps it open.
 
 use std::{
     collections::BTreeMap,
@@ -14,13 +15,13 @@ use std::{
 };
 
 use parking_lot::Mutex;
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug, Default)]
 pub struct ListenerState {
-    /// Milliseconds since the listener was opened, and never 0. Kept by the sweep, so that reading it
-    /// costs nothing.
+    /// The time in milliseconds since the listener was opened; never 0. The sweep updates it, so that a read costs
+    /// nothing.
     now: AtomicU64,
-    /// Connections that have not sent the head of any request.
+    /// The number of connections that have not sent the head of any request.
     pub without_request: AtomicUsize,
 }
 
@@ -34,14 +35,14 @@ impl ListenerState {
     }
 }
 
-/// What a connection is asked to do. The later ones include the earlier.
+/// The order to a connection. A later variant includes the earlier ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum CloseOrder {
     Go = 0,
     /// Close, unless a request is being handled.
     Release = 1,
-    /// Take no more requests, and close after the last answer.
+    /// Take no more requests, and close after the last response.
     Drain = 2,
     /// Close now.
     Abort = 3,
@@ -50,19 +51,19 @@ pub enum CloseOrder {
 /// The state of a connection's requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConnectionPhase {
-    /// Nobody has asked anything yet: silence, a TLS handshake, part of a first head.
+    /// No request has come yet: silence, a TLS handshake, or part of a first head.
     NoRequest,
-    /// Part of the head of a further request.
+    /// Part of the head of a further request has come.
     PartialHead,
-    /// Kept alive.
+    /// The connection is kept alive without a request.
     Idle,
-    /// The body of the request has not come in whole.
+    /// The body of the request is not complete.
     Receiving,
-    /// The client has its answer, and still sends a body that nobody wants.
+    /// The client has its response, and still sends a body that the service does not need.
     Discarding,
-    /// The client does not read the answer.
+    /// The client does not read the response.
     Unread,
-    /// A request is being carried out, or its answer sent.
+    /// A request is being processed, or its response is being sent.
     Busy,
 }
 
@@ -72,17 +73,17 @@ pub struct Connection {
     has_asked: AtomicBool,
     is_http2: AtomicBool,
     exchanges: AtomicU32,
-    /// Of those, how many have not sent their whole body.
+    /// The number of exchanges whose request body is not complete.
     bodies: AtomicU32,
     is_discarding: AtomicBool,
-    /// When it was accepted, the last exchange began, or the last one ended.
+    /// The time when the connection was accepted, the last exchange began, or the last one ended, whichever is latest.
     since: AtomicU64,
-    /// When the first byte after the last exchange came in; 0 while there is none.
+    /// The time when the first byte after the last exchange came; 0 if none has come.
     head_since: AtomicU64,
-    /// From when on the socket takes no more bytes; 0 while it does.
+    /// The time since which the socket accepts no more bytes; 0 while it accepts them.
     blocked_since: AtomicU64,
-    /// HTTP/2 only: answers whose next piece the client makes no room for, each with its beginning. The
-    /// socket does not show it there.
+    /// For HTTP/2 only: the responses whose next piece the client has no room for, each with the time since then. The
+    /// socket does not show this state on HTTP/2.
     unread: Mutex<BTreeMap<u32, u64>>,
     next_exchange: AtomicU32,
     order: AtomicU8,
@@ -109,7 +110,7 @@ impl Connection {
         }
     }
 
-    /// The phase, and since when it lasts.
+    /// Returns the phase, and the time since which it lasts.
     pub fn phase(&self) -> (ConnectionPhase, u64) {
         let since = self.since.load(Relaxed);
         if !self.has_asked.load(Relaxed) {
@@ -151,12 +152,12 @@ impl Connection {
         self.is_http2.load(Relaxed)
     }
 
-    /// Whether it may be closed without breaking an exchange. Exact in the task of the connection.
+    /// True if the connection may be closed without breaking an exchange. The value is exact in the connection's task.
     pub fn is_quiet(&self) -> bool {
         self.exchanges.load(Relaxed) == 0 && self.blocked_since.load(Relaxed) == 0
     }
 
-    // What the socket notes.
+    // The following functions are called by the socket.
 
     pub fn has_read(&self) {
         if self.head_since.load(Relaxed) == 0 && self.exchanges.load(Relaxed) == 0 {
@@ -176,9 +177,9 @@ impl Connection {
         }
     }
 
-    // What an exchange notes.
+    // The following functions are called by an exchange.
 
-    /// The number of the exchange that begins.
+    /// Begins an exchange. Returns its number.
     pub fn begin(&self, is_http2: bool) -> u32 {
         if !self.has_asked.load(Relaxed) && !self.has_asked.swap(true, Relaxed) {
             self.is_http2.store(is_http2, Relaxed);
@@ -204,32 +205,33 @@ impl Connection {
         self.bodies.fetch_sub(1, Relaxed);
     }
 
-    /// The rest of a body is read and thrown away. On HTTP/1 only, so it is that of the last exchange.
+    /// Notes that the rest of a body is read and discarded. This happens on HTTP/1 only, so the body is that of the
+    /// last exchange.
     pub fn discard_begins(&self) {
         self.is_discarding.store(true, Relaxed);
     }
 
     pub fn discard_ends(&self) {
-        // What came in until now was no head.
+        // The bytes until now belonged to the body, and not to a head.
         self.head_since.store(0, Relaxed);
         self.is_discarding.store(false, Relaxed);
     }
 
-    /// A piece of an answer is there, and the client has to make room for it.
+    /// Notes that a piece of a response is ready, and that the client must make room for it.
     pub fn offered(&self, exchange: u32) {
         if self.is_http2() {
             self.unread.lock().insert(exchange, self.shared.now());
         }
     }
 
-    /// The client has made room for the piece that was offered.
+    /// Notes that the client has made room for the piece.
     pub fn taken(&self, exchange: u32) {
         if self.is_http2() {
             self.unread.lock().remove(&exchange);
         }
     }
 
-    // What it is asked to do.
+    // The following functions are about the order to close.
 
     pub fn order(&self) -> CloseOrder {
         match self.order.load(Relaxed) {
@@ -240,7 +242,7 @@ impl Connection {
         }
     }
 
-    /// Asks the task of the connection; what it was asked before stays if it was more.
+    /// Gives an order to the task of the connection. A stronger earlier order stays.
     pub fn ask(&self, order: CloseOrder) {
         self.order.fetch_max(order as u8, Relaxed);
         if let Some(waker) = &*self.waker.lock() {
@@ -248,14 +250,14 @@ impl Connection {
         }
     }
 
-    /// The task could not close, because a request has come in meanwhile.
+    /// Withdraws a release that the task could not carry out, because a request had arrived.
     pub fn keep(&self) {
         let (release, go) = (CloseOrder::Release as u8, CloseOrder::Go as u8);
         let _ = self.order.compare_exchange(release, go, Relaxed, Relaxed);
     }
 
-    /// Lets [`Connection::ask`] wake the task that polls with `context`. `known` is what that task keeps
-    /// between two calls, so that all but the first cost one comparison.
+    /// Lets [`Connection::ask`] wake the task that polls with `context`. The task keeps `known` between two calls, so
+    /// that every call but the first costs one comparison.
     pub fn wake_me(&self, context: &Context<'_>, known: &mut Option<Waker>) {
         let waker = context.waker();
         if known.as_ref().is_some_and(|known| known.will_wake(waker)) {

@@ -1,4 +1,4 @@
-//! All open connections: how many there may be, which of them make way, and which are overdue.
+//! All open connections: their limits, the choice of those that make way for new ones, and of those that are overdue.
 
 use std::{
     collections::BTreeMap,
@@ -19,32 +19,32 @@ use super::{
     connection::{CloseOrder, Connection, ConnectionPhase, ListenerState},
 };
 
-/// How many make way at once, as a share of the limit: a look at all connections is not for one newcomer
-/// alone.
+/// The share of the limit that makes way at once, as a divisor: one pass over all connections must make room for more
+/// than one newcomer.
 const BATCH: usize = 64;
-/// Until a client has kept it waiting for so long, in milliseconds, it is taken for one that is just about to
-/// send or to read: newcomers do not make way for those who stall.
+/// A client that has caused a wait of less than this time, in milliseconds, counts as about to send or to read. Clients
+/// that stall for longer make way before it.
 const PROMPT: u64 = 1000;
-/// How long a newcomer waits before all connections are looked at again, where none could make way.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// How often the log repeats that connections make way.
-const SAY_AGAIN: Duration = Duration::from_secs(10);
+/// The wait of a newcomer before all connections are checked again, if none could make way.
+const CHECK_AGAIN: Duration = Duration::from_millis(100);
+/// The log repeats at this interval that connections make way.
+const LOG_AGAIN: Duration = Duration::from_secs(10);
 
 pub struct Connections {
     limits: ListenerLimits,
     shared: Arc<ListenerState>,
     opened: Instant,
-    /// In the order in which they were accepted.
+    /// The open connections, in the order in which they were accepted.
     open: Mutex<BTreeMap<u64, Arc<Connection>>>,
     next: AtomicU64,
-    /// A connection has closed.
+    /// Notified when a connection has closed.
     freed: Notify,
-    /// A connection was opened.
+    /// Notified when a connection was opened.
     admitted: Notify,
     said: Mutex<Option<Instant>>,
 }
 
-/// The place of one connection among the others. Dropped with the connection.
+/// The entry of one connection in the list. It is dropped with the connection.
 pub struct Ticket {
     pub connection: Arc<Connection>,
     number: u64,
@@ -86,13 +86,13 @@ impl Connections {
         &self.limits
     }
 
-    /// Takes in a connection. Where there is no room others make way; as long as none can, it waits.
+    /// Admits a connection. If the limit is reached, others make way; while none can, the new one waits.
     pub async fn admit(self: &Arc<Self>) -> Ticket {
         while self.open.lock().len() >= self.limits.max_connections {
             let closing = self.make_way();
             self.say("listener.max_connections", closing);
-            // One that has closed meanwhile is not missed: it left a permit.
-            let _ = timeout(LOOK_AGAIN, self.freed.notified()).await;
+            // A connection that closed in the meantime is not missed, because it left a permit in `freed`.
+            let _ = timeout(CHECK_AGAIN, self.freed.notified()).await;
         }
         if self.shared.without_request.load(Relaxed) >= self.limits.max_without_request {
             let most = 1 + self.limits.max_without_request / BATCH;
@@ -102,7 +102,7 @@ impl Connections {
         let number = self.next.fetch_add(1, Relaxed);
         let mut open = self.open.lock();
         if open.is_empty() {
-            // The clock stood still.
+            // The clock stands still while there is no connection.
             self.shared.set_now(self.elapsed());
             self.admitted.notify_one();
         }
@@ -116,8 +116,8 @@ impl Connections {
         }
     }
 
-    /// Closes some of those that do least: first the oldest without a request, then those that wait for
-    /// a next one, then those whose clients neither send nor read. How many are being closed.
+    /// Closes some of the least useful connections: first the oldest without a request, then those that wait for a
+    /// next request, then those whose clients neither send nor read. Returns how many are being closed.
     pub fn make_way(&self) -> usize {
         let most = 1 + self.limits.max_connections / BATCH;
         let now = self.shared.now();
@@ -135,7 +135,7 @@ impl Connections {
                 ))
             })
             .collect();
-        // Stable: those of one tick stay in the order in which they came.
+        // The sort is stable: connections of one tick stay in the order in which they came.
         candidates.sort_by_key(|(rank, since, _)| (*rank, *since));
         let first = candidates.first().map(|(rank, ..)| *rank);
         let chosen = candidates.into_iter().take(most);
@@ -168,7 +168,7 @@ impl Connections {
         closing
     }
 
-    /// Moves the clock, and closes what is overdue. Returns whether connections are open.
+    /// Updates the clock, and closes the connections that are overdue. Returns whether connections are open.
     pub fn sweep(&self) -> bool {
         let now = self.elapsed();
         self.shared.set_now(now);
@@ -183,7 +183,7 @@ impl Connections {
         !open.is_empty()
     }
 
-    /// Waits until there may be connections again.
+    /// Waits until a connection has been opened.
     pub async fn admitted(&self) {
         self.admitted.notified().await;
     }
@@ -196,7 +196,7 @@ impl Connections {
         let (phase, since) = connection.phase();
         let waited = Duration::from_millis(now.saturating_sub(since));
         let of = &self.limits;
-        // A client of HTTP/2 that was asked to go has had the time from tick to tick.
+        // An HTTP/2 client that was asked to leave has had one tick of time.
         if connection.order() == CloseOrder::Drain
             && phase == ConnectionPhase::Idle
             && waited > of.tick()
@@ -216,7 +216,7 @@ impl Connections {
             ConnectionPhase::Idle => (of.idle_timeout, idle, "idle"),
             ConnectionPhase::Discarding => (of.body_timeout, CloseOrder::Release, "slow_body"),
             ConnectionPhase::Unread => (of.stall_timeout, CloseOrder::Abort, "unread"),
-            // Whoever reads the body ends that in time.
+            // The code that reads the body ends these phases in time.
             ConnectionPhase::Receiving | ConnectionPhase::Busy => return,
         };
         if waited >= longest && connection.order() < order {
@@ -224,7 +224,7 @@ impl Connections {
         }
     }
 
-    /// No connection takes another request; those that are idle close, and those whose clients stall.
+    /// Makes every connection refuse further requests. Idle connections close, and those whose clients stall.
     pub fn drain(&self) {
         let now = self.shared.now();
         for connection in self.open.lock().values() {
@@ -237,7 +237,7 @@ impl Connections {
         }
     }
 
-    /// Closes all. How many there were.
+    /// Closes all connections. Returns how many there were.
     pub fn abort(&self) -> usize {
         let open = self.open.lock();
         for connection in open.values() {
@@ -246,16 +246,16 @@ impl Connections {
         open.len()
     }
 
-    /// Waits until the last one has closed.
+    /// Waits until the last connection has closed.
     pub async fn emptied(&self) {
         while !self.open.lock().is_empty() {
-            let _ = timeout(LOOK_AGAIN, self.freed.notified()).await;
+            let _ = timeout(CHECK_AGAIN, self.freed.notified()).await;
         }
     }
 
     fn say(&self, limit: &'static str, closing: usize) {
         let mut said = self.said.lock();
-        sometimes(&mut said, SAY_AGAIN, || {
+        at_most_every(&mut said, LOG_AGAIN, || {
             warn!(
                 limit,
                 closing, "too many connections: closing idle ones to make room"
@@ -264,7 +264,7 @@ impl Connections {
     }
 }
 
-/// Who makes way first; `None` for those that do not.
+/// Returns the rank of a connection that can make way; the lowest rank is first. `None` if it cannot.
 fn rank(phase: ConnectionPhase, waited: u64) -> Option<u8> {
     let stalls = waited >= PROMPT;
     match phase {
@@ -274,7 +274,7 @@ fn rank(phase: ConnectionPhase, waited: u64) -> Option<u8> {
         }
         ConnectionPhase::Receiving if stalls => Some(2),
         ConnectionPhase::Unread if stalls => Some(3),
-        // In a flood all are new: then the oldest of them.
+        // In a flood all connections are new; the oldest of them make way.
         ConnectionPhase::NoRequest | ConnectionPhase::Receiving => Some(4),
         ConnectionPhase::Unread | ConnectionPhase::Busy => None,
     }
@@ -285,8 +285,8 @@ fn close(connection: &Connection, order: CloseOrder, reason: &'static str) {
     counter!("provost_http_connections_closed_total", "reason" => reason).increment(1);
 }
 
-/// Calls `say`, but not more often than once in this time.
-pub fn sometimes(said: &mut Option<Instant>, every: Duration, say: impl FnOnce()) {
+/// Calls `say`, but at most once in the time `every`.
+pub fn at_most_every(said: &mut Option<Instant>, every: Duration, say: impl FnOnce()) {
     if said.is_none_or(|said| said.elapsed() >= every) {
         *said = Some(Instant::now());
         say();

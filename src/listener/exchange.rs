@@ -1,5 +1,5 @@
-//! A request and its answer, as the connection counts them: from the head of the request until the answer
-//! has been handed over or given up.
+//! A request and its response, as the connection counts them: from the head of the request until the response has been
+//! handed over or given up.
 
 use std::{
     pin::Pin,
@@ -21,28 +21,28 @@ use parking_lot::Mutex;
 
 use super::connection::Connection;
 
-/// The largest piece of an answer that is handed over at once on HTTP/2. A client that makes no room for
-/// the rest shows then: what was handed over whole would wait out of sight.
+/// The largest piece of a response that is handed over at once on HTTP/2. Pieces show when a client makes no room for
+/// the rest; a response that was handed over whole would wait unseen.
 const PIECE: usize = 64 << 10;
 
-/// The most that is read of a body that nobody wants. Who is still sending would otherwise find the
-/// connection reset, and never see the answer that says why: many clients read it only once they have sent everything.
-/// `listener.body_timeout` bounds the time.
+/// The most bytes of an unwanted body that are read. A client that still sends would otherwise find the connection
+/// reset, and never see the response with the reason, because many clients read it only after they have sent
+/// everything. `listener.body_timeout` bounds the time.
 const MOST_DISCARDED: u64 = 256 << 20;
-/// Up to this rest of such a body, the connection can take another request.
+/// If at most this rest of an unwanted body is left, the connection can take another request.
 const KEPT_OPEN: u64 = 64 << 10;
 
 /// A running exchange. It ends when it is dropped.
 pub struct Exchange {
     connection: Arc<Connection>,
     number: u32,
-    /// The client may send the body only once it is asked for.
+    /// True if the client may wait for a request to send the body (`Expect`).
     expects: bool,
     unread: UnreadBody,
 }
 
-/// The body of a request that was not read to its end, on HTTP/1: no other request can follow it there
-/// before its rest has come.
+/// The body of a request that was not read to its end, on HTTP/1. There no other request can follow before the rest of
+/// the body has come.
 #[derive(Clone, Default)]
 struct UnreadBody(Arc<Mutex<Option<Incoming>>>);
 
@@ -66,7 +66,7 @@ impl Exchange {
         }
     }
 
-    /// The request, whose body the connection counts as long as it has not come in whole.
+    /// Returns the request with a body that the connection counts until it is complete.
     pub fn request(&mut self, request: Request<Incoming>) -> Request<Body> {
         if request.body().is_end_stream() {
             return request.map(Body::new);
@@ -74,7 +74,7 @@ impl Exchange {
         self.expects = request.headers().contains_key(header::EXPECT);
         self.connection.body_begins();
         request.map(|body| {
-            Body::new(Arriving {
+            Body::new(RequestBodyStream {
                 body: Some(body),
                 connection: self.connection.clone(),
                 unread: self.unread.clone(),
@@ -82,8 +82,8 @@ impl Exchange {
         })
     }
 
-    /// The answer, with whose body the exchange ends.
-    pub fn answer(self, mut response: Response<Body>) -> Response<ResponseBody> {
+    /// Returns the response with a body whose end is the end of the exchange.
+    pub fn respond(self, mut response: Response<Body>) -> Response<ResponseBody> {
         self.connection.offered(self.number);
         if let Some(body) = self.unread.take()
             && (!discard(body, response.status(), &self.connection) || self.expects)
@@ -105,14 +105,14 @@ impl Drop for Exchange {
     }
 }
 
-struct Arriving {
-    /// `None` once it has come in whole.
+struct RequestBodyStream {
+    /// The body; `None` once it is complete.
     body: Option<Incoming>,
     connection: Arc<Connection>,
     unread: UnreadBody,
 }
 
-impl HttpBody for Arriving {
+impl HttpBody for RequestBodyStream {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -144,7 +144,7 @@ impl HttpBody for Arriving {
     }
 }
 
-impl Drop for Arriving {
+impl Drop for RequestBodyStream {
     fn drop(&mut self) {
         let Some(body) = self.body.take() else {
             return;
@@ -157,7 +157,7 @@ impl Drop for Arriving {
     }
 }
 
-/// Reads the rest of a body that nobody wants, up to a bound. Whether another request may follow it.
+/// Reads the rest of an unwanted body, up to a bound. Returns whether another request may follow it.
 fn discard(mut body: Incoming, answer: StatusCode, connection: &Arc<Connection>) -> bool {
     if answer == StatusCode::REQUEST_TIMEOUT {
         return false;
@@ -183,7 +183,7 @@ fn discard(mut body: Incoming, answer: StatusCode, connection: &Arc<Connection>)
 
 pub struct ResponseBody {
     body: Body,
-    /// Of the last piece of `body`, what has not been handed over.
+    /// The part of the last piece of `body` that has not been handed over.
     rest: Bytes,
     exchange: Exchange,
 }
@@ -204,7 +204,7 @@ impl HttpBody for ResponseBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let number = self.exchange.number;
-        // On HTTP/2 it is polled only when the client has made room.
+        // On HTTP/2 this is polled only when the client has made room.
         self.exchange.connection.taken(number);
         if self.rest.is_empty() {
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {

@@ -1,4 +1,4 @@
-//! What connections may take: how many, and how long each wait for a client lasts.
+//! The limits of connections: their number, and the duration of each wait for a client.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tracing::warn;
 
 use crate::config::ListenerConfig;
 
-/// The share of the file descriptors that connections leave to the database, to calls and to files.
+/// The part of the file descriptors that connections leave for the database, calls and files, as a divisor.
 const RESERVE: u64 = 4;
 
-/// Which connections are accepted, and how long they may keep it waiting.
+/// The limits for the number of connections, and for the waits for their clients.
 #[derive(Clone, Debug)]
 pub struct ListenerLimits {
     pub max_connections: usize,
@@ -22,7 +22,8 @@ pub struct ListenerLimits {
 }
 
 impl ListenerLimits {
-    /// As configured, within what the process may have open. Raises that as far as it goes.
+    /// Returns the configured limits, reduced to the open files that the process may have. Raises the limit of open
+    /// files as far as possible.
     pub fn new(config: &ListenerConfig) -> Self {
         let descriptors = raise_descriptors();
         let within = descriptors - descriptors / RESERVE;
@@ -38,7 +39,8 @@ impl ListenerLimits {
         }
         Self {
             max_connections,
-            // The other half is for those who have asked something: silence never drives all of them out.
+            // Half of the connections are kept for clients that have sent a request, so that silent ones never
+            // displace all of them.
             max_without_request: config.max_without_request.min(max_connections.div_ceil(2)),
             head_timeout: config.head_timeout.duration(),
             body_timeout: config.body_timeout.duration(),
@@ -47,7 +49,7 @@ impl ListenerLimits {
         }
     }
 
-    /// How often connections are looked at: often enough for the shortest of their waits.
+    /// Returns the interval at which connections are checked: short enough for the shortest of their waits.
     pub fn tick(&self) -> Duration {
         let shortest = [self.head_timeout, self.idle_timeout, self.stall_timeout]
             .into_iter()
@@ -57,7 +59,8 @@ impl ListenerLimits {
     }
 }
 
-/// The soft limit is for old programs that use select(2); this one may have what the hard limit allows.
+/// Raises the soft limit of open files to the hard limit, and returns it. The soft limit protects old programs that
+/// use select(2).
 fn raise_descriptors() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

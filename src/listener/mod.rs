@@ -1,8 +1,9 @@
-//! Where connections come in: sockets, and HTTP on them, so that nobody outside can use them up. Every
-//! connection counts against a limit, every wait for a client has an end, and when there is no room the
-//! idle connections are closed in favour of new ones.
+//! Accepts connections and speaks HTTP on them, so that no client can exhaust them. Every connection counts against a
+//! limit, every wait for a client has an end, and when the limit is reached idle connections are closed in favour of
+//! new ones.
 //!
-//! In here: accepting, limits, timers, TLS. Not in here: what is answered; that is a [`Router`].
+//! This module contains accepting, limits, timers and TLS. It does not contain the responses, which a [`Router`]
+//! makes.
 
 mod connection;
 mod connections;
@@ -28,7 +29,7 @@ use tracing::{info, warn};
 use self::{
     connections::Connections,
     serve::Http,
-    socket::{Metered, Socket},
+    socket::{MeteredStream, Socket},
 };
 pub use self::{
     limits::ListenerLimits,
@@ -37,10 +38,10 @@ pub use self::{
 };
 use crate::config::{Listen, UnixMode};
 
-/// How long no connection is accepted after one could not be, as when no file descriptor is free.
+/// The pause after a connection could not be accepted, as when no file descriptor is free.
 const REST: Duration = Duration::from_millis(50);
-/// How often the log repeats that connections cannot be accepted.
-const SAY_AGAIN: Duration = Duration::from_secs(10);
+/// The log repeats at this interval that connections cannot be accepted.
+const LOG_AGAIN: Duration = Duration::from_secs(10);
 
 /// A bound socket that does not accept yet.
 pub struct Listener {
@@ -54,13 +55,13 @@ impl Listener {
         Ok(Self { socket, limits })
     }
 
-    /// With the port that was free, where the configuration names none.
+    /// Returns the address. If the configuration gave port 0, it contains the port that the system has chosen.
     pub fn address(&self) -> io::Result<Listen> {
         self.socket.address()
     }
 
-    /// Accepts, and answers with `first` until [`Server::switch`], and with `refuse` what is no request. With `tls`,
-    /// speaks nothing else.
+    /// Accepts connections. `first` responds until [`Server::switch`], and `refuse` responds to input that is not a
+    /// request. With `tls`, only TLS is spoken.
     pub fn serve(self, first: Router, refuse: Refuse, tls: Option<Arc<Tls>>) -> Server {
         let max_connections = self.limits.max_connections;
         info!(max_connections, "accepting connections");
@@ -92,7 +93,7 @@ impl Listener {
     }
 }
 
-/// What is answered: first that the service is starting, then the API.
+/// The routers: the first one responds that the service is starting, the second one is the API.
 struct Routes {
     first: Router,
     then: OnceLock<Router>,
@@ -104,7 +105,7 @@ impl Routes {
     }
 }
 
-/// A listener that accepts. Dropped, it accepts no more.
+/// A listener that accepts connections. It stops accepting when it is dropped.
 pub struct Server {
     routes: Arc<Routes>,
     connections: Arc<Connections>,
@@ -115,15 +116,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// How many requests may wait for something to happen while others still come through.
+    /// Returns how many requests may wait for an event while others can still be processed.
     pub fn most_waiting(&self) -> usize {
         let most = self.connections.limits().max_connections;
         (most - most.div_ceil(4)).max(1)
     }
 
-    /// Every request from now on meets `router`, on open connections too.
+    /// Sends every further request to `router`, also on open connections.
     pub fn switch(&self, router: Router) {
-        // A second call would change nothing; there is none.
+        // A second call would change nothing, and does not happen.
         let _ = self.routes.then.set(router);
     }
 
@@ -132,14 +133,14 @@ impl Server {
     pub async fn run(mut self, goodbye: CancellationToken, grace: Duration) {
         tokio::select! {
             () = goodbye.cancelled() => {}
-            // It ends only by a panic.
+            // Accepting ends only by a panic.
             _ = &mut self.accepting => return,
         }
         self.stop.cancel();
         let _ = (&mut self.accepting).await;
         self.connections.drain();
         if timeout(grace, self.connections.emptied()).await.is_err() {
-            // A client that neither reads nor hangs up must not keep the process.
+            // A client that neither reads nor closes the connection must not keep the process running.
             let open = self.connections.abort();
             warn!(
                 open,
@@ -156,15 +157,15 @@ async fn accept(socket: Socket, connections: Arc<Connections>, http: Arc<Http>) 
         match socket.accept().await {
             Ok(stream) => {
                 let ticket = connections.admit().await;
-                let stream = Metered::new(stream, ticket.connection.clone());
+                let stream = MeteredStream::new(stream, ticket.connection.clone());
                 tokio::spawn(http.clone().serve(stream, ticket));
             }
-            // The client was gone before the connection was accepted: the next one is fine.
+            // The client closed the connection before it was accepted. The next one is not affected.
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                // Most often every file descriptor is in use. Idle connections hold some of them.
+                // The usual reason is that every file descriptor is in use. Idle connections hold some of them.
                 let closing = connections.make_way();
-                connections::sometimes(&mut said, SAY_AGAIN, || {
+                connections::at_most_every(&mut said, LOG_AGAIN, || {
                     warn!(%error, closing, "cannot accept connections; closing idle ones");
                 });
                 sleep(REST).await;
@@ -173,7 +174,7 @@ async fn accept(socket: Socket, connections: Arc<Connections>, http: Arc<Http>) 
     }
 }
 
-/// Keeps the clock of the connections, and closes those that are overdue.
+/// Updates the clock of the connections, and closes those that are overdue.
 async fn sweep(connections: Arc<Connections>) {
     let mut ticks = interval(connections.limits().tick());
     loop {

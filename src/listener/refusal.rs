@@ -1,6 +1,6 @@
-//! What is no request gets a whole answer. hyper answers it by itself, before there is a request that anything of
-//! this service could see, with a status and nothing else: that answer is known by its form, and another is sent in
-//! its place. Only on HTTP/1; on HTTP/2 such a stream ends with hyper's own 431.
+//! Completes the responses to input that is not a request. hyper responds to it alone, before the service sees a
+//! request, with a status and an empty body. That response is recognised by its form, and replaced. This is done on
+//! HTTP/1 only; on HTTP/2 such a stream ends with hyper's own 431.
 
 use std::{
     io::{self, IoSlice},
@@ -12,26 +12,26 @@ use axum::http::{Response, StatusCode};
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The answer in place of hyper's; `None` to let that go.
+/// Returns the response in place of hyper's, or `None` to keep hyper's.
 pub type Refuse = fn(StatusCode) -> Option<Response<String>>;
 
-/// What is read and thrown away after such an answer. Who still sends would find the connection reset otherwise,
-/// and might never see it.
+/// The most bytes that are read and discarded after such a response. A client that still sends would otherwise find
+/// the connection reset, and might never see the response.
 const MOST_DISCARDED: usize = 1 << 20;
-/// Enough of a line to know the first one of a request by.
+/// The number of bytes that suffice to recognise the request line.
 const BEGINNING: usize = 24;
 
-/// A channel on which bare refusals are made whole.
-pub struct Refusing<S> {
+/// A channel that replaces hyper's bare refusals.
+pub struct RefusalStream<S> {
     channel: S,
     refuse: Refuse,
     line: HeadLine,
-    /// What is left to be sent of such an answer.
-    answer: Option<Bytes>,
+    /// The rest of such a response that is still to be sent.
+    unsent: Option<Bytes>,
     discarded: usize,
 }
 
-/// The line of a head that came in last, as far as it has come.
+/// The beginning of the last line of a head that has come, as far as it has come.
 #[derive(Default)]
 struct HeadLine {
     beginning: Vec<u8>,
@@ -48,7 +48,7 @@ impl HeadLine {
         self.beginning.extend(&bytes[..room.min(bytes.len())]);
     }
 
-    /// `GET /…`, and not `name: value`.
+    /// True for `GET /…`, and false for `name: value`.
     fn names_a_target(&self) -> bool {
         let mut words = self.beginning.splitn(2, |byte| *byte == b' ');
         let method = words.next().unwrap_or_default();
@@ -57,21 +57,21 @@ impl HeadLine {
     }
 }
 
-impl<S> Refusing<S> {
+impl<S> RefusalStream<S> {
     pub fn new(channel: S, refuse: Refuse) -> Self {
         Self {
             channel,
             refuse,
             line: HeadLine::default(),
-            answer: None,
+            unsent: None,
             discarded: 0,
         }
     }
 
-    /// The answer in place of these bytes, where they are a bare refusal.
+    /// Returns the response in place of these bytes, if they are a bare refusal.
     fn whole(&self, bytes: &[u8]) -> Option<Bytes> {
         let status = bare_refusal(bytes)?;
-        // A target that fills all the room there is for a head is what is too long.
+        // If the last line is a request line, the target has filled the buffer for the head and is too long.
         let status = match status {
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE if self.line.names_a_target() => {
                 StatusCode::URI_TOO_LONG
@@ -82,7 +82,7 @@ impl<S> Refusing<S> {
     }
 }
 
-/// The status of an answer that has nothing else: what the API answers itself always has a body.
+/// Returns the status of a response without a body. The API's own error responses always have a body.
 fn bare_refusal(bytes: &[u8]) -> Option<StatusCode> {
     let rest = bytes.strip_prefix(b"HTTP/1.")?.get(2..)?;
     let status = StatusCode::from_bytes(rest.get(..3)?).ok()?;
@@ -106,7 +106,7 @@ fn written(answer: &Response<String>) -> Bytes {
     Bytes::from(text)
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Refusing<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for RefusalStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -119,9 +119,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Refusing<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Refusing<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> RefusalStream<S> {
     fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some(rest) = self.answer.as_mut().filter(|rest| !rest.is_empty()) {
+        while let Some(rest) = self.unsent.as_mut().filter(|rest| !rest.is_empty()) {
             let sent = ready!(Pin::new(&mut self.channel).poll_write(context, rest))?;
             if sent == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -131,7 +131,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Refusing<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends when the other side has, or has sent enough. A sweep times it, as any other wait for a client.
+    /// Reads until the client closes the connection, or has sent enough. The sweep limits the time, as with any other
+    /// wait for a client.
     fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut room = [0; 4096];
         while self.discarded < MOST_DISCARDED {
@@ -146,14 +147,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Refusing<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Refusing<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for RefusalStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         if let Some(answer) = self.whole(bytes) {
-            self.answer = Some(answer);
+            self.unsent = Some(answer);
             return Poll::Ready(Ok(bytes.len()));
         }
         Pin::new(&mut self.channel).poll_write(context, bytes)
@@ -167,7 +168,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Refusing<S> {
         if let [bytes] = slices
             && let Some(answer) = self.whole(bytes)
         {
-            self.answer = Some(answer);
+            self.unsent = Some(answer);
             return Poll::Ready(Ok(bytes.len()));
         }
         Pin::new(&mut self.channel).poll_write_vectored(context, slices)
@@ -185,7 +186,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Refusing<S> {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_answer(context))?;
         ready!(Pin::new(&mut self.channel).poll_shutdown(context))?;
-        match self.answer {
+        match self.unsent {
             Some(_) => self.poll_discard(context),
             None => Poll::Ready(Ok(())),
         }

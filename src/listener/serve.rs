@@ -1,4 +1,4 @@
-//! One connection, from the first byte to the last.
+//! Serves one connection, from the first byte to the last.
 
 use std::{
     convert::Infallible,
@@ -22,20 +22,20 @@ use super::{
     connection::{CloseOrder, Connection},
     connections::Ticket,
     exchange::Exchange,
-    refusal::{Refuse, Refusing},
-    socket::{Channel, Metered},
+    refusal::{RefusalStream, Refuse},
+    socket::{Channel, MeteredStream},
     tls::Tls,
 };
-use crate::{domain::Http2Frames, http2_guard::Http2Guard};
+use crate::{domain::agent::Http2Frames, http2_guard::Http2Guard};
 
-/// The longest head of a request on HTTP/1.1, and the most that is read ahead on a connection.
+/// The longest head of a request on HTTP/1.1, and the most bytes that are read ahead on a connection.
 const LONGEST_HEAD: usize = 64 << 10;
-/// The longest head on HTTP/2, by its own count.
+/// The longest head on HTTP/2, by the definition of HTTP/2.
 const LONGEST_HEADERS: u32 = 64 << 10;
-/// The most requests at once on one connection.
+/// The most concurrent requests on one connection.
 const MOST_STREAMS: u32 = 200;
 
-/// How HTTP is spoken, the same on every connection.
+/// The HTTP settings, which are the same on every connection.
 pub struct Http {
     protocol: auto::Builder<TokioExecutor>,
     routes: Arc<Routes>,
@@ -44,8 +44,8 @@ pub struct Http {
 }
 
 impl Http {
-    /// Without timers of hyper's: the sweep has the time of every wait, also of those that hyper does not
-    /// time, such as the one for the byte that decides between the versions.
+    /// Uses no timers of hyper: the sweep times every wait, including those that hyper does not time, such as the one
+    /// for the byte that decides between the HTTP versions.
     pub fn new(routes: Arc<Routes>, refuse: Refuse, tls: Option<Arc<Tls>>) -> Self {
         let mut protocol = auto::Builder::new(TokioExecutor::new());
         protocol
@@ -63,9 +63,9 @@ impl Http {
         }
     }
 
-    pub async fn serve(self: Arc<Self>, stream: Metered, ticket: Ticket) {
+    pub async fn serve(self: Arc<Self>, stream: MeteredStream, ticket: Ticket) {
         let connection = &ticket.connection;
-        // Before there is a byte nothing is set up for it: silence is cheap.
+        // Nothing is allocated before the first byte, so that a silent connection is cheap.
         let Some(Ok(())) = unless_closed(connection, stream.readable()).await else {
             return;
         };
@@ -85,19 +85,20 @@ impl Http {
             let router = self.routes.current();
             async move {
                 let response = router.oneshot(exchange.request(request)).await?;
-                Ok::<_, Infallible>(exchange.answer(response))
+                Ok::<_, Infallible>(exchange.respond(response))
             }
         });
         let stream = Http2Guard::new(stream, Http2Frames::of_client());
-        let http = self
-            .protocol
-            .serve_connection(TokioIo::new(Refusing::new(stream, self.refuse)), service);
+        let http = self.protocol.serve_connection(
+            TokioIo::new(RefusalStream::new(stream, self.refuse)),
+            service,
+        );
         let mut http = Box::pin(http);
         let mut known = None;
         let mut draining = false;
         let served = poll_fn(|context| {
             connection.wake_me(context, &mut known);
-            // First of all: a request that has come in keeps the connection open.
+            // HTTP is polled first, so that a request which has just come keeps the connection open.
             if let Poll::Ready(served) = http.as_mut().poll(context) {
                 return Poll::Ready(served);
             }
@@ -109,7 +110,7 @@ impl Http {
                     Poll::Pending
                 }
                 CloseOrder::Drain if draining => Poll::Pending,
-                // A connection without a running request needs no goodbye, but on HTTP/2 there is one.
+                // A connection without a running request needs no goodbye, except on HTTP/2.
                 CloseOrder::Drain if connection.is_quiet() && !connection.is_http2() => {
                     Poll::Ready(Ok(()))
                 }
@@ -127,7 +128,7 @@ impl Http {
     }
 }
 
-/// Does what comes before any request, unless the connection is to be closed.
+/// Runs the work before the first request, unless the connection must close.
 async fn unless_closed<F: Future>(connection: &Connection, work: F) -> Option<F::Output> {
     let mut work = pin!(work);
     let mut known: Option<Waker> = None;

@@ -1,4 +1,4 @@
-//! The socket that is listened on, and the streams that it accepts.
+//! The listening socket, and the streams that it accepts.
 
 use std::{
     io::{self, IoSlice},
@@ -19,10 +19,10 @@ use tokio_rustls::server::TlsStream;
 use super::{connection::Connection, unix::SocketFile};
 use crate::config::{Listen, UnixMode};
 
-/// How many connections may wait to be accepted. The system has a limit of its own (somaxconn).
+/// The most connections that wait to be accepted. The system has a limit of its own (somaxconn).
 const BACKLOG: u32 = 4096;
-/// A client that is gone without a word is noticed after about so long: a machine that lost its power says
-/// nothing, and its connection would stay for ever.
+/// A client that has disappeared silently is noticed after about this time. A machine that lost its power sends
+/// nothing, and its connection would stay forever.
 const GONE: Duration = Duration::from_secs(60);
 const PROBE: Duration = Duration::from_secs(10);
 
@@ -44,7 +44,7 @@ impl Socket {
             SocketAddr::V4(_) => TcpSocket::new_v4()?,
             SocketAddr::V6(_) => TcpSocket::new_v6()?,
         };
-        // Otherwise the port stays in use for a minute after every restart.
+        // Without this the port would stay in use for a minute after every restart.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         Ok(Self::Tcp(socket.listen(BACKLOG)?))
@@ -66,7 +66,7 @@ impl Socket {
             }
         };
         let (stream, _) = listener.accept().await?;
-        // None of these can fail on a connection that is there, and on one that is not none matters.
+        // None of these calls can fail on an open connection, and on a closed one none matters.
         let _ = stream.set_nodelay(true);
         let _ = sockopt::set_socket_keepalive(&stream, true);
         let _ = sockopt::set_tcp_keepidle(&stream, GONE - 3 * PROBE);
@@ -76,13 +76,13 @@ impl Socket {
     }
 }
 
-/// Either kind of stream.
+/// A stream of either kind.
 pub enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-/// Does the same with either kind of stream.
+/// Does the same with a stream of either kind.
 macro_rules! either {
     ($self:expr, $stream:ident => $do:expr) => {
         match $self {
@@ -92,18 +92,18 @@ macro_rules! either {
     };
 }
 
-/// A stream that tells its connection whether bytes come in, and whether they go out.
-pub struct Metered {
+/// A stream that reports to its connection whether bytes come in and go out.
+pub struct MeteredStream {
     stream: Stream,
     connection: Arc<Connection>,
 }
 
-impl Metered {
+impl MeteredStream {
     pub fn new(stream: Stream, connection: Arc<Connection>) -> Self {
         Self { stream, connection }
     }
 
-    /// Waits for the first byte, or for the client to hang up.
+    /// Waits for the first byte, or until the client closes the connection.
     pub async fn readable(&self) -> io::Result<()> {
         either!(&self.stream, stream => stream.readable().await)
     }
@@ -117,7 +117,7 @@ impl Metered {
     }
 }
 
-impl AsyncRead for Metered {
+impl AsyncRead for MeteredStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -132,7 +132,7 @@ impl AsyncRead for Metered {
     }
 }
 
-impl AsyncWrite for Metered {
+impl AsyncWrite for MeteredStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -167,13 +167,13 @@ impl AsyncWrite for Metered {
     }
 }
 
-/// What HTTP is spoken on: the stream itself, or TLS on it.
+/// The channel of HTTP: the stream itself, or TLS on it.
 pub enum Channel {
-    Plain(Metered),
-    Tls(Box<TlsStream<Metered>>),
+    Plain(MeteredStream),
+    Tls(Box<TlsStream<MeteredStream>>),
 }
 
-/// Does the same with either kind of channel.
+/// Does the same with a channel of either kind.
 macro_rules! channel {
     ($self:expr, $stream:ident => $do:expr) => {
         match $self {

@@ -1,4 +1,4 @@
-//! TLS on connections that come in: certificate and key from two PEM files, read again when they change.
+//! TLS on incoming connections: certificate and key from two PEM files, which are read again when they change.
 
 use std::{
     fs, io,
@@ -21,9 +21,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_rustls::TlsAcceptor;
 use tracing::{error, info};
 
-/// How often the files are looked at.
-const LOOK: Duration = Duration::from_secs(2);
-/// The largest file that is read: chains of certificates are far smaller.
+/// The interval at which the files are checked.
+const CHECK_EVERY: Duration = Duration::from_secs(2);
+/// The largest file that is read. Chains of certificates are far smaller.
 const LARGEST: u64 = 1 << 20;
 
 #[derive(Debug, Error)]
@@ -47,7 +47,7 @@ pub enum TlsError {
     Unusable(rustls::Error),
 }
 
-/// Where certificate and key are.
+/// The paths of the certificate and the key.
 #[derive(Clone, Debug)]
 pub struct Files {
     pub certificate: PathBuf,
@@ -59,7 +59,7 @@ pub struct Tls {
     config: ArcSwap<ServerConfig>,
 }
 
-/// What tells one state of a file from another without reading it.
+/// The properties that distinguish one state of a file from another without reading the file.
 type Stamp = Option<(u64, u64, i64, i64, u64)>;
 
 impl Tls {
@@ -68,28 +68,28 @@ impl Tls {
         Ok(Self { files, config })
     }
 
-    /// For the next connection.
+    /// Returns the acceptor for the next connection.
     pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.load_full())
     }
 
-    /// Reads both files again. What cannot be used changes nothing.
+    /// Reads both files again. If they cannot be used, nothing changes.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.config.store(self.files.read()?);
         Ok(())
     }
 
-    /// Reads the files again whenever they have changed. Never ends.
+    /// Reads the files again after each change. Never ends.
     pub async fn watch(&self) {
         let mut known = self.files.stamps().await;
         let mut before = known;
-        let mut looks = interval(LOOK);
+        let mut looks = interval(CHECK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
             let found = self.files.stamps().await;
-            // Only once they are the same twice: between two files that are replaced one after the other,
-            // they do not belong together.
+            // The files are read once two checks in a row see the same state. While one has been replaced and the
+            // other has not, they do not belong together.
             if found != known && found == before {
                 known = found;
                 match self.reload() {
@@ -148,7 +148,7 @@ fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
         error,
     };
     let found = fs::metadata(path).map_err(unreadable)?;
-    // To read a pipe would wait for its writer.
+    // A read of a pipe would wait for its writer.
     if !found.is_file() {
         return Err(unreadable(io::Error::other("it is not a file")));
     }

@@ -1,5 +1,5 @@
-//! The socket file of a Unix listener: created without a moment in which others may use it, taken over if a crash
-//! left it, and never if another process serves it.
+//! The socket file of a Unix listener. It is never usable by others while it is created, it is taken over if a crash
+//! left it, and never taken over if another process serves it.
 
 use std::{
     fs::{self, File, OpenOptions, Permissions, TryLockError},
@@ -13,13 +13,13 @@ use std::{
 
 use tokio::net::{UnixListener, UnixSocket};
 
-/// A socket file that this process has made. It is removed with it.
+/// A socket file that this process has created. It is removed when this value is dropped.
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode: another process may have put its own in place.
+    /// Device and inode of the file, because another process may have replaced the file by its own.
     identity: (u64, u64),
-    /// Held as long as the socket is used, so that no other process takes it over. The file stays: removing it
-    /// could let two processes lock two files of one name.
+    /// Locked while the socket is used, so that no other process takes it over. The lock file is not removed, because
+    /// then two processes could lock two files of one name.
     _lock: File,
 }
 
@@ -29,7 +29,7 @@ impl SocketFile {
         remove_left_behind(path)?;
         let socket = UnixSocket::new_stream()?;
         socket.bind(path)?;
-        // Nobody can connect before it listens: until then its permissions do not matter.
+        // No client can connect before the socket listens, so its permissions do not matter until then.
         fs::set_permissions(path, Permissions::from_mode(mode))?;
         let listener = socket.listen(backlog)?;
         let found = fs::symlink_metadata(path)?;
@@ -52,7 +52,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let found = fs::symlink_metadata(&self.path);
         if found.is_ok_and(|found| (found.dev(), found.ino()) == self.identity) {
-            // What cannot be removed is taken over at the next start.
+            // A file that cannot be removed is taken over at the next start.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -1,6 +1,6 @@
-//! Retention: deletes tasks that ended long ago, with all that belongs to them, at a pace that others hardly notice.
-//! How long what is kept is a rule of [`crate::domain::Retention`]; how fast is deleted, of
-//! [`crate::domain::PurgePace`].
+//! Retention deletes tasks that ended long ago, with all their data, at a pace that other work hardly notices.
+//! [`crate::domain::upkeep::Retention`] decides how long data is kept, and [`crate::domain::upkeep::PurgePace`] how fast it is
+//! deleted.
 
 mod store;
 mod sweep;
@@ -8,4 +8,4 @@ mod sweep;
 mod tests;
 
 pub use store::{DirectStore, DryRun, EndedKind, PurgeStore};
-pub use sweep::{Pacing, Sweep, Swept, describe};
+pub use sweep::{Pacing, Sweep, SweepTotals, describe};

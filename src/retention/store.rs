@@ -1,11 +1,15 @@
-//! What ended tasks are deleted from: the store of a running instance, a database without one, or nothing at all.
+//! The store that ended tasks are deleted from: that of a running instance, a database without one, or none (a dry
+//! run).
 
 use std::collections::HashMap;
 
 use async_trait::async_trait;
 
 use crate::{
-    domain::{TaskId, TaskStatus, Timestamp, WorkflowName},
+    domain::{
+        task::TaskStatus,
+        values::{TaskId, Timestamp, WorkflowName},
+    },
     store::{
         Backend, EndedTask, Purged, SharedReader, Store, StoreConnections, StoreError,
         purge_and_commit,
@@ -16,7 +20,7 @@ use crate::{
 pub trait PurgeStore: Send {
     fn reader(&self) -> SharedReader;
 
-    /// Deletes those of these tasks that ended before `ended_before`.
+    /// Deletes the tasks in `tasks` that ended before `ended_before`.
     async fn purge(
         &mut self,
         tasks: &[EndedTask],
@@ -54,7 +58,7 @@ impl PurgeStore for Store {
     }
 }
 
-/// A database that no writer of this process is at.
+/// A database without a writer in this process.
 pub struct DirectStore {
     writers: Vec<Box<dyn Backend>>,
     pub reader: SharedReader,
@@ -69,7 +73,7 @@ impl DirectStore {
     }
 
     fn writer(&mut self) -> Result<&mut Box<dyn Backend>, StoreError> {
-        // There is at least one.
+        // The list of writers is never empty.
         self.writers.last_mut().ok_or(StoreError::Stopping)
     }
 }
@@ -103,7 +107,7 @@ impl PurgeStore for DirectStore {
 /// The workflow of a task, if it has one, and how the task ended.
 pub type EndedKind = (Option<WorkflowName>, TaskStatus);
 
-/// Counts what would be deleted.
+/// Counts the tasks that would be deleted.
 pub struct DryRun {
     pub reader: SharedReader,
     pub kinds: HashMap<EndedKind, u64>,

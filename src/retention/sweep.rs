@@ -1,8 +1,8 @@
-//! Walks over the tasks that ended, longest ended first, and deletes those that were kept long enough.
+//! Goes through the ended tasks, longest ended first, and deletes those whose retention time is over.
 //!
-//! Each length of time that tasks are kept for is a walk of its own: all that is kept longer stands in its way, and
-//! is looked at once. A walk remembers how far it came, so that a round costs what has come to its end since the last
-//! one, whatever is kept.
+//! Each retention time has a walk of its own: tasks that are kept longer lie in its way, and each is read once. A walk
+//! remembers its position, so the cost of a round depends on the tasks whose time has ended since the last round, and
+//! not on the number of kept tasks.
 
 use std::time::Duration;
 
@@ -13,36 +13,41 @@ use uuid::Uuid;
 
 use super::PurgeStore;
 use crate::{
-    domain::{Keep, PurgePace, Retention, Span, TaskId, TaskStatus, Timestamp},
+    domain::{
+        task::TaskStatus,
+        upkeep::{KeepTime, PurgePace, Retention},
+        values::{Span, TaskId, Timestamp},
+    },
     store::{EndedAt, EndedTask, SharedReader, StoreError},
 };
 
-/// Tasks that are looked at in one read.
+/// The number of tasks in one read.
 const PAGE: usize = 500;
-/// Dead letters that are deleted at once.
+/// The number of dead letters that are deleted at once.
 const LETTERS: usize = 100;
-/// A task may be saved so long after the time of its end in the record.
+/// The longest time between the recorded end of a task and its save.
 const SAVED_WITHIN: Span = Span::from_secs(60);
-/// The most tasks deleted at once where the disk is short of room.
+/// The most tasks that are deleted at once while the disk is short of space.
 const SHORT: usize = 4;
-/// How long what could not be deleted is left alone.
+/// A walk that could not delete a task starts again after this time.
 const AGAIN_AFTER: Span = Span::from_secs(3600);
-/// How often a scan starts from the beginning, for changes that it cannot notice: a clock that was set back.
-const ANEW_AFTER: Span = Span::from_secs(86_400);
+/// The interval at which a walk starts from the beginning in any case, because it cannot notice some changes, such as
+/// a clock that was set back.
+const RESTART_EVERY: Span = Span::from_secs(86_400);
 
-/// Who else uses the store.
+/// The other users of the store.
 #[derive(Clone, Copy, Debug)]
 pub enum Pacing {
-    /// Others, who wait while something is deleted: SQLite has one writer.
+    /// Others wait while tasks are deleted: SQLite has one writer.
     OneWriter,
-    /// Others, who write at the same time.
+    /// Others write at the same time.
     SeveralWriters,
-    /// Nobody.
+    /// There are no other users.
     Alone,
 }
 
 impl Pacing {
-    /// The longest that one batch may take.
+    /// Returns the longest time that one batch should take.
     fn target(self) -> Duration {
         Duration::from_millis(match self {
             Pacing::OneWriter => 1,
@@ -52,40 +57,40 @@ impl Pacing {
     }
 }
 
-/// What was deleted.
+/// The numbers of deleted and damaged records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Swept {
+pub struct SweepTotals {
     pub tasks: u64,
     pub dead_letters: u64,
-    /// Tasks that could not be deleted: their records are damaged.
+    /// The tasks that could not be deleted, because their records are damaged.
     pub damaged: u64,
 }
 
 #[derive(Debug)]
 pub struct Sweep {
     retention: Retention,
-    /// Whether a task's data decides how long it is kept, or the caller needs it.
+    /// True if the workflow and the status of a task decide how long it is kept, or if the caller needs them.
     with_kind: bool,
     walks: Vec<Walk>,
-    /// Dead letters that died so long ago are deleted too.
+    /// Dead letters are deleted after this time; `None` keeps them.
     letters: Option<Span>,
     pace: PurgePace,
     is_alone: bool,
     started: Instant,
-    /// By the round that goes on, or was the last.
-    swept: Swept,
+    /// The result of the present round, or of the last one.
+    swept: SweepTotals,
     stop: CancellationToken,
 }
 
-/// Over all that is kept for so long.
+/// One pass over all tasks with the retention time `keep`.
 #[derive(Debug)]
 struct Walk {
     keep: Span,
     after: Option<EndedAt>,
-    /// When it starts from the beginning at the latest, and where it skipped something. `None` before the first
+    /// The times of the next start from the beginning: the latest, and the one if `has_left`. `None` before the first
     /// round.
     anew_at: Option<(Timestamp, Timestamp)>,
-    /// Whether it passed over tasks that it could not delete.
+    /// True if it passed over tasks that it could not delete.
     has_left: bool,
 }
 
@@ -112,28 +117,28 @@ impl Sweep {
             pace: PurgePace::new(most, pacing.target()),
             is_alone: matches!(pacing, Pacing::Alone),
             started: Instant::now(),
-            swept: Swept::default(),
+            swept: SweepTotals::default(),
             stop,
         }
     }
 
-    /// Reads of every task what it is.
+    /// Makes the sweep read the workflow and the status of every task.
     pub fn with_kinds(mut self) -> Self {
         self.with_kind = true;
         self
     }
 
-    /// What the last round deleted, also where it failed.
-    pub fn swept(&self) -> Swept {
+    /// Returns the result of the last round, even if that round failed.
+    pub fn swept(&self) -> SweepTotals {
         self.swept
     }
 
-    /// Deletes all that was kept long enough, or what of it goes until the stop or while `is_on` says so.
+    /// Deletes everything whose retention time is over, until the stop or until `is_on` returns false.
     pub async fn round(
         &mut self,
         store: &mut dyn PurgeStore,
         is_on: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Swept, StoreError> {
+    ) -> Result<SweepTotals, StoreError> {
         let now = store.reader().now().await?;
         self.round_at(now, store, is_on).await
     }
@@ -143,8 +148,8 @@ impl Sweep {
         now: Timestamp,
         store: &mut dyn PurgeStore,
         is_on: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Swept, StoreError> {
-        self.swept = Swept::default();
+    ) -> Result<SweepTotals, StoreError> {
+        self.swept = SweepTotals::default();
         for at in 0..self.walks.len() {
             self.walk(at, store, now, is_on).await?;
         }
@@ -205,17 +210,17 @@ impl Sweep {
             Some((workflow, state)) => self.retention.keep(workflow.as_ref(), *state),
             None => self.retention.keep(None, TaskStatus::Processed),
         };
-        keep == Keep::For(self.walks[at].keep)
+        keep == KeepTime::For(self.walks[at].keep)
     }
 
     fn note_lag(&mut self, before: Timestamp, ended: Timestamp) {
         let lag = before.as_millis().saturating_sub(ended.as_millis());
         let lag = Span::from_millis(u64::try_from(lag).unwrap_or_default());
         metrics::gauge!(LAG).set(lag.duration().as_secs_f64());
-        self.pace.lags(lag, self.started.elapsed());
+        self.pace.record_lag(lag, self.started.elapsed());
     }
 
-    /// Answers whether it came to the end of these.
+    /// Deletes these tasks. Returns whether all of them were attempted.
     async fn delete(
         &mut self,
         at: usize,
@@ -241,15 +246,15 @@ impl Sweep {
                 Ok(purged) => {
                     self.swept.tasks += purged.tasks;
                     metrics::counter!(TASKS).increment(purged.tasks);
-                    // Another task is deleting the others.
+                    // Another transaction has locked the other tasks of the batch.
                     self.walks[at].has_left |= purged.tasks < batch.len() as u64;
-                    let pause = self.pace.deleted(batch.len(), purged.took);
+                    let pause = self.pace.record_batch(batch.len(), purged.took);
                     if is_short {
                         store.reader().fold().await?;
                     }
                     self.rest(pause).await;
                 }
-                // A damaged part of the database keeps one of them from being deleted.
+                // One of the tasks is in a damaged part of the database and cannot be deleted.
                 Err(error) if error.is_damage() && batch.len() > 1 => {
                     one_by_one = batch.len();
                     continue;
@@ -268,7 +273,7 @@ impl Sweep {
         Ok(true)
     }
 
-    /// The tasks that ended next.
+    /// Returns the next ended tasks.
     async fn page(
         &self,
         reader: &SharedReader,
@@ -279,7 +284,7 @@ impl Sweep {
             Err(error) if error.is_damage() && self.with_kind => {}
             tasks => return Ok(EndedPage::of(tasks?)),
         }
-        // One of them is in a damaged part of the database.
+        // One of the tasks is in a damaged part of the database.
         match reader.ended(after, before, 1, true).await {
             Err(error) if error.is_damage() => {
                 let damaged = reader.ended(after, before, 1, false).await?;
@@ -301,7 +306,7 @@ impl Sweep {
         !self.stop.is_cancelled() && is_on()
     }
 
-    /// Leaves the store to others.
+    /// Leaves the store to others for a while.
     async fn rest(&self, rest: Duration) {
         if !self.is_alone {
             self.stop.run_until_cancelled(sleep(rest)).await;
@@ -311,9 +316,9 @@ impl Sweep {
 
 struct EndedPage {
     tasks: Vec<EndedTask>,
-    /// Those that cannot be read, and are not among `tasks`.
+    /// The number of tasks that cannot be read, which are not among `tasks`.
     damaged: u64,
-    /// How far it goes.
+    /// The last position of the page.
     last: Option<EndedAt>,
 }
 
@@ -328,7 +333,7 @@ impl EndedPage {
 }
 
 impl Walk {
-    /// Continues where it was, or starts from the beginning if it is time to.
+    /// Continues at the last position, or starts from the beginning if that is due.
     fn begin(&mut self, now: Timestamp) {
         let is_due = match self.anew_at {
             Some((latest, where_left)) => now >= latest || self.has_left && now >= where_left,
@@ -337,13 +342,13 @@ impl Walk {
         if is_due {
             self.after = None;
             self.has_left = false;
-            self.anew_at = Some((now + ANEW_AFTER, now + AGAIN_AFTER));
+            self.anew_at = Some((now + RESTART_EVERY, now + AGAIN_AFTER));
         }
     }
 
-    /// It came to the tasks that ended at `before`.
+    /// Records that the walk has reached the tasks that ended at `before`.
     fn end(&mut self, before: Timestamp) {
-        // Those that are being saved now may have ended a moment before.
+        // Tasks that are being saved now may have ended a moment before.
         let sure = EndedAt {
             at: ago(before, SAVED_WITHIN),
             task: TaskId(Uuid::nil()),
@@ -352,7 +357,8 @@ impl Walk {
     }
 }
 
-/// Whether what is written until it is folded back takes room that others need.
+/// Returns whether the disk is short of space, so that writes that wait for their fold could take the space that other
+/// work needs.
 async fn is_disk_short(reader: &SharedReader) -> Result<bool, StoreError> {
     let space = reader.file_space().await?;
     Ok(space.is_some_and(|space| space.is_disk_short))
@@ -365,7 +371,7 @@ fn ago(now: Timestamp, span: Span) -> Timestamp {
 const TASKS: &str = "provost_purged_tasks_total";
 const LAG: &str = "provost_purge_lag_seconds";
 
-/// Says what the metrics are.
+/// Registers the descriptions of the metrics.
 pub fn describe() {
     metrics::describe_counter!(
         TASKS,

@@ -1,4 +1,4 @@
-//! Rounds over a real database, from which what is to be deleted cannot always be.
+//! Rounds on a real database, some with tasks that cannot be deleted.
 
 use std::collections::BTreeSet;
 
@@ -6,9 +6,13 @@ use async_trait::async_trait;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::{Pacing, PurgeStore, Sweep, Swept};
+use super::{Pacing, PurgeStore, Sweep, SweepTotals};
 use crate::{
-    domain::{Keep, KeepRule, Retention, Span, TaskId, TaskStatus, Timestamp, WorkflowName},
+    domain::{
+        task::TaskStatus,
+        upkeep::{KeepRule, KeepTime, Retention},
+        values::{Span, TaskId, Timestamp, WorkflowName},
+    },
     store::{
         EndedTask, Purged, SharedReader, StoreError,
         conformance::harness::{Harness, New, sqlite, success},
@@ -17,7 +21,7 @@ use crate::{
 
 const HOUR: Span = Span::from_secs(3600);
 
-/// Passes on what is asked, but for tasks that cannot be deleted.
+/// Forwards purges to the store, except those of tasks that cannot be deleted.
 struct Scripted<'h> {
     h: &'h Harness,
     damaged: BTreeSet<TaskId>,
@@ -89,13 +93,13 @@ async fn ended(h: &Harness, count: usize) -> Vec<TaskId> {
     ids
 }
 
-/// A time at which all that has ended now ended a while ago.
+/// Returns a time at which every task that has ended now ended an hour ago.
 async fn later(h: &Harness) -> Timestamp {
     h.store.housekeeping.now().await.unwrap() + HOUR
 }
 
 fn all() -> Retention {
-    Retention::all(Keep::For(Span::from_secs(0)))
+    Retention::all(KeepTime::For(Span::from_secs(0)))
 }
 
 #[tokio::test]
@@ -108,7 +112,7 @@ async fn a_task_that_cannot_be_deleted_keeps_no_other_and_is_left_alone_for_an_h
     let mut sweep = sweep(all());
     let now = later(&h).await;
     let swept = sweep.round_at(now, &mut store, &|| true).await.unwrap();
-    let expected = Swept {
+    let expected = SweepTotals {
         tasks: 10,
         dead_letters: 0,
         damaged: 1,
@@ -162,9 +166,9 @@ async fn a_purge_that_is_stopped_deletes_no_more_and_goes_on_where_it_was() {
 async fn a_task_without_a_workflow_is_not_kept_by_the_rule_of_one() {
     let h = Harness::new(sqlite().await).await;
     let ids = ended(&h, 2).await;
-    let mut retention = Retention::all(Keep::Forever);
+    let mut retention = Retention::all(KeepTime::Forever);
     let rule = KeepRule {
-        keep: Some(Keep::For(Span::from_secs(0))),
+        keep: Some(KeepTime::For(Span::from_secs(0))),
         ..KeepRule::default()
     };
     retention.workflows.insert(WorkflowName::new("ship"), rule);

@@ -1,5 +1,5 @@
-//! Which agents have steps in their queues, and when the next delayed one is due. A hint that saves
-//! queries, never the truth: a poll looks at every queue anyway.
+//! The agents whose queues may contain steps, and when the next delayed step is due. This is a hint that saves
+//! queries, and never authoritative: a poll looks at every queue anyway.
 
 use std::{
     collections::HashSet,
@@ -10,7 +10,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use crate::domain::AgentName;
+use crate::domain::values::AgentName;
 
 #[derive(Debug, Default)]
 pub(super) struct AgentQueues {
@@ -23,12 +23,12 @@ pub(super) struct AgentQueues {
 }
 
 impl AgentQueues {
-    /// Whether a step that becomes ready must wait after others. Takes no lock where no step is queued.
+    /// True if a step that becomes ready must wait after others. Takes no lock while no step is queued.
     pub fn has_queued(&self, agent: &AgentName) -> bool {
         self.count.load(Ordering::Acquire) > 0 && self.waiting.lock().contains(agent)
     }
 
-    pub fn grew(&self, agent: &AgentName) {
+    pub fn note_queued(&self, agent: &AgentName) {
         let mut waiting = self.waiting.lock();
         if !waiting.contains(agent) {
             waiting.insert(agent.clone());
@@ -50,19 +50,19 @@ impl AgentQueues {
         }
     }
 
-    pub fn look_again(&self) {
+    pub fn check_again(&self) {
         if self.count.load(Ordering::Acquire) > 0 {
             self.wake.notify_one();
         }
     }
 
-    /// Queues may have grown that this instance does not know of.
-    pub fn look_everywhere(&self) {
+    /// Requests a look at all queues, because some may have grown without the knowledge of this instance.
+    pub fn check_all(&self) {
         self.everywhere.store(true, Ordering::Release);
         self.wake.notify_one();
     }
 
-    /// Whether no steps are known to be queued.
+    /// True if no steps are known to be queued.
     pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
@@ -81,7 +81,7 @@ impl AgentQueues {
         }
     }
 
-    /// Forgets the next due time and answers whether it has come.
+    /// Returns whether the next due time has come. A due time that has come is cleared.
     pub fn take_due(&self) -> bool {
         let mut next = self.next_due.lock();
         let due = next.is_some_and(|due| due <= Instant::now());
@@ -99,7 +99,7 @@ impl AgentQueues {
         self.waiting.lock().iter().cloned().collect()
     }
 
-    pub async fn woken(&self) {
+    pub async fn wait_for_wake(&self) {
         self.wake.notified().await;
     }
 }

@@ -1,4 +1,4 @@
-//! One call: from the saved claim to the saved reply.
+//! Runs one call: from the saved claim to the saved reply.
 
 use std::{panic::AssertUnwindSafe, time::Duration};
 
@@ -13,19 +13,21 @@ use super::{
     recovery::{end, give_up},
 };
 use crate::{
-    agent::{CallSlot, Permission},
-    domain::{Actor, Call, CallOutcome, Command, Effect, Fault, FaultKind, Purpose, RetryWait},
+    agent::{CallReport, CallSlot, Permission},
+    domain::{
+        task::{Call, CallOutcome, Command, Purpose, RetryWait},
+        values::{Effect, Fault, Timestamp},
+    },
     planted,
     store::{Apply, CommandError, Dispatch, LocalScheduler, Store, StoreError},
 };
 
-/// The wait between tries to save a reply while the store cannot commit.
+/// The wait before a reply is saved again while the store cannot commit.
 const SAVE_AGAIN: Duration = Duration::from_millis(200);
-/// The wait between looks whether this instance has a lease again.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// The wait before the next check that this instance has a lease again.
+const CHECK_AGAIN: Duration = Duration::from_millis(50);
 
-/// The span of an attempt, in that of its step, in that of its task. Its trace is the one that the call
-/// passes on.
+/// Returns the span of an attempt, within that of its step, within that of its task. The call passes on its trace id.
 pub(super) fn span(call: &Call) -> Span {
     let task = debug_span!("task", task = %call.step.task, key = call.task_key.as_deref());
     let step = debug_span!(parent: &task, "step", step = %call.step_name);
@@ -48,24 +50,24 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
         },
         None => None,
     };
-    let permission = HeldCalls::new(local, store, claimed.unwrap_or_else(Instant::now));
-    // Nothing of it is needed once it is sent.
+    let permission = LeasePermission::new(local, store, claimed.unwrap_or_else(Instant::now));
+    // The body is not needed after it has been sent.
     let body = call.body.take();
-    // It panics in here, if it does, and not where it is spawned: its slot is freed, and the attempt ends as
-    // one of unknown outcome does.
+    // A panic of the call is caught here, and not at its spawn: its slot is freed, and the attempt ends as one of
+    // unknown outcome.
     let answered = AssertUnwindSafe(async {
         planted::strike(call.task_key.as_deref(), "call");
         local.agents.call(&call, body, deadline, &permission).await
     });
     let answered = answered.catch_unwind().await;
-    let answered = answered.unwrap_or_else(|_| Some(panicked(&call, store)));
-    // One poll may take less time than the attempt has left.
+    let answered = answered.unwrap_or_else(|_| Some(panicked(&call, store).into()));
+    // The time for one poll may be shorter than the time that the attempt has left.
     let answered = answered.or_else(|| {
         matches!(call.purpose, Purpose::Poll | Purpose::Cancel(_))
-            .then(|| poll_timed_out(&call, store))
+            .then(|| poll_timed_out(&call, store).into())
     });
-    // Nothing comes back once complete-by has passed: the supervisor takes it from there.
-    let Some(outcome) = answered else {
+    // Nothing is reported once complete-by has passed. The supervisor recovers the step.
+    let Some(CallReport { outcome, exchange }) = answered else {
         debug!(task = %step.task, step = %call.step_name, attempt = attempt.0, "complete-by passed; the call was dropped");
         drop(slot);
         if Instant::now() >= deadline {
@@ -77,7 +79,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     let mut kept = None;
     if let Some(slot) = slot {
         match matches!(outcome, CallOutcome::Deferred) && slot.is_open_limited() {
-            // Where awaited replies are limited, the promise takes the place of the call.
+            // Where awaited replies are limited, the promise takes the slot of the call.
             true => kept = Some(slot),
             false => slot.release(),
         }
@@ -91,7 +93,8 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
         attempt,
         outcome,
     };
-    let is_saved = save(store, &call, command, &by, deadline).await;
+    let reply = Apply::new(step.task, command, by).with_exchange(exchange);
+    let is_saved = save(store, &call, reply, deadline).await;
     if let Some(slot) = kept.filter(|_| is_saved) {
         slot.becomes_open();
     }
@@ -100,19 +103,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
 
 fn poll_timed_out(call: &Call, store: &Store) -> CallOutcome {
     CallOutcome::Transient {
-        fault: Fault {
-            kind: FaultKind::Transient,
-            message: "a poll got no response in time".to_owned(),
-            status: None,
-            body: None,
-            at: store
-                .housekeeping
-                .estimated_now()
-                .unwrap_or(call.complete_by),
-            effect: Effect::Known,
-            step: None,
-            undo_on_resume: false,
-        },
+        fault: Fault::transient("a poll got no response in time", time_of_end(call, store)),
         wait: RetryWait::default(),
     }
 }
@@ -120,36 +111,28 @@ fn poll_timed_out(call: &Call, store: &Store) -> CallOutcome {
 fn panicked(call: &Call, store: &Store) -> CallOutcome {
     error!(task = %call.step.task, step = %call.step_name, attempt = call.attempt.0,
         "the service panicked during a call; the attempt counts as failed");
+    let message = "the call failed because of an internal error; the service's log has the details";
     CallOutcome::Crashed(Fault {
-        kind: FaultKind::Transient,
-        message: "the call failed because of an internal error; the service's log has the details"
-            .to_owned(),
-        status: None,
-        body: None,
-        at: store
-            .housekeeping
-            .estimated_now()
-            .unwrap_or(call.complete_by),
         effect: Effect::Unknown,
-        step: None,
-        undo_on_resume: false,
+        ..Fault::transient(message, time_of_end(call, store))
     })
+}
+
+/// Returns the time at which a call has ended just now, by the store's clock as far as this instance knows it.
+fn time_of_end(call: &Call, store: &Store) -> Timestamp {
+    let now = store.housekeeping.estimated_now();
+    now.unwrap_or(call.complete_by)
 }
 
 /// Saves a reply, and keeps trying while the store cannot commit: an answer that came in time must
 /// not be lost to a full disk. Once the attempt is over there is nothing left to save. Whether it was saved.
-async fn save(store: &Store, call: &Call, command: Command, by: &Actor, deadline: Instant) -> bool {
+async fn save(store: &Store, call: &Call, reply: Apply, deadline: Instant) -> bool {
     loop {
-        let saved = store.apply(Apply {
-            task: call.step.task,
-            command: command.clone(),
-            by: by.clone(),
-            if_version: None,
-            idempotency: None,
-        });
+        let saved = store.apply(reply.clone());
         match saved.await {
             Ok(_) => return true,
-            // Saved twice it would be refused: the first ended the attempt.
+            // The reply may have been saved in spite of the error. A second save is then refused, because the first
+            // one ended the attempt.
             Err(CommandError::Store(error)) if error.may_pass() => {
                 sleep(SAVE_AGAIN).await;
             }
@@ -162,15 +145,15 @@ async fn save(store: &Store, call: &Call, command: Command, by: &Actor, deadline
     }
 }
 
-/// Asks this instance's lease, and the record where that is in doubt.
-pub(super) struct HeldCalls<'a> {
+/// Grants attempts by the lease of this instance, and by the store if the lease leaves a doubt.
+pub(super) struct LeasePermission<'a> {
     local: &'a Local,
     store: &'a Store,
-    /// When the attempt was last known to be this instance's.
+    /// The last time when this instance was known to hold the attempt.
     held: Mutex<Instant>,
 }
 
-impl<'a> HeldCalls<'a> {
+impl<'a> LeasePermission<'a> {
     pub fn new(local: &'a Local, store: &'a Store, held: Instant) -> Self {
         Self {
             local,
@@ -179,42 +162,43 @@ impl<'a> HeldCalls<'a> {
         }
     }
 
-    /// What the record says of the attempt.
-    async fn holding(&self, call: &Call) -> Result<Holding, StoreError> {
+    /// Reads the state of the attempt in the store.
+    async fn holding(&self, call: &Call) -> Result<AttemptHold, StoreError> {
         let asked = self.store.housekeeping.held(call.step, call.attempt);
         Ok(match asked.await? {
-            None => Holding::Over,
-            Some(held) if held.undoing && call.is_dropped_by_undo => Holding::ToBeDropped,
-            Some(_) => Holding::Held,
+            None => AttemptHold::Over,
+            Some(held) if held.undoing && call.is_dropped_by_undo => AttemptHold::ToBeDropped,
+            Some(_) => AttemptHold::Held,
         })
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Holding {
+enum AttemptHold {
     Held,
-    /// The task is undone, and that waits until this call has ended.
+    /// The task is being undone, and the undo waits until this call has ended.
     ToBeDropped,
     Over,
 }
 
-impl Holding {
-    /// For the log.
+impl AttemptHold {
+    /// Returns the name for the log.
     fn word(self) -> &'static str {
         match self {
-            Holding::Held => "held",
-            Holding::ToBeDropped => "to_be_dropped",
-            Holding::Over => "over",
+            AttemptHold::Held => "held",
+            AttemptHold::ToBeDropped => "to_be_dropped",
+            AttemptHold::Over => "over",
         }
     }
 }
 
 #[async_trait]
-impl Permission for HeldCalls<'_> {
-    /// Where others share the store, they may have ended the attempt, or wait for the end of its call. Most calls
-    /// follow their claim at once. Where this instance had no lease for a moment, or has heard of drops since, the
-    /// call is made only once the record has said that the attempt is this instance's own still; while the record
-    /// cannot be asked none is made. Alone on its store an instance need not ask.
+impl Permission for LeasePermission<'_> {
+    /// Returns once the call may be made. Where instances share the store, another one may have ended the attempt, or
+    /// may wait for the end of its call. Most calls directly follow their claim and are made at once. If this instance
+    /// has been without a lease, or has heard of drops, since the claim, the call is made only after the store has
+    /// confirmed that this instance still holds the attempt. While the store cannot be read, no call is made. An
+    /// instance that is alone on its store need not ask.
     async fn granted(&self, call: &Call) {
         if !self.store.is_shared {
             return;
@@ -229,7 +213,7 @@ impl Permission for HeldCalls<'_> {
             }
             if self.local.local_lease.is_alive(now) {
                 match self.holding(call).await {
-                    Ok(Holding::Held) => {
+                    Ok(AttemptHold::Held) => {
                         *self.held.lock() = now;
                         continue;
                     }
@@ -238,16 +222,16 @@ impl Permission for HeldCalls<'_> {
                         debug!(task = %call.step.task, step = %call.step_name, attempt = call.attempt.0,
                             holding = holding.word(), "the call was skipped: its attempt is over in the record, or its task is being undone");
                         match holding {
-                            Holding::ToBeDropped => self.local.drop_and_confirm(key),
-                            Holding::Held | Holding::Over => self.local.running.abort(key),
+                            AttemptHold::ToBeDropped => self.local.drop_and_confirm(key),
+                            AttemptHold::Held | AttemptHold::Over => self.local.running.abort(key),
                         };
-                        // Aborted: this is as far as it gets.
+                        // The call has been aborted, so this future is dropped here.
                         return std::future::pending().await;
                     }
                     Err(error) => debug!(%error, "could not find out whether a step is still held"),
                 }
             }
-            sleep(LOOK_AGAIN).await;
+            sleep(CHECK_AGAIN).await;
         }
     }
 }

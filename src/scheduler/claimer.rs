@@ -1,6 +1,6 @@
-//! Claims from the agent queues: when one grew and a slot is free, when a slot became free and steps are queued,
-//! when a delayed step is due, and at every poll, which finds whatever the hints missed. Where no steps are known to
-//! be queued, polls are rare: the supervising instance looks every second.
+//! Claims steps from the agent queues: when a queue grew and a slot is free, when a slot became free and steps are
+//! queued, when a delayed step is due, and at every poll, which finds the steps that the hints missed. Where no steps
+//! are known to be queued, polls are rare: the supervising instance looks every second.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -10,56 +10,60 @@ use tracing::warn;
 
 use super::Local;
 use crate::{
-    domain::{AgentName, Backoff, LEFT_TO_OTHERS, idle, jittered},
+    domain::{
+        queue::LEFT_TO_OTHERS,
+        values::{AgentName, Backoff, idle, jittered},
+    },
     store::{LocalScheduler, Promoted, Store, StoreError},
 };
 
-/// After so long a look goes through the writer although nothing is due: a connection of its that was cut while
-/// nobody wrote is found so, and not by the next caller.
+/// After this time a look uses the writer although nothing is due. If the connection of the writer was cut while
+/// nothing was written, the look notices it, so that the next caller does not.
 const PROMOTE_ANYWAY: Duration = Duration::from_secs(30);
 
-/// When due steps whose tasks others have locked are looked at again. Locks are mostly held for a few milliseconds, but
-/// a session that hangs may keep one for seconds.
+/// The wait before due steps whose tasks are locked by other sessions are looked at again. Locks are mostly held for a
+/// few milliseconds, but a session that hangs may hold one for seconds.
 const LOCKED_AGAIN: Backoff = Backoff::doubling(Duration::from_millis(10), Duration::from_secs(1));
 
-/// When a queue is looked at again in which nothing was found but steps that are left to other instances.
+/// The wait before the next look at a queue in which every step was left to other instances.
 const LEFT_AGAIN: Backoff = Backoff::doubling(LEFT_TO_OTHERS.duration(), Duration::from_secs(1));
 
-/// A queue that nobody has looked at for so long is looked at as if for the first time.
+/// A queue that was not looked at for this time is treated as new.
 const FORGET_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimerSettings {
     pub poll: Duration,
-    /// Whether this instance hears of steps that others enqueue.
+    /// True if this instance is notified of steps that others enqueue.
     pub is_notified: bool,
 }
 
 struct Promotions {
-    /// When the last one was made.
+    /// The time of the last promotion through the writer.
     at: Instant,
-    /// How many of the last ones found nothing but locked tasks.
+    /// The number of promotions in a row that found only locked tasks.
     found_locked: u32,
 }
 
-/// Queues in which nothing was found but steps that are left to other instances for now.
+/// The queues in which all steps are left to other instances for now.
 #[derive(Default)]
 struct LeftQueues(HashMap<AgentName, LeftQueue>);
 
 struct LeftQueue {
     looks: u32,
-    next_look: Instant,
+    next_check: Instant,
 }
 
 impl LeftQueues {
-    /// The next look after one. Those that were due by then, and were not made, wait for slots.
-    fn next_look(&self, looked_at: Instant) -> Option<Instant> {
-        let looks = self.0.values().map(|queue| queue.next_look);
+    /// Returns the first look that is due after `looked_at`. A look that was due by then and was not made waits for
+    /// slots.
+    fn next_check(&self, looked_at: Instant) -> Option<Instant> {
+        let looks = self.0.values().map(|queue| queue.next_check);
         looks.filter(|look| *look > looked_at).min()
     }
 
-    fn may_look(&self, agent: &AgentName, now: Instant) -> bool {
-        (self.0.get(agent)).is_none_or(|queue| queue.next_look <= now)
+    fn may_check(&self, agent: &AgentName, now: Instant) -> bool {
+        (self.0.get(agent)).is_none_or(|queue| queue.next_check <= now)
     }
 
     fn found(&mut self, agent: &AgentName) {
@@ -68,15 +72,22 @@ impl LeftQueues {
 
     fn forget_old(&mut self, now: Instant) {
         self.0
-            .retain(|_, queue| now < queue.next_look + FORGET_AFTER);
+            .retain(|_, queue| now < queue.next_check + FORGET_AFTER);
     }
 
-    /// `is_empty`: nothing is there. What comes next may be for this instance.
+    /// Notes that no step was claimed from a queue. If the queue `is_empty`, the waits begin again, because the next
+    /// step may be for this instance.
     fn leave(&mut self, agent: AgentName, is_empty: bool, now: Instant) {
         let before = self.0.get(&agent).filter(|_| !is_empty);
         let looks = before.map_or(0, |queue| queue.looks) + 1;
         let next_look = now + LEFT_AGAIN.wait(looks);
-        self.0.insert(agent, LeftQueue { looks, next_look });
+        self.0.insert(
+            agent,
+            LeftQueue {
+                looks,
+                next_check: next_look,
+            },
+        );
     }
 }
 
@@ -103,10 +114,10 @@ pub async fn run(
             None => Instant::now(),
         };
         let next_due = local.agent_queues.next_due_at().unwrap_or(next_poll);
-        let next_look = left.next_look(looked_at).unwrap_or(next_poll);
+        let next_look = left.next_check(looked_at).unwrap_or(next_poll);
         tokio::select! {
             () = stop.cancelled() => return,
-            () = local.agent_queues.woken() => {}
+            () = local.agent_queues.wait_for_wake() => {}
             () = sleep_until(next_due.min(next_look).min(next_poll)) => {}
         }
         let polled = next_poll <= Instant::now();
@@ -115,7 +126,7 @@ pub async fn run(
             chance = rand::random();
         }
         looked_at = Instant::now();
-        let looked = look(
+        let looked = check_queues(
             &local,
             &store,
             polled,
@@ -126,7 +137,7 @@ pub async fn run(
         if let Err(error) = looked.await {
             warn!(%error, "agent queues could not be read; trying again");
             let again = Instant::now() + jittered(poll, chance);
-            // All of it, whichever part it was.
+            // The next round polls everything, because the error may be of any part.
             polled_at = None;
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -136,8 +147,8 @@ pub async fn run(
     }
 }
 
-/// Steps that have come due are enqueued. On a shared store with nothing due that is a read and no transaction: every
-/// instance asks.
+/// Enqueues the steps that have come due. On a shared store with nothing due this is a read without a transaction,
+/// because every instance asks.
 async fn backlog(store: &Store, promoted_at: &mut Instant) -> Result<Promoted, StoreError> {
     if !store.is_shared || promoted_at.elapsed() >= PROMOTE_ANYWAY {
         *promoted_at = Instant::now();
@@ -151,7 +162,7 @@ async fn backlog(store: &Store, promoted_at: &mut Instant) -> Result<Promoted, S
     }
 }
 
-async fn look(
+async fn check_queues(
     local: &Local,
     store: &Store,
     polled: bool,
@@ -165,7 +176,7 @@ async fn look(
         match backlog(store, &mut promotions.at).await {
             Ok(promoted) => {
                 for agent in &promoted.agents {
-                    local.agent_queues.grew(agent);
+                    local.agent_queues.note_queued(agent);
                 }
                 if promoted.is_locked {
                     promotions.found_locked += 1;
@@ -183,20 +194,20 @@ async fn look(
             Err(error) if error.is_damage() => {
                 store.promote_each().await?;
                 for agent in store.housekeeping.queued_agents().await? {
-                    local.agent_queues.grew(&agent);
+                    local.agent_queues.note_queued(&agent);
                 }
             }
             Err(error) => return Err(error),
         }
         store.read_queues_again();
     }
-    // A promotion has found all queues already.
+    // A promotion has already found all queues.
     if everywhere && !polled {
         for agent in store.housekeeping.queued_agents().await? {
-            local.agent_queues.grew(&agent);
+            local.agent_queues.note_queued(&agent);
         }
     }
-    // What was delayed is in nobody's head.
+    // A delayed step that has come due is in the known head of no instance, so it is left to none.
     let leaves_some = !is_due && !polled;
     if !leaves_some {
         left.0.clear();
@@ -206,7 +217,8 @@ async fn look(
         .into_iter()
         .filter(|agent| local.free(agent) > 0)
         .collect();
-    // Elsewhere a step of another instance waits for that one's slots at first. But the only worker may be here.
+    // In queues of the other agents, a new step of another instance waits at first for the slots of that instance. But
+    // the only worker of an agent may wait here.
     let fetched = able.iter().filter(|agent| local.has_waiting_worker(agent));
     store.read_shared_queues_again(&fetched.cloned().collect::<Vec<_>>());
     let (known, unknown): (Vec<_>, Vec<_>) =
@@ -216,20 +228,20 @@ async fn look(
     });
     left.forget_old(now);
     let due = left_to_others.into_iter();
-    let due: Vec<_> = due.filter(|agent| left.may_look(agent, now)).collect();
+    let due: Vec<_> = due.filter(|agent| left.may_check(agent, now)).collect();
     read.extend(due.iter().cloned());
     if read.is_empty() && known.is_empty() {
         return Ok(());
     }
-    // From heads that are known every batch claims.
+    // Every batch of the writer claims from the heads that are known.
     let claimed = match leaves_some {
         true => store.claim_queued(read).await?,
         false => store.claim_all_queued(read).await?,
     };
     if claimed > 0 {
         due.iter().for_each(|agent| left.found(agent));
-        // There may be more than one claim takes.
-        local.agent_queues.look_again();
+        // There may be more steps than one claim takes.
+        local.agent_queues.check_again();
         return Ok(());
     }
     for agent in due {
@@ -237,8 +249,8 @@ async fn look(
         left.leave(agent, is_empty, now);
     }
     if known.iter().any(|agent| !store.knows_head(agent)) {
-        // What was known has been claimed. The record may have more.
-        local.agent_queues.look_again();
+        // The known steps have been claimed. The store may have more.
+        local.agent_queues.check_again();
     }
     Ok(())
 }
@@ -252,22 +264,22 @@ mod tests {
         let mut left = LeftQueues::default();
         let agent = AgentName::new("payments");
         let mut now = Instant::now();
-        assert!(left.may_look(&agent, now));
+        assert!(left.may_check(&agent, now));
         let mut waits = Vec::new();
         for _ in 0..8 {
             left.leave(agent.clone(), false, now);
-            assert!(!left.may_look(&agent, now));
-            let next_look = left.0[&agent].next_look;
+            assert!(!left.may_check(&agent, now));
+            let next_look = left.0[&agent].next_check;
             waits.push((next_look - now).as_millis());
             now = next_look;
-            assert!(left.may_look(&agent, now));
+            assert!(left.may_check(&agent, now));
         }
         assert_eq!(waits, [25, 50, 100, 200, 400, 800, 1000, 1000]);
         left.forget_old(now + FORGET_AFTER / 2);
         left.leave(agent.clone(), false, now);
-        assert!(!left.may_look(&agent, now + Duration::from_millis(900)));
+        assert!(!left.may_check(&agent, now + Duration::from_millis(900)));
         left.found(&agent);
-        assert!(left.may_look(&agent, now));
+        assert!(left.may_check(&agent, now));
         left.leave(agent.clone(), false, now);
         left.forget_old(now + 2 * FORGET_AFTER);
         assert!(left.0.is_empty());
@@ -279,9 +291,9 @@ mod tests {
         let looked_at = Instant::now();
         left.leave(AgentName::new("payments"), false, looked_at);
         let due = looked_at + LEFT_TO_OTHERS.duration();
-        // However long the claim of that look has taken.
-        assert_eq!(left.next_look(looked_at), Some(due));
-        assert_eq!(left.next_look(due), None);
+        // The time that the claim of that look has taken does not matter.
+        assert_eq!(left.next_check(looked_at), Some(due));
+        assert_eq!(left.next_check(due), None);
     }
 
     #[test]
@@ -291,6 +303,6 @@ mod tests {
         for is_empty in [false, false, false, true] {
             left.leave(agent.clone(), is_empty, now);
         }
-        assert!(left.may_look(&agent, now + LEFT_TO_OTHERS.duration()));
+        assert!(left.may_check(&agent, now + LEFT_TO_OTHERS.duration()));
     }
 }

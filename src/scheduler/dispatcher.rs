@@ -1,4 +1,4 @@
-//! Runs the calls of saved claims, each in a task of its own, and lets them finish at shutdown.
+//! Runs the calls of saved claims, each in a task of its own, and lets them end at shutdown.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
     recovery::{confirm, end},
 };
 use crate::{
-    domain::{Command, Release},
+    domain::task::{Command, Release},
     store::{Apply, Dispatch, LocalScheduler, Store},
 };
 
@@ -19,13 +19,13 @@ pub struct Dispatcher {
     pub local: Arc<Local>,
     pub store: Store,
     pub dispatches: Dispatches,
-    /// How long running calls may continue after the stop.
+    /// The longest time that running calls may continue after the stop.
     pub grace: Duration,
 }
 
 impl Dispatcher {
-    /// Runs until `stop`, then lets running calls end within the grace period and releases the rest as pending,
-    /// without counting a failure.
+    /// Runs until `stop`. After that it lets running calls end within the grace period, and releases the steps of the
+    /// others as pending, without counting a failure.
     pub async fn run(mut self, stop: CancellationToken) {
         let calls = TaskTracker::new();
         let mut batches = Vec::new();
@@ -67,7 +67,7 @@ impl Dispatcher {
         let key = (dispatch.call.step, dispatch.call.attempt);
         let (local, store) = (self.local.clone(), self.store.clone());
         self.local.running.start(key, || {
-            // In a box, because tokio moves what it spawns about ten times, and a call takes kilobytes.
+            // The future is boxed, because tokio moves a spawned future about ten times, and a call takes kilobytes.
             calls.spawn(Box::pin(async move {
                 let span = call::span(&dispatch.call);
                 call::run(dispatch, &local, &store).instrument(span).await;
@@ -88,7 +88,7 @@ impl Dispatcher {
         }
         let in_time = tokio::time::timeout(self.grace, calls.wait()).await;
         let mut left = HashSet::new();
-        // Claims that were saved after the stop, and so never started, are among them.
+        // These include claims that were saved after the stop, whose calls never started.
         for dropped in self.local.running.abort_all() {
             left.insert(dropped.key);
             dropped.over().await;
@@ -117,21 +117,19 @@ impl Dispatcher {
         }
         let by = self.local.actor().clone();
         let released = left.into_iter().map(|(step, attempt)| {
-            self.store.apply(Apply {
-                task: step.task,
-                command: Command::Release {
+            self.store.apply(Apply::new(
+                step.task,
+                Command::Release {
                     step: step.step,
                     attempt,
                     why: Release::Shutdown,
                 },
-                by: by.clone(),
-                if_version: None,
-                idempotency: None,
-            })
+                by.clone(),
+            ))
         });
         for outcome in join_all(released).await {
             if let Err(error) = outcome {
-                // The supervisor, or the next start, recovers it.
+                // The supervisor or the next start of this instance recovers the step.
                 warn!(%error, "could not release a step");
             }
         }

@@ -1,4 +1,4 @@
-//! The scheduler: takes pending steps for agents with free capacity and has them called.
+//! The scheduler takes pending steps for agents with free capacity and has them called.
 //!
 //! Most steps never pass through here as pending: the writer claims them in the transaction that made
 //! them ready, through [`Local`]. A step that found no free slot stays in its agent's queue, and the
@@ -43,23 +43,26 @@ use self::{
 use crate::{
     agent::Agents,
     domain::{
-        Actor, AgentMode, AgentName, Attempt, Call, InstanceId, LaneRule, PastStop, Span, StepRef,
-        Timestamp, WorkerName,
+        agent::{AgentMode, PastStop},
+        queue::LaneRule,
+        task::{Actor, Call},
+        values::{AgentName, Attempt, InstanceId, Span, StepRef, Timestamp, WorkerName},
     },
     instance::LocalLease,
     store::{Dispatch, LocalScheduler, SlotPermit, Store, StoreError},
 };
 
-/// Most steps reach their worker so soon after the claim that nobody has ended the attempt.
+/// Most steps reach their worker within this time after the claim, so early that no instance can have ended the
+/// attempt.
 const AT_ONCE: Duration = Duration::from_millis(20);
-/// How long a worker waits for what the record says of its steps.
+/// The longest wait for the look-up of a worker's steps in the store.
 const LOOK_UP_WITHIN: Duration = Duration::from_secs(1);
 
-/// What the writer sees of this instance's scheduler.
+/// The part of this instance's scheduler that the writer uses.
 pub struct Local {
     instance: InstanceId,
     actor: Actor,
-    /// Without a lease nothing is claimed: others would take it for lost.
+    /// Without a lease nothing is claimed, because other instances would treat the steps as lost.
     local_lease: Arc<LocalLease>,
     agents: Arc<Agents>,
     agent_queues: AgentQueues,
@@ -67,18 +70,18 @@ pub struct Local {
     work_requests: Arc<WorkRequests>,
     work: mpsc::UnboundedSender<Work>,
     start: Instant,
-    /// Milliseconds after `start`, and one more: when another instance said last that calls are to be dropped.
+    /// The last time when another instance reported that calls must be dropped, in milliseconds after `start`, plus 1.
     heard_of_drops: AtomicU64,
 }
 
-/// What is on its way to the dispatcher. Unbounded, because each claim holds a permit: there are never more
-/// than twice the slots of the agents, and no more drops than claims.
+/// The work for the dispatcher. The channel is unbounded, because each claim holds a permit: there are never more
+/// calls than twice the slots of the agents, and never more drops than claims.
 #[derive(Debug)]
 enum Work {
     Call(Vec<Dispatch>),
-    /// The call is dropped because its task is undone: to be confirmed once it has ended.
+    /// The call is dropped because its task is being undone. The drop is confirmed once the call has ended.
     Confirm(DroppedCall),
-    /// Steps that were claimed for a worker that is gone.
+    /// Steps that were claimed for a worker whose request has ended.
     TakeBack(Vec<Key>),
 }
 
@@ -94,7 +97,7 @@ impl Local {
         let taken_back = work.clone();
         let work_requests = WorkRequests::new(Box::new(move |calls: Vec<Call>| {
             let steps = calls.iter().map(|call| (call.step, call.attempt));
-            // Fails only once the dispatcher has ended: at shutdown, and the step expires.
+            // The send fails only after the dispatcher has ended, at shutdown. The steps expire in this case.
             let _ = taken_back.send(Work::TakeBack(steps.collect()));
         }));
         let local = Arc::new(Self {
@@ -118,42 +121,43 @@ impl Local {
         (local, Dispatches(receiver))
     }
 
-    /// Another instance may have enqueued steps: the claimer looks.
-    pub fn look_everywhere(&self) {
-        self.agent_queues.look_everywhere();
+    /// Makes the claimer look at all queues, because another instance may have enqueued steps.
+    pub fn check_all_queues(&self) {
+        self.agent_queues.check_all();
     }
 
-    /// Returns whether the agent is registered, configured, or the address of a step's own.
+    /// Returns whether the agent is registered, configured, or the address that a step names.
     pub fn has_agent(&self, agent: &AgentName) -> bool {
         self.agents.get(agent).is_some()
     }
 
-    /// Those of the configuration file of this instance.
+    /// Returns the agents of the configuration file of this instance.
     pub fn configured_agents(&self) -> &BTreeSet<AgentName> {
         self.agents.configured()
     }
 
-    /// Steps are queued for these agents, and others may be due to be.
+    /// Notes that steps are queued for these agents. `is_delayed_due` says that other steps may be due.
     pub fn expect_due(&self, agents: &[AgentName], is_delayed_due: bool) {
         for agent in agents {
-            self.agent_queues.grew(agent);
+            self.agent_queues.note_queued(agent);
         }
         if is_delayed_due {
             self.agent_queues.due_in(Duration::ZERO);
         }
     }
 
-    /// A worker asks for up to `most` steps of an agent. Where others wait for work already, it takes its turn.
+    /// Adds the request of a worker for up to `most` steps of an agent. If other requests wait already, they take
+    /// turns.
     pub fn ask_for_work(&self, agent: &AgentName, worker: WorkerName, most: usize) -> WorkRequest {
         self.work_requests.add(agent.clone(), worker, most)
     }
 
-    /// The workers of an agent that have asked for work here, and how long ago.
+    /// Returns the workers of an agent that have asked for work here, each with the time since then.
     pub fn seen_workers(&self, agent: &AgentName) -> Vec<(WorkerName, Span)> {
         self.work_requests.seen(agent)
     }
 
-    /// Saves which workers have asked for work since the last time.
+    /// Saves the workers that have asked for work since the last save.
     pub async fn save_workers(&self, store: &Store) -> Result<(), StoreError> {
         let seen = self.work_requests.take_seen();
         if seen.is_empty() {
@@ -174,15 +178,16 @@ impl Local {
     ) -> Result<(), StoreError> {
         let claimed = store.claim_all_queued(vec![agent.clone()]).await?;
         if claimed > 0 || self.has_waiting_worker(agent) {
-            // There may be more. Or others have claimed what is known here of the queue, and then the claimer reads it.
-            self.agent_queues.look_again();
+            // There may be more steps. Or other instances have claimed the steps of the known head, and the claimer
+            // reads the queue.
+            self.agent_queues.check_again();
         }
         Ok(())
     }
 
-    /// What a worker is given of its steps. The response may come long after the claim: the commit took its time, or
-    /// other steps were being claimed. A worker whose attempt is over by then must not begin: the step may be undone
-    /// already. What cannot be looked up goes back to the queue.
+    /// Returns the steps that a worker may still get. The response may come long after the claim, because the commit
+    /// took long or other steps were being claimed. A worker whose attempt is over by then must not begin, because the
+    /// step may already be undone. If the look-up fails, the steps return to the queue.
     pub async fn still_held(&self, fetched: FetchedSteps, store: &Store) -> Vec<Call> {
         if fetched.age() < AT_ONCE {
             return fetched.into_calls();
@@ -201,17 +206,17 @@ impl Local {
         calls.collect()
     }
 
-    /// Whether a worker waits here for steps of the agent.
+    /// True if a worker waits here for steps of the agent.
     fn has_waiting_worker(&self, agent: &AgentName) -> bool {
         self.work_requests.free(agent) > 0
     }
 
-    /// Whether steps are queued for the agent, as far as this process knows.
+    /// True if steps are queued for the agent, as far as this process knows.
     pub fn has_queued(&self, agent: &AgentName) -> bool {
         self.agent_queues.has_queued(agent)
     }
 
-    /// Whether its steps are fetched by workers, it is not paused, and the instance is not stopping.
+    /// True if workers fetch the steps of the agent, it is not paused, and the instance is not stopping.
     fn is_pulled(&self, agent: &AgentName) -> bool {
         if self.agents.is_closed() {
             return false;
@@ -229,19 +234,19 @@ impl Local {
         Some(SlotPermit::for_worker(slot, worker))
     }
 
-    /// Whether no call is running or about to.
+    /// True if no call is running or about to start.
     pub fn is_at_rest(&self) -> bool {
         self.running.len() == 0
     }
 
-    /// Calls of this instance may have to be dropped, by the hand of another: none starts from now on before the
-    /// record was asked, until [`reconcile_drops`] has looked.
+    /// Notes that another instance may require this one to drop calls. From now on no call starts before the store has
+    /// confirmed its attempt, until [`reconcile_drops`] has run.
     pub fn hear_of_drops(&self) {
         let now = self.millis(Instant::now()).saturating_add(1);
         self.heard_of_drops.store(now, Ordering::Release);
     }
 
-    /// Other instances have changed what they hold of the slots of an agent.
+    /// Notes that other instances have changed their shares of the slots of an agent.
     pub fn hear_of_slots(&self) {
         self.agents.hear_of_slots();
     }
@@ -255,12 +260,13 @@ impl Local {
         u64::try_from(millis).unwrap_or(u64::MAX)
     }
 
-    /// Drops a call whose task is undone, if it is there, and has that confirmed.
+    /// Drops the call of a step whose task is being undone, and has the drop confirmed. Returns false if the call is
+    /// not known.
     fn drop_and_confirm(&self, call: Key) -> bool {
         let Some(dropped) = self.running.bar(call) else {
             return false;
         };
-        // Fails only once the dispatcher has ended: at shutdown, which hands the step back.
+        // The send fails only after the dispatcher has ended, at shutdown, which releases the step.
         let _ = self.work.send(Work::Confirm(dropped));
         true
     }
@@ -279,9 +285,9 @@ impl Local {
         }
     }
 
-    /// The queue may hold steps: the claimer looks.
+    /// Makes the claimer look at the queue, which may contain steps.
     pub fn expect_queued(&self, agent: &AgentName) {
-        self.agent_queues.grew(agent);
+        self.agent_queues.note_queued(agent);
     }
 }
 
@@ -295,14 +301,15 @@ impl LocalScheduler for Local {
     }
 
     fn try_take(&self, agent: &AgentName) -> Option<SlotPermit> {
-        // Where the queue is divided, the record says whose turn it is.
+        // If the queue is divided into lanes, the store decides which task is next.
         if self.agent_queues.has_queued(agent) || self.lane_rule(agent).is_some() {
             return None;
         }
         self.take_for_queued(agent)
     }
 
-    /// Not while a worker waits here: there may be no other. And not where the record says whose turn it is.
+    /// Returns false while a worker waits here, because there may be no other worker; and if the queue is divided into
+    /// lanes, where the store decides which task is next.
     fn leaves_to_others(&self, agent: &AgentName) -> bool {
         !self.has_waiting_worker(agent) && self.lane_rule(agent).is_none()
     }
@@ -378,14 +385,13 @@ impl LocalScheduler for Local {
         let calls = dispatches.iter().map(|dispatch| &dispatch.call);
         self.running
             .queue(calls.map(|call| ((call.step, call.attempt), call.is_dropped_by_undo)));
-        // Fails only once the dispatcher has ended: at shutdown, when leftovers are handed back at
-        // the next start.
+        // The send fails only after the dispatcher has ended, at shutdown. The steps are released at the next start.
         let _ = self.work.send(Work::Call(dispatches));
     }
 
     fn pending(&self, agent: &AgentName, due_at: Timestamp, now: Timestamp) {
         if due_at <= now {
-            self.agent_queues.grew(agent);
+            self.agent_queues.note_queued(agent);
         } else {
             self.agent_queues.due_in(due_at.since(now));
         }

@@ -1,5 +1,5 @@
-//! Reconciles this instance's calls with the record: steps of a crashed process are resumed at once, and calls and
-//! records that no longer match are corrected.
+//! Reconciles the calls of this instance with the store: steps of a crashed process are resumed at once, and
+//! differences between the calls and the store are corrected.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -12,22 +12,25 @@ use super::{
     running::{DroppedCall, Key},
 };
 use crate::{
-    domain::{Command, Expiry, InstanceId, Release, Span, Timestamp},
+    domain::{
+        task::{Command, Expiry, Release},
+        values::{InstanceId, Span, Timestamp},
+    },
     store::{Apply, CommandError, HeldStep, LocalScheduler, Store, StoreError},
 };
 
 const BATCH: usize = 500;
-/// The wait between tries to confirm a drop while the store cannot commit.
+/// The wait before a drop is confirmed again while the store cannot commit.
 const CONFIRM_AGAIN: Duration = Duration::from_millis(200);
-/// How long a claim may take from its commit to the start of its call.
+/// The longest time from the commit of a claim to the start of its call.
 pub(super) const START_WITHIN: Duration = Duration::from_secs(1);
 
-/// Hands back all steps that an earlier process left running: in a store that others share, those of
-/// this instance's id; else all. To be called once the instance has its lease, and before anything is
-/// claimed.
+/// Releases all steps that an earlier process left running: in a shared store those of this instance's id, otherwise
+/// all. Must be called after the instance has got its lease, and before anything is claimed.
 pub async fn resume_interrupted(local: &Local, store: &Store) -> Result<(), StoreError> {
     let own = store.is_shared.then(|| local.instance());
-    // All of them are read before the first is handed back: what is claimed from then on is this process's own.
+    // All steps are read before the first is released, because steps that are claimed after that belong to this
+    // process.
     let orphans = match processing(own, store).await {
         Err(error) if error.is_damage() => {
             warn!(%error, "could not find the steps that were running when the last process ended; the supervisor will recover them");
@@ -51,9 +54,9 @@ pub async fn resume_interrupted(local: &Local, store: &Store) -> Result<(), Stor
     Ok(())
 }
 
-/// Compares the running calls with the steps that this instance holds in the record, and drops calls that it must
-/// drop, see [`reconcile_drops`]. A held step without a running call is released: its claim was saved although the
-/// writer got an error, as when a connection breaks during the commit.
+/// Compares the running calls with the steps that this instance holds in the store, and drops calls, see
+/// [`reconcile_drops`]. A held step without a running call is released: its claim was saved although the writer got an
+/// error, as when a connection breaks during the commit.
 pub async fn reconcile(local: &Local, store: &Store) -> Result<(), StoreError> {
     let held = reconcile_drops(local, store).await?;
     let mut strays = held;
@@ -62,7 +65,7 @@ pub async fn reconcile(local: &Local, store: &Store) -> Result<(), StoreError> {
         return Ok(());
     }
     sleep(START_WITHIN).await;
-    // From here on no call starts under their attempts, however late its claim is heard of.
+    // From here on no call starts for these attempts, even if the report of its claim comes late.
     strays.retain(|call| local.running.bar_unknown(*call));
     release(local, store, strays.clone(), Release::NeverStarted).await;
     for call in strays {
@@ -71,11 +74,12 @@ pub async fn reconcile(local: &Local, store: &Store) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Drops calls by the record. Those whose attempt is over: another instance took the step over while this one
-/// was away, or cancelled the task, and the answer would be refused. And those whose task another instance has
-/// begun to undo, where the step says so: that is confirmed. Answers what this instance holds by the record.
+/// Drops the calls that do not match the store. A call whose attempt is over is dropped, because its reply would be
+/// refused: another instance took the step over while this one was away, or cancelled the task. A call whose task
+/// another instance has begun to undo is dropped if the definition of the step says so, and the drop is confirmed.
+/// Returns the attempts that this instance holds in the store.
 pub async fn reconcile_drops(local: &Local, store: &Store) -> Result<Vec<Key>, StoreError> {
-    // In this order: a call that starts after this is not missed in the record.
+    // The running calls are listed before the store is read, so that a call which starts later is not missed there.
     let under_way = local.running.all();
     let held = held(local.instance(), store).await?;
     for call in under_way {
@@ -97,8 +101,8 @@ pub async fn reconcile_drops(local: &Local, store: &Store) -> Result<Vec<Key>, S
     Ok(held.into_keys().collect())
 }
 
-/// Says that a dropped call has ended, once it has. Until that is in the record what undoes the step waits:
-/// so it is said again and again while the store is away.
+/// Confirms the drop of a call after the call has ended. The undo of the step waits for that, so the confirmation is
+/// repeated while the store is away.
 pub(super) async fn confirm(dropped: DroppedCall, local: &Local, store: &Store) {
     let call = dropped.key;
     dropped.over().await;
@@ -106,7 +110,7 @@ pub(super) async fn confirm(dropped: DroppedCall, local: &Local, store: &Store) 
     local.running.lift(call);
 }
 
-/// Has the record say that an attempt is over, and tries again while the store is away.
+/// Records that an attempt is over, and repeats that while the store is away.
 pub(super) async fn end(call: Key, why: Release, local: &Local, store: &Store) {
     let (step, attempt) = call;
     let command = Command::Release {
@@ -114,11 +118,12 @@ pub(super) async fn end(call: Key, why: Release, local: &Local, store: &Store) {
         attempt,
         why,
     };
-    insist(call, command, local, store).await;
+    apply_until_saved(call, command, local, store).await;
 }
 
-/// Has the record say that an attempt is over whose time has elapsed, where the store's clock was set back so that it will not
-/// show that soon: until then the step would look like one whose call never started. Otherwise the supervisor recovers it.
+/// Records that an attempt has passed its complete-by, if the clock of the store was set back and the store would
+/// notice that only later. Until then the step would look like one whose call never started. Otherwise the supervisor
+/// recovers it.
 pub(super) async fn give_up(call: Key, complete_by: Timestamp, local: &Local, store: &Store) {
     let now = loop {
         match store.housekeeping.now().await {
@@ -136,19 +141,17 @@ pub(super) async fn give_up(call: Key, complete_by: Timestamp, local: &Local, st
         attempt,
         cause: Expiry::GivenUp,
     };
-    insist(call, command, local, store).await;
+    apply_until_saved(call, command, local, store).await;
 }
 
-async fn insist(call: Key, command: Command, local: &Local, store: &Store) {
+async fn apply_until_saved(call: Key, command: Command, local: &Local, store: &Store) {
     let (step, attempt) = call;
     loop {
-        let asked = store.apply(Apply {
-            task: step.task,
-            command: command.clone(),
-            by: local.actor().clone(),
-            if_version: None,
-            idempotency: None,
-        });
+        let asked = store.apply(Apply::new(
+            step.task,
+            command.clone(),
+            local.actor().clone(),
+        ));
         match asked.await {
             Ok(_) => break,
             Err(CommandError::Store(error)) if error.may_pass() => sleep(CONFIRM_AGAIN).await,
@@ -165,13 +168,14 @@ fn key(held: &HeldStep) -> Key {
     (held.step, held.attempt)
 }
 
-/// Whether the task of each is to be undone.
+/// Returns the attempts that the instance holds, each with a flag that is true if its task is being undone.
 async fn held(instance: &InstanceId, store: &Store) -> Result<HashMap<Key, bool>, StoreError> {
     let held = processing(Some(instance), store).await?;
     Ok(held.iter().map(|held| (key(held), held.undoing)).collect())
 }
 
-/// What this instance holds by the record, or with `None` all that is held, in pages: others write meanwhile.
+/// Returns the steps that the instance holds in the store, or all held steps if it is `None`. They are read in pages,
+/// because other writers work meanwhile.
 async fn processing(
     instance: Option<&InstanceId>,
     store: &Store,
@@ -190,22 +194,20 @@ async fn processing(
 
 async fn release(local: &Local, store: &Store, held: Vec<Key>, why: Release) {
     let released = held.into_iter().map(|(step, attempt)| {
-        store.apply(Apply {
-            task: step.task,
-            command: Command::Release {
+        store.apply(Apply::new(
+            step.task,
+            Command::Release {
                 step: step.step,
                 attempt,
                 why,
             },
-            by: local.actor().clone(),
-            if_version: None,
-            idempotency: None,
-        })
+            local.actor().clone(),
+        ))
     });
     for outcome in join_all(released).await {
         match outcome {
             Ok(_) => {}
-            // It ended meanwhile.
+            // The attempt ended in the meantime.
             Err(CommandError::Refused { .. }) => {}
             Err(error) => {
                 warn!(%error, "could not release a step; the supervisor will recover it");

@@ -1,12 +1,12 @@
-//! The calls of this process: those that were claimed and are about to start, those that are running, and those
-//! that were dropped and must not start any more.
+//! The calls of this process: those that were claimed and are about to start, those that are running, and those that
+//! were dropped and must not start any more.
 
 use std::collections::{HashMap, hash_map::Entry};
 
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
-use crate::domain::{Attempt, StepRef};
+use crate::domain::values::{Attempt, StepRef};
 
 #[derive(Debug, Default)]
 pub(super) struct Running(Mutex<HashMap<Key, TrackedCall>>);
@@ -23,12 +23,12 @@ struct TrackedCall {
 enum CallState {
     /// The claim is saved; the call has not started.
     Queued,
-    UnderWay(JoinHandle<()>),
-    /// No call may start under this attempt until it is over by the record.
+    Running(JoinHandle<()>),
+    /// No call may start for this attempt until the attempt is over in the store.
     Barred,
 }
 
-/// A call as it is compared with the record.
+/// A call, for the comparison with the store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KnownCall {
     pub key: Key,
@@ -39,22 +39,22 @@ pub(super) struct KnownCall {
 #[derive(Debug)]
 pub(super) struct DroppedCall {
     pub key: Key,
-    /// Of the call, if it had started: it has ended when this has.
+    /// The handle of the call's task, if the call had started. The call has ended when this task has.
     pub handle: Option<JoinHandle<()>>,
 }
 
 impl DroppedCall {
-    /// Waits until no try can follow: to abort a call only asks for its end.
+    /// Waits until no attempt can follow, because an abort only requests the end of a call.
     pub async fn over(self) {
         if let Some(handle) = self.handle {
-            // It was aborted, or has ended.
+            // The task was aborted, or has ended.
             let _ = handle.await;
         }
     }
 }
 
 impl Running {
-    /// A claim is saved.
+    /// Adds calls whose claims have just been saved.
     pub fn queue(&self, calls: impl Iterator<Item = (Key, bool)>) {
         let mut all = self.0.lock();
         for (key, is_dropped_by_undo) in calls {
@@ -67,17 +67,17 @@ impl Running {
         }
     }
 
-    /// Starts a call that was queued and not dropped since. Under one lock: a call that ends at once removes
-    /// an entry that is there.
+    /// Starts a call that is queued and has not been dropped. The lock is held during the spawn, so that a call which
+    /// ends at once finds the entry that it removes.
     pub fn start(&self, key: Key, spawn: impl FnOnce() -> JoinHandle<()>) {
         if let Some(held) = self.0.lock().get_mut(&key)
             && matches!(held.state, CallState::Queued)
         {
-            held.state = CallState::UnderWay(spawn());
+            held.state = CallState::Running(spawn());
         }
     }
 
-    /// A call has ended by itself.
+    /// Removes a call that has ended without being dropped.
     pub fn ended(&self, key: Key) {
         if let Entry::Occupied(entry) = self.0.lock().entry(key)
             && !matches!(entry.get().state, CallState::Barred)
@@ -86,7 +86,7 @@ impl Running {
         }
     }
 
-    /// Drops a call whose attempt is over. Whether there was one.
+    /// Drops a call whose attempt is over. Returns whether there was one.
     pub fn abort(&self, key: Key) -> bool {
         let mut calls = self.0.lock();
         let Entry::Occupied(entry) = calls.entry(key) else {
@@ -95,21 +95,21 @@ impl Running {
         match &entry.get().state {
             CallState::Barred => return false,
             CallState::Queued => {}
-            CallState::UnderWay(handle) => handle.abort(),
+            CallState::Running(handle) => handle.abort(),
         }
         entry.remove();
         true
     }
 
-    /// Drops a call whose attempt is not over, and lets none start under it until [`Running::lift`]. `None`
-    /// where there is none, or where it was dropped before.
+    /// Drops a call whose attempt is not over, and prevents the start of another one for it until [`Running::lift`].
+    /// Returns `None` if the call does not exist, or if it was dropped before.
     pub fn bar(&self, key: Key) -> Option<DroppedCall> {
         let mut calls = self.0.lock();
         let held = calls.get_mut(&key)?;
         let handle = match std::mem::replace(&mut held.state, CallState::Barred) {
             CallState::Barred => return None,
             CallState::Queued => None,
-            CallState::UnderWay(handle) => {
+            CallState::Running(handle) => {
                 handle.abort();
                 Some(handle)
             }
@@ -117,7 +117,7 @@ impl Running {
         Some(DroppedCall { key, handle })
     }
 
-    /// Lets no call start under an attempt that none is known of; false where there is one.
+    /// Prevents the start of a call for an attempt without a known call. Returns false if there is one.
     pub fn bar_unknown(&self, key: Key) -> bool {
         match self.0.lock().entry(key) {
             Entry::Occupied(_) => false,
@@ -131,12 +131,12 @@ impl Running {
         }
     }
 
-    /// The attempt is over by the record: nothing can start under it any more.
+    /// Removes the bar of an attempt. It is over in the store, so no call can start for it.
     pub fn lift(&self, key: Key) {
         self.0.lock().remove(&key);
     }
 
-    /// All that have not been dropped.
+    /// Returns all calls that have not been dropped.
     pub fn all(&self) -> Vec<KnownCall> {
         let calls = self.0.lock();
         let known = calls
@@ -161,7 +161,7 @@ impl Running {
             .into_iter()
             .map(|(key, held)| {
                 let handle = match held.state {
-                    CallState::UnderWay(handle) => {
+                    CallState::Running(handle) => {
                         handle.abort();
                         Some(handle)
                     }

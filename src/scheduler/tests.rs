@@ -1,17 +1,20 @@
-//! What the scheduler does when its instance and the record have lost sight of each other.
+//! The behaviour of the scheduler when the calls of its instance and the store differ.
 
 use std::time::Duration;
 
 use futures::FutureExt;
 
-use super::{call::HeldCalls, *};
+use super::{call::LeasePermission, *};
 use crate::{
     agent::{AgentSettings, Permission, install_crypto},
-    domain::{Command, Expiry, StepIndex, StepStatus, TaskId, Term},
+    domain::{
+        task::{Command, Expiry, StepStatus},
+        values::{StepIndex, TaskId, Term},
+    },
     store::conformance::harness::{Harness, New, sqlite},
 };
 
-/// The scheduler of the instance that the harness claims for.
+/// Returns the scheduler of the instance for which the harness claims.
 fn local() -> (Arc<Local>, Arc<LocalLease>) {
     install_crypto();
     let agents = Arc::new(Agents::new(AgentSettings::default()));
@@ -20,7 +23,7 @@ fn local() -> (Arc<Local>, Arc<LocalLease>) {
     (local, local_lease)
 }
 
-/// A claimed step of a task of its own.
+/// Returns a claimed step of a new task.
 async fn claimed(h: &Harness) -> (StepRef, Attempt) {
     let task = h.submit(New::default()).await.id();
     let step = StepIndex(0);
@@ -99,7 +102,7 @@ async fn a_claim_whose_call_starts_meanwhile_is_left_alone() {
     let late = claimed(&h).await;
     let (reconciled, ()) = tokio::join!(reconcile(&local, &h.store), async {
         tokio::time::sleep(recovery::START_WITHIN / 10).await;
-        // It goes on without its handle.
+        // The call continues without its handle.
         drop(call(&local, late));
     });
     reconciled.unwrap();
@@ -124,7 +127,7 @@ async fn a_call_is_made_only_while_its_step_is_known_to_be_held() {
             .unwrap()
             .call
     };
-    let asks = |_| HeldCalls::new(&local, &store, Instant::now());
+    let asks = |_| LeasePermission::new(&local, &store, Instant::now());
     let (kept_asks, lost_asks) = (asks(kept), asks(lost));
     kept_asks.granted(call_of(kept)).now_or_never().unwrap();
 

@@ -1,7 +1,7 @@
-//! Workers that ask for work. A request offers the steps of one agent as many slots as it has room; a step that is
-//! claimed with such a slot goes to the worker after the commit.
+//! Requests of workers for work. A request offers slots for the steps of one agent; a step that is claimed with such a
+//! slot is sent to the worker after the commit.
 //!
-//! Requests of one agent take turns, so that what becomes ready at once is spread over all workers that wait.
+//! Requests of one agent take turns, so that steps which become ready at once are spread over all waiting workers.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,20 +18,23 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::domain::{AgentName, Call, Span, WorkerName};
+use crate::domain::{
+    task::Call,
+    values::{AgentName, Span, WorkerName},
+};
 
-/// How long a worker that has steps waits for those that are being claimed for it.
+/// The longest time that a worker with steps waits for more steps that are being claimed for it.
 const COLLECT_WITHIN: Duration = Duration::from_secs(1);
 
-/// The most workers that are remembered here.
+/// The most workers whose requests are remembered here.
 const MOST_SEEN: usize = 10_000;
 
-/// Takes steps that no worker got.
+/// Releases steps that no worker got.
 type TakeBack = Box<dyn Fn(Vec<Call>) + Send + Sync>;
 
 pub(super) struct WorkRequests {
     state: Mutex<State>,
-    /// How many requests wait, so that a claim takes no lock where none does.
+    /// The number of waiting requests. A claim takes no lock while it is 0.
     count: AtomicUsize,
     take_back: TakeBack,
 }
@@ -41,11 +44,11 @@ struct State {
     next_id: u64,
     requests: HashMap<u64, RequestState>,
     agents: HashMap<AgentName, AgentRequests>,
-    seen: HashMap<(AgentName, WorkerName), SeenHere>,
+    seen: HashMap<(AgentName, WorkerName), LastWorkRequest>,
 }
 
-/// When a worker last asked for work here.
-struct SeenHere {
+/// The time when a worker last asked for work here.
+struct LastWorkRequest {
     at: Instant,
     is_saved: bool,
 }
@@ -54,15 +57,15 @@ struct SeenHere {
 #[derive(Default)]
 struct AgentRequests {
     count: usize,
-    /// Of all of them.
+    /// The free slots of all requests.
     free: usize,
-    /// Those that have free slots, or had.
+    /// The requests that have free slots, or had some.
     turns: VecDeque<u64>,
 }
 
 impl State {
     fn see(&mut self, agent: &AgentName, worker: &WorkerName) {
-        let now = SeenHere {
+        let now = LastWorkRequest {
             at: Instant::now(),
             is_saved: false,
         };
@@ -71,7 +74,7 @@ impl State {
             return;
         }
         if self.seen.len() >= MOST_SEEN {
-            // The record knows them.
+            // The store contains these workers.
             self.seen.retain(|_, seen| !seen.is_saved);
         }
         if self.seen.len() < MOST_SEEN {
@@ -83,14 +86,14 @@ impl State {
 struct RequestState {
     agent: AgentName,
     worker: WorkerName,
-    /// More steps that the worker takes.
+    /// The number of further steps that the worker accepts.
     free: usize,
-    /// Steps that are being claimed for it.
+    /// The number of steps that are being claimed for the worker.
     reserved: usize,
     is_in_turns: bool,
-    /// It takes more steps than it has.
+    /// True while further steps may be claimed for the worker.
     is_open: bool,
-    /// Steps that are claimed for it.
+    /// The steps that have been claimed for the worker.
     arrived: Vec<ClaimedStep>,
     changed: Arc<Notify>,
 }
@@ -104,7 +107,7 @@ impl WorkRequests {
         })
     }
 
-    /// A worker asks for up to `most` steps.
+    /// Adds the request of a worker for up to `most` steps.
     pub fn add(self: &Arc<Self>, agent: AgentName, worker: WorkerName, most: usize) -> WorkRequest {
         let mut state = self.state.lock();
         let id = state.next_id;
@@ -136,7 +139,7 @@ impl WorkRequests {
         }
     }
 
-    /// How many steps the waiting workers take now.
+    /// Returns how many steps the waiting workers accept now.
     pub fn free(&self, agent: &AgentName) -> usize {
         if self.count.load(Ordering::Acquire) == 0 {
             return 0;
@@ -145,7 +148,7 @@ impl WorkRequests {
         state.agents.get(agent).map_or(0, |agent| agent.free)
     }
 
-    /// A slot for one step, of the worker whose turn it is.
+    /// Takes a slot for one step from the request whose turn it is.
     pub fn try_take(self: &Arc<Self>, agent: &AgentName) -> Option<WorkerSlot> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -179,7 +182,7 @@ impl WorkRequests {
         None
     }
 
-    /// The workers that have asked for work since they were asked for last, and how long ago that was.
+    /// Returns the workers that have asked for work since the last call, each with the time since the request.
     pub fn take_seen(&self) -> Vec<(AgentName, WorkerName, Span)> {
         let mut state = self.state.lock();
         let unsaved = state.seen.iter_mut().filter(|(_, seen)| !seen.is_saved);
@@ -191,7 +194,7 @@ impl WorkRequests {
             .collect()
     }
 
-    /// They could not be saved.
+    /// Marks workers as unsaved after their save has failed.
     pub fn see_again(&self, unsaved: &[(AgentName, WorkerName, Span)]) {
         let mut state = self.state.lock();
         for (agent, worker, _) in unsaved {
@@ -202,7 +205,7 @@ impl WorkRequests {
         }
     }
 
-    /// The workers of an agent that have asked for work here, and how long ago.
+    /// Returns the workers of an agent that have asked for work here, each with the time since then.
     pub fn seen(&self, agent: &AgentName) -> Vec<(WorkerName, Span)> {
         let state = self.state.lock();
         let of_agent = state.seen.iter().filter(|((of, _), _)| of == agent);
@@ -211,7 +214,8 @@ impl WorkRequests {
             .collect()
     }
 
-    /// The worker gets what is there, and nothing more. `None` while something is being claimed for it.
+    /// Returns the steps of a request, and closes it for further ones. Without `is_last` it returns `None` if there is
+    /// no step, or while another step is being claimed for the request.
     fn collect(&self, id: u64, is_last: bool) -> Option<Vec<ClaimedStep>> {
         let mut state = self.state.lock();
         let State {
@@ -258,14 +262,14 @@ impl WorkRequests {
     }
 }
 
-/// A step that is claimed for a worker.
+/// A step that was claimed for a worker.
 struct ClaimedStep {
     call: Call,
-    /// When that was decided.
+    /// The time when the claim was decided.
     at: Instant,
 }
 
-/// The steps of a response. They go back if it is not sent.
+/// The steps of a response. They are released if the response is not sent.
 pub struct FetchedSteps {
     all: Arc<WorkRequests>,
     steps: Vec<ClaimedStep>,
@@ -276,13 +280,13 @@ impl FetchedSteps {
         self.steps.iter().map(|step| &step.call)
     }
 
-    /// How long ago the first of them was claimed.
+    /// Returns the time since the first of the steps was claimed.
     pub fn age(&self) -> Duration {
         let ages = self.steps.iter().map(|step| step.at.elapsed());
         ages.max().unwrap_or_default()
     }
 
-    /// They are sent.
+    /// Returns the calls, which are sent now.
     pub fn into_calls(mut self) -> Vec<Call> {
         let steps = std::mem::take(&mut self.steps);
         steps.into_iter().map(|step| step.call).collect()
@@ -295,7 +299,7 @@ impl Drop for FetchedSteps {
     }
 }
 
-/// A request that waits; withdrawn when dropped.
+/// A waiting request. It is withdrawn when it is dropped.
 pub struct WorkRequest {
     all: Arc<WorkRequests>,
     id: u64,
@@ -303,7 +307,7 @@ pub struct WorkRequest {
 }
 
 impl WorkRequest {
-    /// Returns once there are steps.
+    /// Waits until there are steps.
     pub async fn arrived(&mut self) -> FetchedSteps {
         loop {
             let changed = self.changed.notified();
@@ -323,7 +327,7 @@ impl WorkRequest {
         }
     }
 
-    /// What there is. Nothing more is claimed for this request.
+    /// Returns the steps that have arrived. Nothing more is claimed for this request.
     pub fn rest(&mut self) -> FetchedSteps {
         let steps = self.all.collect(self.id, true);
         self.fetched(steps.unwrap_or_default())
@@ -352,7 +356,7 @@ pub(super) struct WorkerSlot {
 }
 
 impl WorkerSlot {
-    /// The step is claimed, which was decided at this moment.
+    /// Sends the step to the worker. Its claim was decided at the instant `at`.
     pub fn deliver(mut self, call: Call, at: Instant) {
         self.is_used = true;
         let step = ClaimedStep { call, at };
@@ -404,8 +408,9 @@ mod tests {
 
     use super::*;
     use crate::domain::{
-        Attempt, CallTrace, Method, Purpose, ReplyMode, StepIndex, StepName, StepRef, Target,
-        TaskId, Timestamp,
+        definition::{Method, ReplyMode, Target},
+        task::Purpose,
+        values::{Attempt, CallTrace, StepIndex, StepName, StepRef, TaskId, Timestamp},
     };
 
     type TakenBack = Arc<Mutex<Vec<Attempt>>>;
@@ -438,7 +443,7 @@ mod tests {
             step_name: StepName::new("a"),
             task_key: None,
             attempt: Attempt(number),
-            tries: 0,
+            transient_faults: 0,
             idempotency_key: String::new(),
             target: Target::Agent(video()),
             method: Method::Post,

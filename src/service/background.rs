@@ -1,4 +1,4 @@
-//! The loops of an instance: claimer, supervisor, delivery, retention, and upkeep of the metrics.
+//! Starts the loops of an instance: claimer, supervisor, delivery, retention, and upkeep of the metrics.
 
 use std::sync::Arc;
 
@@ -8,14 +8,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::{
-    clock_watch::ClockWatch,
     component::Components,
     loops,
-    maintenance::{
-        AlertUpkeep, LeaseRenewal, MetricsUpkeep, Reconciliation, Supervision, TaskPurge,
-        WorkerUpkeep,
+    task::attempts::{AttemptPurge, SampleUpkeep},
+    upkeep::{
+        clock::ClockWatch,
+        maintenance::{
+            AlertUpkeep, LeaseRenewal, MetricsUpkeep, Reconciliation, Supervision, TaskPurge,
+            WorkerUpkeep,
+        },
+        vacuum::VacuumLoop,
     },
-    vacuum::VacuumLoop,
 };
 use crate::{
     agent::Post,
@@ -23,12 +26,17 @@ use crate::{
     broker::{Broker, Brokers},
     config::Config,
     delivery::{BrokerAlerts, DeliveryLoop, DeliverySettings, Receivers},
-    domain::{DeliveryPolicy, InstanceId, MissingAgents, Retention, renew_after},
+    domain::{
+        agent::MissingAgents,
+        message::DeliveryPolicy,
+        upkeep::Retention,
+        values::{InstanceId, renew_after},
+    },
     instance::{Hold, LocalLease, Membership},
     intake::{Intake, LaterReplies},
     retention::{self, Pacing, Sweep},
     scheduler::{self, ClaimerSettings, Local},
-    store::{CausesSeen, LocalScheduler, Store},
+    store::{CausesSeen, FailuresSeen, LocalScheduler, Store},
     supervisor::Supervisor,
     telemetry::Metrics,
 };
@@ -75,7 +83,15 @@ pub(super) fn start(
             store: store.clone(),
             local_lease: local_lease.clone(),
             seen: CausesSeen::default(),
+            seen_failures: FailuresSeen::default(),
             rounds: 0,
+        }),
+        components.spawn_loop(SampleUpkeep(store.clone())),
+        components.spawn_loop(AttemptPurge {
+            store: store.clone(),
+            local_lease: local_lease.clone(),
+            keep: config.record.keep,
+            most_bytes: config.record.max_bytes.as_u64(),
         }),
         components.spawn_loop(WorkerUpkeep {
             local: local.clone(),
@@ -101,7 +117,7 @@ pub(super) fn start(
     running
 }
 
-/// Starts the loops once the instance is not held; not at all if it is stopped before.
+/// Runs `work` once the instance is not held; not at all if the instance is stopped before.
 pub(super) fn once_released<F>(
     hold: &Arc<Hold>,
     stop: &CancellationToken,
@@ -141,7 +157,7 @@ pub(super) fn delivery(
     DeliveryLoop::new(store, instance.clone(), receivers, post, settings)
 }
 
-/// The connections to the message brokers, and the queues that are read. Nothing where no broker is configured.
+/// Starts the connections to the message brokers, and the readers of their queues. Does nothing without a broker.
 pub(super) fn brokers(
     app: &Arc<App>,
     brokers: &Arc<Brokers>,
@@ -187,7 +203,7 @@ pub(super) async fn renew_leases(
         member,
         stop,
         has_stopped: false,
-        // It may have been released since this instance joined.
+        // The instance may have been released since it joined.
         is_held: true,
     };
     loops::run(renewal, left).await;

@@ -7,7 +7,7 @@ use tracing::error;
 
 use super::loops::{self, PeriodicLoop};
 
-/// Spawns the components of one instance.
+/// Starts the components of one instance.
 #[derive(Clone, Debug)]
 pub(super) struct Components {
     pub stop: CancellationToken,

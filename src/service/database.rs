@@ -6,25 +6,25 @@ use crate::{
     config::{Config, DatabaseUrl},
     output::say,
     store::{
-        Definitions, Health, OpenError, StoreConnections,
+        CompiledDefinitions, Health, OpenError, StoreConnections,
         postgres::{self, NotificationListener},
         sqlite,
     },
 };
 
-/// Compiled workflow versions that are kept in memory.
+/// The number of compiled workflow versions that are kept in memory.
 const DEFINITIONS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 pub(super) struct Database {
     pub connections: StoreConnections,
-    pub definitions: Arc<Definitions>,
+    pub definitions: Arc<CompiledDefinitions>,
     pub listener: Option<NotificationListener>,
-    /// For a database that is a file.
+    /// The monitor of the database file; `None` for PostgreSQL.
     pub keeper: Option<sqlite::Keeper>,
 }
 
 pub(super) async fn open(config: &Config, health: &Health) -> Result<Database, OpenError> {
-    let definitions = Arc::new(Definitions::new(DEFINITIONS));
+    let definitions = Arc::new(CompiledDefinitions::new(DEFINITIONS));
     match &config.database_url {
         DatabaseUrl::Sqlite(path) => {
             let max_size = config.store.max_size.map(|size| size.as_u64());

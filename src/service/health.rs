@@ -12,7 +12,7 @@ use crate::store::{Health, StoreError, sqlite::Keeper};
 pub(super) async fn keep(keeper: Keeper, health: Health, stop: CancellationToken) {
     let changes = health.subscribe();
     let mut file = loops::run(FileWatch { keeper, changes }, stop).await;
-    // Anything since the last check: data that exists only in the open file is saved before the file is closed.
+    // This covers changes since the last check: data that exists only in the open file is saved before it is closed.
     file.keeper.look_a_last_time().await;
 }
 
@@ -29,13 +29,13 @@ impl PeriodicLoop for FileWatch {
         Duration::from_secs(1)
     }
 
-    /// It may write the last copy of a deleted database.
+    /// A round may write the last copy of a deleted database.
     async fn round(&mut self) -> Result<NextRound, StoreError> {
         self.keeper.look().await;
         Ok(NextRound::AfterInterval)
     }
 
-    async fn woken(&mut self) {
+    async fn wait_for_wake(&mut self) {
         if self.changes.changed().await.is_err() {
             std::future::pending().await
         }

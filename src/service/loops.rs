@@ -1,5 +1,5 @@
-//! The shape of every periodic loop of an instance: rest or be woken, do one round, report, back off after errors,
-//! stop.
+//! The common form of every periodic loop of an instance: it rests or is woken, does one round, reports, backs off
+//! after errors, and stops.
 
 use std::time::Duration;
 
@@ -8,28 +8,28 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    domain::{Backoff, jittered},
+    domain::values::{Backoff, jittered},
     store::StoreError,
 };
 
-/// A loop: its settings, what it keeps between two rounds, and one round.
+/// A loop: its settings, its state between two rounds, and one round.
 pub(super) trait PeriodicLoop: Send {
-    /// In the log.
+    /// The name in the log.
     const NAME: &'static str;
-    /// Whether the first round is due at the start, and not after the first interval.
+    /// True if the first round is due at the start, and not after the first interval.
     const AT_ONCE: bool = false;
     /// The pause before a round, even if the loop is woken.
     const LEAST_REST: Duration = Duration::ZERO;
-    /// The longest rest while rounds keep failing; the interval if that is longer.
+    /// The longest rest while rounds fail. A longer interval takes precedence.
     const LONGEST_REST: Duration = Duration::from_secs(30);
 
-    /// Between two rounds. Jitter is added, so that instances on one store do not all poll at once.
+    /// The rest between two rounds. Jitter is added, so that instances on one store do not all poll at once.
     fn interval(&self) -> Duration;
 
     fn round(&mut self) -> impl Future<Output = Result<NextRound, StoreError>> + Send;
 
-    /// Ends the rest early. It is dropped when the rest is over, so it must not lose anything then.
-    fn woken(&mut self) -> impl Future<Output = ()> + Send {
+    /// Ends the rest early. The future is dropped at the end of the rest, and must lose nothing by that.
+    fn wait_for_wake(&mut self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }
 
@@ -38,7 +38,7 @@ pub(super) trait PeriodicLoop: Send {
     }
 }
 
-/// When the next round is due.
+/// The time when the next round is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NextRound {
     AfterInterval,
@@ -46,7 +46,7 @@ pub(super) enum NextRound {
     Never,
 }
 
-/// Does one round after the other until `stop`. Returns the loop as it was after the last.
+/// Does round after round until `stop`. Returns the state of the loop after the last round.
 pub(super) async fn run<L: PeriodicLoop>(mut part: L, stop: CancellationToken) -> L {
     let mut failures = 0;
     let mut rest = match L::AT_ONCE {
@@ -58,14 +58,14 @@ pub(super) async fn run<L: PeriodicLoop>(mut part: L, stop: CancellationToken) -
             let least = rest.min(L::LEAST_REST);
             sleep(least).await;
             tokio::select! {
-                () = part.woken() => {}
+                () = part.wait_for_wake() => {}
                 () = sleep(rest - least) => {}
             }
         };
         if stop.run_until_cancelled(pause).await.is_none() {
             return part;
         }
-        // A round is never cancelled: it may hold a result that it has to act on.
+        // A round is never cancelled, because it may hold a result that it must act on.
         let result = part.round().await;
         match rest_after(&part, result, &mut failures) {
             Some(next) => rest = next,
@@ -74,7 +74,7 @@ pub(super) async fn run<L: PeriodicLoop>(mut part: L, stop: CancellationToken) -
     }
 }
 
-/// `None` after the last round.
+/// Returns the rest until the next round, or `None` after the last round.
 fn rest_after<L: PeriodicLoop>(
     part: &L,
     result: Result<NextRound, StoreError>,
@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// Its rounds end as the test says, one by one.
+    /// A loop whose rounds end with the results that the test sends.
     struct Scripted {
         interval: Duration,
         began: mpsc::UnboundedSender<()>,
@@ -161,7 +161,7 @@ mod tests {
             result
         }
 
-        async fn woken(&mut self) {
+        async fn wait_for_wake(&mut self) {
             self.wake.recv().await.unwrap();
         }
     }

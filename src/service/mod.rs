@@ -1,29 +1,21 @@
 //! One instance of Provost: store, scheduler, supervisor and API in one process.
 
-mod admission;
+mod agent;
+mod message;
+mod queue;
+pub(crate) mod schedule;
+mod task;
+mod upkeep;
+mod view;
+
 mod background;
-mod breaker_upkeep;
-mod children;
-mod clock_watch;
 mod component;
 mod database;
-mod endpoint_checks;
 mod health;
 mod loops;
-mod maintenance;
 mod notify;
-mod open_replies;
-mod peer_watcher;
-mod predictions;
-mod rate_upkeep;
 mod reload;
-mod schedule_loop;
-mod secret_alerts;
-mod secret_upkeep;
-mod slot_upkeep;
 mod start;
-mod vacuum;
-mod waiting_limit;
 
 use std::{
     io,
@@ -39,34 +31,53 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::{
-    admission::AdmissionLoop, breaker_upkeep::BreakerUpkeep, children::ChildrenLoop,
-    component::Components, endpoint_checks::EndpointChecks, open_replies::OpenReplyCount,
-    peer_watcher::PeerWatcher, predictions::Predictions, rate_upkeep::RateUpkeep, reload::Live,
-    schedule_loop::ScheduleLoop, secret_alerts::SecretAlerts, secret_upkeep::SecretUpkeep,
-    slot_upkeep::SlotUpkeep, waiting_limit::WaitingLimit,
+    agent::{
+        controls::BreakerUpkeep, endpoint_checks::EndpointChecks, secret_alerts::SecretAlerts,
+        secrets::SecretUpkeep,
+    },
+    component::Components,
+    message::waiting_limit::WaitingLimit,
+    queue::{rate::RateUpkeep, slot_shares::SlotUpkeep},
+    reload::Live,
+    schedule::ScheduleLoop,
+    task::{
+        admission::AdmissionLoop,
+        bulk_jobs::{BulkJobLoop, BulkJobPurge},
+        children::ChildrenLoop,
+        open_replies::OpenReplyCount,
+    },
+    upkeep::peers::PeerWatcher,
+    view::predictions::Predictions,
 };
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
 use crate::{
     agent::{
-        self, AddressPolicy, AgentSettings, Agents, OwnAddresses, Post, QueueCalls, Registered,
-        ReplyAddress, SecretReader,
+        AddressPolicy, AgentRefresher, AgentSettings, Agents, OwnAddresses, Post, QueueCalls,
+        ReplyAddress, SecretReader, describe_metrics as describe_agent_metrics, install_crypto,
     },
     api::{self, App, ByteBudget, EndedTasks, Gauges, WorkflowCache},
     broker::Brokers,
     config::{Config, DatabaseUrl, Listen},
     delivery::{Receivers, StoreAlerts},
-    domain::{InstanceId, KeyPrefixes, Limits, ReplyKey, Sender},
+    domain::{
+        definition::Limits,
+        message::{ReplyKey, Sender},
+        task::{KeyPrefixes, RecordSuccesses},
+        values::InstanceId,
+    },
     instance::{Hold, JoinError, LocalLease, Membership},
     listener::{self, Listener, Server, Tls, TlsError},
     scheduler::{self, Dispatcher, Local},
-    store::{CacheLimits, Health, OpenError, Store, StoreError, WriterSettings, postgres},
+    store::{
+        CacheLimits, Health, OpenError, RecordLimits, Store, StoreError, WriterSettings, postgres,
+    },
     telemetry::Metrics,
 };
 
 /// The most commands in one transaction.
 const BATCH: usize = 512;
-/// How long open HTTP exchanges may take to end after everything else has.
-const GOODBYE: Duration = Duration::from_secs(2);
+/// The longest time that open HTTP exchanges may take after all other components have ended.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Error)]
 pub enum StartError {
@@ -112,8 +123,8 @@ pub struct Service {
 
 impl Service {
     pub async fn start(config: Config, metrics: Metrics) -> Result<Self, StartError> {
-        agent::install_crypto();
-        agent::describe_metrics();
+        install_crypto();
+        describe_agent_metrics();
         let health = Health::default();
         let (server, address, tls) = open(&config, health.clone())?;
         let instance = config.instance_id.clone().unwrap_or_else(new_instance_id);
@@ -126,6 +137,7 @@ impl Service {
             max_connection_age: config.calls.max_connection_age.duration(),
             addresses: addresses(&config, &address),
             zone: config.instance.zone.clone(),
+            record_successes: config.record.successes,
             configured: Arc::new(config.agents.keys().cloned().collect()),
             ..AgentSettings::default()
         };
@@ -185,6 +197,11 @@ impl Service {
             },
             batch: BATCH,
             most_kept: config.limits.max_task_outputs.as_usize(),
+            record: RecordLimits {
+                bodies: config.record.bodies,
+                task_bytes: config.record.max_task_bytes.as_u64(),
+                saves_successes_later: config.record.successes == RecordSuccesses::Sampled,
+            },
             sender: sender.clone(),
             health: health.clone(),
         };
@@ -196,7 +213,9 @@ impl Service {
         );
         let writer = components.spawn("writer", writer);
         let read_key = || store.housekeeping.secret(REPLY_TOKENS);
-        let reply_key = start::insist(&store, "read the key of reply tokens", read_key).await?;
+        let reply_key =
+            start::retry_while_unreachable(&store, "read the key of reply tokens", read_key)
+                .await?;
         let prefixes = { reply_key.as_ref() }.filter(|_| config.calls.stable_keys);
         if let Some(prefixes) = prefixes.and_then(|secret| KeyPrefixes::new(secret.as_bytes())) {
             store.use_key_prefixes(prefixes);
@@ -217,25 +236,28 @@ impl Service {
                 key: reply_key.clone(),
             });
         }
-        let registered = Arc::new(Registered::new(agents.clone(), config.agents.clone()));
+        let registered = Arc::new(AgentRefresher::new(agents.clone(), config.agents.clone()));
         let refresh = || registered.refresh(&store.housekeeping);
-        start::insist(&store, "read what is registered", refresh).await?;
+        start::retry_while_unreachable(&store, "read what is registered", refresh).await?;
         let lease = config.instance.lease;
         let join = || Membership::join(store.clone(), instance.clone(), lease, local_lease.clone());
-        let member = start::insist(&store, "register this instance in the database", join).await?;
+        let member =
+            start::retry_while_unreachable(&store, "register this instance in the database", join)
+                .await?;
         let member = Arc::new(member);
         let left = CancellationToken::new();
         let leases =
             background::renew_leases(member.clone(), components.stop.clone(), left.clone());
         let leases = components.spawn("leases", leases);
         let expect = || store.expect_recoveries();
-        start::insist(&store, "list tasks with unreadable records", expect).await?;
+        start::retry_while_unreachable(&store, "list tasks with unreadable records", expect)
+            .await?;
         let resume = || scheduler::resume_interrupted(&local, &store);
-        start::insist(&store, "resume interrupted steps", resume).await?;
-        // As with steps: messages that an earlier process with this id claimed, or any process on an unshared
-        // store, are released.
+        start::retry_while_unreachable(&store, "resume interrupted steps", resume).await?;
+        // In the same way messages are released that an earlier process with this id claimed, or any process on an
+        // unshared store.
         let free = || store.release_queues(store.is_shared.then(|| instance.clone()));
-        start::insist(&store, "release interrupted messages", free).await?;
+        start::retry_while_unreachable(&store, "release interrupted messages", free).await?;
 
         let goodbye = CancellationToken::new();
         let dispatcher = Dispatcher {
@@ -367,9 +389,14 @@ impl Service {
         });
         background.push(components.spawn_loop(waiting_limit));
         background.push(components.spawn_loop(ScheduleLoop::new(app.clone(), local_lease.clone())));
+        background.push(components.spawn_loop(BulkJobLoop::new(app.clone(), store.clone())));
+        background.push(components.spawn_loop(BulkJobPurge {
+            store: store.clone(),
+            local_lease: local_lease.clone(),
+        }));
         background.extend(background::brokers(&app, &brokers, &components));
         server.switch(api::router(app));
-        let server = components.spawn("server", server.run(goodbye.clone(), GOODBYE));
+        let server = components.spawn("server", server.run(goodbye.clone(), CLOSE_WITHIN));
         let threads = Handle::current().metrics().num_workers();
         info!(%address, %instance, %database, threads, "provost is ready");
         undone.disarm();
@@ -406,20 +433,21 @@ impl Service {
         self.live.reload(config)
     }
 
-    /// Lets load balancers notice that no more requests should come, while all of them are still accepted.
+    /// Makes `/readyz` fail, so that load balancers stop sending requests, while all requests are still accepted.
     pub async fn drain(&self) {
         if self.drain.is_zero() {
             return;
         }
+        self.draining.cancel();
+        // The line is written once it is true, because its readers may rely on it.
         info!(
             drain = self.drain.as_secs_f64(),
             "draining: /readyz fails, and requests are still accepted"
         );
-        self.draining.cancel();
         tokio::time::sleep(self.drain).await;
     }
 
-    /// Stops claiming, lets running calls end within the grace period, releases the rest, closes.
+    /// Stops claiming, lets running calls end within the grace period, releases the steps of the others, and closes.
     pub async fn stop(mut self) {
         info!("stopping: no more claims; running calls may finish");
         self.agents.close();
@@ -429,25 +457,28 @@ impl Service {
                 warn!(%error, "a component did not stop in time");
             }
         }
-        // Not before its last call has ended: until then other instances must leave its steps alone.
+        // The lease is kept until the last call has ended, because other instances must not take its steps before.
         self.left.cancel();
         let left = async {
             let _ = (&mut self.leases).await;
             self.member.leave().await;
         };
-        if tokio::time::timeout(GOODBYE, left).await.is_err() {
+        if tokio::time::timeout(CLOSE_WITHIN, left).await.is_err() {
             warn!("the leases could not be released in time; they will expire");
             self.leases.abort();
         }
         drop(self.member);
         self.goodbye.cancel();
         let _ = self.server.await;
-        // The last handle: the writer saves its remaining commands, and ends.
+        // This drops the last handle: the writer saves its remaining commands, and ends.
         self.store.take();
-        if tokio::time::timeout(GOODBYE, self.writer).await.is_err() {
+        if tokio::time::timeout(CLOSE_WITHIN, self.writer)
+            .await
+            .is_err()
+        {
             warn!("the writer did not end in time; its last commands got no response");
         }
-        // Without a time limit: it may be writing the last copy of a deleted database.
+        // There is no time limit, because the keeper may be writing the last copy of a deleted database.
         self.closed.cancel();
         if let Some(keeper) = self.keeper {
             let _ = keeper.await;
@@ -456,7 +487,7 @@ impl Service {
     }
 }
 
-/// Binds the address, and responds from now on that the service is alive and starting.
+/// Binds the address. From now on the service responds that it is alive and starting.
 fn open(config: &Config, health: Health) -> Result<(Server, Listen, Option<Arc<Tls>>), StartError> {
     let unusable = |error: io::Error| StartError::Listen {
         address: config.listen.clone(),
@@ -487,7 +518,7 @@ fn held(
         "held: this instance calls no step, delivers no message, and recovers and deletes nothing until POST /v1/hold/release"
     );
     let local = local.clone();
-    let look = async move { local.look_everywhere() };
+    let look = async move { local.check_all_queues() };
     let look = background::once_released(hold, &components.stop, look);
     let stop = components.stop.clone();
     async move {
@@ -536,7 +567,7 @@ fn console_url(config: &Config, public_url: Option<&str>) -> Option<String> {
     url.map(|url| url.trim_end_matches('/').to_owned())
 }
 
-/// Unique for each start: the host, the process and a random part.
+/// Returns an id that is unique for each start: the host, the process and a random part.
 fn new_instance_id() -> InstanceId {
     static HOST: LazyLock<String> = LazyLock::new(|| {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

@@ -14,13 +14,13 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::warn;
 
-/// The socket for the messages. Copied from the environment once: it does not change.
+/// The socket for the messages. It is read from the environment once, because it does not change.
 pub struct Systemd {
     socket: Option<(UnixDatagram, SocketAddr)>,
 }
 
 impl Systemd {
-    /// The value of `NOTIFY_SOCKET`: a path, or an abstract name after an `@`.
+    /// Opens the socket that `NOTIFY_SOCKET` names: a path, or an abstract name after an `@`.
     pub fn from_env() -> Self {
         let Some(name) = env::var_os("NOTIFY_SOCKET") else {
             return Self { socket: None };
@@ -38,7 +38,7 @@ impl Systemd {
         self.say("READY=1\nSTATUS=ready");
     }
 
-    /// Reports a reload, until [`Systemd::ready`].
+    /// Reports a reload, which lasts until [`Systemd::ready`].
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
@@ -81,7 +81,7 @@ fn open(name: &[u8]) -> io::Result<(UnixDatagram, SocketAddr)> {
         }
     };
     let socket = UnixDatagram::unbound()?;
-    // If the socket's buffer is full, the message is dropped: nothing here may block.
+    // If the buffer of the socket is full, the message is dropped, because this code must not block.
     socket.set_nonblocking(true)?;
     Ok((socket, address))
 }

@@ -1,5 +1,5 @@
-//! Reloads tokens, secrets, receivers, alert webhooks and certificates in a running instance on SIGHUP. All other settings
-//! need a restart, and the log names those that have changed.
+//! Reloads tokens, secrets, receivers, alert webhooks and certificates in a running instance on SIGHUP. All other
+//! settings need a restart, and the log names those that have changed.
 
 use std::sync::Arc;
 
@@ -13,11 +13,12 @@ use crate::{
     broker::Brokers,
     config::{AccessToken, Config, setting_paths},
     delivery::Receivers,
-    domain::Sender,
+    domain::message::Sender,
     listener::{Tls, TlsError},
 };
 
-/// The settings that can be reloaded. Of TLS, the contents of the files; their paths are fixed at the start.
+/// The settings that can be reloaded. The contents of the TLS files are reloaded too; their paths are fixed at the
+/// start.
 const LIVE: [&str; 4] = ["tokens", "secrets", "receivers", "alert_webhooks"];
 
 #[derive(Debug, Error)]
@@ -30,7 +31,7 @@ pub enum ReloadError {
     Tls(#[from] TlsError),
 }
 
-/// What can be replaced at run time.
+/// The parts of the service that can be replaced at run time.
 pub(super) struct Live {
     pub config: Config,
     pub agents: Arc<Agents>,
@@ -52,7 +53,7 @@ impl Live {
             alert_webhooks: new.alert_webhooks.clone(),
             ..self.config.clone()
         };
-        // A file that is empty because it is being rewritten must not disable authentication.
+        // A token file that is empty while it is rewritten must not disable authentication.
         if config.tokens.is_empty() && !self.config.tokens.is_empty() {
             return Err(ReloadError::NoTokenLeft);
         }
@@ -67,7 +68,7 @@ impl Live {
         self.sender.rcu(|before| Sender {
             webhooks: Receivers::alert_webhooks(&config),
             console_url: match config.console_url {
-                // From now on a browser gets 401.
+                // The console has no token, so browsers get 401 from now on.
                 None if !config.tokens.is_empty() => None,
                 _ => before.console_url.clone(),
             },
@@ -97,7 +98,7 @@ impl Live {
         let value = |config: &Config| serde_json::to_value(config).unwrap_or_default();
         let (old_values, new_values) = (value(&self.config), value(new));
         let differs = |path: &str| match path {
-            // Shown without its password.
+            // These values are serialised without their passwords, so they are compared directly.
             "database_url" => self.config.database_url != new.database_url,
             "broker.url" => self.config.broker.url != new.broker.url,
             "intake" => self.config.intake != new.intake,

@@ -1,6 +1,6 @@
-//! A start while the database is unreachable waits for it, as a running instance does, so the order in which both
-//! start, or a failover during a restart, does not matter. A start on a full disk waits too. A fault that only a
-//! person can fix (a wrong password, a schema that is too new) ends the start.
+//! A start waits while the database is unreachable, as a running instance does. So the order in which both start, or a
+//! failover during a restart, does not matter. A start on a full disk waits too. A fault that only a person can fix (a
+//! wrong password, a schema that is too new) ends the start.
 
 use std::{fmt::Display, time::Duration};
 
@@ -15,33 +15,33 @@ use crate::{
 };
 
 /// The interval at which an unchanged reason is logged again.
-const SAY_AGAIN: Duration = Duration::from_secs(30);
+const LOG_AGAIN: Duration = Duration::from_secs(30);
 
-/// The backoff between attempts, and the log lines meanwhile: each new reason, and the same one now and then.
-struct Patience {
-    tries: u32,
+/// The backoff between attempts, and its log lines: each new reason, and an unchanged one at intervals.
+struct StartBackoff {
+    attempts: u32,
     said: Option<(String, Instant)>,
 }
 
-impl Patience {
+impl StartBackoff {
     fn new() -> Self {
         Self {
-            tries: 0,
+            attempts: 0,
             said: None,
         }
     }
 
     /// Waits before the next attempt. Calls `say` with the reason if it is worth a log line.
     async fn wait(&mut self, error: impl Display, say: impl FnOnce(&str)) {
-        self.tries += 1;
+        self.attempts += 1;
         let reason = error.to_string();
-        let is_known = |(said, at): &(String, Instant)| *said == reason && at.elapsed() < SAY_AGAIN;
+        let is_known = |(said, at): &(String, Instant)| *said == reason && at.elapsed() < LOG_AGAIN;
         if !self.said.as_ref().is_some_and(is_known) {
             say(&reason);
             self.said = Some((reason, Instant::now()));
         }
         // Jitter, so that instances do not all retry at the same moment.
-        sleep(RECONNECT.equal_jitter(self.tries, rand::random())).await;
+        sleep(RECONNECT.equal_jitter(self.attempts, rand::random())).await;
     }
 }
 
@@ -51,8 +51,8 @@ pub(super) async fn open(
     address: &Listen,
     health: &Health,
 ) -> Result<Database, OpenError> {
-    let mut patience = Patience::new();
-    // Whether the last try found the disk full.
+    let mut patience = StartBackoff::new();
+    // True if the last attempt found the disk full.
     let mut was_full = false;
     loop {
         let opened = database::open(config, health).await;
@@ -78,15 +78,16 @@ pub(super) async fn open(
                 };
                 patience.wait(error, say).await;
             }
-            // There was no room when a write failed, and there was when the disk was looked at: the error says only the first.
+            // The disk was full when a write failed, and had room when it was checked, so the error names only the
+            // write.
             Err(error @ OpenError::Unusable { .. }) if was_full => {
                 let say = |reason: &str| warn!(%address, "{reason}, on a disk that was full. Trying again");
                 patience.wait(error, say).await;
             }
             Ok(database) => {
                 health.clear(StoreFault::Full);
-                if patience.tries > 0 {
-                    info!(tries = patience.tries, "the database is available");
+                if patience.attempts > 0 {
+                    info!(tries = patience.attempts, "the database is available");
                 }
                 return Ok(database);
             }
@@ -96,21 +97,22 @@ pub(super) async fn open(
 }
 
 /// Runs one part of the start, and retries it while the database is unreachable.
-pub(super) async fn insist<T, E, F>(
+pub(super) async fn retry_while_unreachable<T, E, F>(
     store: &Store,
     what: &str,
     mut work: impl FnMut() -> F,
 ) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,
-    E: MayPass + Display,
+    E: MayBeTransient + Display,
 {
-    let mut patience = Patience::new();
+    let mut patience = StartBackoff::new();
     loop {
         match work().await {
-            // These are the only faults of a file that can go away without a person.
+            // These are the only faults of a file that can disappear without a person's action.
             Err(error)
-                if error.may_pass() && (store.is_shared || store.health.worst().is_some()) =>
+                if error.may_be_transient()
+                    && (store.is_shared || store.health.worst().is_some()) =>
             {
                 let say = |reason: &str| warn!(reason, "cannot {what} yet; retrying");
                 patience.wait(error, say).await;
@@ -120,13 +122,13 @@ where
     }
 }
 
-/// Whether an error may be transient.
-pub(super) trait MayPass {
-    fn may_pass(&self) -> bool;
+/// Says whether an error may be transient.
+pub(super) trait MayBeTransient {
+    fn may_be_transient(&self) -> bool;
 }
 
-impl MayPass for StoreError {
-    fn may_pass(&self) -> bool {
+impl MayBeTransient for StoreError {
+    fn may_be_transient(&self) -> bool {
         matches!(
             self,
             Self::Unavailable(_)
@@ -139,8 +141,8 @@ impl MayPass for StoreError {
     }
 }
 
-impl MayPass for JoinError {
-    fn may_pass(&self) -> bool {
+impl MayBeTransient for JoinError {
+    fn may_be_transient(&self) -> bool {
         matches!(self, Self::Store(error) if error.may_pass())
     }
 }

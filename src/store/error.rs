@@ -1,10 +1,10 @@
-//! What can go wrong with the store, and with a command sent to it.
+//! The errors of the store, and of commands that are sent to it.
 
 use sqlx::postgres::PgDatabaseError;
 use thiserror::Error;
 
 use super::{postgres, sqlite};
-use crate::domain::{Refusal, TaskId};
+use crate::domain::{task::Refusal, values::TaskId};
 
 #[derive(Clone, Debug, Error)]
 pub enum StoreError {
@@ -14,27 +14,28 @@ pub enum StoreError {
     Full,
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    /// Whether the transaction was saved is not known, and nobody can be asked: another try could do
-    /// all of it twice.
+    /// It is not known whether the transaction was saved, and the database cannot be asked: another attempt could make
+    /// all of its changes twice.
     #[error(
         "{0}; the command may have been carried out: check, or send it again under the same Idempotency-Key"
     )]
     CommitUnknown(String),
-    /// The connection was lost, or there was no response: what was sent to be committed may be saved, or not.
+    /// The connection was lost, or there was no response: the changes that were sent for commit may be saved, or not.
     #[error("the connection to the database was lost: {0}")]
     Lost(String),
-    /// The database is there, and lets nobody write, or not what this needs. Nothing was saved, and to try again at once would
-    /// not help.
+    /// The database can be reached, and refuses all writes, or the locks that this write needs. Nothing was saved, and
+    /// an immediate retry would not help.
     #[error(
         "the database lets nothing be saved now ({0}), and nothing was changed: retry after Retry-After"
     )]
     NotNow(String),
-    /// Another session holds a lock on a row that this needs. Nothing was saved; what needs other rows is not concerned.
+    /// Another session has locked a row that this write needs. Nothing was saved. Writes to other rows are not
+    /// affected.
     #[error(
         "another session of the database holds a record that this needs ({0}), and nothing was changed: retry after Retry-After"
     )]
     RowLocked(String),
-    /// Nothing of the transaction was saved, and another try may well succeed: the writer makes it.
+    /// Nothing of the transaction was saved, and another attempt may well succeed: the writer makes it.
     #[error("the transaction was interrupted: {0}")]
     Retryable(String),
     #[error(
@@ -43,12 +44,12 @@ pub enum StoreError {
     Corrupt(String),
     #[error(transparent)]
     Task(#[from] UnreadableTask),
-    /// Nothing was changed. The writer has said in the log what it was.
+    /// Nothing was changed. The writer has logged the panic.
     #[error(
         "an internal error prevented this, and nothing was changed; the service's log has the details: report it, and retry once it is fixed"
     )]
     Panicked,
-    /// A page of the database file is damaged, or the disk does not give it back.
+    /// A page of the database file is damaged, or the disk does not return it.
     #[error(
         "a part of the database cannot be read ({0}): tasks in other parts continue; see docs/deploy.md, \"A part that cannot be read\""
     )]
@@ -57,19 +58,19 @@ pub enum StoreError {
     Stopping,
 }
 
-/// A task that is there, and whose record cannot be read.
+/// A task that exists, and whose record cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error(
     "task {task} cannot be read ({reason}): its record in the database is damaged, or a newer version wrote it. The task is left unchanged, and all other tasks continue. Cancel it if it is not needed (POST /v1/tasks/{task}/cancel), or repair the database: docs/deploy.md, \"A part that cannot be read\""
 )]
 pub struct UnreadableTask {
     pub task: TaskId,
-    /// What of it, and how it is damaged.
+    /// The damaged part of the record, and its damage.
     pub reason: String,
 }
 
 impl StoreError {
-    /// Whether something that was asked for is damaged, whatever else may be read and written.
+    /// Returns whether requested data is damaged, even if other data can be read and written.
     pub fn is_damage(&self) -> bool {
         matches!(
             self,
@@ -77,7 +78,8 @@ impl StoreError {
         )
     }
 
-    /// Returns whether the same may succeed later, without a change by a person but of the database or its disk.
+    /// Returns whether the same request may succeed later without a change by a person, because the database or its
+    /// disk recovers.
     pub fn may_pass(&self) -> bool {
         match self {
             StoreError::Full
@@ -95,12 +97,12 @@ impl StoreError {
         }
     }
 
-    /// Whether an alert or the log names it already, and no other task is concerned.
+    /// Returns whether an alert or the log names the error already, and no other task is affected.
     pub fn is_of_one_task(&self) -> bool {
         matches!(self, StoreError::Task(_) | StoreError::Panicked)
     }
 
-    /// What is damaged, without what to do.
+    /// Returns the description of the damage without the remedy.
     pub fn damage(self) -> String {
         match self {
             StoreError::Corrupt(reason) | StoreError::Unreadable(reason) => reason,
@@ -109,14 +111,14 @@ impl StoreError {
         }
     }
 
-    /// A read has waited long enough.
+    /// Returns the error of a read that has waited too long for a connection.
     pub(super) fn no_connection() -> Self {
         StoreError::Unavailable(
             "timed out waiting for a read connection: either the database cannot be reached, or there are more reads at once than connections (on PostgreSQL: postgres.max_connections)".to_owned(),
         )
     }
 
-    /// For those who cannot try again, or have tried often enough.
+    /// Converts the error for callers that do not retry, or have retried often enough.
     pub(super) fn into_unavailable(self) -> Self {
         match self {
             StoreError::Retryable(reason) | StoreError::Lost(reason) => {
@@ -145,7 +147,7 @@ impl From<sqlx::Error> for StoreError {
             | sqlx::Error::ColumnNotFound(_)
             | sqlx::Error::Decode(_) => StoreError::Corrupt(message),
             sqlx::Error::PoolTimedOut => StoreError::no_connection(),
-            // Of a connection to a server.
+            // These are errors of a connection to a server.
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => {
                 StoreError::Lost(message)
             }
@@ -177,7 +179,7 @@ pub enum CommandError {
     #[error("{refusal}")]
     Refused {
         refusal: Refusal,
-        /// The state of the task that refused.
+        /// The state of the task that refused the command.
         state: &'static str,
     },
     #[error("the task has changed: it is at version {current}, not {expected}")]
@@ -192,7 +194,7 @@ pub enum CommandError {
         key: String,
         max_running: u32,
     },
-    /// The decision panicked. Other commands are not concerned.
+    /// The decision panicked. Other commands are not affected.
     #[error(
         "an internal error prevented this command, which changed nothing; the service's log has the details, and if the command was about a task, an alert names it: report it, and send the command again once it is fixed"
     )]
@@ -202,7 +204,7 @@ pub enum CommandError {
 }
 
 impl CommandError {
-    /// Whether steps prevent a task from moving to another version.
+    /// Returns whether steps prevent a task from moving to another version.
     pub fn is_unmapped(&self) -> bool {
         matches!(
             self,

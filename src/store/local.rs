@@ -1,20 +1,22 @@
-//! What the writer needs of the instance at hand, so that a step which becomes ready is claimed in
-//! the transaction that made it ready.
+//! The writer's interface to the scheduler of its process, so that a step which becomes ready is claimed in the
+//! transaction that made it ready.
 
 use std::{any::Any, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use crate::domain::{
-    Actor, AgentName, Attempt, Call, Claimant, InstanceId, LaneRule, PastStop, StepRef, Timestamp,
-    WorkerName,
+    agent::PastStop,
+    queue::LaneRule,
+    task::{Actor, Call, Claimant},
+    values::{AgentName, Attempt, InstanceId, StepRef, Timestamp, WorkerName},
 };
 
-/// A slot for one step of an agent; freed when dropped.
+/// A slot for one step of an agent. It is released when this is dropped.
 #[derive(Debug)]
 pub struct SlotPermit {
     slot: Box<dyn Any + Send>,
-    /// The step is for this worker, and not for a call.
+    /// If set, the step is for this worker, and not for a call.
     worker: Option<WorkerName>,
 }
 
@@ -37,7 +39,7 @@ impl SlotPermit {
         self.worker.is_some()
     }
 
-    /// Who works on the step then.
+    /// Returns who works on the step after the claim.
     pub fn claimant(&self, instance: &InstanceId) -> Claimant {
         match &self.worker {
             Some(worker) => Claimant::Worker(worker.clone()),
@@ -45,13 +47,13 @@ impl SlotPermit {
         }
     }
 
-    /// What it was made of.
+    /// Returns the slot from which this permit was made.
     pub fn into_slot<T: Any>(self) -> Option<T> {
         self.slot.downcast().ok().map(|slot| *slot)
     }
 }
 
-/// A saved claim: to be called now, or to be given to a worker.
+/// A saved claim: the step is called now, or is given to a worker.
 #[derive(Debug)]
 pub struct Dispatch {
     pub call: Call,
@@ -63,35 +65,37 @@ pub struct Dispatch {
 /// The scheduler of this process, seen from the writer. No method may block.
 pub trait LocalScheduler: Send + Sync + 'static {
     fn instance(&self) -> &InstanceId;
-    /// The instance's scheduler, for the history.
+    /// Returns the instance's scheduler, for the history.
     fn actor(&self) -> &Actor;
-    /// A slot for one more call, if one is free and no step is queued for it.
+    /// Takes a slot for one more call, if one is free and no step is queued for it.
     fn try_take(&self, agent: &AgentName) -> Option<SlotPermit>;
-    /// Whether a step that has just been enqueued by another instance is left to that one for a moment.
+    /// Returns whether a step that another instance has just enqueued is left to that instance for a moment.
     fn leaves_to_others(&self, _agent: &AgentName) -> bool {
         false
     }
-    /// How many more steps of the agent can be claimed now.
+    /// Returns how many more steps of the agent can be claimed now.
     fn free(&self, agent: &AgentName) -> usize;
-    /// How many more calls the agent can take now: nothing is claimed ahead where more than slots is counted.
+    /// Returns how many more calls the agent can take now. Nothing is claimed ahead if other limits than slots are
+    /// counted.
     fn free_slots(&self, agent: &AgentName) -> usize {
         self.free(agent)
     }
-    /// A slot for the first queued step.
+    /// Takes a slot for the first queued step.
     fn take_for_queued(&self, agent: &AgentName) -> Option<SlotPermit>;
-    /// The agent's queue is empty, as far as this process knows.
+    /// Notes that the agent's queue is empty, as far as this process knows.
     fn queue_drained(&self, agent: &AgentName);
-    /// A reply of this agent is no longer awaited.
+    /// Notes that a reply of this agent is no longer awaited.
     fn reply_closed(&self, agent: &AgentName);
-    /// Whether the queue of any agent is divided into lanes.
+    /// Returns whether the queue of any agent is divided into lanes.
     fn has_lanes(&self) -> bool {
         false
     }
-    /// How the queue of an agent is divided, if it is.
+    /// Returns the rule by which the queue of an agent is divided, if it is.
     fn lane_rule(&self, _agent: &AgentName) -> Option<Arc<LaneRule>> {
         None
     }
-    /// Why the agent was not called until a moment, if there was such a time. `now` is the store's time at `instant`.
+    /// Returns why the agent was not called until a moment in the past, if there was such a stop. `now` is the store's
+    /// time at `instant`.
     fn past_stop(
         &self,
         _agent: &AgentName,
@@ -100,15 +104,15 @@ pub trait LocalScheduler: Send + Sync + 'static {
     ) -> Option<Arc<PastStop>> {
         None
     }
-    /// A step of the agent has ended, and another of its lane may begin.
+    /// Notes that a step of the agent has ended, so that another of its lane may begin.
     fn lane_freed(&self, _agent: &AgentName) {}
-    /// Steps may be claimed after so long that may not be now.
+    /// Notes that steps which may not be claimed now may be after this time.
     fn claim_later(&self, _wait: Duration) {}
-    /// A batch took so long to be saved.
+    /// Notes the duration of the commit of a batch.
     fn committed(&self, _took: Duration) {}
-    /// Claims that have just been committed.
+    /// Starts the claims that have just been committed.
     fn dispatch(&self, dispatches: Vec<Dispatch>);
-    /// A step is pending and nobody claimed it; it may be from `due_at` on, `now` being now.
+    /// Notes that a step is pending and was not claimed. It may be claimed from `due_at` on.
     fn pending(&self, agent: &AgentName, due_at: Timestamp, now: Timestamp);
     /// Drops a running call of this process. If its attempt is not over, the drop is confirmed once the call has
     /// ended.

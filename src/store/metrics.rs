@@ -1,4 +1,4 @@
-//! What the writer counts: batches, commits, and what happened to tasks and steps.
+//! The metrics of the writer: batches, commits, and events of tasks and steps.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use metrics::{
     histogram,
 };
 
-use super::{CommandError, StepCounter, batch::TaskChange, workflow_meters::WorkflowMeters};
-use crate::domain::{Event, Refusal, StepState};
+use super::{CommandError, StepCounter, batch::TaskChange, definition::meters::WorkflowMeters};
+use crate::domain::task::{Event, Refusal, StepState};
 
-/// Handles are looked up once: the hot path only adds.
+/// The handles are looked up once, so that the hot path only adds.
 pub(super) struct WriterMetrics {
     pub batch_size: Histogram,
     pub commit_seconds: Histogram,
@@ -22,7 +22,7 @@ pub(super) struct WriterMetrics {
     step_counter: Arc<StepCounter>,
 }
 
-/// The events of steps worth a counter of their own; each is `provost_events_total{type="…"}`.
+/// The events of steps with a counter of their own: each is `provost_events_total{type="…"}`.
 const COUNTED: [&str; 16] = [
     "step.claimed",
     "step.processed",
@@ -108,13 +108,13 @@ impl WriterMetrics {
                 self.count(event);
             }
         }
-        // What does no more than leave a note is no step or task that ended now.
+        // A change that only adds a note ends no step or task.
         let is_note = |event: &Event| matches!(&*event.kind, "step.late_reply" | "step.progress");
         if change.events.iter().all(is_note) {
             return;
         }
         let at = change.at;
-        // An operator who resolves a step says nothing of its agent.
+        // A step that an operator has resolved says nothing about its agent.
         if !change
             .events
             .iter()

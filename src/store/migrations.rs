@@ -57,6 +57,9 @@ const SQLITE: Scripts = scripts! {
     "0031_configured_agents",
     "0032_clock",
     "0033_held_undos",
+    "0034_attempts",
+    "0035_failure_causes",
+    "0036_bulk_jobs",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -93,6 +96,9 @@ const POSTGRES: Scripts = scripts! {
     "0030_failures",
     "0031_configured_agents",
     "0032_held_undos",
+    "0033_attempts",
+    "0034_failure_causes",
+    "0035_bulk_jobs",
 };
 
 pub fn sqlite() -> Vec<Migration> {

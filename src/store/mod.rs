@@ -1,110 +1,85 @@
-//! The state store: loads aggregates, applies commands through [`crate::domain`], saves the changes.
-//! SQL lives in this room and nowhere else; rules of the pattern never do.
+//! The state store: loads aggregates, applies commands through [`crate::domain`], saves the changes. All SQL is in this
+//! module; rules of the pattern never are.
 //!
-//! All changes go through one writer that saves whatever has arrived in one transaction
-//! ([`writer`]); reads go around it ([`Reader`]). A backend is the SQL of one database for
-//! [`Backend`], [`Transaction`] and [`Reader`].
+//! All changes go through one writer, which saves all commands that have arrived in one transaction ([`writer`]). Reads
+//! do not go through it ([`Reader`]). A backend is the SQL of one database for [`Backend`], [`Transaction`] and
+//! [`Reader`].
 
-mod activations;
-mod agent_checks;
-mod agent_controls;
-mod alert_causes;
-mod alerts;
-mod asks;
+mod agent;
+mod definition;
+mod message;
+mod queue;
+mod schedule;
+mod task;
+mod upkeep;
+mod view;
+
 mod batch;
-mod children;
-mod clock;
 #[cfg(test)]
 pub mod conformance;
-mod counted_steps;
-mod counts;
-mod definitions;
-mod due;
-mod ended;
 mod error;
-mod health;
-mod inline_definitions;
-mod lanes;
-mod leases;
 mod local;
-mod looks;
 mod metrics;
 mod migrations;
-mod missing_agents;
-mod moved_tasks;
 mod multiply;
 mod open;
-mod operations;
-mod outbox;
-mod pages;
-mod peers;
 pub mod postgres;
-mod predictions;
-mod progress;
 mod queries;
 mod query;
-mod rate_buckets;
 mod record;
 mod rows;
-mod salvage;
-mod schedules;
 mod shared_feature;
-mod signalled;
-mod slot_shares;
 mod source;
 pub mod sqlite;
 mod statement;
-mod step_limits;
-mod stored_workflow;
-mod task_limits;
 mod transaction;
-mod unusable_secrets;
-mod watch;
-mod workers;
-mod workflow_meters;
 mod writer;
 
 use std::sync::Arc;
 
-pub use activations::{Activation, ActivationError, ActivationRequest, ActiveWorkflow};
-pub use agent_controls::{ControlRecord, ControlRequest, ControlResponse};
-pub use alert_causes::{CausesSeen, UnclosedCause};
-pub use asks::{AskQuery, ListedAsk};
+pub use agent::controls::{ControlRecord, ControlRequest, ControlResponse};
+pub use agent::counted_steps::StepCounter;
+pub use agent::missing::MOST_COUNTED;
+pub use agent::operations::Operations;
 use async_trait::async_trait;
 pub use batch::{Batch, Saved};
-pub use children::ChildMark;
-pub use counted_steps::StepCounter;
-pub use definitions::Definitions;
-pub use due::DueSummary;
-pub use ended::EndedCount;
+pub use definition::activations::{Activation, ActivationError, ActivationRequest, ActiveWorkflow};
+pub use definition::compiled::CompiledDefinitions;
+pub use definition::inline::Validation;
+pub use definition::stored_workflow::StoredWorkflow;
 pub use error::{CommandError, StoreError, UnreadableTask};
-pub use health::{Diagnosis, Health, StoreFault};
-pub use inline_definitions::Validation;
-pub use lanes::may_begin;
 pub use local::{Dispatch, LocalScheduler, SlotPermit};
-pub use looks::Look;
-pub use missing_agents::MOST_COUNTED;
-pub use multiply::{MANY_VALUES, MultiplyPlan};
-pub use open::{OpenError, RECONNECT};
-pub use operations::Operations;
-pub use outbox::{
+pub use message::outbox::{
     BacklogExpiry, ClaimRequest, ClaimResponse, DueWork, NextMessage, QueueClaim, QueueHead,
     QueueRelease,
 };
-pub use pages::{MOST_LOOKED_AT, TaskSummaries};
-pub use peers::Peers;
-pub use predictions::{CountedSteps, LimitedEnd, MOST_AT_RISK, PredictionChanges};
+pub use multiply::{MANY_VALUES, MultiplyPlan};
+pub use open::{OpenError, RECONNECT};
 pub use queries::Reader;
 pub use query::*;
+pub use queue::lanes::may_begin;
 pub use rows::Loaded;
-pub use schedules::{
+pub use schedule::{
     CommandedSchedule, ScheduleCommand, ScheduleError, SchedulePut, ScheduleRecord, ScheduleSave,
 };
 pub use shared_feature::{SharedFeature, SharedFeatures};
 pub use sqlite::StoreClock;
-pub use stored_workflow::StoredWorkflow;
+pub use task::alert_cause::{CausesSeen, UnclosedCause};
+pub use task::ask::{AskQuery, ListedAsk};
+pub use task::attempts::{AttemptQuery, RecordLimits};
+pub use task::bulk_jobs::{BulkJobError, BulkJobRecord, DueBulkJob, NewBulkJob};
+pub use task::bulk_tasks::{BulkTaskQuery, BulkTaskRow};
+pub use task::child::ChildMark;
+pub use task::due::DueSummary;
+pub use task::ended::EndedCount;
+pub use task::failure::{FAILURES_COUNTED, Failure, FailuresSeen};
+pub use task::pages::{MOST_LOOKED_AT, TaskSummaries};
+pub use task::search::Look;
+pub use task::watch::{Follow, Watch, Watchers};
 pub use transaction::{CommitError, Transaction};
-pub use watch::{Follow, Watch, Watchers};
+pub use upkeep::health::{Diagnosis, Health, StoreFault};
+pub use upkeep::peers::Peers;
+pub use view::predictions::{CountedSteps, LimitedEnd, MOST_AT_RISK, PredictionChanges};
 pub use writer::{
     Apply, CacheLimits, Idempotency, RegisterError, RegisteredVersion, Renewed, Store, Submitted,
     WaitingTasks, WriterSettings, purge_and_commit,
@@ -116,35 +91,36 @@ pub trait Backend: Send + 'static {
     /// Begins a transaction that may write. Its time is the store's clock.
     async fn begin(&mut self) -> Result<Box<Transaction<'_>>, StoreError>;
 
-    /// A transaction failed for this reason, and nothing tries it again: the store's health may have changed.
+    /// Notes that a transaction failed for this reason and is not retried: the store's health may have changed.
     fn failed(&self, _error: &StoreError) {}
 
-    /// Closes the connection, where it can be made again when it is used next.
+    /// Closes the connection, if it can be made again at its next use.
     async fn disconnect(&mut self) {}
 }
 
 /// The connections of one opened database.
 pub struct StoreConnections {
-    /// At least one. Several save batches at the same time.
+    /// At least one. Several committers save batches at the same time.
     pub writers: Vec<Box<dyn Backend>>,
-    /// For leases, where they can have a connection of their own.
+    /// For leases, if they can have a connection of their own.
     pub leases: Option<Box<dyn Backend>>,
-    /// For deleting ended tasks, where that can have a connection of its own. It connects when it is first used.
+    /// For deleting ended tasks, if that can have a connection of its own. The connection is made when it is first
+    /// used.
     pub purging: Option<Box<dyn Backend>>,
     pub readers: Readers,
-    /// Whether other processes may use the same database meanwhile. If not, all other instances have ended, and the
-    /// steps that they held are orphans.
+    /// True if other processes may use the same database in the meantime. If false, all other instances have ended, and
+    /// the steps that they held are orphans.
     pub is_shared: bool,
 }
 
 pub type SharedReader = Arc<Reader>;
 
-/// Who reads, each on connections of their own: however much callers ask for, and however long that takes,
-/// it holds up nothing that keeps tasks moving.
+/// The readers of callers and of the background loops, each on connections of their own, so that many or slow reads of
+/// callers never delay the loops that keep tasks moving.
 #[derive(Clone)]
 pub struct Readers {
-    /// Of those who ask through the API, or wait there for a task.
+    /// For requests through the API, including those that wait for a task.
     pub callers: SharedReader,
-    /// Of the scheduler, the supervisor, the delivery loop and the other background loops.
+    /// For the scheduler, the supervisor, the delivery loop and the other background loops.
     pub housekeeping: SharedReader,
 }

@@ -1,24 +1,24 @@
 //! Fills a database with the history of many tasks, for measurements: the rows of some tasks that the service has saved
-//! are inserted again, under new ids and times. It copies whatever columns there are, so it follows the schema by itself.
+//! are inserted again, under new ids and times. It copies all columns that exist, so it follows the schema by itself.
 
 use std::fmt::Write;
 
-/// What to make of the tasks that are there.
+/// Describes the tasks to add.
 #[derive(Clone, Copy, Debug)]
 pub struct MultiplyPlan {
-    /// How many are added.
+    /// The number of tasks that are added.
     pub tasks: u64,
-    /// Milliseconds: when the first of them was created, and the time between two.
+    /// In milliseconds: the time at which the first task was created, and the time between two tasks.
     pub from: i64,
     pub step: i64,
-    /// How many values [`MANY_VALUES`] gets.
+    /// The number of values that [`MANY_VALUES`] gets.
     pub labels: u32,
 }
 
-/// The label that gets many values, and the value that it has in the tasks that are copied.
+/// The label that gets many values, and its value in the tasks that are copied.
 pub const MANY_VALUES: (&str, &str) = ("tenant", "t-0");
 
-/// The tables in the order in which they are filled, each with its column of the task's id, and a column that the
+/// The tables in the order in which they are filled, each with its column for the task's id, and a column that the
 /// database numbers by itself.
 pub(super) const TABLES: [(&str, &str, &str); 6] = [
     ("tasks", "id", ""),
@@ -29,7 +29,7 @@ pub(super) const TABLES: [(&str, &str, &str); 6] = [
     ("alerts", "task_id", ""),
 ];
 
-/// How many tasks one statement adds.
+/// The number of tasks that one statement adds.
 pub(super) const CHUNK: u64 = 20_000;
 
 /// The tasks that are copied, each with a number from 0.
@@ -42,7 +42,7 @@ WHERE state IN ('processed', 'cancelled', 'error')"#;
 pub(super) type MakeId = fn(millis: &str, table: u8, number: &str) -> String;
 
 impl MultiplyPlan {
-    /// Adds the tasks from number `$1` up to `$2` to a table with these columns; `$3` is how many templates there are.
+    /// Adds the tasks from number `$1` up to `$2` to a table with these columns; `$3` is the number of templates.
     pub(super) fn insert(
         &self,
         (table, task_id): (&str, &str),
@@ -91,7 +91,7 @@ ORDER BY n"#
         )
     }
 
-    /// The numbers of each statement's tasks: from, up to.
+    /// Returns the numbers of each statement's tasks: the first, and the end.
     pub(super) fn chunks(&self) -> impl Iterator<Item = (i64, i64)> {
         let tasks = self.tasks;
         let chunks = 0..tasks.div_ceil(CHUNK);

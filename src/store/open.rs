@@ -1,16 +1,16 @@
-//! What can go wrong when a database is opened.
+//! The errors of opening a database.
 
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tracing::info;
 
-use crate::domain::Backoff;
+use crate::domain::values::Backoff;
 
-/// The waits between attempts to reach a database. A session that was ended is back within milliseconds.
+/// The waits between attempts to reach a database. A session that was ended is replaced within milliseconds.
 pub const RECONNECT: Backoff = Backoff::doubling(Duration::from_millis(20), Duration::from_secs(2));
 
-/// Leaves a line in the log about a start that has migrated the database. 0: there was no schema.
+/// Logs that a start has migrated the database. `from` is 0 if there was no schema.
 pub fn note_migration(database: &str, from: i64, to: i64, began: Instant) {
     if from != to {
         info!(
@@ -64,12 +64,12 @@ pub enum OpenError {
         found: i64,
         known: i64,
     },
-    /// It may be there again in a moment.
+    /// The database may be reachable again in a moment.
     #[error(
         "{database} cannot be reached: {reason}; check that it runs, accepts writes, and has this address"
     )]
     Unreachable { database: String, reason: String },
-    /// The sessions that use the tables may have ended in a moment.
+    /// The sessions that use the tables may end in a moment.
     #[error(
         "{database} cannot be migrated while other sessions use its tables; nothing was changed. It only takes a moment between their transactions: if this goes on, end the one that holds the locks, such as a backup or a manual query (pg_stat_activity shows it)"
     )]
@@ -78,7 +78,7 @@ pub enum OpenError {
         "{database} is damaged and cannot be opened ({reason}): check the disk, keep a copy of all files that begin with its name, then restore a backup, or rescue what can be read with `sqlite3 {database} .recover`: see docs/deploy.md, \"A part that cannot be read\""
     )]
     Damaged { database: String, reason: String },
-    /// What is left of a database shows that there was one.
+    /// The remains of a database show that one existed.
     #[error(
         "{database} is {lost}, but {leftovers} of it exists: provost creates no new database next to the remains of another. Restore a backup in its place: see docs/deploy.md, \"Restore, step by step\". To start with an empty database, move all files that begin with its name elsewhere"
     )]
@@ -88,7 +88,7 @@ pub enum OpenError {
         lost: &'static str,
         leftovers: String,
     },
-    /// It was deleted while the service used it, and the service has saved a copy.
+    /// The database was deleted while the service used it, and the service has saved a copy.
     #[error(
         "{database} is missing, but {rescued} exists: a copy of all accepted tasks, which provost wrote when the database was deleted while it ran. Rename it to continue with it (mv {rescued} {database}), or move it elsewhere"
     )]

@@ -1,5 +1,5 @@
-//! Reading, the same for every database: the statements are written in the words that all of them
-//! understand, and a backend only runs them. A statement for one database alone belongs to its folder.
+//! Reads that are the same for every database: the statements use only SQL that all databases understand, and a backend
+//! only runs them. A statement for one database alone belongs to the folder of its backend.
 
 use std::time::Instant;
 
@@ -8,22 +8,29 @@ use uuid::Uuid;
 use super::{
     AgentRecord, DueWork, EndedAt, EndedTask, ExpiredStep, HeldStep, Instances, MessageQuery,
     MessageRecord, Promoted, QueueClaim, QueueHead, SavedChange, SavedChanges, StoreError,
-    TaskFilter, TaskQuery, TaskSummaries, WorkflowRecord, leases,
-    looks::{Look, Range},
-    outbox,
-    pages::{self, IndexFilter},
+    TaskFilter, TaskQuery, TaskSummaries, WorkflowRecord,
+    message::outbox,
     rows::{self, AGENT, Columns, Loaded, Row, WORKFLOW},
     source::{SeenVersion, Source},
     sqlite::StoreClock,
     statement::Statement,
+    task::{
+        pages::{self, IndexFilter},
+        search::{Look, Range},
+    },
+    upkeep::leases,
 };
 use crate::domain::{
-    AgentName, AlertKind, Attempt, FileSpace, InstanceId, ReceiverName, StepIndex, StepRef, Task,
-    TaskId, Timestamp, WorkflowName,
+    task::{AlertKind, Task},
+    upkeep::FileSpace,
+    values::{
+        AgentName, Attempt, InstanceId, ReceiverName, StepIndex, StepRef, TaskId, Timestamp,
+        WorkflowName,
+    },
 };
 
-/// Relies on the index of a task's versions. Reads the events of no more changes than it returns: one change of a long list can
-/// have megabytes.
+/// Relies on the index of a task's versions. Reads the events of no more changes than it returns, because one change of
+/// a long list can have megabytes.
 const HISTORY: &str = r#"
 WITH looked AS (
     SELECT version, at, octet_length(events) AS bytes FROM history
@@ -35,7 +42,8 @@ SELECT version, at, looked,
        (SELECT history.events FROM history WHERE history.task_id = $1 AND history.version = page.version) AS events
 FROM page WHERE bytes_before < $4 ORDER BY version"#;
 
-/// Relies on steps_delayed, and where that covers it reads nothing else: so a step in a damaged part is found too.
+/// Relies on steps_delayed. If the index covers the statement, nothing else is read, so a step in a damaged part is
+/// found too.
 const DUE: &str = r#"
 SELECT task_id, idx FROM steps
 WHERE due_at IS NOT NULL AND queued = 0 AND due_at <= $1
@@ -46,8 +54,8 @@ const ANY_QUEUED: &str =
     "SELECT idx FROM steps WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 LIMIT 1";
 
 /// The agents with queued steps, as `line`. Goes from one agent to the next by steps_line, so that long queues cost no
-/// more than short ones. Not by `min`: up to version 16, PostgreSQL reads whole queues for it where they were empty when
-/// it planned.
+/// more than short ones. The statement does not use `min`: up to version 16, PostgreSQL reads whole queues for it if
+/// they were empty when it planned.
 pub const QUEUED_AGENTS: &str = r#"
 WITH RECURSIVE line (agent) AS (
     SELECT (SELECT agent FROM steps WHERE due_at IS NOT NULL AND queued = 1 ORDER BY agent LIMIT 1)
@@ -57,14 +65,15 @@ WITH RECURSIVE line (agent) AS (
     FROM line WHERE line.agent IS NOT NULL
 )"#;
 
-/// Follows [`QUEUED_AGENTS`]. In a row without an agent: when the next delayed step is due. That relies on steps_delayed.
+/// Follows [`QUEUED_AGENTS`]. The row without an agent has the time when the next delayed step is due, and relies on
+/// steps_delayed.
 const BACKLOG: &str = r#"
 SELECT agent, CAST(NULL AS bigint) AS due_at FROM line WHERE agent IS NOT NULL
 UNION ALL
 SELECT NULL, (SELECT due_at FROM steps WHERE due_at IS NOT NULL AND queued = 0 ORDER BY due_at LIMIT 1)"#;
 
-/// Relies on steps_line: each half is one range of it from its beginning, so that no more is read than is
-/// counted. In one condition with OR, everything after the task would be read too.
+/// Relies on steps_line: each half is one range of it from its beginning, so that no more is read than is counted. One
+/// condition with OR would also read all entries after the task.
 const AHEAD: &str = r#"
 SELECT count(*) AS count FROM (
     SELECT 1 FROM {steps}
@@ -74,7 +83,8 @@ SELECT count(*) AS count FROM (
     WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 AND lane = $5 AND turn = $2 AND task_id < $3
     LIMIT $4) AS ahead"#;
 
-/// Relies on tasks_overdue, and on the primary key of the steps. An ended task has no overdue_at. Steps without rows wait, or run.
+/// Relies on tasks_overdue, and on the primary key of the steps. An ended task has no overdue_at. Steps without rows
+/// are waiting or running.
 const IN_DANGER: &str = r#"
 SELECT count(*) AS looked_at, COALESCE(sum(waits), 0) AS tasks FROM (
     SELECT CASE WHEN EXISTS (
@@ -88,21 +98,22 @@ SELECT count(*) AS looked_at, COALESCE(sum(waits), 0) AS tasks FROM (
     FROM tasks WHERE overdue_at IS NOT NULL AND overdue_at <= $2
     ORDER BY overdue_at LIMIT $3) AS due"#;
 
-/// Tasks whose own complete-by comes before a time.
+/// The number of tasks whose own complete-by is before a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TasksInDanger {
-    /// Those that have unfinished steps at an agent.
+    /// The tasks that have unfinished steps at an agent.
     pub tasks: u64,
-    /// Among so many, the first to come.
+    /// The number of tasks that were read, those with the earliest complete-by first.
     pub looked_at: u64,
 }
 
-/// Of a claim in the row of its task: a damaged one is to cost nothing but its task.
+/// The condition of a valid claim in the row of a task: a damaged claim affects only its task.
 pub const IS_STEP: &str = "claim_step BETWEEN 0 AND 32767";
 
-/// Relies on steps_processing and tasks_claimed, which cover the search for lost instances: that reads all of them, and
-/// what runs is little beside what there is. The parts that ask for lost ones are only gone through if one is. The last parts rely
-/// on steps_awaited and steps_waits: no instance holds those, however many there are.
+/// Relies on steps_processing and tasks_claimed, which cover the search for lost instances. The search reads them
+/// completely, but few steps run compared to all steps. The parts that find the steps of lost instances are only run if
+/// an instance is lost. The last parts rely on steps_awaited and steps_waits: no instance holds those steps, which may
+/// be many.
 const EXPIRED: &str = r#"
 WITH holders AS MATERIALIZED (
     SELECT locked_by AS id FROM {steps} WHERE state = 'processing' AND locked_by IS NOT NULL{holders_of_claims}),
@@ -128,7 +139,7 @@ SELECT * FROM (
     ORDER BY complete_by LIMIT $2) AS waits
 ORDER BY complete_by LIMIT $2"#;
 
-/// Those of claims in the rows of tasks.
+/// Finds the holders of claims in the rows of tasks.
 const HOLDERS_OF_CLAIMS: &str = r#"
     UNION
     SELECT claimed_by FROM {claimed} WHERE claimed_by IS NOT NULL"#;
@@ -145,7 +156,7 @@ UNION ALL"#;
 
 /// Relies on tasks_claimed, which covers it.
 const CLAIMED_TASKS: &str = "SELECT id FROM {claimed} WHERE claimed_by IS NOT NULL";
-/// As [`EXPIRED_CLAIMS`], of one task by its key.
+/// Finds what [`EXPIRED_CLAIMS`] finds, for one task by its key.
 const EXPIRED_CLAIM: &str = r#"
 SELECT id AS task_id, claim_step AS idx, 1 AS attempt, is_lost AS lost FROM (
     SELECT id, claim_step, claim_until,
@@ -153,7 +164,7 @@ SELECT id AS task_id, claim_step AS idx, 1 AS attempt, is_lost AS lost FROM (
     FROM tasks WHERE id = $1 AND claimed_by IS NOT NULL AND {is_step}) AS claimed
 WHERE is_lost OR claim_until <= $2"#;
 
-/// Reads tasks_ended alone, where nothing of the task is asked for.
+/// Reads tasks_ended alone, if no columns of the task are requested.
 const ENDED: &str = r#"
 SELECT id, ended_at{kind} FROM tasks
 WHERE ended_at IS NOT NULL AND ended_at >= $1 AND (ended_at > $1 OR id > $2) AND ended_at < $3
@@ -164,8 +175,8 @@ const OVERDUE: &str = r#"
 SELECT id FROM tasks
 WHERE overdue_at IS NOT NULL AND overdue_at <= $1 ORDER BY overdue_at LIMIT $2"#;
 
-/// Relies on steps_processing and tasks_claimed: what instances run is little beside what there is. The task of each step of the
-/// page is then looked up by its key.
+/// Relies on steps_processing and tasks_claimed, because few steps run compared to all steps. The task of each step of
+/// the page is found by its key.
 const PROCESSING: &str = r#"
 WITH running AS MATERIALIZED (
     SELECT task_id, idx, attempt FROM {steps}
@@ -180,7 +191,7 @@ SELECT task_id, idx, attempt,
        (SELECT undo IS NOT NULL FROM tasks WHERE tasks.id = page.task_id) AS undoing
 FROM page ORDER BY task_id, idx"#;
 
-/// Two rows by their keys.
+/// Reads two rows by their keys.
 const HELD: &str = r#"
 SELECT task_id, idx, attempt,
        (SELECT undo IS NOT NULL FROM tasks WHERE tasks.id = steps.task_id) AS undoing
@@ -193,7 +204,7 @@ const FAULTS: &str = r#"
 SELECT task_id, idx, kind FROM alerts
 WHERE state <> 'closed' AND task_id IS NOT NULL AND kind IN ($1, $2) LIMIT 1000"#;
 
-/// What [`read_backlog`] reads.
+/// Reads the input of [`read_backlog`].
 pub fn any_queued(agent: &AgentName) -> Statement {
     Statement::new(ANY_QUEUED).bind(agent)
 }
@@ -213,7 +224,7 @@ pub fn read_backlog(found: &[impl Columns]) -> Result<Promoted, StoreError> {
     Ok(backlog)
 }
 
-/// Reads, each a consistent view of its own, never waiting for the writer.
+/// Reads data, each time in a consistent snapshot, and never waits for the writer.
 pub struct Reader {
     pub(super) source: Box<dyn Source>,
 }
@@ -247,7 +258,7 @@ impl Reader {
         found.first().map(read).transpose()
     }
 
-    /// As [`Source::along_indexes`] has it.
+    /// Fetches rows under the settings of [`Source::along_indexes`].
     pub(super) async fn fetch_along_indexes(
         &self,
         statement: Statement,
@@ -267,7 +278,7 @@ impl Reader {
         Ok(found.split_off(settings_count.min(found.len())))
     }
 
-    /// A filter by which one look finds all, where there is one.
+    /// Returns a filter by which one search finds all tasks, if there is one.
     async fn shortest<'f>(&self, range: Range<'f>) -> Result<Option<IndexFilter<'f>>, StoreError> {
         let narrow = range.narrow();
         if narrow.is_empty() {
@@ -285,13 +296,13 @@ impl Reader {
         self.source.now().await
     }
 
-    /// Like [`Reader::now`], as people have it: see `Session::wall_now`.
+    /// Returns [`Reader::now`] by the wall clock, see `Session::wall_now`.
     pub async fn wall_now(&self) -> Result<Timestamp, StoreError> {
         let now = self.now().await?;
         Ok(self.by_wall_clock(now))
     }
 
-    /// What the wall clock shows when the store's shows this, or did a moment ago.
+    /// Converts a time of the store's clock, now or a moment ago, to the wall clock.
     pub(super) fn by_wall_clock(&self, now: Timestamp) -> Timestamp {
         let ahead = self.source.clock().map_or(0, StoreClock::ahead_of_wall);
         Timestamp::from_millis(now.as_millis().saturating_sub(ahead))
@@ -302,18 +313,18 @@ impl Reader {
         self.source.clock()
     }
 
-    /// As [`Reader::now`] was when the store was asked last, read on by this process's own clock: never waits,
-    /// and is good to the second or better. `None` before the first time.
+    /// Returns the last [`Reader::now`] of the store, plus the time that has passed by this process's own clock. It
+    /// never waits, and is accurate to a second or better. Returns `None` before the first time.
     pub fn estimated_now(&self) -> Option<Timestamp> {
         self.source.estimated_now()
     }
 
-    /// What a database file has; `None` of a server.
+    /// Returns the space of a database file, or `None` for a server.
     pub async fn file_space(&self) -> Result<Option<FileSpace>, StoreError> {
         self.source.file_space().await
     }
 
-    /// Writes what is in `-wal` into the database file, as far as nobody has to wait for it.
+    /// Writes the content of `-wal` into the database file, as far as no other connection has to wait for that.
     pub async fn fold(&self) -> Result<(), StoreError> {
         self.source.fold().await
     }
@@ -322,17 +333,19 @@ impl Reader {
         self.source.load(&[id]).await?.one()
     }
 
-    /// The tasks among `ids` that exist, in any order.
+    /// Returns the tasks among `ids` that exist, in any order.
     pub async fn tasks_of(&self, ids: &[TaskId]) -> Result<Loaded, StoreError> {
         self.source.load(ids).await
     }
 
-    /// The versions of those of these tasks that exist. Of a database that only this process writes, none.
+    /// Returns the versions of those of these tasks that exist. For a database that only this process writes, returns
+    /// none.
     pub async fn versions(&self, ids: &[TaskId]) -> Result<Vec<SeenVersion>, StoreError> {
         self.source.versions(ids).await
     }
 
-    /// Looks at more tasks than one statement may if it finds none, but not for much longer: see [`pages::look_on`].
+    /// Returns a page of tasks. If one statement finds none, reads more tasks, but not for much longer: see
+    /// [`pages::look_on`].
     pub async fn tasks(&self, query: &TaskQuery) -> Result<TaskSummaries, StoreError> {
         let began = Instant::now();
         let elapsed = || began.elapsed();
@@ -354,8 +367,8 @@ impl Reader {
         Ok(TaskSummaries::new(tasks, query.limit, last.transpose()?))
     }
 
-    /// Ids only, oldest first: up to `limit` of what a bulk command works through. Looks at `most` tasks at most, and
-    /// at `MOST_LOOKED_AT`.
+    /// Returns up to `limit` ids of the tasks of a bulk command, oldest first. Reads at most `most` tasks, and at most
+    /// `MOST_LOOKED_AT`.
     pub async fn task_ids(
         &self,
         filter: &TaskFilter,
@@ -373,7 +386,7 @@ impl Reader {
         }
     }
 
-    /// Counts them, as far as one look goes.
+    /// Counts these tasks, as far as one search goes.
     pub async fn count_tasks(
         &self,
         filter: &TaskFilter,
@@ -390,7 +403,7 @@ impl Reader {
         }
     }
 
-    /// `None` if the task does not exist; otherwise the changes after version `after`, in order.
+    /// Returns the changes after version `after`, in order, or `None` if the task does not exist.
     pub async fn history(
         &self,
         id: TaskId,
@@ -398,7 +411,7 @@ impl Reader {
         limit: usize,
         bytes: usize,
     ) -> Result<Option<SavedChanges>, StoreError> {
-        // A version is counted from 1, one at a time.
+        // Versions are counted from 1, one by one.
         let after = i64::try_from(after).unwrap_or(i64::MAX);
         let statement = Statement::new(HISTORY)
             .bind(id.0)
@@ -425,26 +438,25 @@ impl Reader {
         }))
     }
 
-    /// Delayed steps whose time has come, [`Promoted::MOST`] at once.
+    /// Returns delayed steps that are due, at most [`Promoted::MOST`].
     pub async fn due(&self) -> Result<Vec<StepRef>, StoreError> {
         let now = self.now().await?.as_millis();
         let statement = Statement::new(DUE).bind(now).bind(Promoted::MOST);
         self.all(statement, rows::step_ref).await
     }
 
-    /// The agents with queued steps.
+    /// Returns the agents with queued steps.
     pub async fn queued_agents(&self) -> Result<Vec<AgentName>, StoreError> {
         Ok(self.backlog().await?.agents)
     }
 
-    /// What a promotion would answer that moves nothing.
+    /// Returns the result that a promotion has if it moves nothing.
     pub async fn backlog(&self) -> Result<Promoted, StoreError> {
         read_backlog(&self.fetch(backlog()).await?)
     }
 
-    /// How many steps of other tasks the queue of each of these agents holds before those of this task, in the lane
-    /// that is named with it.
-    /// The count of a queue ends at `limit`, and reads no more of it.
+    /// Returns how many steps of other tasks are before those of this task in the queue of each of these agents, in the
+    /// lane that is named with it. The count of a queue ends at `limit`, and reads no more of it.
     pub async fn ahead(
         &self,
         task: &Task,
@@ -468,10 +480,10 @@ impl Reader {
         counts.collect()
     }
 
-    /// Running steps that are to be recovered, longest overdue first: those whose complete-by has
-    /// passed, and those whose instance is lost: its lease has ended, or it has no record. Both are
-    /// judged at one `now`; where both hold, the instance is lost. `asker` lives, or it could not
-    /// ask: its own steps only expire by their complete-by.
+    /// Returns running steps that must be recovered, longest overdue first: those whose complete-by has passed, and
+    /// those whose instance is lost because its lease has ended or it has no record. Both are decided at one `now`; if
+    /// both are true, the instance counts as lost. The instance `asker` counts as alive, because it asks: its own steps
+    /// only expire by their complete-by.
     pub async fn expired(
         &self,
         asker: &InstanceId,
@@ -494,7 +506,7 @@ impl Reader {
         };
         let all = asked(HOLDERS_OF_CLAIMS, EXPIRED_CLAIMS);
         match self.all(all, rows::expired_step).await {
-            // The row of a task that is claimed may be what cannot be read. All others are found all the same.
+            // The unreadable record may be the row of a task that is claimed. All other steps are found nevertheless.
             Err(error) if error.is_damage() => {
                 let mut expired = self.all(asked("", ""), rows::expired_step).await?;
                 let room = limit.saturating_sub(expired.len());
@@ -505,7 +517,8 @@ impl Reader {
         }
     }
 
-    /// Up to `limit` claims in the rows of tasks that are to be recovered, each read by itself, but for those that cannot be read.
+    /// Returns up to `limit` claims in the rows of tasks that must be recovered, each read by itself, except those that
+    /// cannot be read.
     async fn readable_claims(
         &self,
         asker: &InstanceId,
@@ -529,8 +542,8 @@ impl Reader {
         Ok(expired)
     }
 
-    /// Up to `limit` tasks that ended before `before`, longest ended first, beginning after `after`. Their workflow and state
-    /// are read only where they are asked for, as that needs more than an index.
+    /// Returns up to `limit` tasks that ended before `before`, longest ended first, beginning after `after`. Their
+    /// workflow and state are read only on request, because that needs more than an index.
     pub async fn ended(
         &self,
         after: Option<EndedAt>,
@@ -551,8 +564,8 @@ impl Reader {
             .await
     }
 
-    /// Tasks that have unfinished steps at an agent, and whose own complete-by comes before a time. Looks at so many
-    /// tasks at most.
+    /// Counts the tasks that have unfinished steps at an agent, and whose own complete-by is before a time. Reads at
+    /// most `limit` tasks.
     pub async fn tasks_in_danger(
         &self,
         agent: &AgentName,
@@ -578,14 +591,14 @@ impl Reader {
         }))
     }
 
-    /// Tasks whose own complete-by has passed.
+    /// Returns tasks whose own complete-by has passed.
     pub async fn overdue(&self, limit: usize) -> Result<Vec<TaskId>, StoreError> {
         let now = self.now().await?.as_millis();
         let statement = Statement::new(OVERDUE).bind(now).bind(limit);
         self.all(statement, |row| row.get("id")).await
     }
 
-    /// Running steps in batches by id: those that `locked_by` holds, or where it is left out, all.
+    /// Returns running steps in batches by id: those that `locked_by` holds, or all if it is `None`.
     pub async fn processing(
         &self,
         locked_by: Option<&InstanceId>,
@@ -606,7 +619,8 @@ impl Reader {
         self.all(statement, rows::held_step).await
     }
 
-    /// An attempt, while its step is processing under it. Cheap: it comes before every retry of a call.
+    /// Returns an attempt, while its step is processing under it. This is cheap, because it precedes every retry of a
+    /// call.
     pub async fn held(
         &self,
         step: StepRef,
@@ -619,13 +633,13 @@ impl Reader {
         self.first(statement, rows::held_step).await
     }
 
-    /// A key of the store; see the migration that made it.
+    /// Returns a key of the store; see the migration that made it.
     pub async fn secret(&self, name: &str) -> Result<Option<String>, StoreError> {
         let statement = Statement::new("SELECT value FROM secrets WHERE name = $1").bind(name);
         self.first(statement, |row| row.get("value")).await
     }
 
-    /// Every instance on record, by id, with how many steps it holds; and who supervises.
+    /// Returns every instance on record, by id, with the number of steps that it holds, and the supervisors' lease.
     pub async fn instances(&self) -> Result<Instances, StoreError> {
         let now = self.now().await?;
         let steps = self.source.by_index("steps", "steps_processing");
@@ -640,7 +654,7 @@ impl Reader {
         })
     }
 
-    /// The latest version, or the one named.
+    /// Returns the latest version, or the one that is named.
     pub async fn workflow(
         &self,
         name: &WorkflowName,
@@ -659,7 +673,8 @@ WHERE name = $1 AND version = coalesce($2, version) ORDER BY version DESC LIMIT 
         self.all(statement, rows::agent).await
     }
 
-    /// The tasks that have an alert because the service could not decide on them, at a step, or not read them.
+    /// Returns the tasks with an alert that says that the service could not decide on them, at a step, or not read
+    /// them.
     pub async fn faults(&self) -> Result<Vec<(TaskId, Option<StepIndex>)>, StoreError> {
         let unreadable = AlertKind::TaskUnreadable.as_str();
         let statement = Statement::new(FAULTS)
@@ -673,8 +688,8 @@ WHERE name = $1 AND version = coalesce($2, version) ORDER BY version DESC LIMIT 
         self.all(statement, fault).await
     }
 
-    /// What the delivery loop can do now, at most so many destinations of each kind, and when it can do more; with
-    /// the receivers whose alert can be closed, if they are asked for.
+    /// Returns the work that the delivery loop can do now, for at most `most` destinations of each kind, and when there
+    /// is more; with the receivers whose alert can be closed, on request.
     pub async fn due_work(&self, most: usize, with_resolved: bool) -> Result<DueWork, StoreError> {
         let now = self.now().await?;
         outbox::read_due_work(
@@ -683,7 +698,7 @@ WHERE name = $1 AND version = coalesce($2, version) ORDER BY version DESC LIMIT 
         )
     }
 
-    /// The receivers for which more than so many bytes of messages wait, with that number.
+    /// Returns the receivers for which more than `least` bytes of messages wait, with the number of bytes.
     pub async fn waiting_bytes(&self, least: u64) -> Result<Vec<(ReceiverName, u64)>, StoreError> {
         let rows = self.fetch(outbox::waiting_bytes(least)).await?;
         let waiting = rows
@@ -692,7 +707,7 @@ WHERE name = $1 AND version = coalesce($2, version) ORDER BY version DESC LIMIT 
         waiting.collect()
     }
 
-    /// The receivers whose alert is open because too many bytes wait.
+    /// Returns the receivers with an open alert that too many bytes wait.
     pub async fn alerts_of_waiting(&self) -> Result<Vec<ReceiverName>, StoreError> {
         let rows = self.fetch(outbox::alerts_of_waiting()).await?;
         let receivers = rows.iter().map(|row| {
@@ -705,7 +720,7 @@ WHERE name = $1 AND version = coalesce($2, version) ORDER BY version DESC LIMIT 
         receivers.collect()
     }
 
-    /// The first message of each of these queues.
+    /// Returns the first message of each of these queues.
     pub async fn next_messages(&self, claims: &[QueueClaim]) -> Result<Vec<QueueHead>, StoreError> {
         match self
             .source
@@ -716,7 +731,7 @@ WHERE name = $1 AND version = coalesce($2, version) ORDER BY version DESC LIMIT 
                 .iter()
                 .map(|found| outbox::queue_head(found.first()))
                 .collect()),
-            // A message in a damaged part must not hold up the others.
+            // A message in a damaged part must not delay the others.
             Err(error) if error.is_damage() => {
                 let mut heads = Vec::with_capacity(claims.len());
                 for claim in claims {

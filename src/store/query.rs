@@ -1,33 +1,46 @@
-//! What can be asked of the store, and what comes back.
+//! The parameters of reads from the store, and their results.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::domain::{
-    AgentName, AgentSpec, AtRisk, Attempt, Expiry, Fault, InstanceRecord, Lease, Priority,
-    ReceiverName, StepName, StepRef, TaskId, TaskStatus, Timestamp, WorkflowName, WorkflowRef,
+    agent::AgentSpec,
+    task::{CauseFingerprint, Expiry, TaskStatus},
+    values::{
+        AgentName, Attempt, Fault, InstanceRecord, Lease, Priority, ReceiverName, StepName,
+        StepRef, TaskId, Timestamp, WorkflowName, WorkflowRef,
+    },
+    view::AtRisk,
 };
 
-/// Which tasks. Every part that is given must hold.
+/// A filter of tasks. All of its parts must match.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TaskFilter {
-    /// One of these; none: in any state.
+    /// The task is in one of these states; if empty, in any state.
     pub states: Vec<TaskStatus>,
     pub workflow: Option<String>,
     pub key: Option<String>,
-    /// The agent of one of its steps; if only tasks in error are asked for, of one of its steps in error.
+    /// The agent of one of its steps; if only tasks in error are requested, of one of its steps in error.
     pub agent: Option<String>,
     pub labels: Vec<(String, String)>,
     pub created_after: Option<Timestamp>,
     pub created_before: Option<Timestamp>,
-    /// Only those that will be late by what is known.
+    /// True to select only tasks that are predicted to be late.
     pub at_risk: bool,
-    /// Only those that are done for steps of this one.
+    /// Only tasks that were made for steps of this one.
     pub parent: Option<TaskId>,
-    /// Only the tasks that this alert, which is not closed, is about.
+    /// Only the tasks that this alert is about, which is not closed.
     pub alert: Option<AlertId>,
+    /// Only tasks with a step that needs a person for this cause.
+    pub cause: Option<CauseFingerprint>,
+    /// Only tasks with this text in their key, or in the message of a step that needs a person. Case does not matter.
+    pub text: Option<String>,
+    /// Only tasks with a step in error that failed by this time.
+    pub failed_by: Option<Timestamp>,
+    /// Only tasks with this result of this bulk job.
+    pub bulk: Option<(BulkJobId, BulkResultFilter)>,
 }
 
 impl TaskFilter {
@@ -36,7 +49,7 @@ impl TaskFilter {
     }
 }
 
-/// A page of tasks, newest first.
+/// A request for a page of tasks, newest first.
 #[derive(Clone, Debug)]
 pub struct TaskQuery {
     pub filter: TaskFilter,
@@ -45,7 +58,7 @@ pub struct TaskQuery {
     pub limit: usize,
 }
 
-/// A task in a list: all but its input and its steps.
+/// A task in a list, without its input and its steps.
 #[derive(Clone, Debug)]
 pub struct TaskSummary {
     pub id: TaskId,
@@ -70,32 +83,32 @@ pub struct EndedAt {
     pub task: TaskId,
 }
 
-/// A task that ended, as far as retention is about it.
+/// A task that has ended, with the data that retention needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndedTask {
     pub ended: EndedAt,
-    /// Its workflow, if it has one, and its state; where they were asked for.
+    /// Its workflow, if it has one, and its state; on request.
     pub kind: Option<(Option<WorkflowName>, TaskStatus)>,
 }
 
-/// What a purge of some tasks did.
+/// The result of a purge of some tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Purged {
     pub tasks: u64,
-    /// For how long others had to wait for it.
+    /// The time for which other requests had to wait for it.
     pub took: Duration,
 }
 
-/// One saved change of a task: what happened together.
+/// One saved change of a task: the events that happened together.
 #[derive(Clone, Debug)]
 pub struct SavedChange {
     pub version: u64,
     pub at: Timestamp,
-    /// A JSON array of [`crate::domain::Event`].
+    /// A JSON array of [`crate::domain::task::Event`].
     pub events: String,
 }
 
-/// The next changes of a task, up to a number and a number of bytes. The first is there whatever its size.
+/// The next changes of a task, up to a number and a number of bytes. The first is included at any size.
 #[derive(Clone, Default, Debug)]
 pub struct SavedChanges {
     pub changes: Vec<SavedChange>,
@@ -113,15 +126,16 @@ pub struct KnownKey {
 pub struct Promoted {
     /// All agents with queued steps.
     pub agents: Vec<AgentName>,
-    /// Not after the time of the promotion, where more were due than one takes.
+    /// The time when the next delayed step is due. It is not after the time of the promotion if more steps were due
+    /// than one promotion takes.
     pub next_due: Option<Timestamp>,
-    /// Nothing that was due could be enqueued, because others have locked its tasks.
+    /// True if no due step could be enqueued, because other instances have locked its task.
     pub is_locked: bool,
 }
 
 impl Promoted {
-    /// The most steps of one promotion: where a whole backlog comes due at once, as after an outage, other
-    /// commands get their turns in between.
+    /// The most steps of one promotion: if a whole backlog is due at once, as after an outage, other commands are
+    /// processed in between.
     pub const MOST: i64 = 1000;
 }
 
@@ -141,6 +155,51 @@ pub struct AgentRecord {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AlertId(pub Uuid);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BulkJobId(pub Uuid);
+
+impl BulkJobId {
+    /// Returns the idempotency key of the command for a task. A caller's key has one space at most.
+    pub fn key_of(self, task: TaskId) -> String {
+        format!("bulk {self} {task}")
+    }
+}
+
+impl fmt::Display for BulkJobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The results of the tasks of a bulk job by which they are found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BulkResultFilter {
+    Accepted,
+    Refused,
+    /// Tasks that have accepted the command, and of which a step has failed since.
+    FailedAgain,
+}
+
+impl BulkResultFilter {
+    pub const ALL: [Self; 3] = [Self::Accepted, Self::Refused, Self::FailedAgain];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Refused => "refused",
+            Self::FailedAgain => "failed_again",
+        }
+    }
+
+    /// Returns the result on record.
+    pub(super) fn recorded(self) -> &'static str {
+        match self {
+            Self::Accepted | Self::FailedAgain => "accepted",
+            Self::Refused => "refused",
+        }
+    }
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AlertState {
@@ -172,7 +231,7 @@ impl AlertState {
 #[derive(Clone, Debug)]
 pub struct Alert {
     pub id: AlertId,
-    /// Of a step of this task; or else it is about a receiver.
+    /// The task of the step that the alert is about. `None` if the alert is about a receiver.
     pub task: Option<TaskId>,
     pub step: Option<StepName>,
     pub receiver: Option<ReceiverName>,
@@ -183,31 +242,34 @@ pub struct Alert {
     pub acknowledged_at: Option<Timestamp>,
     pub acknowledged_by: Option<String>,
     pub closed_at: Option<Timestamp>,
-    /// The alert of a cause, if this is that of one of its steps.
+    /// The alert of the cause, if this is the alert of one of its steps.
     pub part_of: Option<AlertId>,
     pub agent: Option<AgentName>,
     pub cause: Option<String>,
-    /// How many steps or dead letters it is about; of a closed one of a cause, how many steps it was about.
+    /// The number of steps or dead letters that the alert is about; for a closed alert of a cause, the number of steps
+    /// that it was about.
     pub count: u64,
-    /// When the latest step failed.
+    /// The time when the latest step failed.
     pub last_at: Timestamp,
     /// Some of the tasks, oldest failures first.
     pub tasks: Vec<TaskId>,
 }
 
-/// Up to this number steps of an alert are counted whenever somebody asks.
+/// Up to this number, the steps of an alert are counted at each request.
 pub const COUNTED_AT_ONCE: u64 = 1000;
 
-/// Up to this number dead letters of a receiver are counted for its alert.
+/// Up to this number, the dead letters of a receiver are counted for its alert.
 pub const DEAD_LETTERS_COUNTED: u64 = 10_000;
 
-/// A page of alerts, newest first: those of causes, and those that are part of none. With a task or `part_of`, those of
-/// single steps.
+/// A page of alerts, newest first: those of causes, and those that are part of none. With a task or `part_of`, the
+/// alerts of single steps.
 #[derive(Clone, Debug, Default)]
 pub struct AlertQuery {
     pub state: Option<AlertState>,
     pub task: Option<TaskId>,
     pub part_of: Option<AlertId>,
+    /// Only the alert of the steps that need a person for this cause.
+    pub cause: Option<CauseFingerprint>,
     pub id: Option<AlertId>,
     pub before: Option<AlertId>,
     pub limit: usize,
@@ -216,11 +278,11 @@ pub struct AlertQuery {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct MessageId(pub Uuid);
 
-/// Of a message that is not delivered: one that is, is no longer there.
+/// The state of an undelivered message. A message is deleted when it is delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MessageState {
     Pending,
-    /// Given up: a dead letter, for an operator.
+    /// The message was given up: it is a dead letter, for an operator.
     Dead,
 }
 
@@ -239,7 +301,7 @@ impl MessageState {
     }
 }
 
-/// A message that is not delivered.
+/// An undelivered message.
 #[derive(Clone, Debug)]
 pub struct MessageRecord {
     pub id: MessageId,
@@ -247,14 +309,14 @@ pub struct MessageRecord {
     pub task: Option<TaskId>,
     pub kind: String,
     pub url: Option<String>,
-    /// Only where it is asked for.
+    /// Only on request.
     pub body: Option<String>,
     pub state: MessageState,
     pub created_at: Timestamp,
     pub tries: u32,
-    /// How the last try failed.
+    /// The error of the last attempt.
     pub error: Option<String>,
-    /// Left out while another message of its queue comes first.
+    /// `None` while another message of its queue comes first.
     pub next_try_at: Option<Timestamp>,
     pub died_at: Option<Timestamp>,
 }
@@ -263,7 +325,7 @@ pub struct MessageRecord {
 #[derive(Clone, Debug, Default)]
 pub struct MessageQuery {
     pub id: Option<MessageId>,
-    /// Bodies may be large.
+    /// True to include the bodies, which may be large.
     pub with_body: bool,
     pub state: Option<MessageState>,
     pub receiver: Option<ReceiverName>,
@@ -272,10 +334,10 @@ pub struct MessageQuery {
     pub limit: usize,
 }
 
-/// How much of what there is, for the metrics. Tasks that have ended are counted apart: see [`super::EndedCount`].
+/// Counts for the metrics. Tasks that have ended are counted separately: see [`super::EndedCount`].
 #[derive(Clone, Debug, Default)]
 pub struct StoreCounts {
-    /// Those that have not ended, by state.
+    /// The tasks that have not ended, by state.
     pub tasks: Vec<(TaskStatus, u64)>,
     /// Queued steps by agent.
     pub queued: Vec<(AgentName, u64)>,
@@ -293,7 +355,7 @@ pub struct StoreCounts {
     pub failed: u64,
     pub messages_pending: u64,
     pub messages_dead: u64,
-    /// Tasks that will be late by what is known.
+    /// The tasks that are predicted to be late.
     pub at_risk: u64,
 }
 
@@ -302,11 +364,11 @@ pub struct StoreCounts {
 pub struct HeldStep {
     pub step: StepRef,
     pub attempt: Attempt,
-    /// Its task is to be undone.
+    /// True if its task is to be undone.
     pub undoing: bool,
 }
 
-/// A running step to be recovered, with the attempt that was seen.
+/// A running step that must be recovered, with the attempt that was seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExpiredStep {
     pub step: StepRef,
@@ -314,11 +376,11 @@ pub struct ExpiredStep {
     pub cause: Expiry,
 }
 
-/// Who runs, and who supervises, at one moment.
+/// The instances and the supervisor at one moment.
 #[derive(Clone, Debug)]
 pub struct Instances {
     pub now: Timestamp,
-    /// Each with the number of steps that it holds.
+    /// The instances, each with the number of steps that it holds.
     pub records: Vec<(InstanceRecord, u64)>,
     pub supervisor: Option<Lease>,
 }

@@ -1,4 +1,4 @@
-//! What is written of tasks, messages and queues, row by row and column by column, the same for every database.
+//! The rows of tasks, messages and queues that are written, the same for every database.
 
 use std::{
     collections::BTreeMap,
@@ -12,19 +12,20 @@ use super::{
     batch::{NewKey, TaskChange},
 };
 use crate::domain::{
-    AgentName, Child, Event, InstanceId, Message, OpenAsk, ReplyLog, SavedReplies, Signal, Step,
-    StepHolder, StepIndex, StepState, Task, TaskStatus, Timestamp, WorkerName,
+    message::Message,
+    task::{Event, SavedReplies, Step, StepHolder, StepState, Task, TaskStatus},
+    values::{AgentName, InstanceId, StepIndex, Timestamp, WorkerName},
 };
 
-/// The rows that a batch is saved as: their columns, each with the kind of its value. The structs here, the statements that
-/// save and load, and what is bound to them are made of this list. A new column is added here, where its row is made
-/// below, and where it is read in `rows.rs`.
+/// The rows that a batch is saved as: their columns, each with the kind of its value. The structs here, the statements
+/// that save and load, and the values that are bound are made from this list. A new column is added here, where its row
+/// is made below, and where it is read in `rows/task.rs` and `rows/step.rs`.
 macro_rules! saved_rows {
     ($with:ident) => {
         $with! {
-            /// What a save may change of a task. `TaskRowState` compares it: a new column is added there as well. It has
-            /// something in the columns after the semicolon while it is paused or waits, where its time is limited, and
-            /// once it fails or is undone.
+            /// The columns of a task that a save may change. `TaskRowState` compares them: a new column is added there
+            /// as well. The columns after the semicolon have values while the task is paused or waits, if its time is
+            /// limited, and once it fails or is undone.
             TaskRow<'a> {
                 id: id, version: number, state: word, ended_at: maybe_number, untouched: number,
                 claim_step: maybe_number, claimed_by: maybe_shared, claimed_at: maybe_number,
@@ -32,20 +33,20 @@ macro_rules! saved_rows {
                 paused: boolean, waits: boolean, start_at: maybe_number, complete_by: maybe_number,
                 overdue_at: maybe_number, error: maybe_owned, undo: maybe_owned
             }
-            /// The rest of it, which never changes.
+            /// The other columns, which never change.
             NewTaskRow<'a> {
                 key: maybe_shared, workflow: maybe_shared, workflow_version: maybe_number,
                 labels: owned, priority: number, complete_within: maybe_number, created_at: number,
                 trace_id: maybe_owned, trace_flags: maybe_number, tracestate: maybe_shared, agents: maybe_owned
             }
-            /// In a table of their own, so that what changes stays small. The definition stands in the workflow, if
-            /// there is one.
+            /// These columns are in a table of their own, so that the rows that change stay small. If the task has a
+            /// workflow, the definition is stored there.
             DetailsRow<'a> {
                 task_id: id, steps: maybe_text, policies: maybe_text, input: text,
                 reply_to: maybe_owned, parent: maybe_owned, key_prefix: maybe_shared
             }
-            /// What a save may change of a step. One that is called at once and succeeds has nothing in the columns after
-            /// the semicolon.
+            /// The columns of a step that a save may change. A step that is called at once and succeeds has no values
+            /// after the semicolon.
             StepRow<'a> {
                 task_id: id, idx: number, state: word, attempt: number, locked_by: maybe_shared,
                 complete_by: maybe_number, started_at: maybe_number, ended_at: maybe_number, output: maybe_text;
@@ -53,7 +54,7 @@ macro_rules! saved_rows {
                 ready_at: maybe_number, due_at: maybe_number, queued: flag, lane: text, body: maybe_text,
                 error: maybe_owned, last_fault: maybe_owned, reply: maybe_owned, worker: maybe_shared
             }
-            /// The rest of it.
+            /// The other columns of a step.
             NewStepRow<'a> { name: shared, agent: shared, turn: number }
             HistoryRow { task_id: id, version: number, at: number, events: owned }
             LabelRow<'a> { label: text, value: text, task_id: id }
@@ -62,7 +63,7 @@ macro_rules! saved_rows {
                 id: id, receiver: text, subject: id, place: number, task_id: maybe_id, kind: text,
                 url: maybe_text, body: text, created_at: number, state: word, tries: number
             }
-            /// A queue that messages are added to; it may be there already.
+            /// A queue to which messages are added. It may exist already.
             QueueRow<'a> {
                 receiver: text, subject: id, destination: owned, due_at: number,
                 waits_since: number, tries: number
@@ -72,7 +73,7 @@ macro_rules! saved_rows {
 }
 pub(super) use saved_rows;
 
-/// Columns that are written only to find rows by.
+/// Columns that are written only for indexes and conditions.
 const ONLY_FOUND_BY: [&str; 7] = [
     "overdue_at",
     "due_at",
@@ -83,26 +84,26 @@ const ONLY_FOUND_BY: [&str; 7] = [
     "claim_after",
 ];
 
-/// An index has the end of a claim rounded down to a multiple of so many milliseconds: so the entry of a task stays where it is
-/// while one short step of it follows the other.
+/// An index has the end of a claim rounded down to a multiple of this number of milliseconds, so that the entry of a
+/// task stays unchanged while one short step of it follows another.
 const CLAIM_AFTER: i64 = 10_000;
 
-/// How many steps of a task have no rows, if it can have so many: a damaged number is to cost nothing but its task.
+/// The number of steps of a task that have no rows, if it is a possible number: a damaged number affects only its task.
 pub const UNTOUCHED: &str = "CASE WHEN untouched BETWEEN 0 AND 32767 THEN untouched ELSE 0 END";
 
-/// How many steps of a task have no rows because its own row has their claims.
+/// The number of steps of a task that have no rows because its own row has their claims.
 pub const CLAIMED: &str = "CASE WHEN claim_step IS NULL THEN 0 ELSE 1 END";
 
 /// The name of a column, and its type on PostgreSQL.
 pub type SqlColumn = (&'static str, &'static str);
 
-/// The names of columns, as SQL lists them.
+/// Returns the names of columns, as SQL lists them.
 pub fn names(columns: &[&[SqlColumn]]) -> String {
     let names: Vec<_> = columns.concat().iter().map(|(name, _)| *name).collect();
     names.join(", ")
 }
 
-/// Sets each column to that of `from`.
+/// Returns SQL that sets each column to that of `from`.
 pub fn set_all(columns: &[SqlColumn], from: &str) -> String {
     let set: Vec<_> = columns
         .iter()
@@ -111,7 +112,7 @@ pub fn set_all(columns: &[SqlColumn], from: &str) -> String {
     set.join(", ")
 }
 
-/// The names of those that are loaded again.
+/// Returns the names of the columns that are loaded again.
 pub fn loaded_names(columns: &[&[SqlColumn]]) -> String {
     let mut columns = columns.concat();
     columns.retain(|(name, _)| !ONLY_FOUND_BY.contains(name));
@@ -192,7 +193,7 @@ macro_rules! row_structs {
 saved_rows!(row_structs);
 
 impl<'a> TaskRow<'a> {
-    /// `version`: of a task that is there, the one that it must still have.
+    /// `version` is the one that an existing task must still have.
     pub fn of(task: &'a Task, version: u64) -> Self {
         let claim = task.own_claim();
         Self {
@@ -223,8 +224,8 @@ fn claim_after(task: &Task) -> Option<i64> {
     Some(until - until.rem_euclid(CLAIM_AFTER))
 }
 
-/// What tells whether a change touches more of a [`TaskRow`] than the version, the number of untouched steps, and what no index
-/// has of the claim. Most do not.
+/// Tells whether a change touches more of a [`TaskRow`] than the version, the number of untouched steps, and the parts
+/// of the claim that no index has. Most changes do not.
 #[derive(PartialEq, Eq, Debug)]
 pub struct TaskRowState {
     status: TaskStatus,
@@ -235,7 +236,7 @@ pub struct TaskRowState {
     overdue_at: Option<Timestamp>,
     claimed_by: Option<InstanceId>,
     claim_after: Option<i64>,
-    /// It has an error, or is undone: such rows are compared no further.
+    /// True if the task has an error, or is being undone. Such rows are not compared further.
     has_more: bool,
 }
 
@@ -296,7 +297,8 @@ impl<'a> DetailsRow<'a> {
     }
 }
 
-/// By the places of the steps. `None` where none of them calls an agent.
+/// Returns the agents of the steps without rows, by the indexes of the steps. Returns `None` if none of them calls an
+/// agent.
 fn agents_without_rows(task: &Task) -> Option<String> {
     let agent = |index: &StepIndex| Some((index.0, task.definition(*index).agent()?.as_str()));
     let without_rows = task.untouched.iter().chain(&task.own_claim);
@@ -305,7 +307,7 @@ fn agents_without_rows(task: &Task) -> Option<String> {
 }
 
 impl<'a> StepRow<'a> {
-    /// `lane`: empty where the agent's queue is not divided.
+    /// `lane` is empty if the agent's queue is not divided.
     pub fn of(task: &'a Task, index: StepIndex, lane: &'a str, now: Timestamp) -> Self {
         let step = task.step(index);
         let Step {
@@ -315,19 +317,21 @@ impl<'a> StepRow<'a> {
             extensions_used,
             tries,
             time_left,
-            // It follows from the states of the items, and is in `due_at`.
+            // This follows from the states of the items, and is contained in `due_at`.
             awaits_turn: _,
             effect: _,
             is_probing: _,
-            // Where there is one, it is the output.
+            // If there is a previous output, it is stored as the output.
             previous_output: _,
             body,
             started_at,
             last_fault,
-            reply_log,
-            signal,
-            ask,
-            child,
+            // These are in the column `reply`.
+            reply_log: _,
+            signal: _,
+            ask: _,
+            child: _,
+            sent_request: _,
         } = step;
         let (locked_by, complete_by) = match state {
             StepState::Processing {
@@ -337,7 +341,7 @@ impl<'a> StepRow<'a> {
                 held_by.instance().map(InstanceId::shared),
                 Some(held_by.ends_at(*complete_by)),
             ),
-            // What is left of its time is kept as the end that it has if it is claimed in time.
+            // The remaining time is stored as the end that the step has if it is claimed in time.
             StepState::Pending { ready_at } => (None, time_left.map(|left| *ready_at + left)),
             _ => (None, None),
         };
@@ -371,19 +375,13 @@ impl<'a> StepRow<'a> {
             output: step.output().map(|output| output.as_json()),
             error,
             last_fault: last_fault.as_ref().map(json),
-            reply: replies(
-                state,
-                reply_log,
-                signal.as_deref(),
-                ask.as_deref(),
-                child.as_deref(),
-            ),
+            reply: replies(step),
             worker: task.worker(index).map(WorkerName::shared),
         }
     }
 }
 
-/// What stands in the record of a step that calls no service. No agent has such a name.
+/// The agent in the record of a step that calls no service. No agent has such a name.
 static NO_AGENT: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(""));
 
 impl<'a> NewStepRow<'a> {
@@ -398,7 +396,7 @@ impl<'a> NewStepRow<'a> {
 }
 
 impl HistoryRow {
-    /// All that happened in one change, as a JSON array.
+    /// Returns the row with all events of one change, as a JSON array.
     pub fn of(change: &TaskChange) -> Self {
         let events: &[Event] = &change.events;
         let mut json = Vec::with_capacity(events.len() * EVENT);
@@ -414,7 +412,7 @@ impl HistoryRow {
 }
 
 impl<'a> LabelRow<'a> {
-    /// Each label of the task.
+    /// Returns a row for each label of the task.
     pub fn of(task: &'a Task) -> impl Iterator<Item = Self> + Clone {
         let labels = task.details.labels.iter();
         labels.map(|(label, value)| Self {
@@ -455,7 +453,7 @@ impl<'a> MessageRow<'a> {
 }
 
 impl<'a> QueueRow<'a> {
-    /// The queues of these messages, each once and in the order in which every instance locks them.
+    /// Returns the queues of these messages, each once and in the order in which every instance locks them.
     pub fn of(messages: &[&'a Message]) -> Vec<Self> {
         let mut messages = messages.to_vec();
         messages.sort_unstable_by_key(|m| (&m.receiver, m.subject, m.at));
@@ -472,15 +470,9 @@ impl<'a> QueueRow<'a> {
     }
 }
 
-/// Nothing for a step that never got a reply later, waits for nothing and has no task.
-fn replies(
-    state: &StepState,
-    log: &ReplyLog,
-    signal: Option<&Signal>,
-    ask: Option<&OpenAsk>,
-    child: Option<&Child>,
-) -> Option<String> {
-    let (open, waits) = match state {
+/// Returns `None` for a step that never had a later reply, waits for no event, has no child and keeps no request.
+fn replies(step: &Step) -> Option<String> {
+    let (open, waits) = match &step.state {
         StepState::Processing {
             held_by,
             complete_by,
@@ -491,24 +483,26 @@ fn replies(
         _ => (None, false),
     };
     let is_empty = open.is_none()
-        && log.is_empty()
+        && step.reply_log.is_empty()
         && !waits
-        && signal.is_none()
-        && ask.is_none()
-        && child.is_none();
+        && step.signal.is_none()
+        && step.ask.is_none()
+        && step.child.is_none()
+        && step.sent_request.is_none();
     (!is_empty).then(|| {
         json(&SavedReplies {
             waits,
-            signal: signal.cloned().map(Box::new),
-            ask: ask.cloned().map(Box::new),
-            child: child.cloned().map(Box::new),
+            signal: step.signal.clone(),
+            ask: step.ask.clone(),
+            child: step.child.clone(),
             open: open.map(|(open, complete_by)| (Box::new(open.clone()), complete_by)),
-            log: log.clone(),
+            log: step.reply_log.clone(),
+            sent_request: step.sent_request.clone(),
         })
     })
 }
 
-/// Room for one event, in bytes: most are shorter.
+/// The expected size of one event, in bytes; most are shorter.
 const EVENT: usize = 192;
 
 fn millis(at: Option<Timestamp>) -> Option<i64> {
@@ -523,7 +517,7 @@ fn json(value: &impl serde::Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::UNTOUCHED;
-    use crate::domain::MOST_STEPS;
+    use crate::domain::definition::MOST_STEPS;
 
     #[test]
     fn a_task_may_have_as_many_untouched_steps_as_a_definition_may() {

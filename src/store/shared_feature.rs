@@ -1,8 +1,9 @@
-//! Features of the record that an instance may write only once every instance that uses the database can read them. An older one on
-//! PostgreSQL would take such a record for damaged, or would not see what it says, and go on as if it did not say it.
+//! Features of the record that an instance may write only once every instance that uses the database can read them. On
+//! PostgreSQL an older instance would take such a record for damaged, or would ignore its new parts.
 //!
-//! A new feature needs a variant here, and a migration that adds its column to `instances`: null for the instances that are on
-//! record by then, 1 for those that know it, and with a constraint that refuses any other, so that no older one can join.
+//! A new feature needs a variant here, and a migration that adds its column to `instances`: null for the instances that
+//! are already on record, and 1 for those that know the feature, with a constraint that refuses all others, so that no
+//! older instance can join.
 
 use std::{
     sync::{
@@ -15,18 +16,18 @@ use std::{
 use tokio::time::sleep;
 use tracing::debug;
 
-use super::{SharedReader, StoreError, leases, rows::Columns};
+use super::{SharedReader, StoreError, rows::Columns, upkeep::leases};
 
-/// The time between two looks for instances that are older. The record of one is deleted an hour after it ended, or
-/// becomes that of the instance that succeeds it.
+/// The time between two searches for older instances. The record of one is deleted an hour after it ended, or becomes
+/// that of the instance that succeeds it.
 const LOOK: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5_000 });
 
 /// The features, in the order of their migrations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SharedFeature {
-    /// Steps in which nothing has happened have no rows, and the row of a task may have the claim of one.
+    /// Untouched steps have no rows, and the row of a task may have the claim of one step.
     StepsWithoutRows,
-    /// The keys of a task's steps may begin with something else than its id.
+    /// The keys of a task's steps may begin with another prefix than its id.
     KeyPrefixes,
     /// The links in messages are completed when they are sent.
     IncompleteLinks,
@@ -42,7 +43,7 @@ impl SharedFeature {
         Self::HeldUndos,
     ];
 
-    /// The column of `instances` that says who knows it.
+    /// Returns the column of `instances` that marks the instances which know the feature.
     pub const fn column(self) -> &'static str {
         match self {
             Self::StepsWithoutRows => "reads_claims",
@@ -62,7 +63,7 @@ impl SharedFeature {
 pub struct SharedFeatures(Arc<AtomicU32>);
 
 impl SharedFeatures {
-    /// `is_shared`: whether other instances may use the database.
+    /// `is_shared` is true if other instances may use the database.
     pub(super) fn new(is_shared: bool) -> Self {
         let known = match is_shared {
             true => 0,
@@ -71,7 +72,8 @@ impl SharedFeatures {
         Self(Arc::new(AtomicU32::new(known)))
     }
 
-    /// Once it is known, it stays so: the schema keeps older instances that are not on record from joining.
+    /// Returns whether all instances know the feature. Once true, it stays true: the schema prevents older instances
+    /// that are not on record from joining.
     pub fn has(&self, feature: SharedFeature) -> bool {
         self.0.load(Ordering::Acquire) & feature.bit() != 0
     }
@@ -82,7 +84,7 @@ impl SharedFeatures {
             .all(|feature| self.has(feature))
     }
 
-    /// Looks until no instance is on record that lacks a feature.
+    /// Repeats the search until no instance is on record that lacks a feature.
     pub(super) async fn settle(self, reader: SharedReader) {
         while !self.has_all() {
             if let Err(error) = self.look(&reader).await {

@@ -1,9 +1,12 @@
-//! What a backend provides for reading.
+//! The interface of a backend for reads.
 
 use async_trait::async_trait;
 
 use super::{Loaded, StoreError, rows::Row, sqlite::StoreClock, statement::Statement};
-use crate::domain::{FileSpace, TaskId, Timestamp};
+use crate::domain::{
+    upkeep::FileSpace,
+    values::{TaskId, Timestamp},
+};
 
 /// The version of a task in the record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,25 +23,25 @@ pub trait Source: Send + Sync + 'static {
     async fn now(&self) -> Result<Timestamp, StoreError>;
     /// See [`super::Reader::estimated_now`].
     fn estimated_now(&self) -> Option<Timestamp>;
-    /// The clock by which a store goes that is a file; a server has its own.
+    /// The clock of a store that is a file. A server has its own clock, and returns `None`.
     fn clock(&self) -> Option<&StoreClock> {
         None
     }
-    /// What each of the statements finds, all at one moment.
+    /// Returns the rows that each of the statements finds, all in one snapshot.
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Row>>, StoreError>;
-    /// The tasks among `ids` that exist, each of one moment.
+    /// Returns the tasks among `ids` that exist, each from one snapshot.
     async fn load(&self, ids: &[TaskId]) -> Result<Loaded, StoreError>;
-    /// The versions of those of these tasks that exist, where other processes may change tasks.
+    /// Returns the versions of those of these tasks that exist, if other processes may change tasks.
     async fn versions(&self, ids: &[TaskId]) -> Result<Vec<SeenVersion>, StoreError>;
-    /// The table in a FROM clause, with an index hint if its planner needs one.
+    /// Returns the table for a FROM clause, with an index hint if the planner needs one.
     fn by_index(&self, table: &'static str, index: &'static str) -> String;
-    /// How a text is compared with those of a JSON array.
+    /// Compares a text with the texts of a JSON array.
     fn is_one_of(&self) -> &'static str;
-    /// In a FROM clause: the elements of the `agents` of a task, each an `element` with the agent as its `value` and the place of
-    /// the step as its `key`. What is damaged has none.
+    /// Returns a FROM item: the elements of the `agents` of a task, each an `element` with the agent as its `value` and
+    /// the index of the step as its `key`. A damaged value has none.
     fn agents_of_untouched(&self) -> &'static str;
-    /// Makes the later statements of a view read along indexes alone, where the planner would rather read
-    /// a whole table, or all that an index finds, on statistics of another day.
+    /// Returns a statement that makes the later statements of a view use indexes only, if the planner would otherwise
+    /// read a whole table, or all rows that an index finds, because of outdated statistics.
     fn along_indexes(&self) -> Option<Statement>;
     /// See [`super::Reader::file_space`].
     async fn file_space(&self) -> Result<Option<FileSpace>, StoreError> {

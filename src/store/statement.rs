@@ -1,14 +1,17 @@
-//! A statement of any database with the values that are bound to it.
+//! A statement for any database, with the values that are bound to it.
 
 use uuid::Uuid;
 
-use super::{AlertId, MessageId};
+use super::{AlertId, BulkJobId, MessageId};
 use crate::domain::{
-    AgentName, Attempt, Destination, InstanceId, ReceiverName, StepIndex, StepName, TaskId,
-    Timestamp, Turn, WorkerName, WorkflowName,
+    task::Turn,
+    values::{
+        AgentName, Attempt, Destination, InstanceId, ReceiverName, StepIndex, StepName, TaskId,
+        Timestamp, WorkerName, WorkflowName,
+    },
 };
 
-/// A statement with what it is given.
+/// A statement with its values.
 pub struct Statement {
     pub sql: String,
     pub values: Vec<BindValue>,
@@ -41,7 +44,7 @@ impl Statement {
     }
 }
 
-/// What a statement can be given, or none of it.
+/// A type whose values, or NULL, can be bound to a statement.
 pub trait Bindable: Sized {
     fn bound(value: Option<Self>) -> BindValue;
 }
@@ -89,6 +92,7 @@ bindable! {
     Timestamp, Integer: |at| at.as_millis();
     Uuid, Uuid: |id| id;
     AlertId, Uuid: |id| id.0;
+    BulkJobId, Uuid: |id| id.0;
     MessageId, Uuid: |id| id.0;
     TaskId, Uuid: |id| id.0;
 }

@@ -1,7 +1,8 @@
-//! One transaction of the writer. A backend provides a [`Session`]: what is hot, and what one database alone
-//! understands. The other statements are the same for every database, and are here.
+//! One transaction of the writer. A backend provides a [`Session`]: the frequent statements, and those that only one
+//! database understands. The other statements are the same for every database, and are here.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeSet, HashMap},
     ops::Range,
     sync::Arc,
@@ -14,20 +15,29 @@ use uuid::Uuid;
 use super::{
     Alert, AlertId, AlertQuery, Batch, KnownKey, Loaded, Promoted, Saved, StoreError,
     WorkflowRecord,
-    alert_causes::JoinedCauses,
-    alerts,
     batch::TaskChange,
     error::corrupt,
-    leases,
-    outbox::closed_alert,
+    message::outbox::closed_alert,
     postgres::Notification,
     queries,
     rows::{self, Columns, Row, WORKFLOW},
     statement::Statement,
+    task::{
+        alert,
+        alert_cause::JoinedCauses,
+        failure::{FailuresToSave, first_failure},
+    },
+    upkeep::leases,
 };
 use crate::domain::{
-    AgentName, AgentSpec, AlertChange, AlertNotice, InstanceId, Leases, Message, QueuedStep,
-    ReceiverName, Sender, StepIndex, StepName, StepRef, TaskId, Timestamp, WorkflowName,
+    agent::AgentSpec,
+    message::{AlertNotice, Message, Sender},
+    queue::QueuedStep,
+    task::{AlertChange, CauseFingerprint},
+    values::{
+        AgentName, InstanceId, Leases, ReceiverName, StepIndex, StepName, StepRef, TaskId,
+        Timestamp, WorkflowName,
+    },
 };
 
 const ADD_WORKFLOW: &str =
@@ -43,7 +53,7 @@ ON CONFLICT (name) DO NOTHING"#;
 
 const DELETE_AGENT: &str = "DELETE FROM agents WHERE name = $1";
 
-/// That of a step is acknowledged with the alert of its cause.
+/// The alert of a step is acknowledged by acknowledging the alert of its cause.
 const ACKNOWLEDGE: &str = r#"
 UPDATE alerts
 SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
@@ -51,10 +61,10 @@ SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
 WHERE id = coalesce((SELECT part_of FROM alerts WHERE id = $1), $1)
 RETURNING id"#;
 
-/// Relies on alerts_unclosed and alerts_unclosed_of_receiver: an alert that is not closed yet counts for this one too.
+/// Relies on alerts_unclosed and alerts_unclosed_of_receiver: if the same alert is open, no other is added.
 const RAISE_ALERT: &str = r#"
-INSERT INTO alerts (id, task_id, idx, step, receiver, kind, message, state, raised_at, part_of)
-VALUES ($1, $2, $3, $4, $5, $6, $7, 'open', $8, $9)
+INSERT INTO alerts (id, task_id, idx, step, receiver, kind, message, state, raised_at, part_of, fingerprint)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 'open', $8, $9, $10)
 ON CONFLICT DO NOTHING"#;
 
 /// Relies on alerts_unclosed.
@@ -63,16 +73,16 @@ UPDATE alerts SET state = 'closed', closed_at = $3
 WHERE task_id = $1 AND idx = $2 AND state <> 'closed'
 RETURNING id, kind, message, raised_at, part_of"#;
 
-/// The words and statements in which the databases differ.
+/// The clauses and statements in which the databases differ.
 pub struct Dialect {
-    /// How a SELECT locks its rows and skips those that are locked.
+    /// A clause by which a SELECT locks its rows and skips those that are locked.
     pub skip_locked: &'static str,
-    /// The same with a shared lock, which prevents changes only.
+    /// The same clause with a shared lock, which prevents changes only.
     pub share_unlocked: &'static str,
-    /// Locks a row so that it stays what it is for others, too, though they may change what it says. Waits for
+    /// A clause that locks a row so that its key stays, though others may change its other columns. It waits for
     /// `exclusive_unlocked`, and for no other change.
     pub key_share: &'static str,
-    /// Locks the rows that nobody else has locked, not even with `key_share`.
+    /// A clause that locks the rows that no other transaction has locked, not even with `key_share`.
     pub exclusive_unlocked: &'static str,
     /// Relies on steps_delayed.
     pub promote: &'static str,
@@ -80,55 +90,56 @@ pub struct Dialect {
     /// Locks the agent's row.
     pub agent: &'static str,
     pub heartbeat: &'static str,
-    /// How a text is compared with those of a JSON array.
+    /// Compares a text with the texts of a JSON array.
     pub is_one_of: &'static str,
     /// The items of the JSON array $1, as rows with the column `value`.
     pub json_items: &'static str,
-    /// Takes a lock under a name until the transaction ends, unless somebody has it.
+    /// Takes a lock with a name until the transaction ends, unless another transaction has it.
     pub try_lock: Option<&'static str>,
     /// Up to `{limit}` steps at the head of the lane `{lane}` of the agent $1. Relies on steps_line.
     pub queued_in_lane: &'static str,
 }
 
-/// A transaction as a backend provides it. Dropped without [`Session::commit`], it changes nothing.
+/// A transaction as a backend provides it. If it is dropped without [`Session::commit`], it changes nothing.
 #[async_trait]
 pub trait Session: Send {
     fn dialect(&self) -> &'static Dialect;
 
-    /// The transaction's time, by the store's clock.
+    /// Returns the transaction's time, by the store's clock.
     fn now(&self) -> Timestamp;
 
-    /// That time as people have it: the store's clock follows a wall clock that was set only gradually, where the store is
-    /// a file. Schedules go by it.
+    /// Returns that time by the wall clock. If the store is a file, the store's clock follows a wall clock that was set
+    /// only gradually. Schedules use the wall clock.
     fn wall_now(&self) -> Timestamp {
         self.now()
     }
 
-    /// A moment of this process's clock at which the store's had not gone beyond `now`: what is counted
-    /// from here ends no later than what is counted from there.
+    /// A moment of this process's clock at which the store's clock was not later than `now`: a duration that is counted
+    /// from this moment ends no later than one that is counted from `now`.
     fn instant(&self) -> Instant;
 
     async fn fetch(&mut self, statement: Statement) -> Result<Vec<Row>, StoreError>;
     /// Returns the number of affected rows.
     async fn execute(&mut self, statement: Statement) -> Result<u64, StoreError>;
 
-    /// The next statements lock rows in another order than a save does.
+    /// Declares that the next statements lock rows in another order than a save does.
     fn lock_out_of_order(&mut self) {}
 
-    /// Other instances are notified after the commit.
+    /// Notifies other instances after the commit.
     fn notify(&mut self, _notification: Notification) {}
 
-    /// The tasks among `ids` that exist, in any order.
+    /// Returns the tasks among `ids` that exist, in any order.
     async fn load(&mut self, ids: &[TaskId]) -> Result<Loaded, StoreError>;
 
-    /// The memory that each of the tasks among `ids` takes once it is loaded, in bytes, as far as that can be said
+    /// Returns the memory that each of the tasks among `ids` takes once it is loaded, in bytes, as far as that is known
     /// without reading it.
     async fn sizes(&mut self, ids: &[TaskId]) -> Result<HashMap<TaskId, usize>, StoreError>;
 
-    /// The tasks that were submitted under the idempotency keys among `keys`.
+    /// Returns the tasks that were submitted under the idempotency keys among `keys`.
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError>;
 
-    /// Up to `limit` steps at the head of an agent's queue, most important first; none that was due in the time `left`.
+    /// Returns up to `limit` steps at the head of an agent's queue, most important first, except those that became due
+    /// in the time `left`.
     async fn queued(
         &mut self,
         agent: &AgentName,
@@ -142,19 +153,20 @@ pub trait Session: Send {
     /// Adds messages to their queues.
     async fn add_messages(&mut self, messages: &[&Message]) -> Result<(), StoreError>;
 
-    /// Deletes those of these tasks that ended before `ended_before`, with all that belongs to them. Locked tasks are
-    /// left for another time. Returns how many were deleted.
+    /// Deletes those of these tasks that ended before `ended_before`, with all rows that belong to them. Locked tasks
+    /// are left for a later purge. Returns how many were deleted.
     async fn purge(&mut self, tasks: &[TaskId], ended_before: Timestamp)
     -> Result<u64, StoreError>;
 
-    /// Gives up to so many free pages of a database file back to the disk, where the file was made for it. The file
-    /// gets shorter when `-wal` is folded back. A server does this by itself.
+    /// Returns up to this number of free pages of a database file to the disk, if the file was created for that. The
+    /// file gets shorter when `-wal` is folded back. A server does this by itself.
     async fn give_back(&mut self, _pages: u32) -> Result<(), StoreError> {
         Ok(())
     }
 
     /// Prolongs an instance's lease, and at most takes or prolongs the supervisors', and commits, all by one statement.
-    /// Returns the leases then; `None` if this needs more than one statement, or `before` is not on record any more.
+    /// Returns the leases after that, or `None` if this needs more than one statement, or `before` is not on record any
+    /// more.
     async fn prolong_leases(
         &mut self,
         _before: &Leases,
@@ -165,7 +177,7 @@ pub trait Session: Send {
 
     async fn commit(self: Box<Self>) -> Result<(), StoreError>;
 
-    /// Saves a batch and commits. On [`Saved::Conflict`] nothing was committed.
+    /// Saves a batch and commits. After [`Saved::Conflict`] nothing was committed.
     async fn save_and_commit(
         mut self: Box<Self>,
         batch: &Arc<Batch>,
@@ -178,12 +190,12 @@ pub trait Session: Send {
     }
 }
 
-/// Why a batch was not saved.
+/// The reasons why a batch was not saved.
 #[derive(Debug)]
 pub enum CommitError {
     /// The transaction could not be begun: no batch can be saved now.
     Begin(StoreError),
-    /// This one could not.
+    /// This batch could not be saved.
     Save(StoreError),
 }
 
@@ -202,13 +214,13 @@ impl From<rusqlite::Error> for CommitError {
 pub type Transaction<'t> = dyn Session + 't;
 
 impl Transaction<'_> {
-    /// Executes a statement, whatever the number of rows that it affects.
+    /// Executes a statement that may affect any number of rows.
     pub(super) async fn run(&mut self, statement: Statement) -> Result<(), StoreError> {
         self.execute(statement).await?;
         Ok(())
     }
 
-    /// Takes the lock of this name until the transaction ends; false where another instance has it.
+    /// Takes the lock with this name until the transaction ends. Returns false if another instance has it.
     pub(super) async fn try_lock(&mut self, name: String) -> Result<bool, StoreError> {
         self.lock_out_of_order();
         let Some(lock) = self.dialect().try_lock else {
@@ -226,14 +238,14 @@ impl Transaction<'_> {
         Ok(self.fetch(statement).await?.into_iter().next())
     }
 
-    /// Whether any step is in the queue of an agent.
+    /// Returns whether any step is in the queue of an agent.
     pub async fn has_queued(&mut self, agent: &AgentName) -> Result<bool, StoreError> {
         let found = self.fetch_first(queries::any_queued(agent)).await?;
         Ok(found.is_some())
     }
 
-    /// Enqueues delayed steps whose time has come, [`Promoted::MOST`] at once. Returns which agents have queued steps
-    /// then, and when the next delayed step is due.
+    /// Enqueues delayed steps that are due, at most [`Promoted::MOST`]. Returns the agents that have queued steps after
+    /// that, and when the next delayed step is due.
     pub async fn promote(&mut self) -> Result<Promoted, StoreError> {
         self.lock_out_of_order();
         let promote = Statement::new(self.dialect().promote)
@@ -249,7 +261,7 @@ impl Transaction<'_> {
         Ok(promoted)
     }
 
-    /// Enqueues one delayed step, if its time has come.
+    /// Enqueues one delayed step, if it is due.
     pub async fn promote_one(&mut self, step: StepRef) -> Result<(), StoreError> {
         self.lock_out_of_order();
         let promote = Statement::new(self.dialect().promote_one)
@@ -262,8 +274,8 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// The latest version. A version that is added by it fails, or is decided again, where another instance adds one
-    /// at the same time.
+    /// Returns the latest version. Adding the next version fails, or is decided again, if another instance adds one at
+    /// the same time.
     pub async fn latest_workflow(
         &mut self,
         name: &WorkflowName,
@@ -295,8 +307,8 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// The specification that is registered under this name, as it is stored; locked until the transaction
-    /// ends.
+    /// Returns the specification that is registered under this name, as it is stored. It is locked until the
+    /// transaction ends.
     pub async fn agent(&mut self, name: &AgentName) -> Result<Option<String>, StoreError> {
         self.lock_out_of_order();
         let agent = Statement::new(self.dialect().agent).bind(name);
@@ -313,7 +325,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// `put_agent` where there is none; [`StoreError::Retryable`] where there is.
+    /// Adds an agent. Returns [`StoreError::Retryable`] if it exists.
     pub async fn add_agent(
         &mut self,
         name: &AgentName,
@@ -356,7 +368,7 @@ impl Transaction<'_> {
         Ok(changed)
     }
 
-    /// `None` if the alert does not exist.
+    /// Returns `None` if the alert does not exist.
     pub async fn acknowledge(
         &mut self,
         alert: AlertId,
@@ -375,21 +387,20 @@ impl Transaction<'_> {
             limit: 1,
             ..AlertQuery::default()
         };
-        let row = self.fetch_first(alerts::page(&query)).await?;
-        row.as_ref().map(alerts::read).transpose()
+        let row = self.fetch_first(alert::page(&query)).await?;
+        row.as_ref().map(alert::read).transpose()
     }
 
-    /// The record of one instance, and the supervisors' lease; neither has to exist yet. Read
-    /// without locks: `save_leases` compares. These three calls come in transactions
-    /// of their own, so that their locks are held for no longer than they take.
+    /// Returns the record of one instance, and the supervisors' lease, which both may be missing. They are read without
+    /// locks: `save_leases` compares. These three calls are made in transactions of their own, so that their locks are
+    /// held only for a short time.
     pub async fn leases(&mut self, instance: &InstanceId) -> Result<Leases, StoreError> {
         leases::found(&self.fetch(leases::of(instance)).await?)
     }
 
-    /// Saves what differs between `before`, as it was read in this transaction, and `after`: each
-    /// of the two by compare-and-set on the incarnation, the term and the end of its lease, or, where
-    /// there was none, on there being none yet. If either does not match, [`Saved::Conflict`]: all is
-    /// read and decided again, in a new transaction.
+    /// Saves the differences between `before`, as it was read in this transaction, and `after`: each of the two by
+    /// compare-and-set on the incarnation, the term and the end of its lease, or on its absence. If either does not
+    /// match, returns [`Saved::Conflict`], and all is read and decided again in a new transaction.
     pub async fn save_leases(
         &mut self,
         before: &Leases,
@@ -408,7 +419,8 @@ impl Transaction<'_> {
         self.run(leases::forget(ended_before)).await
     }
 
-    /// Alerts are rare: a statement for each is no cost that matters. Returns the messages about them.
+    /// Saves alerts and returns the messages about them. Alerts are rare, so that a statement for each does not cost
+    /// much.
     pub(super) async fn save_alerts(&mut self, batch: &Batch) -> Result<Vec<Message>, StoreError> {
         let Some(last) = batch
             .changes
@@ -420,29 +432,33 @@ impl Transaction<'_> {
         let (at, sender) = (last.at, &batch.sender);
         let mut causes = self.join_causes(batch).await?;
         let (mut of_tasks, mut left) = (Vec::new(), BTreeSet::new());
+        let mut failures = FailuresToSave::default();
         for change in &batch.changes {
             for (id, alert) in &change.alerts {
-                let saved = self.save_alert(change, *id, alert, &mut causes, &mut left);
+                let saved =
+                    self.save_alert(change, *id, alert, &mut causes, &mut failures, &mut left);
                 if let Some(notice) = saved.await? {
                     let version = change.task.version;
                     of_tasks.extend(sender.alert(&notice, version, change.at, Uuid::now_v7));
                 }
             }
         }
+        self.save_failures(failures).await?;
         let mut messages = self.announce_causes(causes, sender, at).await?;
         messages.extend(of_tasks);
         messages.extend(self.close_causes(&left, sender, at).await?);
         Ok(messages)
     }
 
-    /// Returns the alert if it is to be announced by itself: it is new or just closed, and not part of the alert of a
-    /// cause. Those of which it has closed a part are `left`.
-    async fn save_alert(
+    /// Returns the alert if it is announced by itself: it is new or just closed, and not part of the alert of a cause.
+    /// The alerts of causes of which it has closed a part are added to `left`.
+    async fn save_alert<'b>(
         &mut self,
         change: &TaskChange,
         id: Uuid,
-        alert: &AlertChange,
+        alert: &'b AlertChange,
         causes: &mut JoinedCauses,
+        failures: &mut FailuresToSave<'b>,
         left: &mut BTreeSet<Uuid>,
     ) -> Result<Option<AlertNotice>, StoreError> {
         let at = change.at;
@@ -452,14 +468,28 @@ impl Transaction<'_> {
                 kind,
                 message,
                 cause,
+                failure,
             } => {
                 let alert = AlertNotice::raised(id, kind.as_str(), message, at);
                 let notice = change.notice(*step, alert);
                 let part_of = cause.as_ref().and_then(|cause| causes.id(*kind, cause));
-                let is_new = self.insert_alert(&notice, Some(*step), part_of).await?;
-                match cause {
-                    Some(cause) if is_new => causes.add(*kind, cause),
-                    _ => {}
+                let has_words = cause
+                    .as_ref()
+                    .is_none_or(|cause| causes.has_words(*kind, cause));
+                let failure = match has_words {
+                    true => Cow::Borrowed(&**failure),
+                    false => Cow::Owned(failure.without_words()),
+                };
+                let fingerprint = failure.fingerprint();
+                let is_new = self
+                    .insert_alert(&notice, Some(*step), part_of, Some(fingerprint))
+                    .await?;
+                if is_new {
+                    let first = || first_failure(&change.task, *step);
+                    failures.add(fingerprint, failure, at, first);
+                    if let Some(cause) = cause {
+                        causes.add(*kind, cause);
+                    }
                 }
                 Ok((is_new && part_of.is_none()).then_some(notice))
             }
@@ -487,18 +517,19 @@ impl Transaction<'_> {
         step: Option<StepIndex>,
         sender: &Sender,
     ) -> Result<(), StoreError> {
-        if self.insert_alert(alert, step, None).await? {
+        if self.insert_alert(alert, step, None, None).await? {
             self.notify_webhooks(alert, 0, sender).await?;
         }
         Ok(())
     }
 
-    /// Returns whether it is new.
+    /// Returns whether the alert is new.
     pub(super) async fn insert_alert(
         &mut self,
         alert: &AlertNotice,
         step: Option<StepIndex>,
         part_of: Option<Uuid>,
+        failure: Option<CauseFingerprint>,
     ) -> Result<bool, StoreError> {
         let insert = Statement::new(RAISE_ALERT)
             .bind(alert.id)
@@ -509,7 +540,8 @@ impl Transaction<'_> {
             .bind(alert.kind.as_str())
             .bind(alert.message.as_str())
             .bind(alert.raised_at)
-            .bind(part_of);
+            .bind(part_of)
+            .bind(failure.map(|failure| failure.to_string()));
         Ok(self.execute(insert).await? > 0)
     }
 

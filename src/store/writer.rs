@@ -1,14 +1,15 @@
-//! Group commit: whatever has arrived is saved in one transaction.
+//! Group commit: all commands that have arrived are saved in one transaction.
 //!
-//! It never lingers for more: a lone command is a batch of one, and while a commit is under way the
-//! next batch gathers by itself, so the cost of a command falls as the load rises. Commands are
-//! decided on cached aggregates; only what is not cached is read, in one statement a batch. A caller
-//! is answered after the commit, and only then.
+//! A single command is a batch of one and waits for no others; only under load a committer gathers for a moment. While
+//! a commit is in flight, the next batch gathers, so the cost of a command falls as the load rises. Commands are
+//! decided on cached aggregates; only tasks that are not cached are read, in one statement for each batch. A caller
+//! gets the response only after the commit.
 //!
 //! There are two committers: while one waits for its commit, the other decides and sends the next batch. See
 //! [`command_queue`].
 
 mod alert_causes;
+mod attempt_samples;
 mod batch;
 mod cache;
 mod command_queue;
@@ -51,76 +52,83 @@ pub use request::{Apply, Idempotency, Renewed, Submitted};
 pub use waiting_tasks::WaitingTasks;
 
 use self::{
+    attempt_samples::AttemptSamples,
     batch::{BatchDraft, DraftTerms, Queues},
     cache::Cache,
     command_queue::{BatchGuard, CommandQueue},
-    faults::{Culprit, Faults, Panicked, UnreportedFault},
+    faults::{Culprit, Panicked, TaskFaults, UnreportedFault},
     known_queues::KnownQueues,
     marked_steps::MarkedSteps,
     request::Request,
     ticket::Refusals,
 };
 use super::{
-    Backend, Batch, CommitError, Health, LocalScheduler, Saved, SharedFeature, SharedFeatures,
-    StoreError, UnreadableTask, Watchers,
+    Backend, Batch, CommitError, Health, LocalScheduler, RecordLimits, Saved, SharedFeature,
+    SharedFeatures, StoreError, UnreadableTask, Watchers,
 };
 use crate::{
-    domain::{AgentName, Backoff, LinkForm, Sender, StepRef, TaskId},
+    domain::{
+        message::{LinkForm, Sender},
+        values::{AgentName, Backoff, StepRef, TaskId},
+    },
     planted,
 };
 
 #[derive(Clone, Debug)]
 pub struct WriterSettings {
-    /// Live tasks kept in memory.
+    /// Bounds the live tasks that are kept in memory.
     pub cache: CacheLimits,
-    /// The most commands of one transaction.
+    /// The most commands in one transaction.
     pub batch: usize,
-    /// The most that one task may keep of outputs and the like, in bytes.
+    /// The most bytes that one task may keep of outputs and similar data.
     pub most_kept: usize,
+    /// The limits of the record of attempts.
+    pub record: RecordLimits,
     /// Makes the messages to submitters and webhooks.
     pub sender: Arc<ArcSwap<Sender>>,
-    /// What the backend knows of itself.
+    /// The state of the database as the backend reports it.
     pub health: Health,
 }
 
-/// How often a batch is decided again because another instance was faster, or the connection was lost, before its
-/// callers get an error.
+/// The most times that a batch is decided again because another instance was faster, or the connection was lost, before
+/// its callers get an error.
 const TRIES: u32 = 16;
-/// Two instances that are in each other's way must not stay in step. Once is free, because most often one has simply
-/// gone before.
+/// The wait before a batch is decided again. It is random, so that two instances that conflict do not conflict again at
+/// the same moment. There is no wait before the first repetition, because most often one instance was simply first.
 const BACKOFF: Backoff = Backoff::doubling(Duration::from_millis(2), Duration::from_millis(64));
 
-/// For how long claims are made one by one after a batch of them panicked.
+/// Claims are made one by one for this time after a batch of them panicked.
 const ONE_BY_ONE: Duration = Duration::from_secs(30);
 
-/// The time for which a request waits again for a row that another session holds, and for which those of a batch do one by one.
+/// The time for which a request waits again for a row that another session has locked, and for which the requests of a
+/// batch that are saved one by one do so together.
 const ROWS_WITHIN: Duration = Duration::from_millis(1500);
 
-/// For how long a batch is decided again on new connections that are lost in turn.
+/// A batch is decided again for this time on new connections that are lost in turn.
 const CONNECTIONS_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long the writer does not say again that a batch could not be saved.
+/// After the log said that a batch could not be saved, it does not say so again for this time.
 const COMPLAIN_AGAIN: Duration = Duration::from_secs(5);
 
-/// Why a batch was not saved.
+/// The reasons why a batch was not saved.
 enum Failed {
-    /// No transaction could be begun: no batch can be saved now, whatever is in it.
+    /// No transaction could be begun, so no batch can be saved now, whichever requests are in it.
     Begin(StoreError),
-    /// This one could not.
+    /// This batch could not be saved.
     Save(StoreError),
-    /// Something of it panicked.
+    /// A part of the batch panicked.
     Panicked(Panicked),
 }
 
-/// Why a batch was not decided.
+/// The reasons why a batch was not decided.
 enum Halted {
     Failed(Failed),
-    /// A part of the database that it needs is damaged.
+    /// A part of the database that the batch needs is damaged.
     Damaged(Damage),
 }
 
-/// What cannot be read, and is left out of a batch: SQLite lets a transaction that has met a damaged part write
-/// nothing any more.
+/// The damaged records that a batch leaves out. On SQLite a transaction that has read a damaged part can write nothing
+/// any more.
 #[derive(Clone, Default)]
 struct Damage {
     tasks: Vec<UnreadableTask>,
@@ -128,7 +136,7 @@ struct Damage {
 }
 
 impl Damage {
-    /// Whether any of it is new.
+    /// Adds the damage of `other`. Returns whether any of it is new.
     fn add(&mut self, other: &Damage) -> bool {
         let before = self.tasks.len() + self.queues.len();
         for found in &other.tasks {
@@ -172,28 +180,31 @@ impl From<StoreError> for Failed {
     }
 }
 
-/// What the committers of one process share.
+/// The state that the committers of one process share.
 pub(super) struct BatchWriter {
     command_queue: CommandQueue,
-    /// Several committers save commands on tasks at the same time; every other request is saved alone.
+    /// A committer takes the read lock to save commands on tasks, and several do so at the same time. It takes the
+    /// write lock for every other request.
     committing: RwLock<()>,
     local: Arc<dyn LocalScheduler>,
     watchers: Arc<Watchers>,
-    /// Woken when there is something to be delivered.
+    /// Notified when a message may be due.
     outbox: Arc<Notify>,
     cache: Mutex<Cache>,
     heads: Arc<KnownQueues>,
     waiting: Arc<WaitingTasks>,
     marked: Arc<MarkedSteps>,
-    faults: Arc<Faults>,
-    /// Whether other instances may have moved on what is cached.
+    samples: Arc<AttemptSamples>,
+    faults: Arc<TaskFaults>,
+    /// True if other instances may have changed tasks that are cached here.
     is_shared: bool,
     settings: WriterSettings,
     metrics: super::metrics::WriterMetrics,
-    /// When it was last said that nothing can be saved, and how often it was not said since.
+    /// The time at which the log last said that nothing can be saved, and the number of failures since that were not
+    /// logged.
     complained: Mutex<Option<(Instant, u64)>>,
     refusals: Refusals,
-    /// Whether a claim may be saved that this process does not know of.
+    /// True if a claim may have been saved that this process does not know of.
     claims_in_doubt: Arc<AtomicBool>,
     features: SharedFeatures,
 }
@@ -203,13 +214,14 @@ struct Committer<'w> {
     writer: &'w BatchWriter,
     backend: Box<dyn Backend>,
     unreported: Vec<UnreportedFault>,
-    /// From a batch of claims that panicked nobody knows at which step: then they are made one by one.
+    /// Set after a batch of claims panicked, because the panic does not tell at which step: until this time claims are
+    /// made one by one.
     one_by_one: Option<Instant>,
-    /// The one that is being claimed then.
+    /// The step that is being claimed while claims are made one by one.
     suspect: Option<StepRef>,
 }
 
-/// Ends when dropped.
+/// Ends the exclusion of other committers when it is dropped.
 enum CommitGuard<'w> {
     /// Other committers may save their batches at the same time.
     Shared {
@@ -221,7 +233,7 @@ enum CommitGuard<'w> {
 }
 
 impl BatchWriter {
-    /// Writes until every [`Store`] handle is gone and what they sent is done.
+    /// Runs until every [`Store`] handle has been dropped and all requests that they sent are done.
     pub async fn run(self, committers: Vec<Box<dyn Backend>>) {
         let writer = &self;
         let committers = committers.into_iter();
@@ -241,7 +253,7 @@ impl BatchWriter {
         }
     }
 
-    /// What has just been committed.
+    /// Updates the cache with the tasks that have just been committed.
     fn remember(&self, batch: &Batch) {
         let mut cache = self.cache.lock();
         for change in &batch.changes {
@@ -255,8 +267,8 @@ impl BatchWriter {
         }
     }
 
-    /// While the database is away every answer of a call is brought again and again: that is one thing to say,
-    /// and not a line for each.
+    /// Logs that a batch could not be saved, at most once in [`COMPLAIN_AGAIN`]: while the database cannot be reached,
+    /// the result of every call is saved again and again.
     fn complain(&self, error: &StoreError, commands: usize) {
         self.settings.health.note(error);
         self.refusals.note(error);
@@ -314,15 +326,15 @@ impl<'w> Committer<'w> {
             writer.metrics.batch_size.record(gathered.len() as f64);
             match self.write(&mut gathered, &mut taken, may_read).await {
                 Ok(()) => {}
-                // What may be done already must not be done again.
+                // The batch may have been saved already, and must not be saved again.
                 Err(Failed::Save(error @ StoreError::CommitUnknown(_))) => {
                     refuse(std::mem::take(&mut gathered), &error);
                 }
-                // It would be the same for each of them alone, after the same wait.
+                // Each request alone would fail in the same way, after the same wait.
                 Err(Failed::Save(error @ StoreError::NotNow(_))) => {
                     refuse(std::mem::take(&mut gathered), &error);
                 }
-                // One command that cannot be saved must not fail the others: each goes alone.
+                // One command that cannot be saved must not fail the others, so each is saved alone.
                 Err(Failed::Save(_) | Failed::Panicked(_)) if gathered.len() > 1 => {
                     self.write_each(std::mem::take(&mut gathered), &mut taken, may_read)
                         .await;
@@ -337,7 +349,7 @@ impl<'w> Committer<'w> {
                     self.give_up(std::mem::take(&mut gathered), panicked);
                 }
             }
-            // What the batch had no room for comes first in the next one.
+            // The requests for which the batch had no room come first in the next one.
             writer.command_queue.put_back(&mut gathered);
             self.report_faults(&mut taken).await;
         }
@@ -353,7 +365,7 @@ impl<'w> Committer<'w> {
         let begun = Instant::now();
         let mut locked = None;
         while let Some(request) = requests.next() {
-            // Each waits for its row: the last of many would wait for all of them.
+            // Each request waits for its row, so the last of many would wait as long as all of them together.
             if let Some(error) = &locked
                 && (begun.elapsed() > ROWS_WITHIN || request.is_overdue())
             {
@@ -373,7 +385,7 @@ impl<'w> Committer<'w> {
                 }
                 Err(Failed::Save(error)) => self.give_up_damaged(alone, error),
                 Err(Failed::Panicked(panicked)) => self.give_up(alone, panicked),
-                // It would be the same for every other, after the same wait for a connection.
+                // Every other request would fail in the same way, after the same wait for a connection.
                 Err(Failed::Begin(error)) => {
                     refuse(alone.into_iter().chain(requests), &error);
                     return;
@@ -382,7 +394,7 @@ impl<'w> Committer<'w> {
         }
     }
 
-    /// A lone request that panicked where nothing says which part of it did.
+    /// Refuses a single request that panicked, where the panic does not say which part of the request was the cause.
     fn give_up(&mut self, alone: Vec<Request>, panicked: Panicked) {
         let mut culprit = Culprit::Request(0);
         if alone.iter().any(Request::claims) {
@@ -393,8 +405,8 @@ impl<'w> Committer<'w> {
         refuse(alone, &StoreError::Panicked);
     }
 
-    /// A lone request that could not be saved. Where that is because a part of the database is damaged, the task
-    /// that needs the part is left alone from now on.
+    /// Refuses a single request that could not be saved. If a damaged part of the database is the reason, the loops
+    /// leave the task that needs the part alone from now on.
     fn give_up_damaged(&mut self, alone: Vec<Request>, error: StoreError) {
         if !error.is_damage() {
             return refuse(alone, &error);
@@ -420,8 +432,8 @@ impl<'w> Committer<'w> {
         refuse(alone, &unreadable.into());
     }
 
-    /// Decides, saves, commits, answers; leaves those that are for the next batch. On an error nothing has
-    /// changed and nobody was answered.
+    /// Decides, saves and commits the requests, and sends the replies. It leaves those that are for the next batch in
+    /// `requests`. After an error nothing has changed and no caller has a reply.
     async fn write(
         &mut self,
         requests: &mut Vec<Request>,
@@ -439,7 +451,7 @@ impl<'w> Committer<'w> {
                 tokio::time::sleep(BACKOFF.full_jitter(tried, rand::random())).await;
             }
             tried += 1;
-            // A panic halfway changes nothing: the transaction ends with what is dropped.
+            // A panic changes nothing in the database: the transaction is rolled back when it is dropped.
             let queues = Queues {
                 heads: &self.writer.heads,
                 taken,
@@ -460,7 +472,7 @@ impl<'w> Committer<'w> {
             let outcome = match outcome {
                 Ok(draft) => Ok(draft),
                 Err(Halted::Failed(failed)) => Err(failed),
-                // Each is found once, so this comes to an end.
+                // Each damaged record is found only once, so the loop ends.
                 Err(Halted::Damaged(damage)) if left_out.add(&damage) => {
                     tried -= 1;
                     continue;
@@ -472,7 +484,7 @@ impl<'w> Committer<'w> {
             let (mut draft, batch) = match outcome {
                 Ok(Some(decided)) => decided,
                 Ok(None) => continue,
-                // Each is found once, so this comes to an end.
+                // Each culprit is found only once, so the loop ends.
                 Err(Failed::Panicked(Panicked {
                     culprit: Some(culprit),
                     message,
@@ -483,7 +495,7 @@ impl<'w> Committer<'w> {
                     continue;
                 }
                 Err(failed @ Failed::Panicked(_)) => return Err(failed),
-                // Each try may wait for a new connection.
+                // Each attempt may wait for a new connection.
                 Err(Failed::Save(StoreError::Lost(reason)))
                     if lost > 0 && started.elapsed() > CONNECTIONS_WITHIN =>
                 {
@@ -502,7 +514,7 @@ impl<'w> Committer<'w> {
                     }
                     continue;
                 }
-                // Transactions of other instances end soon; a session that hangs is to hold up nothing else.
+                // Transactions of other instances end soon. A session that hangs must not delay other requests.
                 Err(Failed::Save(StoreError::RowLocked(_)))
                     if requests.len() == 1
                         && started.elapsed() < ROWS_WITHIN
@@ -522,7 +534,7 @@ impl<'w> Committer<'w> {
             let took = started.elapsed();
             writer.metrics.commit_seconds.record(took);
             writer.local.committed(took);
-            // It is committed: whatever goes wrong from here on, the callers hear so.
+            // The batch is committed: even if the following code panics, the callers get the replies that say so.
             let published = faults::guarded(|| {
                 writer.remember(&batch);
                 let (heads, is_shared) = (&writer.heads, writer.is_shared);
@@ -536,6 +548,7 @@ impl<'w> Committer<'w> {
                 );
                 draft.limits.publish(&batch, &writer.waiting);
                 writer.marked.add(&batch.marks);
+                writer.samples.add(draft.samples.drain(..));
             });
             if let Err(message) = published {
                 error!(
@@ -555,7 +568,8 @@ impl<'w> Committer<'w> {
         Err(Failed::Save(StoreError::Unavailable(reason)))
     }
 
-    /// `None`: a cached task was stale. It is out of the cache, and the batch is to be decided again.
+    /// Returns `None` if a cached task was stale. The task is out of the cache then, and the batch must be decided
+    /// again.
     async fn try_write(
         &mut self,
         requests: &[Request],
@@ -567,7 +581,7 @@ impl<'w> Committer<'w> {
         let careful = self.one_by_one.is_some_and(|until| Instant::now() < until);
         let begun = self.backend.begin().await;
         let mut tx = begun.map_err(|error| match error {
-            // The connection turned out to be lost; the next one may be there already.
+            // The connection was lost. The next one may be ready already.
             StoreError::Retryable(_) | StoreError::Lost(_) => Failed::Save(error),
             error => Failed::Begin(error),
         })?;
@@ -578,6 +592,10 @@ impl<'w> Committer<'w> {
             careful,
             DraftTerms {
                 most_kept: writer.settings.most_kept,
+                record: writer
+                    .settings
+                    .record
+                    .while_stored_in(&writer.settings.health),
                 undoes_paused: !writer.features.has(SharedFeature::HeldUndos),
             },
         );

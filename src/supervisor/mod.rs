@@ -1,6 +1,6 @@
-//! The supervisor: finds what timed out, and what a lost instance held, and asks for it to be recovered.
-//! It decides nothing: what an expiry means is the domain's to say. Every instance has
-//! one; the one that holds the lease looks.
+//! The supervisor finds steps that have passed their complete-by, and steps that a lost instance held, and requests
+//! their recovery. It decides nothing: the domain decides the consequences of an expiry. Every instance has a
+//! supervisor; only the one that holds the lease looks.
 
 use std::sync::Arc;
 
@@ -9,7 +9,10 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use crate::{
-    domain::{Actor, Command, InstanceId, TaskId, Term},
+    domain::{
+        task::{Actor, Command},
+        values::{InstanceId, TaskId, Term},
+    },
     instance::LocalLease,
     store::{Apply, CommandError, DueSummary, ExpiredStep, Store, StoreError, Submitted},
 };
@@ -18,7 +21,7 @@ pub struct Supervisor {
     store: Store,
     instance: InstanceId,
     local_lease: Arc<LocalLease>,
-    /// The most steps, and the most tasks, looked at in one go.
+    /// The most steps, and the most tasks, in one batch.
     batch: usize,
 }
 
@@ -37,7 +40,7 @@ impl Supervisor {
         }
     }
 
-    /// What is due in the store; `None` if this instance does not supervise.
+    /// Returns the work that is due in the store, or `None` if this instance does not supervise.
     pub async fn due(&self) -> Result<Option<DueSummary>, StoreError> {
         if self.local_lease.term(Instant::now()).is_none() {
             return Ok(None);
@@ -46,9 +49,9 @@ impl Supervisor {
         due.await.map(Some)
     }
 
-    /// Looks once, batch after batch while there is a full one and this instance supervises; answers
-    /// how many were recovered.
-    pub async fn look(&self) -> Result<usize, StoreError> {
+    /// Looks once, in batches: a full batch is followed by another one while this instance supervises. Returns how
+    /// many recoveries were requested.
+    pub async fn recover_expired(&self) -> Result<usize, StoreError> {
         let mut recovered = 0;
         while let Some(term) = self.local_lease.term(Instant::now()) {
             let expired = self.find().await?;
@@ -77,7 +80,7 @@ impl Supervisor {
         Ok(recovered)
     }
 
-    /// What is to be recovered now.
+    /// Returns the steps that must be recovered now.
     pub async fn find(&self) -> Result<Vec<ExpiredStep>, StoreError> {
         let most = self.batch + self.store.resting();
         let found = self.store.housekeeping.expired(&self.instance, most);
@@ -86,8 +89,8 @@ impl Supervisor {
         Ok(expired)
     }
 
-    /// Asks for the recovery of the attempts that were seen. If one is over by now, because another
-    /// supervisor was faster or its answer came, the request changes nothing.
+    /// Requests the recovery of the attempts that were found. If an attempt is over by now, because another supervisor
+    /// was faster or its reply came, the request changes nothing.
     pub async fn recover(
         &self,
         term: Term,
@@ -104,28 +107,21 @@ impl Supervisor {
         self.ask(term, asked).await
     }
 
-    /// How many were accepted.
+    /// Sends the commands. Returns how many were accepted.
     async fn ask(
         &self,
         term: Term,
         commands: impl Iterator<Item = (TaskId, Command)>,
     ) -> Result<usize, StoreError> {
         let by = Actor::supervisor(self.instance.as_str(), term);
-        let asked = commands.map(|(task, command)| {
-            self.store.apply(Apply {
-                task,
-                command,
-                by: by.clone(),
-                if_version: None,
-                idempotency: None,
-            })
-        });
+        let asked =
+            commands.map(|(task, command)| self.store.apply(Apply::new(task, command, by.clone())));
         succeeded(join_all(asked).await)
     }
 }
 
-/// A refusal is no fault: the step moved on between the look and the ask. A decision that panicked, or a task
-/// that cannot be read, has an alert, and must not hold up the others.
+/// Returns how many commands were accepted. A refusal is no fault, because the step may have changed since it was
+/// found. A decision that panicked, or a task that cannot be read, has an alert, and must not delay the others.
 fn succeeded(outcomes: Vec<Result<Submitted, CommandError>>) -> Result<usize, StoreError> {
     let mut accepted = 0;
     for outcome in outcomes {

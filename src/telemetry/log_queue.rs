@@ -1,5 +1,5 @@
-//! Writes log lines to stderr in a thread of its own. If nobody reads stderr, only this thread stops: the service continues,
-//! and lines beyond a bound are dropped and counted.
+//! Writes log lines to stderr in a thread of its own. If stderr is not read, only this thread stops: the service
+//! continues, and lines beyond a bound are dropped and counted.
 
 use std::{
     io::{self, Write},
@@ -13,14 +13,14 @@ use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The most bytes of lines that wait for the thread. It holds as many again while it writes them.
+/// The most bytes of lines that wait for the thread. The thread holds as many again while it writes them.
 const MAX_WAITING_BYTES: usize = 1 << 20;
 /// The longest time that the end of the process waits for the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 const DROPPED_LINES: &str = "provost_log_lines_dropped_total";
 
-/// The lines that wait for the thread. Cheap to clone.
+/// The lines that wait for the thread. A clone shares them.
 #[derive(Clone, Default)]
 pub struct LogQueue(Arc<LogState>);
 
@@ -34,11 +34,11 @@ struct LogState {
 struct Lines {
     waiting: Vec<u8>,
     is_writing: bool,
-    /// The number of lines that were dropped since the log last said so.
+    /// The number of lines that were dropped since the log last reported it.
     dropped: u64,
 }
 
-/// Writes the lines that still wait when it is dropped, for a second at most.
+/// Writes the lines that still wait when this is dropped, for a second at most.
 #[must_use]
 pub struct LogGuard(LogQueue);
 
@@ -65,12 +65,12 @@ impl LogQueue {
                     "log lines were dropped, because stderr was read too slowly or not at all"
                 );
             }
-            // If stderr cannot be written, there is nowhere to say so.
+            // If stderr cannot be written, there is no other output for the error.
             let _ = to.write_all(&lines).and_then(|()| to.flush());
         }
     }
 
-    /// Waits for lines, and returns how many were dropped before.
+    /// Waits for lines and takes them. Returns how many were dropped before.
     fn take(&self, taken: &mut Vec<u8>) -> u64 {
         taken.clear();
         let mut lines = self.0.lines.lock();
@@ -173,7 +173,7 @@ mod tests {
         queue.add(b"first\n");
         open.send(()).unwrap();
         assert_eq!(writes.recv().unwrap(), b"first\n");
-        // The thread now takes the second line, and then stands at the gate.
+        // The thread now takes the second line, and then waits at the gate.
         queue.add(b"second\n");
         while !queue.0.lines.lock().waiting.is_empty() {
             thread::yield_now();

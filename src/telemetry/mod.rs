@@ -62,8 +62,8 @@ where
     tracing_subscriber::registry().with(lines.with_filter(of_operators(filter)))
 }
 
-/// The AMQP client reports what Provost expects and reports in its own words, such as a queue that does not exist yet.
-/// It is silent unless the filter names it.
+/// Returns the filter with the AMQP client silenced, unless the filter names it: the client reports errors that
+/// Provost expects and reports itself, such as a queue that does not exist yet.
 fn of_operators(filter: &Targets) -> Targets {
     const CLIENT: &str = "lapin";
     match filter.iter().any(|(target, _)| target.starts_with(CLIENT)) {
@@ -72,18 +72,18 @@ fn of_operators(filter: &Targets) -> Targets {
     }
 }
 
-/// As <https://no-color.org> asks.
+/// Returns whether the log may have colours, by the rule of <https://no-color.org>.
 fn stderr_has_colours() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// From a commit of a tenth of a millisecond to a step that takes minutes.
+/// The buckets of durations, in seconds: from a commit of a tenth of a millisecond to a step that takes minutes.
 const SECONDS: [f64; 18] = [
     0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 15.0, 60.0, 300.0,
 ];
 
-/// Counts of items in one batch.
+/// The buckets of counts of items in one batch.
 const SIZES: [f64; 11] = [
     1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0,
 ];
@@ -124,7 +124,7 @@ impl Metrics {
         Ok(Self(handle))
     }
 
-    /// The body of `/metrics`, with [`Metrics::CONTENT_TYPE`].
+    /// Returns the body of `/metrics`, with [`Metrics::CONTENT_TYPE`].
     pub fn render(&self) -> String {
         let mut text = self.0.render();
         process::render(&mut text);
@@ -133,7 +133,8 @@ impl Metrics {
 
     pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-    /// Histograms keep every value until they are drained: once a second costs nothing.
+    /// Empties the buffers of the histograms, which keep every value until then. It costs almost nothing once a
+    /// second.
     pub fn drain(&self) {
         self.0.run_upkeep();
     }
@@ -180,7 +181,7 @@ mod tests {
         }
     }
 
-    /// What two events inside a span leave in the log.
+    /// Returns the log of two events inside a span.
     fn logged(json: bool) -> String {
         let buffer = Buffer::default();
         let to = buffer.clone();

@@ -1,4 +1,4 @@
-//! Keeps an event on one line, whatever text of a remote service it contains: otherwise a response could forge log
+//! Keeps an event on one line, also if it contains a text of a remote service: otherwise a response could forge log
 //! lines.
 
 use std::io::{self, Write};

@@ -90,7 +90,7 @@ impl Times {
     }
 }
 
-/// Without the descriptor that is open for the counting.
+/// Counts the open files, without the descriptor that the counting itself needs.
 fn open_files() -> Option<usize> {
     fs::read_dir("/proc/self/fd").ok()?.count().checked_sub(1)
 }

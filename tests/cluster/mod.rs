@@ -1,5 +1,5 @@
-//! A throwaway PostgreSQL that all tests of a run share, each with a database of its own. It does not sync to disk:
-//! tests of what survives a power cut start their own.
+//! A temporary PostgreSQL that all tests of a run share, each with a database of its own. It does not sync to disk:
+//! tests of a power cut start their own server.
 
 mod programs;
 mod proxy;
@@ -11,7 +11,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
     net::{Ipv4Addr, TcpListener},
     path::Path,
-    process::Command,
+    process::{self, Command, Output},
     thread,
     time::{Duration, Instant},
 };
@@ -24,16 +24,27 @@ use shared::is_root;
 
 const START_WITHIN: Duration = Duration::from_secs(60);
 
-/// The URL of a new, empty database.
+/// The most databases of ended tests that are dropped when a new one is created.
+const MOST_DROPPED: usize = 4;
+
+/// Returns the URL of a new, empty database. Databases of tests that have ended are dropped, so that those of a whole run
+/// take no gigabytes.
 pub fn new_database() -> String {
     let port = port_of_cluster();
-    let name = format!("t{:032x}", rand::random::<u128>());
-    let created = as_owner(&client("psql"))
-        .args(["-h", "127.0.0.1", "-U", "provost", "-d", "postgres"])
-        .args(["-p", &port.to_string()])
-        .args(["-qc", &format!("CREATE DATABASE {name}")])
-        .output()
-        .unwrap();
+    // The name says which process uses the database.
+    let (process, number) = (process::id(), rand::random::<u128>());
+    let name = format!("t{process}_{number:032x}");
+    let known = psql(port, "SELECT datname FROM pg_database");
+    let known = String::from_utf8_lossy(&known.stdout).into_owned();
+    let unused = known.lines().filter(|name| is_of_ended_test(name));
+    for unused in unused.take(MOST_DROPPED) {
+        // Another test may drop it at the same moment.
+        psql(
+            port,
+            &format!("DROP DATABASE IF EXISTS {unused} WITH (FORCE)"),
+        );
+    }
+    let created = psql(port, &format!("CREATE DATABASE {name}"));
     assert!(
         created.status.success(),
         "{}",
@@ -42,7 +53,23 @@ pub fn new_database() -> String {
     format!("postgres://provost@127.0.0.1:{port}/{name}")
 }
 
-/// A command that runs as the user who owns the cluster: PostgreSQL refuses to run as root.
+fn is_of_ended_test(database: &str) -> bool {
+    let process = database
+        .strip_prefix('t')
+        .and_then(|name| name.split_once('_'));
+    let process = process.and_then(|(process, _)| process.parse::<u32>().ok());
+    process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists())
+}
+
+fn psql(port: u16, command: &str) -> Output {
+    as_owner(&client("psql"))
+        .args(["-h", "127.0.0.1", "-U", "provost", "-d", "postgres"])
+        .args(["-p", &port.to_string(), "-qAtc", command])
+        .output()
+        .unwrap()
+}
+
+/// Returns a command that runs as the user who owns the cluster, because PostgreSQL refuses to run as root.
 pub fn as_owner(program: &Path) -> Command {
     if !is_root() {
         return Command::new(program);
@@ -81,7 +108,8 @@ fn start(shared: &Shared) -> u16 {
         String::from_utf8_lossy(&made.stderr)
     );
     let settings = "listen_addresses = '127.0.0.1'\nfsync = off\nmax_connections = 400\n\
-                    shared_buffers = 32MB\nlog_min_messages = warning\n";
+                    shared_buffers = 32MB\nlog_min_messages = warning\n\
+                    min_wal_size = 32MB\nmax_wal_size = 64MB\n";
     fs::write(data.join("postgresql.auto.conf"), settings).unwrap();
     let port = free_port();
     let arguments = [

@@ -1,21 +1,21 @@
-//! Which PostgreSQL the tests run: the newest that the system's packages installed, or the one whose
-//! programs are in the folder that `PROVOST_TEST_POSTGRES` names.
+//! Chooses the PostgreSQL for the tests: the newest that the system's packages installed, or the one whose programs are
+//! in the folder that `PROVOST_TEST_POSTGRES` names.
 
 use std::{env, fs, path::PathBuf};
 
 const CHOICE: &str = "PROVOST_TEST_POSTGRES";
-/// What tests run of a server; the rest of an installation may be missing.
+/// The programs of a server that the tests run. The rest of an installation may be missing.
 const OF_A_SERVER: [&str; 3] = ["initdb", "pg_ctl", "postgres"];
 
-/// The folder of `initdb`, `pg_ctl` and `postgres`.
+/// Returns the folder of `initdb`, `pg_ctl` and `postgres`.
 pub fn binaries() -> PathBuf {
     chosen().unwrap_or_else(|| {
         installed("initdb").expect("PostgreSQL is not installed: scripts/prepare installs it")
     })
 }
 
-/// A program that speaks to servers. What holds only those lends it from the system: `psql` speaks to newer
-/// servers too.
+/// Returns a client program. If the chosen folder has only the server, the program is that of the system: `psql` works
+/// with newer servers too.
 pub fn client(name: &str) -> PathBuf {
     let beside = binaries().join(name);
     if beside.exists() {
@@ -31,9 +31,9 @@ pub fn client(name: &str) -> PathBuf {
 }
 
 fn chosen() -> Option<PathBuf> {
-    // Empty is as good as not set.
+    // An empty value means that it is not set.
     let folder = PathBuf::from(env::var_os(CHOICE).filter(|folder| !folder.is_empty())?);
-    // The servers are not started from here.
+    // The servers are started in other working directories.
     assert!(
         folder.is_absolute(),
         "{CHOICE}={} is not a whole path: begin it with a slash",
@@ -50,7 +50,7 @@ fn chosen() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// The folder of the newest version of the system's packages that has this program.
+/// Returns the folder of the newest version of the system's packages that has this program.
 fn installed(program: &str) -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
     let newest = versions

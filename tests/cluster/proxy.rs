@@ -1,4 +1,4 @@
-//! The network between one instance and the database, as a proxy that can be cut, hung and healed.
+//! The network between one instance and the database, as a proxy that can be cut, hung and repaired.
 
 use std::{
     net::Ipv4Addr,
@@ -17,7 +17,7 @@ use tokio::{
     sync::watch,
 };
 
-/// Serves until the test's runtime ends.
+/// The proxy works until the test's runtime ends.
 pub struct Proxy {
     port: u16,
     network: Arc<watch::Sender<Network>>,
@@ -26,8 +26,8 @@ pub struct Proxy {
 #[derive(Clone, Copy, Debug)]
 struct Network {
     link: Link,
-    /// Connections up to this number are lost: nothing passes through them any more, and neither end
-    /// hears of it, as behind a firewall that has forgotten them.
+    /// Connections up to this number are lost: nothing passes through them any more, and neither end is notified, as
+    /// with a firewall that has forgotten them.
     forgotten: u64,
 }
 
@@ -36,9 +36,10 @@ enum Link {
     Open,
     /// Connections are made, and nothing passes.
     Hung,
-    /// The server gets what is sent to it, and what it answers does not arrive.
+    /// The server gets what is sent to it, but its responses do not arrive.
     AnswersHung,
-    /// As open until the server is to commit a claim; from then on answers are hung, also that to this commit.
+    /// As open until the server is about to commit a claim. From that time on responses do not arrive, that to this
+    /// commit included.
     OpenUntilClaim,
     /// Connections are closed as soon as they are made.
     Cut,
@@ -47,7 +48,7 @@ enum Link {
 static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 
 impl Proxy {
-    /// In front of a port of loopback.
+    /// Starts a proxy for a port of loopback.
     pub async fn before(server: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -74,18 +75,18 @@ impl Proxy {
         self.network.send_modify(|now| now.link = Link::Cut);
     }
 
-    /// Nothing passes any more, and nobody is told.
+    /// Stops all packets, and notifies neither end.
     pub fn hang(&self) {
         self.network.send_modify(|now| now.link = Link::Hung);
     }
 
-    /// The server's answers do not arrive.
+    /// Stops the server's responses.
     #[allow(dead_code, reason = "only the tests of the process need it")]
     pub fn hang_answers(&self) {
         self.network.send_modify(|now| now.link = Link::AnswersHung);
     }
 
-    /// The server's answers do not arrive from the next claim of a step on: it is committed, and its instance does not
+    /// Stops the server's responses from the next claim of a step on: the claim is committed, and its instance does not
     /// know.
     #[allow(dead_code, reason = "only the tests of the process need it")]
     pub fn hang_answers_at_claim(&self) {
@@ -93,12 +94,12 @@ impl Proxy {
             .send_modify(|now| now.link = Link::OpenUntilClaim);
     }
 
-    /// All is well again. What was sent while the network hung arrives now.
+    /// Opens the network again. The packets that were sent while it hung arrive now.
     pub fn heal(&self) {
         self.network.send_modify(|now| now.link = Link::Open);
     }
 
-    /// New connections are well. Through those that there are nothing will ever pass again.
+    /// Opens the network for new connections. Nothing passes through the existing ones any more.
     pub fn heal_for_new_ones(&self) {
         self.network.send_modify(|now| {
             now.link = Link::Open;
@@ -123,7 +124,7 @@ async fn connection(
         server.set_nodelay(true).unwrap();
         let ((from_client, to_client), (from_server, to_server)) =
             (client.into_split(), server.into_split());
-        // Where one way is closed the other is of no use: this is no protocol of half-open connections.
+        // The protocol has no half-open connections, so one direction is useless once the other is closed.
         tokio::select! {
             () = pass(from_client, to_server, number, false, &network) => {}
             () = pass(from_server, to_client, number, true, &network) => {}
@@ -159,11 +160,11 @@ async fn pass(
             return;
         }
     }
-    // That the other end has closed is told by a packet too.
+    // The end of a connection is a packet too.
     passes(number, is_answer, network).await;
 }
 
-/// What a connection has sent since its last transaction ended.
+/// The packets that a connection has sent since its last transaction ended.
 #[derive(Default)]
 struct SentTransaction {
     is_begun: bool,
@@ -171,8 +172,8 @@ struct SentTransaction {
 }
 
 impl SentTransaction {
-    /// Whether the server commits the claim of a step by this packet: by a statement that is its own transaction, or by
-    /// COMMIT.
+    /// Returns whether this packet makes the server commit the claim of a step: by a statement that is a transaction of
+    /// its own, or by COMMIT.
     fn commits_claim(&mut self, packet: &[u8]) -> bool {
         let has = |word: &[u8]| packet.windows(word.len()).any(|part| part == word);
         self.is_begun |= has(b"BEGIN");
@@ -186,7 +187,7 @@ impl SentTransaction {
     }
 }
 
-/// Comes back when a packet of this connection arrives.
+/// Returns when a packet of this connection may arrive.
 async fn passes(number: u64, is_answer: bool, network: &watch::Sender<Network>) {
     let passes = |now: &Network| match now.link {
         Link::Open | Link::OpenUntilClaim => true,

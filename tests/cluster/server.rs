@@ -1,4 +1,4 @@
-//! A PostgreSQL of one test's own, which it may treat as badly as it likes.
+//! A PostgreSQL of one test's own, which the test may damage as it likes.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,8 +7,8 @@ use std::{
 
 use super::{as_owner, binaries, free_port};
 
-/// Starts the server, and ends and removes it when the test lets go of the standard input: by dropping
-/// it, or by dying in any other way.
+/// Starts the server, and ends and removes it when the test closes the standard input: by dropping it, or by exiting in
+/// any way.
 const RUN: &str = r#"
 bin=$1 folder=$2 port=$3
 "$bin/pg_ctl" -D "$folder/data" -l "$folder/log" -o "-p $port -k $folder" -w start >&2 || exit 1
@@ -18,9 +18,9 @@ cat >/dev/null
 rm -rf "$folder"
 "#;
 
-/// Connections for four instances that come back while the sessions of their last lives still stand; and
-/// what no commit asked for is written late, so that a crash loses it. When each change was committed is kept
-/// for who compares the record with what was done.
+/// There are enough connections for four instances that restart while the sessions of their previous processes still
+/// exist. Data that no commit has forced to disk is written late, so that a crash loses it. The times of commits are
+/// kept, so that the record can be compared with what was done.
 const SETTINGS: &str = "listen_addresses = '127.0.0.1'\nfsync = off\nmax_connections = 200\n\
                         shared_buffers = 32MB\nwal_writer_delay = 10s\n\
                         track_commit_timestamp = on\n";
@@ -44,7 +44,7 @@ impl Server {
         url(self.port)
     }
 
-    /// Its processes end at once, as in a crash, and it recovers. Comes back when it takes connections.
+    /// Ends the server's processes at once, as in a crash, and lets it recover. Returns when it accepts connections.
     pub async fn restart_at_once(&self) {
         let (folder, port) = (self.folder.clone(), self.port);
         let restarted = tokio::task::spawn_blocking(move || {
@@ -61,7 +61,7 @@ impl Server {
     }
 }
 
-/// The server at this port, or what stands before it.
+/// Returns the URL of the server at this port, or of a proxy for it.
 pub fn url(port: u16) -> String {
     format!("postgres://provost@127.0.0.1:{port}/postgres?sslmode=disable")
 }
@@ -78,7 +78,8 @@ fn start() -> Server {
         .arg(folder.join("data/postgresql.auto.conf"))
         .arg(SETTINGS));
     let port = free_port();
-    // Not of this process's group: what ends that must not end who cleans up.
+    // The process is in a group of its own, so that a signal to the test's group does not end the process that cleans
+    // up.
     let mut running = as_owner(Path::new("setsid"))
         .args(["sh", "-c", RUN, "server"])
         .args([&binaries(), &folder])
@@ -101,7 +102,7 @@ fn start() -> Server {
 }
 
 fn run(command: &mut Command) {
-    // Its output goes to nobody: a server that it starts would keep a pipe open.
+    // The output is discarded: a server that the command starts would keep a pipe open.
     let done = command
         .current_dir("/")
         .stdin(Stdio::null())

@@ -1,4 +1,5 @@
-//! Servers that all tests of a run share. The first test that needs one starts it; a watchdog ends it a while after the last.
+//! Servers that all tests of a run share. The first test that needs a server starts it, and a watchdog ends it a while
+//! after the last test.
 
 use std::{
     env,
@@ -11,9 +12,9 @@ use std::{
     time::Duration,
 };
 
-/// One for each checkout, user and kind. Nobody else looks for it meanwhile.
+/// The server for one checkout, user and kind. Its lock is held, so that no other process starts it at the same time.
 pub struct Shared {
-    /// Removed when the server ends. A socket may be in it, whose path must be short.
+    /// The folder is removed when the server ends. A socket may be in it, whose path must be short.
     pub folder: PathBuf,
     lock: PathBuf,
     alive: PathBuf,
@@ -21,7 +22,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// From now on it is needed, as long as this process lives.
+    /// Locks the server, and keeps it running as long as this process lives.
     pub fn lock(kind: &str) -> Self {
         let user = if is_root() { "root" } else { "user" };
         let checkout = env!("CARGO_MANIFEST_DIR").replace('/', "-");
@@ -45,7 +46,7 @@ impl Shared {
         }
     }
 
-    /// Where it takes connections, if it runs.
+    /// Returns the port where it accepts connections, if it runs.
     pub fn port(&self) -> Option<u16> {
         let port = fs::read_to_string(self.folder.join("port")).ok()?;
         let port = port.trim().parse().ok()?;
@@ -53,10 +54,10 @@ impl Shared {
         takes_connections.then_some(port)
     }
 
-    /// Runs the server by a `setsid` that has its user and environment. This signal ends it.
+    /// Runs the server by a `setsid` command that has the server's user and environment. `signal` ends the server.
     pub fn run(&self, mut setsid: Command, signal: &str, server: &Path, arguments: &[&str]) {
         let watchdog = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cluster/watchdog.sh");
-        // The folder of the checkout may be closed to the owner of the server: the script goes in by text.
+        // The owner of the server may not be able to read the folder of the checkout, so the script is passed as text.
         let mut spawned = setsid
             .args([
                 "sh",
@@ -74,11 +75,11 @@ impl Shared {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // It outlives this process; while that lasts, it must not become a zombie.
+        // It outlives this process. As long as this process lives, the child must not become a zombie.
         thread::spawn(move || spawned.wait());
     }
 
-    /// Others find it from now on.
+    /// Lets other processes find it.
     pub fn is_at(&self, port: u16) {
         fs::write(self.folder.join("port"), port.to_string()).unwrap();
     }
@@ -93,7 +94,7 @@ pub fn is_root() -> bool {
     fs::metadata("/proc/self").unwrap().uid() == 0
 }
 
-/// As long as this process lives, somebody needs the server.
+/// Marks the server as needed as long as this process lives.
 fn keep_alive(file: &Path) {
     static KEPT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
     let mut kept = KEPT.lock().unwrap();

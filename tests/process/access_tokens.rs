@@ -18,7 +18,8 @@ use crate::{
 
 const SECRET: &str = "the client/secret+7";
 
-/// Gives out token-number-1, token-number-2 and so on, each for so many seconds.
+/// Returns a token endpoint that issues token-number-1, token-number-2 and so on, each valid for this number of
+/// seconds.
 async fn token_endpoint(seconds: u64) -> Remote {
     let count = AtomicUsize::new(0);
     Remote::with(move |_| {
@@ -105,7 +106,7 @@ async fn one_token_is_fetched_for_many_calls_and_recorded_nowhere() {
 #[tokio::test]
 async fn a_token_that_the_service_refuses_is_replaced_once() {
     let login = token_endpoint(3600).await;
-    // The first token was revoked; and one path is for nobody.
+    // The service refuses the first token as revoked, and refuses one path for every token.
     let service = Remote::with(|seen| match (&*seen.path, seen.header("authorization")) {
         ("/forbidden", _) | (_, "Bearer token-number-1") => {
             Act::answer(401, &[], seen.header("authorization"))
@@ -128,7 +129,7 @@ async fn a_token_that_the_service_refuses_is_replaced_once() {
         "grant_type=client_credentials&client_id=provost&client_secret=the+client%2Fsecret%2B7"
     );
 
-    // Then a 401 is what it is everywhere else: the answer of the service.
+    // For every token a 401 is handled as from any other service.
     let task = provost.run(&one_step_of("payments", "/forbidden")).await;
     let error = &step(&task, "only")["error"];
     assert_eq!(
@@ -184,7 +185,7 @@ async fn while_there_is_no_token_the_service_is_not_called_and_the_token_endpoin
             (&json!("processed"), &json!(0))
         );
     }
-    // One a second, however many calls there are.
+    // At most one token is fetched in a second, however many calls there are.
     assert_eq!(login.count(), 4);
     assert_eq!(tokens(&service), ["1"; 10]);
     let log = provost.log();

@@ -1,7 +1,8 @@
-//! Adaptive concurrency: the calls in flight to a service settle near what it takes, whatever the most is, and nothing
-//! fails for it. How it could be broken: a service that queues or refuses what it has no room for, refuses everything for
-//! a while, or fails at once; other instances that call it too; a restart, after which nothing is known; a specification
-//! that cannot hold. What the limit itself does is tested with simulated services, in the domain.
+//! Adaptive concurrency: the number of calls in flight to a service converges to what the service can take, whatever
+//! the configured maximum is, and no task fails because of it. The tests try to break it: with a service that queues or
+//! refuses calls for which it has no room, refuses everything for a while, or fails at once; with other instances that
+//! call it too; with a restart, after which nothing is known; and with an invalid specification. The limit itself is
+//! tested with simulated services, in the domain.
 
 use std::{
     sync::{
@@ -18,7 +19,7 @@ use crate::harness::{
     until,
 };
 
-/// A service that works on so many calls at a time, each for a while.
+/// A service that works on a limited number of calls at a time, each for a while.
 struct Service {
     remote: Remote,
     seen: Arc<Mutex<Load>>,
@@ -26,12 +27,12 @@ struct Service {
 
 #[derive(Default)]
 struct Load {
-    /// When each of the calls that it works on ends.
+    /// The ends of the calls that it works on.
     busy: Vec<Instant>,
-    /// Calls that have no response yet.
+    /// The number of calls that have no response yet.
     in_flight: usize,
     most: usize,
-    /// How many there were, with each call that came.
+    /// The number of calls in flight at the arrival of each call.
     at_arrival: Vec<usize>,
     refused: usize,
 }
@@ -49,7 +50,8 @@ impl Service {
             known.at_arrival.push(in_flight);
             known.busy.retain(|ends| *ends > now);
             let ended = load.clone();
-            // Before the response: an instance that gets it may call again at once.
+            // The count is reduced before the response is sent, because an instance that gets the response may call
+            // again at once.
             let ends = Arc::new(move || ended.lock().unwrap().in_flight -= 1);
             if refuses && in_flight > slots {
                 known.refused += 1;
@@ -68,7 +70,7 @@ impl Service {
         Self { remote, seen }
     }
 
-    /// How many calls were in flight on average, after those from which the limit has grown.
+    /// Returns the average number of calls in flight, without the first `skip` calls, from which the limit has grown.
     fn usual(&self, skip: usize) -> f64 {
         let seen = self.seen.lock().unwrap();
         let later = &seen.at_arrival[skip..];
@@ -85,7 +87,7 @@ async fn register(api: &Api, url: &str, fields: Value) {
     assert!(put.status < 300, "{put:?}");
 }
 
-/// A task with so many steps that are ready at once.
+/// Returns a task with `count` steps that are ready at once.
 fn charges(count: usize) -> Value {
     let step = |at| json!({ "name": format!("charge{at}"), "agent": "payments", "after": [], "complete_within": "10m" });
     json!({ "steps": (0..count).map(step).collect::<Vec<_>>() })
@@ -99,7 +101,7 @@ async fn submit(api: &Api, tasks: usize, steps: usize) -> Vec<String> {
     ids
 }
 
-/// What the agent shows of its only endpoint.
+/// Returns the field `adaptive` of the agent's only endpoint.
 async fn adaptive(api: &Api) -> Value {
     let agent = api.get("/v1/agents/payments").await.expect(200);
     agent["endpoints"][0]["adaptive"].clone()
@@ -167,7 +169,7 @@ async fn calls_settle_at_what_a_service_takes_that_refuses_others_and_all_say_wh
         );
         let shown = provost.metric(&metric).await;
         assert_eq!(shown, limit["limit"].as_f64().unwrap());
-        // Without `adaptive` there is no limit to be seen, and none.
+        // Without `adaptive` the agent has no such limit, and shows none.
         register(api, &service.remote.url(), json!({ "adaptive": null })).await;
         assert_eq!(provost.metric(&metric).await, 0.0);
         let agent = api.get("/v1/agents/payments").await.expect(200);
@@ -202,7 +204,7 @@ async fn an_instance_that_starts_begins_with_the_least() {
             let least = json!({ "limit": 3, "most": 64, "message": null });
             until((json!(3), least), blocked).await;
             assert_eq!(remote.count(), made + 3);
-            // As many as a round has, and more.
+            // A round has at most this number of calls.
             gate.let_through(60);
             remote.requests(made + 60).await;
             let has_grown = async || adaptive(provost.api()).await["limit"].as_u64() > Some(3);
@@ -229,7 +231,7 @@ async fn one_that_refuses_everything_gets_the_least_and_more_when_it_is_well() {
     let api = provost.api();
     register(api, &remote.url(), json!({})).await;
     let limit = async || adaptive(api).await["limit"].as_u64().unwrap();
-    // On a slow machine the limit grows more slowly than so many tasks end.
+    // On a slow machine the limit grows more slowly than this number of tasks ends.
     let grows = async || {
         until(true, async || {
             let ids = submit(api, 2, 100).await;
@@ -278,7 +280,8 @@ async fn what_fails_at_once_says_nothing_of_room() {
     all_processed(api, &ids).await;
 }
 
-/// The slots that all instances share bound what they have in flight together, however much each could have.
+/// The shared slots of all instances limit the calls that they have in flight together, however high the limit of each
+/// is.
 #[tokio::test]
 async fn three_instances_adapt_and_never_have_more_than_the_most() {
     let url = new_database().await;

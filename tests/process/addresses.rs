@@ -1,4 +1,4 @@
-//! Which addresses are called: for steps, registered agents, replies and webhooks alike.
+//! The addresses that may be called: for steps, registered agents, replies and webhooks alike.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,8 @@ use crate::{
     harness::{Provost, Remote, Setup, one_step, step, until},
 };
 
-/// Private addresses are out of reach, as where others can reach the service. `[calls]` is the last table.
+/// Returns a setup in which private addresses may not be called, as is usual where the public can reach the service.
+/// `[calls]` is the last table.
 fn closed(more: &str) -> Setup {
     Provost::setup()
         .set("COURIER__GIVE_UP_AFTER", "0s")
@@ -27,7 +28,7 @@ fn port(url: &str) -> &str {
     url.rsplit(':').next().unwrap()
 }
 
-/// The fault of a step that may not make its call.
+/// Returns the fault of a step that may not make its call.
 async fn refused(provost: &Provost, url: &str) -> String {
     let task = provost.run(&one_step(url, "/work")).await;
     let fault = &step(&task, "only")["error"];
@@ -99,7 +100,7 @@ async fn the_allow_list_opens_what_it_names_for_steps_agents_replies_and_webhook
     assert_eq!(task["state"], "processed", "{task:#}");
     service.paths("/reply", 1).await;
 
-    // Another port of the same host, and another name of the same address.
+    // The URLs have another port of the same host, or another name of the same address.
     for url in [by_name(&other), service.url()] {
         let message = refused(&provost, &url).await;
         assert!(message.contains("`calls.allow`"), "{message}");
@@ -108,7 +109,7 @@ async fn the_allow_list_opens_what_it_names_for_steps_agents_replies_and_webhook
     let task = provost.run(&shut).await;
     let message = step(&task, "only")["error"]["message"].as_str().unwrap();
     assert!(message.contains("`calls.allow`"), "{message}");
-    // These tasks are in error, and both webhooks were to hear of it.
+    // These tasks are in error, and both webhooks should get the alerts.
     service.paths("/chat", 1).await;
 
     let mut submission = one_step(&by_name(&service), "/work");
@@ -121,7 +122,7 @@ async fn the_allow_list_opens_what_it_names_for_steps_agents_replies_and_webhook
     assert_eq!(other.count(), 0, "it was called all the same");
 }
 
-/// The dead letters, once there are some of this many receivers.
+/// Returns the dead letters, once there are some for this number of receivers.
 async fn dead_letters_of(provost: &Provost, receivers: usize) -> Vec<Value> {
     let dead = || async {
         let page = provost.get("/v1/messages?state=dead&limit=500").await;

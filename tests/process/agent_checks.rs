@@ -1,4 +1,4 @@
-//! `provost agent check`, with the services of `examples` and with worse ones.
+//! `provost agent check`, with the services of `examples` and with faulty ones.
 
 use std::{
     path::Path,
@@ -44,7 +44,7 @@ fn examples() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")
 }
 
-/// The request of the examples; with so much time that a busy machine is not taken for a slow service.
+/// Returns the request of the examples, with more time, so that a busy machine does not look like a slow service.
 fn request(complete_within: &str) -> Value {
     let text = std::fs::read_to_string(examples().join("check.json")).unwrap();
     let mut request: Value = serde_json::from_str(&text).unwrap();
@@ -53,7 +53,7 @@ fn request(complete_within: &str) -> Value {
     request
 }
 
-/// A service of the examples, which serves until it is dropped.
+/// Starts a service of the examples, which works until it is dropped.
 async fn example(api: &Api, agent: &str, fault: Option<&str>) -> Child {
     let port = cluster::free_port().to_string();
     let mut python = Command::new("python3");
@@ -73,7 +73,7 @@ async fn example(api: &Api, agent: &str, fault: Option<&str>) -> Child {
     child
 }
 
-/// The points with this status.
+/// Returns the points with this status.
 fn with_status<'r>(result: &'r Value, status: &str) -> Vec<&'r str> {
     let findings = result["findings"].as_array().unwrap().iter();
     let found = findings.filter(|finding| finding["status"] == status);
@@ -106,7 +106,7 @@ async fn each_fault_of_a_service_fails_its_own_point_and_no_other() {
             assert_eq!(names, POINTS);
             let status = if fault.is_some() { "failed" } else { "passed" };
             assert_eq!(result["status"], status, "{agent}: {result:#}");
-            // Each that failed has the exchanges that show it, and what it means.
+            // Each failed finding has the exchanges that show the failure.
             for finding in result["findings"].as_array().unwrap() {
                 if finding["status"] == "failed" {
                     let shown = finding["exchanges"].as_array().unwrap();
@@ -166,7 +166,7 @@ async fn the_command_says_what_it_found_and_steps_are_warned_of_it() {
         assert_eq!(code, 2);
         assert!(complained.contains("is not JSON"), "{complained}");
 
-        // It is kept, and known after a restart.
+        // The result is stored, and is shown after a restart.
         provost.restart().await;
         let kept = provost.get("/v1/agents/bad").await.expect(200);
         assert_eq!(kept["check"]["checked_at"], result["checked_at"]);
@@ -190,7 +190,7 @@ async fn the_command_says_what_it_found_and_steps_are_warned_of_it() {
         let message = warnings[0]["message"].as_str().unwrap();
         assert!(message.contains("undo_twice"), "{message}");
 
-        // What was seen of the agent as it was says nothing of it as it is now.
+        // The result for the agent before the change does not apply after it.
         provost.register("bad", "http://127.0.0.1:9", 4).await;
         let kept = provost.get("/v1/agents/bad").await.expect(200);
         assert_eq!(kept["check"]["is_outdated"], true);
@@ -261,21 +261,21 @@ async fn what_cannot_be_checked_says_why() {
         let refused = refused.expect_problem(422, "invalid");
         assert_eq!(refused["errors"][0]["pointer"], pointer, "{body}");
     }
-    // Two operators at once: one has to wait.
+    // Two operators check at the same time, and one has to wait.
     let checking = tokio::spawn({
         let (api, minimal) = (provost.api().clone(), minimal.clone());
         async move { api.post(path, &minimal).await }
     });
     remote.requests(1).await;
     not_now(path, "another caller").await;
-    // And the agent goes away meanwhile.
+    // The agent is deleted during the check.
     provost.delete("/v1/agents/slow").await.expect(204);
     gate.open();
     let answer = checking.await.unwrap();
     answer.expect_problem(404, "no-such-agent");
 }
 
-/// One of three instances checks. All know what it found, and that the agent was changed since.
+/// One of three instances checks. All of them show the result, and show that the agent was changed after it.
 #[tokio::test]
 async fn what_one_instance_has_checked_all_know() {
     let url = new_database().await;
@@ -327,7 +327,7 @@ async fn a_check_survives_whatever_its_service_does() {
         assert_ne!(result["status"], "passed", "{name}: {result:#}");
         let size = result.to_string().len();
         assert!(size < 200_000, "{name}: {size} bytes");
-        // Nothing can be seen in outputs that are all the same.
+        // Outputs that are all the same show nothing.
         if name == "same" {
             let unclear = with_status(&result, "inconclusive");
             assert!(unclear.contains(&"again"), "{result:#}");
@@ -388,14 +388,15 @@ async fn a_service_that_echoes_secrets_shows_none() {
     assert!(result.to_string().contains("***"), "{result:#}");
 }
 
-/// A service that does its work for each request, or once for each key, with its output.
+/// A service that does its work for each request, or once for each key, and its output.
 struct ChargingService {
     once: bool,
     output: fn(id: usize, key: &str, at: usize) -> Value,
 }
 
 impl ChargingService {
-    /// It refuses what came too late, and a probe gets how often it has charged for a key.
+    /// Starts the service. It refuses calls after their complete-by, and returns to a probe the number of its charges
+    /// for a key.
     async fn start(self) -> Remote {
         let charges = Mutex::new(Vec::<String>::new());
         let calls = AtomicUsize::new(0);
@@ -447,7 +448,7 @@ async fn a_count_shows_whether_a_service_whose_outputs_are_equal_does_its_work_o
         }
         let passes = with_status(&result, "passed").contains(&"after_complete_by");
         assert_eq!(passes, once, "{result:#}");
-        // A number that is about other keys too, or none, shows nothing.
+        // A number that counts other keys too, or a field that is no number, shows nothing.
         for count in ["response.body.all", "response.body.state"] {
             let result = checked(provost.api(), "constant", &request(count)).await;
             let with = with_status(&result, "inconclusive");
@@ -509,14 +510,15 @@ async fn only_ids_of_the_service_show_that_its_work_was_done_once() {
         let with = with_status(&result, expected);
         assert!(with.contains(&"again"), "{name}: {result:#}");
         assert!(with.contains(&"twice_at_once"), "{name}: {result:#}");
-        // What repeats anyway says nothing more of its own after the complete-by.
+        // For a service that does the work again at each repeat, the call after the complete-by shows nothing more.
         let failed = expected == "failed";
         assert_eq!(
             with.contains(&"after_complete_by"),
             !failed,
             "{name}: {result:#}"
         );
-        // Of the check as a whole, `error_classes` is not known either: no body was named that the service must refuse.
+        // For the whole check, `error_classes` is not known either, because the request names no body that the service
+        // must refuse.
         let verdict = if failed { "failed" } else { "incomplete" };
         assert_eq!(result["status"], verdict, "{name}: {result:#}");
         assert_eq!(code, if failed { 1 } else { 2 }, "{name}");

@@ -1,4 +1,4 @@
-//! TLS of agents: an authority, a certificate and a name of their own, and connections that end when those change.
+//! TLS of agents: each may have its own authority, certificate and server name, and connections end when these change.
 
 use std::{
     net::SocketAddr,
@@ -36,7 +36,7 @@ pub fn authority() -> Authority {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// A certificate and its key, in PEM form.
+/// Returns a certificate and its key, in PEM form.
 pub fn issued(authority: &Authority, name: &str) -> (String, String) {
     let mut params = CertificateParams::new([name.to_owned()]).unwrap();
     params.extended_key_usages = vec![
@@ -48,7 +48,7 @@ pub fn issued(authority: &Authority, name: &str) -> (String, String) {
     (certificate.pem(), key.serialize_pem())
 }
 
-/// Responds 200 to whatever comes; counts connections that were accepted.
+/// A server that responds 200 to every request, and counts the accepted connections.
 struct Server {
     address: SocketAddr,
     /// The heads and bodies of all requests.
@@ -57,7 +57,8 @@ struct Server {
 }
 
 impl Server {
-    /// Its certificate is for `payments.internal`. Clients need one of `clients`, if given.
+    /// Starts a server with a certificate for `payments.internal`. If `clients` is given, clients need a certificate of
+    /// that authority.
     async fn start(
         authority: &Authority,
         clients: Option<&Authority>,
@@ -107,7 +108,7 @@ impl Server {
                     counted.fetch_add(1, Ordering::SeqCst);
                     let mut came = Vec::new();
                     while stream.read_buf(&mut came).await.is_ok_and(|read| read > 0) {
-                        // Its body is JSON or a form, and nothing else ends so.
+                        // The body is JSON or a form, and no other part of a request ends like this.
                         if came.ends_with(b"}") || came.ends_with(b"=client_credentials") {
                             all.lock()
                                 .unwrap()
@@ -146,7 +147,7 @@ async fn put(provost: &Provost, url: &str, tls: Value) {
     assert!([200, 201].contains(&answer.status), "{answer:?}");
 }
 
-/// Why a call fails.
+/// Returns the reason why a call fails.
 async fn failure(provost: &Provost) -> String {
     let mut submission = one_step_of("payments", "/x");
     submission["steps"][0]["complete_within"] = json!("300ms");
@@ -179,7 +180,7 @@ async fn a_service_is_known_by_the_authority_and_name_that_its_agent_says() {
         json!({ "ca": theirs.pem(), "server_name": "payments.internal" }),
         json!({ "server_name": "payments.internal" }),
     ] {
-        // The connection that is there was made under other rules.
+        // The existing connection was made with other TLS settings.
         put(&provost, &server.url(), tls).await;
         let why = failure(&provost).await;
         assert!(why.contains("certificate"), "{why}");
@@ -224,7 +225,7 @@ async fn a_client_certificate_is_shown_and_changes_without_a_restart() {
     let task = provost.run(&one_step_of("payments", "/x")).await;
     assert_eq!(task["state"], "processed", "{task:#}");
 
-    // Of two files one has changed: they do not belong together, and no call is made.
+    // Only one of two files has changed: they do not match, and no call is made.
     let (certificate, new_key) = issued(&clients, "provost");
     files.put("key", &new_key);
     let blocked = || async {
@@ -239,7 +240,7 @@ async fn a_client_certificate_is_shown_and_changes_without_a_restart() {
         provost.run(&one_step_of("payments", "/x")).await["state"].clone()
     })
     .await;
-    // The one that was there was made with the old certificate.
+    // The old connection was made with the old certificate.
     assert!(server.connections() >= 2);
 
     let (certificate, other_key) = issued(&others, "provost");
@@ -266,7 +267,7 @@ async fn the_token_endpoint_has_an_authority_a_certificate_and_a_name_of_its_own
     )
     .await;
     let (certificate, key) = issued(&clients, "provost");
-    // The key is for the token endpoint alone.
+    // The key is only for the token endpoint.
     let files = SecretFiles::new()
         .with("client", "client-secret", &[login.url(), service.url()])
         .with("key", &key, &[login.url()]);
@@ -292,7 +293,7 @@ async fn the_token_endpoint_has_an_authority_a_certificate_and_a_name_of_its_own
     };
     let mut other_authority = identity.clone();
     other_authority["ca"] = json!(ours.pem());
-    // What the agent says of its endpoints does not count for the token endpoint.
+    // The TLS settings of the agent's endpoints do not apply to the token endpoint.
     for tls in [
         Value::Null,
         other_authority,
@@ -328,7 +329,7 @@ async fn the_token_endpoint_has_an_authority_a_certificate_and_a_name_of_its_own
     let task = provost.run(&one_step_of("payments", "/x")).await;
     assert_eq!(task["state"], "processed", "{task:#}");
 
-    // A file that does not fit any more says so, and names the field.
+    // The message about a file that does not match any more names the field.
     let (_, other_key) = issued(&clients, "provost");
     files.put("key", &other_key);
     until(true, || async {

@@ -78,7 +78,7 @@ async fn a_step_of_a_deleted_agent_waits_until_the_agent_is_back_and_new_ones_ar
         .delete("/v1/agents/payments")
         .await
         .expect_problem(404, "no-such-agent");
-    // Two tasks in memory have these very steps; a new one is refused all the same.
+    // Two tasks in memory have the same step, and a new one is still refused.
     let refused = provost.post("/v1/tasks", &charge()).await;
     assert_eq!(refused.expect_faults(), ["/steps/0/agent"]);
     let task = provost.task(&id).await;
@@ -158,7 +158,7 @@ async fn an_agent_of_the_configuration_file_cannot_be_changed_through_the_api() 
     delete.expect_problem(409, "agent-configured");
 }
 
-/// The instance that supervises lacks an agent that another one has in its configuration file.
+/// The supervising instance lacks an agent that another instance has in its configuration file.
 #[tokio::test]
 async fn an_agent_that_some_instance_has_is_not_missing_until_that_instance_is_gone() {
     let remote = Remote::script([Act::Hang]).await;
@@ -177,7 +177,7 @@ async fn an_agent_that_some_instance_has_is_not_missing_until_that_instance_is_g
     narrow["endpoints"][0]["max_in_flight"] = json!(1);
     let put = supervisor.put("/v1/agents/gone", &narrow).await;
     put.expect(201);
-    // One of each is called, and the others are queued.
+    // One step of each agent is called, and the others are queued.
     let steps = json!({ "steps": [{ "name": "charge", "agent": "gone" }] });
     for _ in 0..20 {
         other.submit(&charge()).await;
@@ -206,7 +206,7 @@ async fn an_agent_that_some_instance_has_is_not_missing_until_that_instance_is_g
         agents.sort();
         agents
     };
-    // It was looked at as often as the other one, and before it.
+    // `payments` was examined as often as `gone`, and before it.
     let delete = supervisor.delete("/v1/agents/gone?force=true").await;
     delete.expect(204);
     until(vec!["gone".to_owned()], missing).await;
@@ -223,7 +223,7 @@ async fn addresses_that_policy_forbids_are_not_called() {
     let by_url = json!({ "steps": [{ "name": "charge", "url": remote.url() }] });
     let refused = provost.post("/v1/tasks", &by_url).await;
     assert_eq!(refused.expect_faults(), ["/steps/0/url"]);
-    // By name it is refused when it is registered, or at the latest when it is called.
+    // An address given by a name is refused when the agent is registered, or at the latest when it is called.
     let put = provost.put("/v1/agents/payments", &spec(&remote)).await;
     if put.status < 300 {
         let task = provost.run(&charge()).await;
@@ -232,7 +232,7 @@ async fn addresses_that_policy_forbids_are_not_called() {
     assert_eq!(remote.count(), 0);
 }
 
-/// The agents that have series of their own, in the answer of a scrape.
+/// Returns the agents that have series of their own in the metrics.
 async fn labelled(provost: &Provost) -> HashSet<String> {
     let text = provost.get("/metrics").await.expect(200);
     let agents = text.as_str().unwrap().lines().filter_map(|line| {
@@ -256,7 +256,7 @@ async fn a_thousand_agents_do_not_grow_a_scrape_without_bound() {
         HashSet::new(),
         "nobody has used one"
     );
-    // As many as a task may have steps.
+    // Each task has the largest number of steps.
     for agents in [0..500, 500..1000] {
         let steps = agents.map(|number| {
             json!({ "name": format!("s{number}"), "agent": format!("agent-{number}"), "after": [] })
@@ -288,6 +288,6 @@ async fn an_endpoint_that_fails_at_once_gets_few_of_the_calls() {
         assert_eq!(provost.run(&task).await["state"], "processed");
     }
     assert_eq!(busy.count(), 300);
-    // The first ones, when nothing was known.
+    // The first calls failed before anything was known of the endpoint.
     assert!(sick.count() < 60, "{} calls failed", sick.count());
 }

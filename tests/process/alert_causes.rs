@@ -1,4 +1,4 @@
-//! One cause, one alert: however many tasks fail for it, at whichever instance.
+//! Steps with one cause have one alert, however many tasks fail for it, at whichever instance.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use crate::harness::{Act, Provost, Remote, Setup, alerts, new_database, one_step
 
 const TASKS: usize = 30;
 
-/// Refuses everything until it is repaired, each path for a cause of its own.
+/// Returns a service that refuses everything until it is repaired. Each path has a cause of its own.
 async fn service() -> (Remote, Arc<AtomicBool>) {
     let works = Arc::new(AtomicBool::new(false));
     let seen_by_service = works.clone();
@@ -50,7 +50,7 @@ async fn fail(instances: &[Provost], remote: &Remote, path: &str, count: usize) 
 
 async fn retry_all(provost: &Provost) -> Value {
     let all = json!({ "state": "error", "reason": "repaired" });
-    provost.post("/v1/tasks/retry", &all).await.expect(200)
+    provost.bulk("retry", &all).await
 }
 
 async fn begins_grows_and_ends(mut instances: Vec<Provost>, ops: &Remote) {
@@ -86,7 +86,7 @@ async fn begins_grows_and_ends(mut instances: Vec<Provost>, ops: &Remote) {
     assert_eq!(alerts(&instances[0], "open").await.len(), 2);
     ops.requests(2).await;
 
-    // The process dies, and what it had counted with it.
+    // The process is killed, and its counts are lost.
     instances[0].kill().await;
     instances[0].restart().await;
     assert_eq!(alerts(&instances[0], "open").await.len(), 2);
@@ -96,7 +96,7 @@ async fn begins_grows_and_ends(mut instances: Vec<Provost>, ops: &Remote) {
     let closed = alerts(&instances[0], "closed").await;
     let counts: Vec<_> = closed.iter().map(|alert| alert["count"].clone()).collect();
     assert_eq!(counts, [json!(2), json!(TASKS)]);
-    // The process that died may have delivered one that it delivers again.
+    // The process that was killed may have sent a message that it sends again.
     let kinds = || {
         let seen = ops.ledger().into_iter().map(|seen| seen.body);
         let by_id: BTreeMap<_, _> = seen

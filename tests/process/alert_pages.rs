@@ -1,4 +1,4 @@
-//! However many steps are in error, and for however many causes: reading the alerts reads no more than it shows.
+//! A list of alerts reads no more rows than it shows, however many steps are in error, and for however many causes.
 
 use super::{
     backlog::{explaining, plans_of, rows_read},
@@ -11,7 +11,8 @@ const CAUSES: usize = 200;
 /// Steps are counted up to this number.
 const COUNTED: usize = 1000;
 
-/// Tasks in error, most of them for one cause, some for a cause of their own; of as many causes, all is resolved.
+/// Inserts tasks in error. Most of them have one cause, and some have a cause of their own. For the same number of
+/// causes everything is resolved.
 fn fill(series: &str, id: &str) -> [String; 3] {
     let id_of_cause = id.replace("70008000", "70009000");
     [
@@ -47,7 +48,7 @@ async fn counts(api: &Api, filter: &str) -> Vec<u64> {
 async fn lists_are_right(api: &Api) {
     let open = counts(api, "state=open").await;
     assert_eq!(open.len(), CAUSES);
-    // The upkeep may have counted it already.
+    // The upkeep may have counted the steps already.
     assert!(open[CAUSES - 1] >= COUNTED as u64, "{open:?}");
     assert!(open[..CAUSES - 1].iter().all(|count| *count == 1));
     assert_eq!(counts(api, "state=closed").await.len(), CAUSES);
@@ -78,18 +79,18 @@ async fn on_postgresql_lists_of_alerts_read_what_they_show_whatever_is_believed_
     fill_postgres(&server, fill).await;
     lists_are_right(&provost).await;
     server.sql("ANALYZE").await;
-    // Prepared statements are planned for any values after some uses.
+    // PostgreSQL plans a prepared statement for any values after it was used several times.
     for _ in 0..6 {
         lists_are_right(&provost).await;
     }
     let lists = plans_of(&server.log(), |sql| sql.contains("FROM alerts AS alert"));
     assert!(lists.len() > 40, "{}", lists.len());
-    // While there were no alerts it rested, and a fast machine gets here first.
+    // The upkeep rests while there are no alerts, and on a fast machine it may not have run again yet.
     let upkeep = || plans_of(&server.log(), |sql| sql.contains("(kind, cause) >"));
     until(true, async || !upkeep().is_empty()).await;
     let upkeep = upkeep();
     for plan in lists.iter().chain(&upkeep) {
-        // Of each alert some of its steps, and those that are counted.
+        // For each alert the statement reads some of its steps, and those that are counted.
         let read = rows_read(plan);
         assert!(read <= (COUNTED + 20 * CAUSES) as f64, "{read}: {plan:#}");
     }

@@ -101,7 +101,7 @@ async fn messages_that_cannot_be_delivered_are_told_once_for_a_receiver() {
     for _ in 0..3 {
         provost.run(&submission).await;
     }
-    // One for the shop; and, because the chat does not want to hear of it, one for the chat.
+    // One alert is about the shop. The chat refuses that alert, so a second alert is about the chat.
     let seen = ops.requests(2).await;
     let receivers: Vec<&Value> = seen
         .iter()

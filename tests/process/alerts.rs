@@ -9,7 +9,7 @@ async fn alerts(provost: &Provost, state: &str) -> Vec<Value> {
     page.expect(200)["items"].as_array().unwrap().clone()
 }
 
-/// A service that declines one card, and is content with everything else.
+/// Returns a service that declines one card, and accepts all others.
 async fn cashier() -> Remote {
     Remote::with(|seen| match seen.body["card"].as_str() {
         Some("tok_declined") if seen.path == "/charge" => Act::answer(402, &[], "card declined"),
@@ -41,7 +41,7 @@ async fn a_body_that_an_operator_gives_needs_no_rendering() {
     let task = provost.settled(id).await;
     assert_eq!(step(&task, "charge")["state"], "processed", "{task:#}");
     assert_eq!(remote.ledger()[0].body, json!({ "card": "tok_visa" }));
-    // What undoes it sees what was sent.
+    // The expressions of the undo see the request that was sent.
     provost
         .command(&format!("/v1/tasks/{id}/undo"))
         .await
@@ -77,7 +77,7 @@ async fn a_declined_card_waits_for_an_operator_who_mends_it_with_a_changed_input
         step(&retried, "charge")["output"],
         json!({ "charged": "tok_visa" })
     );
-    // Only the resubmitted step's request has changed.
+    // Only the request of the retried step has changed.
     assert_eq!(retried["input"], json!({ "card": "tok_declined" }));
     let seen = remote.ledger();
     assert_eq!(seen.len(), 3);
@@ -113,12 +113,12 @@ async fn an_acknowledged_alert_stays_until_it_is_mended() {
     let known = known.expect(200);
     assert_eq!(known["state"], "acknowledged");
     assert_eq!(known["acknowledged_by"], "ada");
-    // The first to acknowledge is remembered.
+    // The first operator to acknowledge is recorded.
     let again = provost.command(&path).header("provost-actor", "bob").await;
     assert_eq!(again.expect(200)["acknowledged_by"], "ada");
     assert_eq!(alerts(&provost, "acknowledged").await.len(), 1);
 
-    // It fails again: still the one alert.
+    // The step fails again, and there is still only one alert.
     let id = task["id"].as_str().unwrap();
     provost
         .command(&format!("/v1/tasks/{id}/retry"))

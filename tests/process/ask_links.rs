@@ -1,4 +1,4 @@
-//! Who gets the links with which people decide, and where they stand.
+//! The receivers of the links with which people decide, and the messages that contain the links.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ fn people(seen: &Seen) -> Vec<Option<String>> {
     people.iter().map(link).collect()
 }
 
-/// The requests of one path, once there are so many.
+/// Waits until there are `count` requests of one path, and returns them.
 async fn at(remote: &Remote, path: &'static str, count: usize) -> Vec<Seen> {
     let mut seen = remote.paths(path, count).await;
     seen.retain(|seen| seen.path == path);
@@ -55,7 +55,7 @@ fn path(link: &str) -> &str {
     &link[link.find("/v1/asks/").unwrap()..]
 }
 
-/// What the messages that wait say, as it stands in the database.
+/// Returns the bodies of the stored messages that are not delivered yet.
 fn outbox(provost: &Provost, url: Option<&str>) -> String {
     match url {
         Some(url) => sql(url, "SELECT string_agg(body, ' ') FROM messages"),
@@ -101,7 +101,7 @@ async fn a_submitter_approves_in_nobodys_name_and_no_link_stands_in_the_database
             .post("/v1/tasks", &submission)
             .header("authorization", SHOP);
         let id = id_of(&submitted.await.expect(202));
-        // Its own address hears of the question, without the links.
+        // The task's own address gets the event of the ask, without the links.
         let replies = at(&remote, "/reply", 2).await;
         let asked = replies
             .iter()
@@ -111,7 +111,7 @@ async fn a_submitter_approves_in_nobodys_name_and_no_link_stands_in_the_database
         at(&remote, "/mailer", 1).await;
         let stored = outbox(&provost, url);
         assert!(stored.contains("/v1/asks/"), "{stored}");
-        // Nor does it get them by any request.
+        // The submitter does not get the links by any request either.
         let as_shop = |call: Call| call.header("authorization", SHOP);
         for read in [
             format!("/v1/tasks/{id}"),
@@ -129,7 +129,7 @@ async fn a_submitter_approves_in_nobodys_name_and_no_link_stands_in_the_database
                 "{read}: {answer:?}"
             );
         }
-        // A clone is of the workflow too, whatever its own address.
+        // A clone is a task of the workflow too, whatever its own address is.
         let own = json!({ "reply_to": { "url": format!("{}/clone", remote.url()), "events": ["step.asked"] } });
         let clone = as_shop(api.post(&format!("/v1/tasks/{id}/clone"), &own));
         clone.await.expect(202);

@@ -13,7 +13,7 @@ async fn remote() -> Remote {
     Remote::with(|_| Act::Ok(json!({}))).await
 }
 
-/// An approval, and a call that it allows. The messages go to the remote service's `/reply`.
+/// Returns a task with an approval and a call that follows it. The messages go to the remote service's `/reply`.
 fn order(url: &str, ask: &Value) -> Value {
     json!({
         "key": "order-1", "input": { "amount": 120, "evil": "<script>alert(1)</script>" },
@@ -31,7 +31,7 @@ fn ask(people: &[&str], approvals: u32) -> Value {
     json!({ "title": "Refund {{ input.amount }} EUR?", "text": "To: {{ input.evil }}", "of": people, "approvals": approvals })
 }
 
-/// The paths of the links of each person, as the submitter gets them.
+/// Returns the paths of the links of each person, as the submitter gets them.
 async fn links(remote: &Remote, count: usize) -> Vec<String> {
     let seen = remote.paths("/reply", count).await;
     let asked = seen
@@ -99,7 +99,7 @@ async fn a_person_decides_by_a_link_and_the_task_goes_on_after_a_crash() {
         assert_eq!(links.len(), 2);
         let before = provost.task(&id).await;
         assert_eq!(step(&before, "approval")["ask"]["title"], "Refund 120 EUR?");
-        // Mail programs open links, in every way but the form's.
+        // Mail programs open links by all methods except that of the form.
         for link in &links {
             let shown = page(provost.get(link).await, 200, "Refund 120 EUR?");
             assert!(shown.contains("&lt;script&gt;alert(1)"), "{shown}");
@@ -155,7 +155,7 @@ async fn a_person_decides_by_a_link_and_the_task_goes_on_after_a_crash() {
         assert_eq!(output["comment"], "<b>ok");
         let ledger = remote.ledger();
         let paid: Vec<_> = ledger.iter().filter(|seen| seen.path == "/pay").collect();
-        // The crash may have come while it was called.
+        // The process may have been killed during the call, so it may have been made again.
         assert!(!paid.is_empty() && paid.iter().all(|paid| paid.body == *output));
         let history = provost.history(&id).await;
         let decided = history
@@ -163,7 +163,7 @@ async fn a_person_decides_by_a_link_and_the_task_goes_on_after_a_crash() {
             .find(|event| event["type"] == "step.decided")
             .unwrap();
         assert_eq!(decided["by"], "person:cfo@x");
-        // Links are good once.
+        // A link can be used once.
         let api = provost.api();
         page(
             decide(api, &links[1], "choice=approve").await,
@@ -184,7 +184,7 @@ async fn a_person_decides_by_a_link_and_the_task_goes_on_after_a_crash() {
         page(api.get(&links[1]).await, 200, "you decided");
         assert_eq!(open(api, "").await.len(), 0);
         assert_eq!(api.task(&id).await["version"], task["version"]);
-        // What the links are is said to nobody else.
+        // The links appear in no other response.
         let all = format!(
             "{} {}",
             api.task(&id).await,
@@ -263,7 +263,7 @@ async fn a_question_that_is_asked_again_has_new_links_and_the_old_ones_are_dead(
         api.command(&format!("/v1/tasks/{id}/retry"))
             .await
             .expect(200);
-        // task.error lies between.
+        // The message of task.error comes between.
         let new = links(&remote, 3).await.remove(0);
         assert_ne!(old, new);
         page(
@@ -291,7 +291,7 @@ async fn two_people_who_decide_at_once_at_two_instances_come_to_one_outcome() {
         let mut submission = order(&remote.url(), &ask(&["a", "b", "c"], 2));
         submission["reply_to"]["url"] = json!(format!("{}/reply{round}", remote.url()));
         let id = [a.api(), b.api()][round % 2].submit(&submission).await;
-        // Both have the task in memory.
+        // Both instances have the task in memory.
         for api in [a.api(), b.api()] {
             let bad = api
                 .post(&format!("/v1/tasks/{id}/signals/approval"), &json!(1))
@@ -408,7 +408,7 @@ async fn fields_are_asked_with_their_types_and_what_is_wrong_is_shown_again() {
         422,
         "choice</strong>: is sent more than once",
     );
-    // As the trackers of mails have it.
+    // Trackers of mails add such parameters.
     let tracked = format!("{link}?utm_source=mail&choice=reject");
     page(api.get(&tracked).await, 200, "Amount &quot;net&quot;");
     let right = "choice=approve&field.amount=99.50&field.why=%3Cbroken%3E";
@@ -474,7 +474,7 @@ async fn open_questions_are_listed_in_pages_by_person_and_by_workflow() {
             tasks.dedup();
             assert_eq!(tasks.len(), count);
         }
-        // Links are for administrators alone.
+        // Only administrators get links.
         assert!(
             !list("")
                 .await
@@ -484,7 +484,7 @@ async fn open_questions_are_listed_in_pages_by_person_and_by_workflow() {
         let seen = boss(api.get("/v1/asks?of=p1&limit=1")).await.expect(200);
         let link = seen["items"][0]["people"][0]["link"].as_str().unwrap();
         let link = format!("/v1/asks/{}", link.split_once("/v1/asks/").unwrap().1);
-        // Without a token of the API.
+        // The request has no token of the API.
         page(
             decide(api, &link, "choice=reject").await,
             200,

@@ -1,6 +1,6 @@
-//! What the loops of an instance do by themselves goes on when its store is back: tasks that wait for others of their key
-//! begin, waits end, tasks at risk and secrets that cannot be used are noticed. While the store is away, time passes and
-//! things happen.
+//! The loops of an instance continue when its store is available again: tasks that wait for others of their key begin,
+//! waits end, and tasks at risk and unusable secrets are noticed. While the store is unavailable, time passes and
+//! events happen.
 
 use std::{
     fs,
@@ -98,7 +98,7 @@ impl Scene {
         of_secrets.count()
     }
 
-    /// The store cannot be written.
+    /// Changes things while the store cannot be written.
     async fn meanwhile(&self) {
         fs::remove_file(self.files.path("token")).unwrap();
         self.gate.open();
@@ -161,13 +161,13 @@ async fn after_an_outage_of_the_database_the_loops_go_on() {
     until(1, || scene.at_risk()).await;
     database.crash().await;
     scene.meanwhile().await;
-    // Nobody begins before it is on record that the one before has ended.
+    // No task begins before the end of the previous one is on record.
     assert_eq!(scene.limited.count(), 1);
     database.start_again().await;
     scene.afterwards().await;
 }
 
-/// As when the network forgets a connection in the middle of the start.
+/// The network forgets a connection in the middle of the start.
 #[tokio::test]
 async fn a_start_that_gets_no_answer_from_postgresql_begins_again() {
     let server = Postgres::start().await;

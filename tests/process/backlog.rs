@@ -1,4 +1,5 @@
-//! Behind a dead agent the queue grows without end. Nothing that callers ask for may grow with it.
+//! The queue of an agent that never responds grows without limit. The cost of the requests of callers must not grow
+//! with it.
 
 use std::time::Duration;
 
@@ -11,17 +12,17 @@ use crate::{
     harness::{Act, Database, PATIENCE, Postgres, Provost, Remote, one_step, sql, until_messages},
 };
 
-/// What the count of a queue ends at.
+/// The largest number to which a queue is counted.
 const MOST_AHEAD: u64 = 1000;
 
-/// A task that has so many steps in the agent's queue at once.
+/// Returns a task that has `steps` steps in the agent's queue at once.
 fn parallel(agent: &str, steps: usize) -> Value {
     let steps = (0..steps)
         .map(|number| json!({ "name": format!("s{number}"), "agent": agent, "after": [] }));
     json!({ "steps": steps.collect::<Vec<_>>() })
 }
 
-/// A Provost whose agent `dead` has taken a call and never answers.
+/// Returns a Provost whose agent `dead` has a call in flight and never responds.
 async fn with_dead_agent(setup: crate::harness::Setup) -> (Provost, Remote) {
     let remote = Remote::script([Act::Hang]).await;
     let provost = setup.start().await;
@@ -31,7 +32,7 @@ async fn with_dead_agent(setup: crate::harness::Setup) -> (Provost, Remote) {
     (provost, remote)
 }
 
-/// `ahead` of each step, and whether it is at least that.
+/// Returns the field `ahead` of each step, and whether it is a lower bound.
 fn places(task: &Value) -> Vec<(Option<u64>, bool)> {
     let steps = task["steps"].as_array().unwrap().iter();
     let places = steps.map(|step| {
@@ -55,7 +56,7 @@ async fn counts_up_to_a_bound(provost: &Provost) {
     let third = provost.submit(&parallel("dead", 200)).await;
     let last = provost.post("/v1/tasks", &parallel("dead", 1)).await;
     let last = last.expect(202);
-    // Those who submit, or command, have nothing counted for them.
+    // The responses to submissions and commands contain no count.
     assert_eq!(places(&last), [(None, false)]);
     let at = format!("/v1/tasks/{}", last["id"].as_str().unwrap());
     provost.command(&format!("{at}/pause")).await.expect(200);
@@ -112,7 +113,7 @@ async fn of_many_queues_that_one_task_waits_in_the_first_four_are_counted() {
     );
 }
 
-/// The halves of the count, on a file that has a queue.
+/// Checks the two halves of the count, on a file that has a queue.
 #[tokio::test]
 async fn the_count_of_a_queue_is_ranges_of_its_index() {
     let (mut provost, _remote) = with_dead_agent(Provost::setup()).await;
@@ -140,7 +141,7 @@ async fn the_count_of_a_queue_is_ranges_of_its_index() {
     assert!(!plan.contains("TEMP B-TREE"), "{plan}");
 }
 
-/// Steps in the queue of the agent, which nobody can claim.
+/// Inserts steps in the queue of the agent, which cannot be claimed.
 fn queued(count: u32) -> String {
     format!(
         "INSERT INTO steps (task_id, idx, name, agent, turn, state, attempt, failure_count, extended, ready_at,
@@ -150,7 +151,7 @@ fn queued(count: u32) -> String {
     )
 }
 
-/// The plans of some statements in a server's log.
+/// Returns the plans of some statements in a server's log.
 pub fn plans_of(log: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<Value> {
     let mut plans = Vec::new();
     let mut lines = log.lines().peekable();
@@ -170,7 +171,7 @@ pub fn plans_of(log: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<Value> {
     plans
 }
 
-/// How many rows were read from the table or an index of it, whether or not they were used.
+/// Returns the number of rows that were read from the table or an index of it, used or not.
 pub fn rows_read(plan: &Value) -> f64 {
     let parts = plan["Plans"].as_array().into_iter().flatten();
     let of_parts: f64 = parts.map(rows_read).sum();
@@ -188,7 +189,7 @@ pub fn rows_read(plan: &Value) -> f64 {
     of_parts + own
 }
 
-/// A server that logs the plan of each statement, with statistics as the test makes them.
+/// Starts a server that logs the plan of each statement, and collects statistics only when the test does.
 pub async fn explaining() -> Postgres {
     let server = Postgres::start().await;
     for setting in [
@@ -211,7 +212,8 @@ async fn postgresql_reads_no_more_of_a_queue_than_is_counted_whatever_it_believe
     let server = explaining().await;
     let (provost, _remote) = with_dead_agent(Provost::setup().database_url(&server.url())).await;
     let mut reads = 0;
-    // Never analysed; of a few; of many; of none of this agent.
+    // The statistics are missing, then those of a small queue, then of a large one, and then of one without steps of
+    // this agent.
     for statement in [
         "SELECT 1",
         &queued(2_000),
@@ -239,7 +241,7 @@ async fn postgresql_reads_no_more_of_a_queue_than_is_counted_whatever_it_believe
     );
 }
 
-/// Forty messages wait for each of a thousand receivers that fail, and are not asked again soon.
+/// Inserts forty messages for each of a thousand receivers that fail, and whose next probe is far in the future.
 const DEAD_RECEIVERS: &str = r#"
 WITH failing AS (
     INSERT INTO destinations (destination, receiver, failures, failing_since, changed_at, paused_until, next_at)
@@ -262,7 +264,7 @@ async fn a_message_costs_the_same_whatever_waits_for_receivers_that_fail() {
     let setup = Provost::setup().set("COURIER__GIVE_UP_AFTER", "300ms");
     let provost = setup.database_url(&server.url()).start().await;
     let (mut told, mut given_up) = (0, 0);
-    // Never analysed; analysed when there was nothing; of all of it.
+    // The statistics are missing, then those of empty tables, and then those of all rows.
     for statement in ["SELECT 1", "ANALYZE", DEAD_RECEIVERS, "ANALYZE"] {
         server.sql(statement).await;
         for (path, count) in [("/taken", 8), ("/fails", 4)] {
@@ -281,7 +283,7 @@ async fn a_message_costs_the_same_whatever_waits_for_receivers_that_fail() {
     let is_of_courier = |sql: &str| {
         let sql = sql.trim_start();
         let is_of_queues = sql.contains("queues") || sql.contains("destinations");
-        // Lists go by the newest first, and are asked for by the test.
+        // Lists are ordered by the newest first, and only the test requests them.
         is_of_queues && !sql.starts_with("WITH failing") && !sql.contains("AS first")
             || sql.starts_with("UPDATE messages")
     };
@@ -302,7 +304,7 @@ async fn a_scrape_does_not_wait_until_everything_is_counted() {
     for statement in ["BEGIN", "LOCK TABLE alerts IN ACCESS EXCLUSIVE MODE"] {
         sqlx::query(statement).execute(&mut database).await.unwrap();
     }
-    // On a connection of its own: within a transaction the server shows the same moment again and again.
+    // The connection is a separate one, because within a transaction the server shows the same moment again and again.
     let mut onlooker = PgConnection::connect(&url).await.unwrap();
     const COUNTS: &str = "SELECT count(*) FROM pg_stat_activity
         WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%FROM alerts%GROUP BY kind%'";
@@ -341,7 +343,7 @@ async fn a_backlog_that_comes_due_at_once_joins_its_queue_in_parts() {
          WHEN (OLD.queued = 0 AND NEW.queued = 1) EXECUTE FUNCTION note_joined();")
     .await
     .unwrap();
-    // A step joins with the lock of its task.
+    // A step enters the queue under the lock of its task, so each step has a task.
     run("WITH owners AS (
              INSERT INTO tasks (id, labels, priority, created_at, version, state, paused)
              SELECT gen_random_uuid(), '{}', 0, 1, 1, 'pending', false FROM generate_series(1, 2500) RETURNING id)

@@ -1,4 +1,4 @@
-//! `provost backup`: a copy that is taken under load is worth as much as the database was.
+//! `provost backup`: a copy that is taken under load is as good as the database at that time.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -32,7 +32,7 @@ async fn backup(database: &Path, to: &Path) -> Output {
     timeout(PATIENCE, backup).await.unwrap().unwrap()
 }
 
-/// What it said, having written the copy.
+/// Returns the output of a backup that has written the copy.
 pub async fn copied(database: &Path, to: &Path) -> String {
     let output = backup(database, to).await;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -40,7 +40,7 @@ pub async fn copied(database: &Path, to: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Submits one task after another until the service is gone.
+/// Submits one task after another until the service has ended.
 async fn submit_without_end(api: Api, url: String, accepted: Arc<Mutex<Vec<String>>>) {
     let submission = pipeline(&url, &STEPS);
     while let Ok(answer) = api.post("/v1/tasks", &submission).attempt().await {
@@ -61,7 +61,7 @@ async fn a_copy_taken_under_load_holds_all_that_was_accepted_and_goes_on_from_th
     })
     .await;
     let mut provost = Provost::start().await;
-    // Under way in the copy, whatever else is.
+    // This task is running in the copy, whatever the state of the others is.
     let slow = provost.submit(&one_step(&remote.url(), "/hold")).await;
     let accepted = Arc::new(Mutex::new(vec![slow.clone()]));
     let mut load = JoinSet::new();
@@ -76,7 +76,7 @@ async fn a_copy_taken_under_load_holds_all_that_was_accepted_and_goes_on_from_th
     let said = copied(&provost.database(), &copy).await;
     let bytes = std::fs::metadata(&copy).unwrap().len();
     assert!(said.contains(&format!(" {bytes} bytes")), "{said}");
-    // The service took no notice: its load goes on.
+    // The service is not affected: its load continues.
     remote.requests(remote.count() + 50).await;
     provost.kill().await;
     load.join_all().await;
@@ -134,7 +134,7 @@ async fn a_database_that_was_left_by_a_crash_is_copied_whole_and_never_over_anot
     gate.open();
     let restored = Provost::setup().database(&copy).start().await;
     assert_eq!(restored.settled(&id).await["state"], "processed");
-    // The original is none the worse.
+    // The original is not affected.
     provost.restart().await;
     assert_eq!(provost.settled(&id).await["state"], "processed");
 }

@@ -16,7 +16,7 @@ fn charge() -> Value {
     json!({ "steps": [{ "name": "charge", "agent": "payments", "complete_within": "10m" }] })
 }
 
-/// It opens soon, and stays open until it is reset.
+/// Returns a breaker that opens soon, and stays open until it is reset.
 fn breaker() -> Value {
     json!({ "min_calls": 4, "window": "10m", "open_for": "1h", "canaries": 2 })
 }
@@ -66,7 +66,7 @@ async fn all_processed(api: &Api, ids: &[String]) {
     }
 }
 
-/// Submits until so many calls have come to an endpoint that fails: the better ones get most of the calls.
+/// Submits until a failing endpoint has got `calls` calls. The better endpoints get most of the calls.
 async fn submit_until_called(api: &Api, remote: &Remote, calls: usize) {
     let called = async {
         while remote.count() < calls {
@@ -79,7 +79,7 @@ async fn submit_until_called(api: &Api, remote: &Remote, calls: usize) {
     }
 }
 
-/// Responds 503 while it is sick.
+/// A service that responds 503 while it is sick.
 struct Service {
     remote: Remote,
     sick: Arc<AtomicBool>,
@@ -102,7 +102,7 @@ impl Service {
     }
 }
 
-/// No call is under way any more: none may begin from now on.
+/// Waits until no call is running. None may begin from then on.
 async fn at_rest(api: &Api) {
     until(json!(0), || async { agent(api).await["in_flight"].clone() }).await;
 }
@@ -117,7 +117,7 @@ async fn an_open_breaker_makes_steps_wait_and_nothing_fails() {
         until_states(provost.api(), &["open"]).await;
         at_rest(provost.api()).await;
         let made = service.remote.count();
-        // Four open it; as many more may have been on their way.
+        // Four failures open the breaker, and four more calls may have been sent before.
         assert!((4..=8).contains(&made), "{made}");
         ids.extend(submit(provost.api(), 5).await);
         let waiting = provost.task(ids.last().unwrap()).await;
@@ -160,7 +160,7 @@ async fn a_few_canaries_close_it_or_open_it_again() {
         );
         let (gate, canaries) = (Gate::closed(), Arc::new(AtomicUsize::new(0)));
         let shared = (sick.clone(), gated.clone(), gate.clone(), canaries.clone());
-        // What it responds is decided when the request comes.
+        // The response is chosen when the request comes.
         let remote = Remote::with(move |_| {
             let (sick, gated, gate, canaries) = &shared;
             let response = match sick.load(Ordering::SeqCst) {
@@ -186,7 +186,7 @@ async fn a_few_canaries_close_it_or_open_it_again() {
         assert_eq!(states(provost.api()).await, ["half_open"]);
         let task = provost.task(&ids[11]).await;
         assert_eq!(step(&task, "charge")["blocked_by"]["reason"], "breaker");
-        // Both are sick, and one is enough; the other is not waited for.
+        // Both calls fail. One failure is enough, and the other call is not waited for.
         sick.store(false, Ordering::SeqCst);
         gate.let_through(1);
         until_states(provost.api(), &["open"]).await;
@@ -199,7 +199,7 @@ async fn a_few_canaries_close_it_or_open_it_again() {
         until(4, asked).await;
         assert_eq!(states(provost.api()).await, ["half_open"]);
         assert_eq!(agent(provost.api()).await["in_flight"], 3);
-        // The one that is left of the first two says nothing any more.
+        // The result of the remaining call of the first two no longer counts.
         gate.let_through(1);
         until(json!(2), || async {
             agent(provost.api()).await["in_flight"].clone()
@@ -226,7 +226,7 @@ async fn only_the_sick_endpoint_is_left_out() {
     let ids = submit(provost.api(), 20).await;
     all_processed(provost.api(), &ids).await;
     assert_eq!(service.remote.count(), made);
-    // One alert says which.
+    // The one alert names the endpoint.
     let raised = alerts(&provost, "open").await;
     let message = raised[0]["message"].as_str().unwrap();
     assert!(message.contains(&service.remote.url()), "{message}");
@@ -246,7 +246,7 @@ async fn its_alert_names_the_endpoints_that_are_open() {
             let named = [&one, &two].map(|service| message.contains(&service.remote.url()));
             (open.len(), named)
         };
-        // Four calls at an endpoint open its breaker.
+        // Four failures at an endpoint open its breaker.
         submit_until_called(provost.api(), &one.remote, 4).await;
         until((1, [true, false]), said).await;
         two.sick.store(true, Ordering::SeqCst);
@@ -262,7 +262,7 @@ async fn its_alert_names_the_endpoints_that_are_open() {
 #[tokio::test]
 async fn what_kept_a_step_waiting_is_in_its_history_and_how_a_service_recovers_is_shown() {
     for setup in setups().await {
-        // Sick, then well for two canaries, and then it takes its time.
+        // The service is sick, then well for two canaries, and then slow.
         let (left, gate) = (Arc::new(AtomicUsize::new(0)), Gate::closed());
         let (well, slow) = (left.clone(), gate.clone());
         let is_sick = Arc::new(AtomicBool::new(true));
@@ -281,7 +281,7 @@ async fn what_kept_a_step_waiting_is_in_its_history_and_how_a_service_recovers_i
         let provost = setup.start().await;
         let mut breaker = breaker();
         breaker["open_for"] = json!("500ms");
-        // More than the canaries that may hang, and as many calls besides.
+        // The limit allows the canaries that may hang, and as many other calls.
         let spec = json!({ "endpoints": [{ "url": remote.url(), "max_in_flight": 12 }], "breaker": breaker,
             "retry": { "initial": "10ms", "max": "50ms" } });
         let put = provost.put("/v1/agents/payments", &spec).await;
@@ -444,7 +444,7 @@ async fn an_operator_decides_until_it_is_reset() {
     assert_eq!(service.remote.count(), made);
     operate(api, "reset").await;
     all_processed(api, &ids).await;
-    // A deleted agent takes what was decided about it along.
+    // When an agent is deleted, its breakers and pauses are deleted with it.
     operate(api, "open").await;
     assert_eq!(alerts(&provost, "open").await.len(), 1);
     assert_eq!(api.delete("/v1/agents/payments").await.status, 204);
@@ -485,7 +485,7 @@ async fn what_one_instance_learns_holds_for_the_others_and_one_of_them_probes() 
     all_processed(two.api(), &ids).await;
 }
 
-/// The instance that makes the canaries dies with its canary; another takes over.
+/// The instance that makes the canaries is killed during its canary, and another takes over.
 #[tokio::test]
 async fn another_instance_probes_when_the_first_is_killed() {
     let url = new_database().await;
@@ -525,7 +525,7 @@ async fn another_instance_probes_when_the_first_is_killed() {
     until_states(two.api(), &["half_open"]).await;
     let in_flight =
         async |instance: &Provost| agent(instance.api()).await["in_flight"].as_u64().unwrap();
-    // The hanging one is the only one, and stays.
+    // The hanging canary is the only one, and stays in flight.
     until((1, 1), || async {
         let running = in_flight(&one).await + in_flight(&two).await;
         (running, canaries.load(Ordering::SeqCst))
@@ -543,7 +543,7 @@ async fn another_instance_probes_when_the_first_is_killed() {
     assert_eq!(states(left.api()).await, ["closed"]);
 }
 
-/// It lasts until the step's complete-by, and that may be far.
+/// A canary lasts until the complete-by of its step, which may be far in the future.
 #[tokio::test]
 async fn a_canary_without_a_response_does_not_keep_the_breaker_half_open() {
     let (opened, first) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
@@ -595,7 +595,7 @@ async fn a_paused_agent_is_not_called_by_any_instance_and_its_steps_wait() {
             step(&task, "charge")["blocked_by"],
             json!({ "reason": "agent_paused", "agent": "payments", "until": null, "message": "the database is moved" })
         );
-        // What was under way ends as ever.
+        // The running calls end as usual.
         gate.open();
         all_processed(api, &running).await;
         provost.kill().await;
@@ -613,7 +613,7 @@ async fn a_paused_agent_is_not_called_by_any_instance_and_its_steps_wait() {
         assert!(resumed.get("pause").is_none());
         all_processed(api, &waiting).await;
         api.command("/v1/agents/payments/resume").await.expect(200);
-        // One that ends by itself.
+        // The pause ends by itself.
         let pause = json!({ "for": "1s" });
         api.post("/v1/agents/payments/pause", &pause)
             .await
@@ -624,7 +624,7 @@ async fn a_paused_agent_is_not_called_by_any_instance_and_its_steps_wait() {
         let wrong = json!({ "for": "1h", "until": "2100-01-01T00:00:00Z" });
         let faults = api.post("/v1/agents/payments/pause", &wrong).await;
         assert_eq!(faults.expect_faults(), ["/until"]);
-        // Also where a time cannot be that late.
+        // The limit also applies to times that are beyond the largest possible time.
         for until in ["2200-01-01T00:00:00Z", "9999-12-31T23:59:59Z"] {
             let pause = json!({ "until": until });
             let refused = api.post("/v1/agents/payments/pause", &pause).await;

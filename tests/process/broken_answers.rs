@@ -1,10 +1,10 @@
-//! Answers that no second try would better, and answers that are odd but good.
+//! Responses that a retry would not improve, and responses that are unusual but valid.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Act, Provost, Remote, one_step, step};
 
-/// Runs one step against this answer, and gives the task and how often it was asked for.
+/// Runs one step with this response, and returns the task and the number of requests.
 async fn run(act: Act) -> (Value, usize) {
     let remote = Remote::script([act]).await;
     let provost = Provost::start().await;
@@ -74,7 +74,7 @@ async fn a_receiver_that_sends_interim_answers_without_end_is_tried_again() {
     let service = Remote::quick().await;
     let shop = Remote::script([Act::Interim, Act::status(204)]).await;
     let setup = Provost::setup().set("COURIER__RETRY_INITIAL", "20ms");
-    // Longer than the test waits: it is not what ends the flood.
+    // The timeout is longer than the test, so it does not end the flood.
     let provost = setup.set("COURIER__TIMEOUT", "60s").start().await;
     let mut submission = one_step(&service.url(), "/work");
     submission["reply_to"] = json!({ "url": shop.url() });

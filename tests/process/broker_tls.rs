@@ -1,4 +1,4 @@
-//! TLS to a broker: the certificate is verified, and a wrong one is refused in words.
+//! TLS to a broker: the certificate is verified, and the message about a wrong one says what is wrong.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
@@ -27,7 +27,7 @@ impl Authority {
         Self { issuer, folder }
     }
 
-    /// Certificate and key of a server with this name.
+    /// Returns the certificate and the key of a server with this name.
     fn server(&self, name: &str) -> (String, String) {
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let key = KeyPair::generate().unwrap();
@@ -35,7 +35,7 @@ impl Authority {
         (certificate.pem(), key.serialize_pem())
     }
 
-    /// The only authority that Provost trusts.
+    /// Makes Provost trust only this authority.
     fn trusted_by(&self, setup: Setup) -> Setup {
         let file = self.folder.path().join("ca.pem");
         setup.environment("SSL_CERT_FILE", file.to_str().unwrap())
@@ -65,7 +65,7 @@ async fn a_broker_is_reached_over_tls_if_its_certificate_is_trusted() {
         .trusted_by(reading(&url).set("BROKER__REPLY_QUEUES", r#"["shop.*"]"#))
         .start()
         .await;
-    // Published over TLS, too.
+    // Messages are published over TLS too.
     allowed.submit(&submission).await;
     assert_eq!(
         client.take("shop.replies").await.body["type"],
@@ -81,7 +81,7 @@ async fn a_broker_is_reached_over_tls_if_its_certificate_is_trusted() {
             .await,
         1.0
     );
-    // An authority that is not trusted; another name; no TLS at this port.
+    // The faults are an authority that is not trusted, another name, and a port without TLS.
     let plain = format!("amqps://guest:guest@localhost:{}", rabbit.port());
     for (authority, url, says) in [
         (&other, url, "SSL_CERT_FILE"),

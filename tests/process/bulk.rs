@@ -4,26 +4,22 @@ use serde_json::{Value, json};
 
 use crate::harness::{Act, Gate, Provost, Remote, step};
 
-/// What a bulk command answers where nothing was refused.
-fn all_of(accepted: u32) -> Value {
-    json!({ "matched": accepted, "accepted": accepted, "refused": 0, "refusals": {},
-            "dry_run": false, "next_cursor": null })
-}
-
-/// The same of a dry run.
-fn would(accepted: u32) -> Value {
-    let mut answer = all_of(accepted);
-    answer["dry_run"] = json!(true);
-    answer["total"] = json!(accepted);
-    answer["total_is_at_least"] = json!(false);
-    answer
+/// Checks the counts of a bulk command without refusals.
+fn expect_all(answer: &Value, accepted: u32) {
+    let counts = ["matched", "accepted", "refused"].map(|name| answer[name].clone());
+    assert_eq!(
+        counts,
+        [json!(accepted), json!(accepted), json!(0)],
+        "{answer:#}"
+    );
+    assert_eq!(answer["refusals"], json!({}), "{answer:#}");
 }
 
 #[tokio::test]
 async fn many_tasks_are_retried_by_filter_and_a_dry_run_only_counts() {
     let fixed = Gate::closed();
     let held = fixed.clone();
-    // Down for the first tries, behind the gate for the next.
+    // The service fails at the first attempts, and is held by the gate at the next.
     let remote = Remote::with(move |seen| match seen.attempt() {
         1 => Act::status(410),
         _ => held.then(json!("done")),
@@ -45,11 +41,31 @@ async fn many_tasks_are_retried_by_filter_and_a_dry_run_only_counts() {
         json!({ "workflow": "order", "agent": "payments", "labels": { "customer": "acme" } });
     let mut dry = filter.clone();
     dry["dry_run"] = json!(true);
-    let answer = provost.post("/v1/tasks/retry", &dry).await.expect(200);
-    assert_eq!(answer, would(20));
+    let answer = provost.bulk("retry", &dry).await;
+    expect_all(&answer, 20);
+    assert_eq!(
+        (&answer["total"], &answer["total_is_at_least"]),
+        (&json!(20), &json!(false))
+    );
+    assert_eq!(answer["next_cursor"], Value::Null);
+    let sentence = answer["sentence"].as_str().unwrap();
+    let words = "retry 20 tasks that failed at agent payments, with label customer=acme, of workflow order, by 20";
+    assert!(sentence.starts_with(words), "{sentence}");
+    let examples = answer["examples"].as_array().unwrap();
+    assert_eq!(examples.len(), 3, "{answer:#}");
+    let charge = |state: &str| json!([{ "name": "charge", "state": state }]);
+    assert_eq!(examples[0]["task"], json!(ids[0]));
+    assert_eq!(
+        examples[0]["before"],
+        json!({ "state": "error", "steps": charge("error") })
+    );
+    assert_eq!(
+        examples[0]["after"],
+        json!({ "state": "processing", "steps": charge("pending") })
+    );
     assert_eq!(remote.count(), 25);
-    let answer = provost.post("/v1/tasks/retry", &filter).await.expect(200);
-    assert_eq!(answer, all_of(20));
+    let answer = provost.bulk("retry", &filter).await;
+    expect_all(&answer, 20);
     fixed.open();
     for (number, id) in ids.iter().enumerate() {
         let state = provost.settled(id).await["state"].clone();
@@ -59,26 +75,26 @@ async fn many_tasks_are_retried_by_filter_and_a_dry_run_only_counts() {
             "{number}"
         );
     }
-    // A repeat finds nothing more to do.
-    let answer = provost.post("/v1/tasks/retry", &filter).await.expect(200);
-    assert_eq!(answer, all_of(0));
+    // A repetition of the command finds no more tasks.
+    let answer = provost.bulk("retry", &filter).await;
+    expect_all(&answer, 0);
 
     let nobody = "019c7a5e-0000-7000-8000-000000000000";
     let by_id = json!({ "ids": [ids[20], ids[0], ids[20], nobody] });
     let mut dry = by_id.clone();
     dry["dry_run"] = json!(true);
     for (body, dry_run) in [(dry, true), (by_id, false)] {
-        let answer = provost.post("/v1/tasks/retry", &body).await.expect(200);
+        let answer = provost.bulk("retry", &body).await;
         let refusals = json!({ "task-ended": 1, "no-such-task": 1 });
         assert_eq!(answer["accepted"], 1, "{answer}");
         assert_eq!(answer["refused"], 2);
         assert_eq!(answer["refusals"], refusals);
-        assert_eq!(answer["dry_run"], dry_run);
+        assert_eq!(answer["dry_run"] == true, dry_run);
     }
     assert_eq!(provost.settled(&ids[20]).await["state"], "processed");
 }
 
-/// Tasks whose one step is being called behind the gate.
+/// Returns tasks whose one step is being called and held by the gate.
 async fn held(provost: &Provost, remote: &Remote, gate: &Gate, count: usize) -> Vec<String> {
     let mut ids = Vec::new();
     let before = remote.count();
@@ -104,43 +120,47 @@ async fn many_tasks_are_undone_piece_by_piece_and_what_is_past_its_pivot_is_refu
     let filter = json!({ "labels": { "batch": "spring" }, "limit": 2 });
     let mut dry = filter.clone();
     dry["dry_run"] = json!(true);
-    let answer = provost.post("/v1/tasks/undo", &dry).await.expect(200);
+    let answer = provost.bulk("undo", &dry).await;
     assert_eq!(answer["total"], 5, "{answer}");
     assert_eq!(
         (&answer["accepted"], &answer["refused"]),
         (&json!(1), &json!(1))
     );
     assert_eq!(answer["refusals"], json!({ "past-pivot": 1 }));
-    // What a dry run has come to is not what was done.
+    // The cursor of a dry run cannot be used for the command itself.
     let mut real = filter.clone();
     real["cursor"] = answer["next_cursor"].clone();
+    real.as_object_mut().unwrap().remove("limit");
     let refused = provost.post("/v1/tasks/undo", &real).await;
     assert_eq!(refused.expect_faults(), ["/cursor"]);
     assert_eq!(provost.task(&ids[1]).await["state"], "processing");
 
-    let (mut matched, mut accepted) = (0, 0);
-    let mut next = filter.clone();
-    loop {
-        let answer = provost.post("/v1/tasks/undo", &next).await.expect(200);
-        matched += answer["matched"].as_u64().unwrap();
-        accepted += answer["accepted"].as_u64().unwrap();
-        if answer["next_cursor"].is_null() {
-            break;
-        }
-        assert_eq!(answer["matched"], 2, "{answer}");
-        next["cursor"] = answer["next_cursor"].clone();
-    }
-    assert_eq!((matched, accepted), (5, 4));
+    // The job stops after its first two tasks, and continues when it is resumed.
+    let first = json!({ "labels": { "batch": "spring" }, "first": 2 });
+    let job = provost.bulk("undo", &first).await;
+    let counts = |job: &Value| ["matched", "accepted", "refused"].map(|name| job[name].clone());
+    assert_eq!(counts(&job), [2, 1, 1], "{job:#}");
+    assert_eq!(
+        (&job["state"], &job["stop_cause"]),
+        (&json!("stopped"), &json!("first"))
+    );
+    let job = job["id"].as_str().unwrap();
+    provost
+        .command(&format!("/v1/bulk/{job}/resume"))
+        .await
+        .expect(200);
+    let job = provost.bulk_ended(job).await;
+    assert_eq!(counts(&job), [5, 4, 1], "{job:#}");
+    assert_eq!(job["refusals"], json!({ "past-pivot": 1 }));
     for id in &ids[1..] {
-        // Each call under way is dropped, and that is confirmed first.
+        // Each running call is dropped, and the drop is confirmed first.
         let task = provost.settled(id).await;
         assert_eq!(task["state"], "undone");
         assert_eq!(task["undo"]["by"], "operator:anonymous");
     }
-    // From the beginning again: only the one that cannot be undone is there still.
-    let mut again = filter;
-    again["limit"] = json!(100);
-    let answer = provost.post("/v1/tasks/undo", &again).await.expect(200);
+    // Only the task that cannot be undone is still there.
+    let again = json!({ "labels": { "batch": "spring" } });
+    let answer = provost.bulk("undo", &again).await;
     assert_eq!(
         (&answer["matched"], &answer["refused"]),
         (&json!(1), &json!(1))
@@ -160,14 +180,14 @@ async fn many_tasks_are_cancelled_by_state() {
         .await
         .expect(200);
     let paused = json!({ "state": "paused", "reason": "given up" });
-    let answer = provost.post("/v1/tasks/cancel", &paused).await.expect(200);
-    assert_eq!(answer, all_of(1));
+    let answer = provost.bulk("cancel", &paused).await;
+    expect_all(&answer, 1);
     let history = provost.history(&ids[2]).await;
     assert_eq!(history.last().unwrap()["reason"], "given up");
     assert_eq!(provost.task(&ids[1]).await["state"], "processing");
     let all = json!({ "all": true });
-    let answer = provost.post("/v1/tasks/cancel", &all).await.expect(200);
-    assert_eq!(answer, all_of(2));
+    let answer = provost.bulk("cancel", &all).await;
+    expect_all(&answer, 2);
     gate.open();
 }
 
@@ -191,7 +211,7 @@ async fn the_failed_steps_of_many_tasks_are_skipped_by_name_and_no_others() {
     }
     let body =
         json!({ "step": "notify", "output": { "sent": false }, "labels": { "batch": "spring" } });
-    let answer = provost.post("/v1/tasks/skip", &body).await.expect(200);
+    let answer = provost.bulk("skip", &body).await;
     assert_eq!(answer["accepted"], 1, "{answer}");
     assert_eq!(answer["refusals"], json!({ "wrong-task-state": 1 }));
     let task = provost.settled(&ids[1]).await;
@@ -200,8 +220,8 @@ async fn the_failed_steps_of_many_tasks_are_skipped_by_name_and_no_others() {
     let end = remote.ledger().into_iter().find(|seen| seen.path == "/end");
     assert_eq!(end.unwrap().body, json!({ "sent": false }));
     let every = json!({ "all": true });
-    let answer = provost.post("/v1/tasks/skip", &every).await.expect(200);
-    assert_eq!(answer, all_of(1));
+    let answer = provost.bulk("skip", &every).await;
+    expect_all(&answer, 1);
     assert_eq!(provost.settled(&ids[0]).await["state"], "processed");
 }
 
@@ -222,14 +242,17 @@ async fn a_bulk_command_with_a_fault_touches_nothing() {
         ("retry", json!({ "state": "processed" }), "/state"),
         ("retry", json!({ "ids": ["nonsense"] }), "/ids/0"),
         ("retry", json!({ "ids": [id], "workflow": "order" }), "/ids"),
-        // Nobody cancels everything by leaving something out.
+        // A missing field must not apply the command to everything.
         ("retry", json!({}), "/all"),
         ("cancel", json!({}), "/all"),
         ("undo", json!({ "dry_run": true, "labels": {} }), "/all"),
         ("undo", json!({ "state": "undoing" }), "/state"),
         ("skip", json!({ "all": true, "output": 1 }), "/output"),
         ("skip", json!({ "all": true, "cursor": "7" }), "/cursor"),
-        ("cancel", json!({ "all": true, "limit": 0 }), "/limit"),
+        ("cancel", json!({ "all": true, "limit": 7 }), "/limit"),
+        ("cancel", json!({ "all": true, "first": 0 }), "/first"),
+        ("cancel", json!({ "all": true, "rate": "fast" }), "/rate"),
+        ("cancel", json!({ "all": true, "rate": "0/s" }), "/rate"),
     ] {
         let refused = provost.post(&format!("/v1/tasks/{command}"), &body).await;
         assert_eq!(refused.expect_faults(), [pointer], "{command} {body}");

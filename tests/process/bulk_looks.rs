@@ -1,4 +1,5 @@
-//! Bulk commands by filters that seldom hold: a request looks at so many tasks and no more, and its cursor leads on.
+//! Bulk commands with filters that match few tasks: a request examines a limited number of tasks, and its cursor
+//! continues after them.
 
 use serde_json::{Value, json};
 
@@ -8,11 +9,12 @@ use super::{
 };
 use crate::harness::{Api, Provost};
 
-/// What a request looks at.
+/// The number of tasks that a request examines.
 const MOST_LOOKED_AT: usize = 10_000;
 
-/// Tasks in error or paused, each second one of a workflow, and the others of one key, which are more than a request looks
-/// at; each with a label of its half. The newest has a step of an agent of its own, and a label of its own.
+/// Inserts tasks in error or paused. Every second one belongs to a workflow, and the others have one key; each half has
+/// more tasks than a request examines, and a label of its own. The newest task has a step of an agent of its own, and a
+/// label of its own.
 fn fill(series: &str, id: &str) -> [String; 3] {
     [
         format!(
@@ -35,8 +37,8 @@ fn fill(series: &str, id: &str) -> [String; 3] {
     ]
 }
 
-/// What each of the dry runs to the end has matched, how many it says there are at least, and whether there may be
-/// more.
+/// Repeats a dry run until its end. Returns for each request the number of matched tasks, the total or its lower bound,
+/// and whether there may be more.
 async fn dry_runs(api: &Api, command: &str, filter: &Value) -> Vec<(u64, u64, bool)> {
     let mut answers = Vec::new();
     let mut body = filter.clone();
@@ -60,7 +62,7 @@ async fn requests_are_bounded(api: &Api) {
     let (none, one) = ((0, 0, false), (1, 1, false));
     let may_be_more = (0, 0, true);
     for (command, filter, expected) in [
-        // 18,750 are in error.
+        // 18,750 tasks are in error.
         (
             "retry",
             json!({ "agent": "nobody" }),
@@ -68,13 +70,13 @@ async fn requests_are_bounded(api: &Api) {
         ),
         ("retry", json!({ "agent": "rare" }), &[may_be_more, one]),
         ("retry", json!({ "agent": "rare", "limit": 20_000 }), &[one]),
-        // In one of five states.
+        // The command applies to tasks in five states.
         (
             "cancel",
             json!({ "agent": "rare" }),
             &[may_be_more, may_be_more, one],
         ),
-        // What is left of one label is few enough then.
+        // After the first request few tasks with one of the labels are left.
         (
             "cancel",
             json!({ "labels": { "even": "yes", "odd": "yes" } }),
@@ -85,7 +87,7 @@ async fn requests_are_bounded(api: &Api) {
             json!({ "workflow": "order", "state": "paused" }),
             &[none],
         ),
-        // No index is asked for a key that so many have: each task that is looked at is.
+        // The index of a key with this many tasks is not used: each examined task is compared instead.
         (
             "cancel",
             json!({ "key": "many", "workflow": "order" }),
@@ -101,7 +103,7 @@ async fn requests_are_bounded(api: &Api) {
             json!({ "key": "many", "labels": { "rare": "yes" } }),
             &[none],
         ),
-        // An index has these.
+        // An index finds these at once.
         ("cancel", json!({ "workflow": "unknown" }), &[none]),
         (
             "cancel",
@@ -131,7 +133,7 @@ async fn requests_are_bounded(api: &Api) {
     let matched: u64 = of_key.iter().map(|(matched, ..)| matched).sum();
     assert_eq!(matched, u64::try_from(TASKS).unwrap() / 2);
     let few = json!({ "all": true, "limit": 7, "dry_run": true });
-    let answer = api.post("/v1/tasks/cancel", &few).await.expect(200);
+    let answer = api.bulk("cancel", &few).await;
     assert_eq!(answer["matched"], 7);
     assert_eq!(answer["total"], MOST_LOOKED_AT);
     assert_eq!(answer["total_is_at_least"], true);
@@ -154,8 +156,8 @@ async fn on_postgresql_a_bulk_command_reads_so_many_rows_whatever_is_believed_of
     let plans = plans_of(&server.log(), |sql| sql.contains(") AS looked WHERE true"));
     assert!(plans.len() > 50, "{}", plans.len());
     for plan in &plans {
-        // The entries of each state in its index, and one row of each table that is asked for each of those that are
-        // looked at.
+        // The plan reads the entries of each state in its index, and one row of each further table for each examined
+        // task.
         let read = rows_read(plan);
         assert!(read <= 5.2 * MOST_LOOKED_AT as f64, "{read}: {plan:#}");
     }

@@ -1,5 +1,5 @@
-//! What callers and services can make the service hold is bounded in bytes: responses that nobody reads, request bodies, what
-//! one task keeps, and the messages about it.
+//! The bytes that callers and services can make the service hold in memory are bounded: unread responses, request
+//! bodies, the data of one task, and the messages about it.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::harness::{
 
 const MIB: usize = 1 << 20;
 
-/// A connection on which a request was sent, and that has taken the first line of the response and no more.
+/// A connection on which a request was sent, and only the first line of the response was read.
 struct Reader {
     line: String,
     _stream: BufReader<TcpStream>,
 }
 
 impl Reader {
-    /// Into as small a buffer of the system as there is.
+    /// Connects with the smallest receive buffer that the system allows.
     async fn connect(provost: &Provost) -> TcpStream {
         let address = provost.address().trim_start_matches("http://");
         let socket = TcpSocket::new_v4().unwrap();
@@ -77,14 +77,14 @@ async fn readers_of_a_large_task_who_do_not_read_on_hold_no_more_than_the_budget
         println!("40 readers of 12 MiB took {} MiB", grown / MIB);
         assert!(grown < 200 * MIB, "40 readers of 12 MiB took {grown} bytes");
     }
-    // Small ones get through, and a large one says that it does not.
+    // Small responses are sent, and a large one is refused with a problem that says why.
     provost.get(&format!("/v1/tasks/{small}")).await.expect(200);
     let refused = provost.get(&format!("/v1/tasks/{id}")).await;
     assert!(refused.header("retry-after").is_some());
     let problem = refused.expect_problem(503, "busy");
     let detail = problem["detail"].as_str().unwrap();
     assert!(detail.contains("listener.max_response_bytes"), "{detail}");
-    // A command is carried out, and says what its response leaves out.
+    // A command is carried out, and its response says what it leaves out.
     let paused = provost.command(&format!("/v1/tasks/{id}/pause")).await;
     assert!(paused.header("provost-left-out").is_some(), "{paused:?}");
     let paused = paused.expect(200);
@@ -111,7 +111,7 @@ async fn request_bodies_that_arrive_slowly_hold_no_more_than_the_budget() {
     let mut other = Reader::connect(&provost).await;
     one.write_all(&part).await.unwrap();
     other.write_all(&part).await.unwrap();
-    // Whichever came second: the first one still waits for its rest.
+    // The second one is refused: the first one still waits for the rest of its body.
     let (one, other) = (Reader::first_line(one), Reader::first_line(other));
     let refused = tokio::select! {
         refused = one => refused,

@@ -1,12 +1,10 @@
-//! Chaos by a seed: four instances on one PostgreSQL, under load, are killed and
-//! suspended, cut off from the database or left to hang, and the database crashes under them. At the end
-//! every task that was accepted has ended, and the record of each is whole: see [`crate::record`] for all that
-//! is asked of it.
+//! Chaos by a seed: four instances on one PostgreSQL run under load. They are killed and suspended, and their
+//! connections to the database are cut or hang; the database crashes too. At the end every accepted task has ended, and
+//! the record of each is whole: [`crate::record`] says what is checked.
 //!
-//!     PROVOST_TEST_SEED=…           replays the schedule of a run (what the threads of the system make
-//!                                   of it is theirs)
-//!     PROVOST_TEST_CHAOS_SECONDS=…  how long the faults go on, 15 if left out
-//!     PROVOST_TEST_LOGS=folder      keeps what every process said
+//!     PROVOST_TEST_SEED=…           replays the schedule of a run (but not the order in which the system runs threads)
+//!     PROVOST_TEST_CHAOS_SECONDS=…  the time with faults in seconds, 15 by default
+//!     PROVOST_TEST_LOGS=folder      keeps the logs of all processes
 
 mod broker;
 mod harm;
@@ -54,10 +52,10 @@ use crate::{
 
 const INSTANCES: usize = 4;
 const SUBMITTERS: u64 = 16;
-/// After the last fault is over: leases run out, each failure is waited after for up to a minute, and a
-/// machine that has much else to do takes its time.
+/// The time for the end after the last fault: leases expire, the backoff after a failure is up to a minute, and a busy
+/// machine takes longer.
 const END_WITHIN: Duration = Duration::from_secs(300);
-/// Every wait of a task is shorter, also on a machine that has much else to do.
+/// Every wait of a task is shorter than this, also on a busy machine.
 const STUCK_AFTER: Duration = Duration::from_secs(90);
 const LEAST_TASKS: usize = 50;
 
@@ -66,8 +64,8 @@ fn of_environment(name: &str) -> Option<u64> {
     Some(value.parse().expect("a number"))
 }
 
-/// Mostly well and quick; now and then slow, overloaded, broken off or silent. What it answers says which
-/// call it was, so that the record can be held against the calls.
+/// Returns a service that is mostly well and quick; now and then it is slow, overloaded or silent, or breaks the
+/// connection. Its response says which call it was, so that the record can be compared with the calls.
 async fn mostly_well(seed: u64) -> Remote {
     let random = std::sync::Mutex::new(StdRng::seed_from_u64(seed));
     Remote::with(move |seen| {
@@ -76,7 +74,7 @@ async fn mostly_well(seed: u64) -> Remote {
         match random.random_range(0..100) {
             0..5 => Act::status(503),
             5..9 => Act::CloseHalfway,
-            // Only complete-by ends it: not where that is long.
+            // Only complete-by ends such a call, so it does not happen where complete-by is long.
             9 if seen.path == "/short" => Act::Hang,
             10..40 => Act::After(Duration::from_millis(random.random_range(1..300)), output),
             40..46 => Act::After(
@@ -89,8 +87,8 @@ async fn mostly_well(seed: u64) -> Remote {
     .await
 }
 
-/// A pipeline, or a graph with a join; some steps wait in the line of an agent with few places, some have a
-/// complete-by that a fault outlasts, and some have one that nobody waits for.
+/// Returns a pipeline, or a graph with a join. Some steps wait in the queue of an agent with few slots. Some have a
+/// complete-by that is longer than a fault, and some have a short one that passes.
 fn submission(kind: u32, url: &str, key: &str) -> Value {
     let step = |name: &str, within: &str, after: Value| {
         let path = if within == "1h" { "/long" } else { "/short" };
@@ -125,8 +123,8 @@ fn submission(kind: u32, url: &str, key: &str) -> Value {
     json!({ "key": key, "steps": steps })
 }
 
-/// Submits tasks one after another to any instance, each under its Idempotency-Key until it is accepted,
-/// and looks after it at any other for a moment. Gives the ids by their keys.
+/// Submits tasks one after another to any instance, each under its Idempotency-Key until it is accepted, and then reads
+/// the task at any other instance. Returns the ids by their keys.
 async fn submitter(
     number: u64,
     seed: u64,
@@ -137,7 +135,7 @@ async fn submitter(
 ) -> BTreeMap<String, String> {
     let mut random = StdRng::seed_from_u64(seed + number);
     let mut accepted = BTreeMap::new();
-    // On a machine that has much else to do the faults may be over before anything was shown.
+    // On a busy machine the faults may be over before enough was tested.
     while !*over.borrow() || count.load(Ordering::Relaxed) < LEAST_TASKS {
         let key = format!("order-{number}-{}", accepted.len());
         let submission = submission(random.random_range(0..6), &url, &key);
@@ -151,7 +149,7 @@ async fn submitter(
                 Ok(Ok(answer)) if answer.status == 202 => {
                     break answer.body["id"].as_str().unwrap().to_owned();
                 }
-                // Unclear, or clearly not: the same again, to any.
+                // The submission was refused, or its result is unclear: it is repeated at any instance.
                 Ok(Ok(answer)) => assert_eq!(answer.status, 503, "{answer:?}"),
                 Ok(Err(_)) | Err(_) => {}
             }
@@ -192,7 +190,7 @@ async fn whatever_happens_every_accepted_task_ends_and_its_record_is_whole() {
     }
     let harm = harm.done(schedule, length, over).await;
 
-    // All is well again: whatever was handed in is accepted, and whatever was accepted ends.
+    // There are no more faults: every submission is accepted, and every accepted task ends.
     end.send_replace(true);
     let harm = harm.ends().await;
     assert!(

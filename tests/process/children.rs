@@ -1,4 +1,4 @@
-//! Steps that have tasks of their own.
+//! Steps that have children.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::harness::{
     Act, Api, Gate, Provost, Remote, Seen, kinds, new_database, setups, sql, step, until,
 };
 
-/// A workflow with one call that can be undone, whose output names the order that it was for.
+/// Returns a workflow with one call that can be undone. Its output names the order of its input.
 fn shipping(url: &str) -> Value {
     json!({
         "output": { "parcel": "{{ steps.pack.output.id }}", "order": "{{ input.order }}" },
@@ -22,7 +22,7 @@ fn shipping(url: &str) -> Value {
     })
 }
 
-/// Three steps: a call, the task, and a call that reads its output.
+/// Returns a task of three steps: a call, a child, and a call that reads the output of the child.
 fn order(url: &str) -> Value {
     json!({
         "input": { "order": 7 },
@@ -50,12 +50,12 @@ fn calls(remote: &Remote) -> Vec<String> {
         .collect()
 }
 
-/// Does what `act` says of some calls, and all others well.
+/// Returns a service that does what `act` returns, and succeeds at all other calls.
 async fn service(act: impl Fn(&Seen) -> Option<Act> + Send + Sync + 'static) -> Remote {
     Remote::with(move |seen| act(seen).unwrap_or_else(|| Act::Ok(json!({ "id": "p1" })))).await
 }
 
-/// The child of a step, once there is one.
+/// Returns the child of a step, once there is one.
 async fn child(api: &Api, parent: &str, name: &str) -> String {
     until(true, async || {
         step(&api.task(parent).await, name)["child"].is_object()
@@ -127,7 +127,7 @@ async fn the_end_of_its_task_is_the_result_of_a_step() {
 #[tokio::test]
 async fn a_child_is_undone_with_its_parent() {
     for setup in setups().await {
-        // The last step fails: all before it is undone, the task of a step like a call.
+        // The last step fails, and everything before it is undone, the child as well as the call.
         let remote = service(|seen| (seen.path == "/mail").then(|| Act::status(400))).await;
         let provost = setup.start().await;
         let api = provost.api();
@@ -256,7 +256,7 @@ async fn the_plan_of_an_undo_says_which_child_can_no_longer_be_undone() {
                 assert_eq!(plan["calls"][0]["step"], "ship.undo", "{plan:#}");
                 plan["calls"][0]["task"]["cannot_be_undone"].clone()
             };
-            // One second after the child was processed.
+            // The child can be undone for one second after it was processed.
             until(true, async || {
                 ship_undo()
                     .await
@@ -293,7 +293,7 @@ async fn a_child_that_is_undone_fails_its_step_by_policy() {
             calls(&remote),
             ["POST /reserve", "POST /pack", "DELETE /reserve"]
         );
-        // A retry makes another one.
+        // A retry makes another child.
         let mut submission = order(&remote.url());
         submission["steps"][1]["on_permanent"] = json!("error");
         submission["steps"][2]["request"]["body"] = json!({});
@@ -393,7 +393,7 @@ async fn a_pause_of_the_parent_holds_the_undo_of_its_task_in_error_until_it_is_r
             .expect(200);
         let signal = format!("/v1/tasks/{child}/signals/go");
         api.post(&signal, &json!({})).await.expect(200);
-        // The parent has been informed: what its policy does it would have done by now.
+        // The parent has been notified, so its policy would have been applied by now.
         until(
             json!({ "reason": "child", "task": child, "state": "error" }),
             async || step(&api.task(&id).await, "ship")["blocked_by"].clone(),
@@ -423,7 +423,7 @@ async fn a_cancel_and_an_undo_go_down_to_running_tasks() {
         let provost = setup.start().await;
         let api = provost.api();
         register(api, "ship", &shipping(&remote.url())).await;
-        // One level more.
+        // There is one level more.
         let between = json!({ "steps": [{ "name": "inner", "task": { "workflow": "ship", "input": { "order": 1 } } }] });
         register(api, "between", &between).await;
         let mut submission = order(&remote.url());
@@ -488,12 +488,12 @@ async fn what_cannot_be_made_fails_its_step_with_the_reason() {
         let skip = format!("/v1/tasks/{id}/steps/ship/skip");
         api.post(&skip, &json!({})).await.expect(200);
         let task = api.settled(id).await;
-        // The step after it reads an output that is not there.
+        // The step after it reads an output that does not exist.
         assert_eq!(step(&task, "ship")["state"], "skipped", "{task:#}");
         let listed = api.get(&format!("/v1/tasks?parent={id}")).await.expect(200);
         assert_eq!(listed["items"], json!([]));
 
-        // A workflow that contains itself ends at some depth.
+        // A workflow that contains itself ends at a limited depth.
         let itself = json!({ "steps": [{ "name": "again", "on_permanent": "undo",
                                           "task": { "workflow": "loop" } }] });
         register(api, "loop", &itself).await;
@@ -509,7 +509,8 @@ async fn what_cannot_be_made_fails_its_step_with_the_reason() {
     }
 }
 
-/// Each of these has one child that is processed, or undone; what they did is what their services saw.
+/// Checks that each of these tasks has one child that is processed or undone, and that their effects are those that the
+/// services saw.
 async fn agree(api: &Api, remote: &Remote, ids: &[String]) {
     for id in ids {
         api.settled(id).await;
@@ -547,7 +548,7 @@ async fn agree(api: &Api, remote: &Remote, ids: &[String]) {
                     let did = kept.get(child_id).copied().unwrap_or_default();
                     assert_ne!(did, 1, "{child:#}");
                 }
-                // What was asked for first, or was done before.
+                // The child had another end before, or was asked for another end first.
                 ("cancelled", "cancelled" | "processed" | "undone") => {}
                 (_, other) => panic!("{end} has a child that is {other}: {task:#}\n{child:#}"),
             }
@@ -606,7 +607,7 @@ async fn kill_at_random(mut instances: Vec<Provost>) {
     }
     assert!(ids.len() > 80, "{}", ids.len());
     agree(instances[0].api(), &remote, &ids).await;
-    // Nothing is left to be compared.
+    // No step is left to be compared with its children.
     let api = instances[0].api();
     until(0.0, async || {
         api.metric("provost_steps_waiting_for_event").await

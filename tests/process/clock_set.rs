@@ -8,10 +8,10 @@ use tempfile::TempDir;
 
 use crate::harness::{Act, Api, Gate, Provost, Remote, Setup, alerts, step, until};
 
-/// As far as the clock is set: further than anything here waits for.
+/// The time by which the clock is set. It is longer than anything that the tests wait for.
 const TWO_HOURS: i64 = 7200;
 
-/// What the wall clock of a process is off by.
+/// The offset of the wall clock of a process.
 struct WallClock {
     folder: TempDir,
 }
@@ -31,7 +31,7 @@ impl WallClock {
     fn set(&self, seconds: i64) {
         let next = self.folder.path().join("next");
         std::fs::write(&next, format!("{seconds:+}")).unwrap();
-        // The process reads it at every look at the clock, and must never find half of it.
+        // The process reads the file at every reading of the clock, and must never find half of it.
         std::fs::rename(next, self.file()).unwrap();
     }
 
@@ -44,7 +44,7 @@ impl WallClock {
     }
 }
 
-/// `scripts/prepare` installs it, to a folder that has the name of the architecture.
+/// Returns the library that `scripts/prepare` installs, in a folder with the name of the architecture.
 fn library() -> PathBuf {
     let folders = std::fs::read_dir("/usr/lib").unwrap();
     let mut found = folders.map(|folder| {
@@ -69,7 +69,7 @@ async fn submit_waiting(api: &Api, lasts: &str) -> String {
     id
 }
 
-/// What the alert of a clock that was set says, once it is open.
+/// Waits for the alert of a clock that was set, and returns its message.
 async fn alerted(provost: &Provost) -> String {
     let find = async || {
         let open = alerts(provost, "open").await.into_iter();
@@ -111,7 +111,7 @@ async fn waits_and_retries_end_in_time_though_the_clock_is_set_back() {
     assert!(ahead(&provost).await > 7000.0);
     provost.says("was set back: the store's clock is").await;
 
-    // A process that is started then knows no better by itself.
+    // A process that is started after this has only the wrong clock.
     let waits = submit_waiting(provost.api(), "2s").await;
     provost.kill().await;
     provost.restart().await;
@@ -145,7 +145,7 @@ async fn nothing_ends_early_though_the_clock_is_set_forward() {
         "{said}"
     );
     assert!(ahead(&provost).await < -7000.0);
-    // When this task has ended, the supervisor has looked for what is due since the clock was set.
+    // When this task has ended, the supervisor has checked for everything that is due since the clock was set.
     let short = submit_waiting(api, "1s").await;
     assert_eq!(api.settled(&short).await["state"], "processed");
     assert_eq!(api.task(&waits).await["state"], "processing");
@@ -203,15 +203,15 @@ async fn schedules_go_by_the_wall_clock() {
     until(true, async || fired_before(after(3)).await).await;
     assert!(!fired_before(after(1)).await);
 
-    // The next fire time is two hours earlier, and not only once the store's clock is there.
+    // The next fire time is two hours earlier at once, not only when the store's clock has reached it.
     clock.set(0);
     until(true, async || fired_before(after(1)).await).await;
-    // The clock is compared once in a while.
+    // The clock is compared only now and then.
     until(true, async || ahead(&provost).await > 7000.0).await;
 }
 
-/// A service can refuse what comes too late, because the header goes by the clock that it has too. The alert is about the last time that
-/// the clock was set.
+/// A service can refuse calls that come too late, because the header uses the wall clock, which the service has too.
+/// The alert is about the last time that the clock was set.
 #[tokio::test]
 async fn services_are_told_times_of_the_wall_clock_and_the_alert_follows_each_change() {
     let clock = WallClock::off_by(-TWO_HOURS);

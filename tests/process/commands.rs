@@ -1,10 +1,10 @@
-//! What an operator may ask of a task, and when it is refused.
+//! The commands that an operator may give for a task, and the states in which they are refused.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Act, Gate, Provost, Remote, kinds, pipeline, step};
 
-/// A task whose first step is being called, behind a gate; the second waits.
+/// Returns a task whose first step is being called and held by a gate; the second step waits.
 async fn under_way() -> (Provost, Remote, Gate, String) {
     let gate = Gate::closed();
     let remote = Remote::script([gate.then(json!("done"))]).await;
@@ -14,7 +14,7 @@ async fn under_way() -> (Provost, Remote, Gate, String) {
     (provost, remote, gate, id)
 }
 
-/// A task whose first step was refused for good; whatever comes next is welcome.
+/// Returns a task whose first step failed permanently. The service succeeds at all further calls.
 async fn in_error() -> (Provost, Remote, String) {
     let remote = Remote::script([Act::status(402), Act::Ok(json!("done"))]).await;
     let provost = Provost::start().await;

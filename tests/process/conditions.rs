@@ -1,4 +1,4 @@
-//! Repeats, preconditions and waits: `Idempotency-Key`, `If-Match`, `Prefer: wait`, `?wait=`.
+//! Conditional and repeated requests, and waits: `Idempotency-Key`, `If-Match`, `Prefer: wait`, `?wait=`.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,8 @@ async fn a_repeated_submission_makes_one_task_and_another_body_under_its_key_is_
     assert_eq!(again.header("location"), Some(location.as_str()));
     assert_eq!(again.expect(202)["id"], first["id"]);
 
-    // The key is as durable as the task. Killed earlier, the step could rightly be called again.
+    // The key is as durable as the task. The process is killed only after the task has ended, because the step could
+    // otherwise be called again.
     provost.settled(first["id"].as_str().unwrap()).await;
     provost.kill().await;
     provost.restart().await;
@@ -175,7 +176,7 @@ async fn a_key_is_the_callers_own_and_the_same_in_quotes() {
     assert_eq!(send("ada", "order-1").await, of_ada);
     assert_eq!(send("ada", "\"order-1\"").await, of_ada);
 
-    // On another path it is another key.
+    // The same key on another path is another key.
     let command = async |deed: &str, id: &str| {
         let command = provost.command(&format!("/v1/tasks/{id}/{deed}"));
         let command = command.header("authorization", "Bearer root-secret-0123456789");

@@ -1,4 +1,4 @@
-//! SIGKILL at any moment: nothing accepted is lost, nothing done is done again.
+//! SIGKILL at any moment: no accepted task is lost, and no step that is done is done again.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -46,7 +46,7 @@ fn step_of(seen: &Seen) -> StepId {
     (task, seen.header("provost-step").to_owned())
 }
 
-/// Mostly well; now and then overloaded or broken off.
+/// Returns a service that is mostly well; now and then it is overloaded or breaks the connection.
 async fn mostly_well() -> Remote {
     let requests = AtomicUsize::new(0);
     let behaviour = move |seen: &Seen| match requests.fetch_add(1, Ordering::Relaxed) % 23 {
@@ -57,8 +57,8 @@ async fn mostly_well() -> Remote {
     Remote::with(behaviour).await
 }
 
-/// Submits tasks one after another, each until it is accepted, and sees each to its end unless the
-/// process is killed meanwhile. Gives the accepted: the task's id by its Idempotency-Key.
+/// Submits tasks one after another, each until it is accepted, and waits for the end of each unless the process is
+/// killed before. Returns the ids of the accepted tasks by their Idempotency-Key.
 async fn submitter(
     number: usize,
     remote: Remote,
@@ -82,7 +82,7 @@ async fn submitter(
                     let task = answer.expect(202);
                     break task["id"].as_str().unwrap().to_owned();
                 }
-                // Whether it was accepted is unknown: the same key again, to the next process.
+                // It is not known whether the task was accepted, so the same key is sent again to the next process.
                 Err(_) => timeout(PATIENCE, api.changed()).await.unwrap().unwrap(),
             }
         };
@@ -97,8 +97,8 @@ async fn submitter(
     ids
 }
 
-/// Kills and restarts, and after each kill reads in the file what was recorded as processed. Gives
-/// those steps with the number of requests that had been made by then.
+/// Kills and restarts, and reads after each kill which steps are recorded in the file as processed. Returns those steps
+/// with the number of requests that had been made by then.
 async fn killer(
     provost: &mut Provost,
     remote: &Remote,
@@ -107,7 +107,7 @@ async fn killer(
 ) -> HashMap<StepId, usize> {
     let mut recorded = HashMap::new();
     for kill in 0..kill_count(KILLS) {
-        // After some requests, or as they come in; sometimes while it is still starting.
+        // The process is killed after some requests, while requests come in, or sometimes during its start.
         if random.random_ratio(4, 5) {
             provost.ready().await;
             api.send_replace(provost.api().clone());
@@ -183,7 +183,7 @@ fn processed_once_each(history: &[Value]) {
     }
 }
 
-/// A submission whose answer was lost was repeated, and made no second task.
+/// Checks that a submission whose response was lost was repeated, and made no second task.
 async fn one_task_for_each_submission(provost: &Provost, tasks: &BTreeMap<String, String>) {
     let mut found = BTreeMap::new();
     let mut page = provost.get("/v1/tasks?limit=500").await.expect(200);
@@ -242,7 +242,7 @@ fn nothing_recorded_was_called_again(ledger: &[Seen], recorded: &HashMap<StepId,
     }
 }
 
-/// The undo of the step is claimed with the commit that hands the step back, and comes after it in the record.
+/// The undo of the step is claimed in the commit that releases the step, and comes after the release in the record.
 async fn what_a_restart_claims_it_does_not_hand_back(setup: Setup) {
     let remote = Remote::with(|seen| match seen.header("provost-step") {
         "book" => Act::Ok(json!({})),
@@ -266,7 +266,7 @@ async fn what_a_restart_claims_it_does_not_hand_back(setup: Setup) {
     let seen = remote.requests(3).await;
     assert_eq!(seen[2].header("provost-step"), "charge.undo");
     assert_eq!(seen[2].attempt(), 1);
-    // What was resumed is said once all of it is handed back.
+    // The log names the resumed steps only when all of them are released.
     provost.says("resumed the steps").await;
     assert!(provost.log().contains("\"steps\":1,"), "{}", provost.log());
     let task = provost.task(&id).await;

@@ -35,10 +35,10 @@ use crate::{
 };
 
 const KILLS: u64 = 6;
-/// At this one the broker is killed: alone, or together with Provost.
+/// At this kill the broker is killed too: alone, or together with Provost.
 const BROKER_KILL: u64 = 2;
 const LEAST_TASKS: usize = 60;
-/// Not before a reply that the broker has may be lost.
+/// A reply that the broker has had for less than this time may be lost.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
 const PUBLISHERS: u64 = 4;
 const SERVICES: u64 = 3;
@@ -51,7 +51,7 @@ fn submission(url: &str, key: &str) -> Value {
     ] })
 }
 
-/// A task's id and the number of an attempt of its first step.
+/// The id of a task and the number of an attempt of its first step.
 type Attempt = (String, u64);
 
 #[derive(Default)]
@@ -59,13 +59,13 @@ struct Ledger {
     /// The message ids of the requests of each task.
     requested: BTreeMap<String, BTreeSet<String>>,
     attempts: HashSet<Attempt>,
-    /// Those with a reply, which the broker may have.
+    /// The attempts with a reply, which the broker may have.
     sent: HashSet<Attempt>,
-    /// When the broker confirmed the first reply.
+    /// The time when the broker confirmed the first reply.
     replied: HashMap<Attempt, Timestamp>,
 }
 
-/// What the clients of the broker share.
+/// The state that the clients of the broker share.
 struct Clients {
     broker: String,
     service: String,
@@ -76,7 +76,7 @@ struct Clients {
 }
 
 impl Clients {
-    /// Until there is a broker.
+    /// Connects, and retries until there is a broker.
     async fn connect(&self) -> RabbitClient {
         loop {
             match RabbitClient::connect(&self.broker).await {
@@ -86,7 +86,7 @@ impl Clients {
         }
     }
 
-    /// Publishes submissions one after another, each until it is confirmed. Gives their keys.
+    /// Publishes submissions one after another, each until it is confirmed. Returns their keys.
     async fn publish(
         self: Arc<Self>,
         number: u64,
@@ -102,7 +102,7 @@ impl Clients {
             loop {
                 let id = BasicProperties::default().with_message_id(key.as_str().into());
                 match client.try_publish("orders", body.as_bytes(), id).await {
-                    // As who was disconnected before the confirm.
+                    // The message is published again, as by a client that lost its connection before the confirm.
                     true if random.random_ratio(1, 10) => {}
                     true => break,
                     false => client = self.connect().await,
@@ -115,7 +115,7 @@ impl Clients {
         keys
     }
 
-    /// A service that replies to most requests, and is connected again whenever it must be.
+    /// Runs a service that replies to most requests, and connects again whenever its connection breaks.
     async fn serve(self: Arc<Self>, number: u64) {
         let mut random = StdRng::seed_from_u64(self.seed.wrapping_mul(31).wrapping_add(number));
         while !self.are_done.load(Ordering::Relaxed) {
@@ -145,7 +145,7 @@ impl Clients {
         Ok(())
     }
 
-    /// After a while, and some twice. What is acknowledged without a reply is lost.
+    /// Sends the reply after a while, and some replies twice. A request that is acknowledged without a reply is lost.
     async fn reply(
         &self,
         client: &RabbitClient,
@@ -188,7 +188,7 @@ impl Clients {
     }
 }
 
-/// From each kill until all was ready again.
+/// Returns the time of each kill, and the time when everything was ready again.
 async fn killer(
     provost: &mut Provost,
     rabbit: &mut Rabbit,
@@ -233,7 +233,7 @@ async fn no_message_is_lost_or_doubled(setup: Setup) {
         client.declare(queue).await;
     }
     let remote = Remote::quick().await;
-    // The addresses that were given out stay valid.
+    // The addresses for later replies stay valid, because the port stays the same.
     let setup = setup.listen(&format!("127.0.0.1:{}", cluster::free_port()));
     let setup = reading(setup, &rabbit.url()).set("INSTANCE_ID", "node-1");
     let mut provost = setup.start().await;

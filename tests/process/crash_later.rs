@@ -27,7 +27,8 @@ use crate::{
 const KILLS: u64 = 6;
 const LEAST_TASKS: usize = 80;
 const SUBMITTERS: usize = 24;
-/// One that replies at once, one that the step says replies later, one that says so itself, and one that is polled.
+/// The service of one step replies at once. Of another the step says that the reply comes later, of another the service
+/// says so, and one is polled.
 const STEPS: [&str; 4] = ["reserve", "print", "bind", "ship"];
 
 fn submission(url: &str, key: &str) -> Value {
@@ -47,15 +48,15 @@ fn submission(url: &str, key: &str) -> Value {
     json!({ "key": key, "steps": steps })
 }
 
-/// By the address of the attempt: the status that its service got first.
+/// The status of the first response to each reply, by the task, the step and the attempt.
 type Replies = Arc<Mutex<HashMap<(String, String, u32), u16>>>;
 
-/// Services that keep their promises after a while, also some that come before them.
+/// Services that keep their promises after a while. Some replies come before the promise.
 struct Services {
     seed: u64,
     requests: AtomicUsize,
     replies: Replies,
-    /// Of those that are polled, when they are done.
+    /// The times when the polled operations are done.
     done_at: Mutex<HashMap<String, Instant>>,
     open: watch::Sender<usize>,
 }
@@ -93,7 +94,7 @@ impl Services {
         Act::Then(millis(40), Arc::new(|| {}), Box::new(promise))
     }
 
-    /// Again and again until there is a response, and then once more.
+    /// Sends a reply until there is a response, and then once more.
     async fn reply(&self, seen: &Seen) {
         let address = seen.header("provost-reply-to");
         let (host, path) = address
@@ -125,7 +126,7 @@ async fn send(api: &Api, path: &str, body: &Value) -> u16 {
     }
 }
 
-/// Submits tasks one after another, each until it is accepted. Gives their ids.
+/// Submits tasks one after another, each until it is accepted. Returns their ids.
 async fn submitter(
     number: usize,
     url: String,
@@ -156,11 +157,11 @@ async fn submitter(
     ids
 }
 
-/// When it killed.
+/// Returns the times of the kills.
 async fn killer(provost: &mut Provost, remote: &Remote, random: &mut StdRng) -> Vec<Timestamp> {
     let mut kills = Vec::new();
     for kill in 0..kill_count(KILLS) {
-        // After some requests, or as they come in; sometimes while it is still starting.
+        // The process is killed after some requests, while requests come in, or sometimes during its start.
         if random.random_ratio(4, 5) {
             provost.ready().await;
             remote
@@ -192,7 +193,7 @@ async fn promised_replies_survive(setup: Setup) {
     });
     let serving = Arc::clone(&services);
     let remote = Remote::with(move |seen| serving.serve(seen)).await;
-    // The addresses that were given out stay valid.
+    // The addresses for later replies stay valid, because the port stays the same.
     let setup = setup.listen(&format!("127.0.0.1:{}", cluster::free_port()));
     let mut provost = setup.set("INSTANCE_ID", "node-1").start().await;
     let (enough, is_enough) = watch::channel(false);
@@ -234,7 +235,8 @@ async fn promised_replies_survive(setup: Setup) {
     called_under_recorded_attempts(&histories, &remote.ledger());
 }
 
-/// A promise in the record is kept or broken by its service, and by no restart. Gives how many were open at a kill.
+/// Checks that a recorded promise is kept or broken by its service, and by no restart. Returns the number of promises
+/// that were open at a kill.
 fn promised_once_each(histories: &BTreeMap<String, Vec<Value>>, kills: &[Timestamp]) -> usize {
     let mut survived = 0;
     for history in histories.values() {
@@ -244,7 +246,7 @@ fn promised_once_each(histories: &BTreeMap<String, Vec<Value>>, kills: &[Timesta
             let entries: Vec<&Value> = after_promise
                 .filter(|entry| !["step.progress", "step.late_reply"].contains(&kind(entry)))
                 .collect();
-            // A reply that came before the promise was recorded needs none.
+            // A reply that came before the promise was recorded needs no promise.
             let Some(promised) = entries.first() else {
                 continue;
             };
@@ -267,7 +269,7 @@ fn kind(entry: &Value) -> &str {
     entry["type"].as_str().expect("an entry has a type")
 }
 
-/// The attempt that ended with the step done.
+/// Returns the attempt that made the step done.
 fn processed(history: &[Value], name: &str) -> u64 {
     let of_step = history.iter().filter(|entry| entry["step"] == name);
     let mut done = of_step.filter(|entry| entry["type"] == "step.processed");

@@ -1,6 +1,6 @@
-//! SIGKILL at any moment while workers fetch steps, work, reply one by one or many at once, hang up, and die: every
-//! attempt goes to one worker and only once its claim is in the record, and a reply counts exactly if its attempt had
-//! not ended otherwise.
+//! SIGKILL at any moment while workers fetch steps, work, reply one by one or in bulk, close connections, and die:
+//! every attempt goes to one worker, and only once its claim is in the record; and a reply counts exactly if its
+//! attempt had not ended in another way.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -29,9 +29,9 @@ const KILLS: u64 = 6;
 const LEAST_TASKS: usize = 80;
 const SUBMITTERS: usize = 16;
 const WORKERS: u64 = 8;
-/// The last two become ready at once.
+/// The last two steps become ready at the same time.
 const STEPS: [&str; 4] = ["cut", "render", "check", "publish"];
-/// After so long a step whose worker is gone is retried.
+/// A step is retried if its worker is silent for this time.
 const HEARTBEAT_WITHIN: Duration = Duration::from_secs(1);
 const COMPLETE_WITHIN: Duration = Duration::from_secs(3);
 
@@ -52,7 +52,7 @@ fn submission(key: &str) -> Value {
     json!({ "key": key, "steps": steps.collect::<Vec<_>>() })
 }
 
-/// A task's id, a step's name and the number of an attempt.
+/// The id of a task, the name of a step, and the number of an attempt.
 type Attempt = (String, String, u64);
 
 struct Fetched {
@@ -70,18 +70,18 @@ struct Replied {
 #[derive(Default)]
 struct Ledger {
     fetched: HashMap<Attempt, Fetched>,
-    /// Of the steps.
+    /// The keys of the steps.
     keys: HashMap<(String, String), String>,
     replied: HashMap<Attempt, Replied>,
 }
 
-/// What the workers share.
+/// The state that the workers share.
 struct Workers {
     api: Api,
     seed: u64,
     ledger: Mutex<Ledger>,
     fetches: watch::Sender<usize>,
-    /// Workers that were taken for dead and may still reply.
+    /// The number of workers that stopped their heartbeats and may still reply.
     late: watch::Sender<usize>,
     are_done: AtomicBool,
 }
@@ -111,9 +111,9 @@ impl Workers {
             let mut millis = |range| Duration::from_millis(random.random_range(range));
             let (work, silence) = (millis(0..300), millis(500..4_500));
             match random.random_range(0..40) {
-                // It dies.
+                // The worker dies.
                 0 => life += 1,
-                // Everybody thinks so.
+                // The worker is silent, as if it had died, and replies later.
                 1..3 => {
                     life += 1;
                     self.late.send_modify(|late| *late += 1);
@@ -137,7 +137,7 @@ impl Workers {
         }
     }
 
-    /// `None` where there was no response, or the worker did not wait for it.
+    /// Returns the steps. `None`: there was no response, or the worker did not wait for it.
     async fn fetch(&self, worker: &str, random: &mut StdRng) -> Option<Vec<Value>> {
         let wait = ["0s", "50ms", "2s", "2s"][random.random_range(0..4)];
         let max = random.random_range(1..6);
@@ -171,7 +171,7 @@ impl Workers {
         Some(steps.clone())
     }
 
-    /// At work for longer than a silent worker may be.
+    /// Sends heartbeats for longer than a worker may be silent.
     async fn beat(&self, steps: &[Value]) {
         for beat in 0..5 {
             for step in steps {
@@ -185,7 +185,7 @@ impl Workers {
         }
     }
 
-    /// Replies to all, again and again until there are responses, and then once more.
+    /// Replies to all steps until there are responses, and then once more.
     async fn reply(&self, worker: &str, steps: Vec<Value>, random: &mut StdRng) {
         let mut replies = Vec::new();
         for step in &steps {
@@ -270,7 +270,7 @@ impl Workers {
     }
 }
 
-/// Submits tasks one after another, each until it is accepted. Gives their ids.
+/// Submits tasks one after another, each until it is accepted. Returns their ids.
 async fn submitter(
     number: usize,
     api: Api,
@@ -299,12 +299,12 @@ async fn submitter(
     ids
 }
 
-/// When it killed.
+/// Returns the times of the kills.
 async fn killer(provost: &mut Provost, workers: &Workers, random: &mut StdRng) -> Vec<Timestamp> {
     let mut kills = Vec::new();
     for kill in 0..kill_count(KILLS) {
         let mut fetches = workers.fetches.subscribe();
-        // After some steps were fetched, or as that happens; sometimes while it is still starting.
+        // The process is killed after some steps were fetched, during a fetch, or sometimes during its start.
         if random.random_ratio(4, 5) {
             provost.ready().await;
             let count = *fetches.borrow() + random.random_range(1..80);
@@ -327,7 +327,7 @@ async fn fetched_steps_survive(setup: Setup) {
         Err(_) => rand::random(),
     };
     println!("PROVOST_TEST_SEED={seed} replays the kill points");
-    // The tokens that were given out stay valid, and so does the address.
+    // The tokens stay valid, and so does the address.
     let setup = setup.listen(&format!("127.0.0.1:{}", cluster::free_port()));
     let mut provost = setup.set("INSTANCE_ID", "node-1").start().await;
     let agent = json!({ "mode": "pull" });
@@ -414,14 +414,14 @@ fn attempts(histories: &BTreeMap<String, (Value, Vec<Value>)>) -> HashMap<Attemp
     recorded
 }
 
-/// A crash is none.
+/// Returns whether the end is a failure. The end by a crash is not a failure.
 fn is_failure(end: &Value) -> bool {
     let kind = end["type"].as_str().unwrap();
     !["step.processed", "step.released", "step.retrying"].contains(&kind)
 }
 
-/// Not before the silence was too long, or the time to complete was over, which an error that a worker replied does not
-/// prolong.
+/// Returns the earliest time at which the attempt may expire: when its worker was silent for too long, or when the time
+/// to complete was over, which does not become longer if a worker replies with an error.
 fn may_expire(recorded: &HashMap<Attempt, Recorded<'_>>, attempt: &Attempt) -> Timestamp {
     let (task, name, number) = attempt;
     let of = |number| &recorded[&(task.clone(), name.clone(), number)];
@@ -437,7 +437,7 @@ fn may_expire(recorded: &HashMap<Attempt, Recorded<'_>>, attempt: &Attempt) -> T
     } else {
         complete_by
     };
-    // Times are in milliseconds.
+    // The recorded times have milliseconds.
     earliest - Duration::from_millis(1)
 }
 

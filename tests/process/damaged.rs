@@ -1,4 +1,4 @@
-//! A page of the database that cannot be read: people are told once, with what to do, and the rest goes on.
+//! A page of the database cannot be read: one alert says what to do, and the service continues.
 
 use std::{fs, path::Path};
 
@@ -10,7 +10,7 @@ const PAGE: usize = 8192;
 /// The first byte of a page with rows of a table without rowid.
 const LEAF: u8 = 0x0a;
 
-/// Damages the pages with rows that hold this text, in a database that nobody uses.
+/// Damages the pages with rows that contain this text, in a database that no process uses.
 pub fn damage(path: &Path, mark: &[u8]) {
     let database = Database::open(path);
     database.execute("PRAGMA wal_checkpoint(TRUNCATE)");
@@ -33,7 +33,8 @@ async fn a_page_that_cannot_be_read_is_told_of_once_and_the_rest_goes_on() {
     );
     let mut provost = Provost::setup().config(&config).start().await;
     let mut ids = Vec::new();
-    // Large enough that the pages of the first are not those that the next submissions are written to.
+    // The submissions are so large that the pages of the first one are not those to which the next submissions are
+    // written.
     for number in 0..40 {
         let mut submission = one_step(&remote.url(), "/work");
         submission["input"] =

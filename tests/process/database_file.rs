@@ -1,5 +1,5 @@
-//! The database file is moved, deleted or replaced under the running service: it says so, accepts nothing
-//! into a file that is gone, and never writes to another.
+//! The database file is moved, deleted or replaced while the service runs: the service reports it, accepts nothing into
+//! a file that is gone, and never writes to another file.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ async fn is_ready(provost: &Provost) -> bool {
     provost.get("/readyz").await.status == 200
 }
 
-/// The very next submission is refused: nobody has to have noticed before.
+/// Checks that the next submission is refused, without a check of the file before it.
 async fn assert_refused_at_once(provost: &Provost, remote: &Remote) {
     let refused = provost
         .post("/v1/tasks", &one_step(&remote.url(), "/work"))
@@ -91,7 +91,7 @@ async fn nothing_is_accepted_into_a_file_that_was_deleted_and_people_are_told() 
 #[tokio::test]
 async fn an_idle_service_notices_within_seconds_that_its_file_is_gone() {
     let provost = Provost::start().await;
-    // Whoever asks makes it look: nobody asks.
+    // A request would make the service check the file, so the test sends none.
     fs::remove_file(provost.database()).unwrap();
     provost.says("provost.db is gone").await;
 }
@@ -106,7 +106,7 @@ async fn a_file_that_comes_back_is_gone_on_with() {
     let aside = beside(&provost.database(), ".aside");
     fs::rename(provost.database(), &aside).unwrap();
     assert_refused_at_once(&provost, &remote).await;
-    // It answers while nothing can be recorded: the answer is kept until it can be.
+    // The service responds while nothing can be recorded, and its response is kept until it can be.
     gate.open();
     fs::rename(&aside, provost.database()).unwrap();
     until(true, || is_ready(&provost)).await;
@@ -127,7 +127,7 @@ async fn another_file_in_its_place_is_never_written_to_and_used_after_a_restart(
     let of_other = other.run(&one_step(&remote.url(), "/work")).await;
     other.terminate();
     assert!(other.ended().await.success());
-    // All of it into the one file that is copied below.
+    // The checkpoint writes everything into the one file that is copied below.
     let file = Database::open(&other.database());
     file.execute("PRAGMA wal_checkpoint(TRUNCATE)");
     drop(file);
@@ -135,7 +135,7 @@ async fn another_file_in_its_place_is_never_written_to_and_used_after_a_restart(
     let mut provost = Provost::start().await;
     provost.run(&one_step(&remote.url(), "/work")).await;
     let database = provost.database();
-    // As an operator restores a backup in the belief that the service is stopped.
+    // An operator restores a backup, and believes that the service is stopped.
     let restored = beside(&database, ".restored");
     fs::copy(other.database(), &restored).unwrap();
     fs::rename(&restored, &database).unwrap();
@@ -146,7 +146,7 @@ async fn another_file_in_its_place_is_never_written_to_and_used_after_a_restart(
         provost.get(path).await;
     }
     assert!(fs::read(&database).unwrap() == before, "it was written to");
-    // Nor at its end, when SQLite folds back and removes what it has by name.
+    // At its end, SQLite writes back and removes the files that it finds by name, and these must not be touched either.
     let wal = beside(&database, "-wal");
     fs::remove_file(&wal).unwrap();
     fs::write(&wal, "of the other").unwrap();
@@ -181,7 +181,7 @@ async fn nothing_is_lost_with_files_that_belong_to_the_database_and_were_deleted
                 .await;
             provost.kill().await;
         } else {
-            // Nobody has looked yet.
+            // The file was not checked before the stop.
             provost.terminate();
             assert!(provost.ended().await.success());
         }
@@ -219,7 +219,7 @@ async fn nothing_is_accepted_into_a_wal_that_was_cut() {
         for word in ["provost.db-wal is shorter", "restore a backup"] {
             assert!(why.contains(word), "{why}");
         }
-        // A read may have met what is gone before: that is told as well, and it may be first.
+        // A read may have used the missing part before. Then it has an alert of its own, which may be the first.
         let kind = |told: &Seen| {
             let body: Value = serde_json::from_str(&told.raw).unwrap();
             body["data"]["alert"]["kind"].clone()
@@ -279,7 +279,7 @@ async fn a_database_that_is_deleted_right_before_the_stop_is_saved_too() {
     assert_eq!(provost.settled(&id).await["state"], "processed");
 }
 
-/// The copy takes long enough to be met half way.
+/// The copy takes so long that the stop comes during it.
 #[tokio::test]
 async fn a_stop_while_a_deleted_database_is_saved_lets_that_end() {
     let remote = Remote::quick().await;
@@ -335,7 +335,7 @@ async fn no_new_database_is_made_beside_what_is_left_of_another() {
         assert_eq!(length, of.map(|_| 0), "it made a new one");
         fs::remove_file(&left).unwrap();
     }
-    // As a first start leaves it that is killed in the middle.
+    // A first start that was killed has left this file.
     fs::write(beside(&database, ".lock"), "process 1").unwrap();
     let provost = Provost::setup().database(&database).start().await;
     assert!(is_ready(&provost).await);

@@ -1,4 +1,4 @@
-//! TLS to PostgreSQL: what it may cost, and what is said when it cannot be.
+//! TLS to PostgreSQL: the time that it may cost, and the messages about TLS that fails.
 
 use std::{
     path::PathBuf,
@@ -14,12 +14,12 @@ use crate::harness::{Postgres, Provost, Remote, binary, pipeline};
 
 type Certificate = CertifiedKey<KeyPair>;
 
-/// Of the name that the server goes by here, and of no other.
+/// Returns a certificate of the name that the server has here.
 fn certificate() -> Certificate {
     generate_simple_self_signed(["localhost".to_owned()]).unwrap()
 }
 
-/// A server that speaks TLS, and a folder with its certificate as the one authority to trust.
+/// A server that accepts TLS, and a folder with its certificate as the only trusted authority.
 struct Trusted {
     server: Postgres,
     folder: TempDir,
@@ -49,7 +49,7 @@ impl Trusted {
         format!("postgres://provost:s3cret@{host}:{port}/{database}?{parameters}")
     }
 
-    /// What is asked to verify all, with the authorities of this file.
+    /// Returns a URL that requires full verification, with the authorities of this file.
     fn verified(&self, host: &str, file: &str) -> String {
         let parameters = format!(
             "sslmode=verify-full&sslrootcert={}",
@@ -75,7 +75,7 @@ async fn tasks_are_kept_over_tls_with_all_verified() {
     assert_eq!(sessions.await, "t");
 }
 
-/// How long the fastest of some statements takes that is too large for one record of TLS.
+/// Returns the time of the fastest of some statements that are too large for one TLS record.
 async fn fastest(url: &str) -> Duration {
     let mut connection = PgConnection::connect(url).await.unwrap();
     let text = "x".repeat(60_000);
@@ -89,9 +89,9 @@ async fn fastest(url: &str) -> Duration {
     fastest
 }
 
-/// By the crate alone, which is the same that is in the binary: see `vendor/README.md`. With Nagle's algorithm each
-/// record after the first waits until the server has acknowledged what came before, which it puts off for 40 ms:
-/// many times what the statement takes.
+/// The test uses the crate alone, which is the same as in the binary: see `vendor/README.md`. With Nagle's algorithm
+/// each record after the first waits until the server has acknowledged the ones before it, which the server delays by
+/// 40 ms: many times the time of the statement.
 #[tokio::test]
 async fn a_statement_of_several_records_waits_for_no_acknowledgement() {
     let trusted = Trusted::start().await;
@@ -137,7 +137,7 @@ async fn what_stops_tls_is_told_apart_and_the_file_is_named() {
             trusted.url("localhost", "postgres", &client),
             vec![path("key.pem"), "sslkey".to_owned()],
         ),
-        // Who names the authorities wants them to count.
+        // An explicit list of authorities must be used even with a mode that does not require verification.
         (
             trusted.url("localhost", "postgres", &unverified),
             vec![path("other.pem"), "authority".to_owned()],

@@ -1,4 +1,4 @@
-//! Receivers that fail, or never answer: they delay nobody else, and what waits for them is given up in time.
+//! Receivers that fail, or never respond: they delay no other receiver, and their messages are given up in time.
 
 use std::{
     collections::HashMap,
@@ -26,7 +26,7 @@ async fn new_database() -> String {
     url.unwrap()
 }
 
-/// One instance on SQLite; two that share PostgreSQL.
+/// Starts one instance on SQLite, and two that share PostgreSQL.
 async fn services(change: impl Fn(Setup) -> Setup) -> [Vec<Provost>; 2] {
     let url = new_database().await;
     let shared = || change(Provost::setup()).database_url(&url).start();
@@ -57,7 +57,7 @@ fn of<'l>(ledger: &'l [Seen], path: &'l str) -> impl Iterator<Item = &'l Seen> {
         .filter(move |seen| seen.path.starts_with(path))
 }
 
-/// A receiver that any address of loopback leads to, of which some paths are dead.
+/// Returns a receiver that every address of loopback reaches, and of which some paths are dead.
 async fn shop(dead: Act) -> (Remote, u16) {
     let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -68,7 +68,7 @@ async fn shop(dead: Act) -> (Remote, u16) {
     (shop, port)
 }
 
-/// Of one origin with what answers, or each of an origin of its own.
+/// Returns URLs that fail: all of the origin of the good ones, or each of an origin of its own.
 fn dead_urls(port: u16, own_origin: bool, count: usize) -> impl Iterator<Item = String> {
     (0..count).map(move |number| match own_origin {
         true => {
@@ -79,8 +79,8 @@ fn dead_urls(port: u16, own_origin: bool, count: usize) -> impl Iterator<Item = 
     })
 }
 
-/// A thousand receivers fail. One beside them gets everything at once, old and new, while each of those has been
-/// asked a few times only.
+/// A thousand receivers fail. Another receiver gets all of its messages at once, old and new ones, while each failing
+/// one gets only a few attempts.
 async fn a_thousand_that_fail(own_origin: bool) {
     for instances in services(|setup| setup).await {
         let service = Remote::quick().await;
@@ -98,7 +98,7 @@ async fn a_thousand_that_fail(own_origin: bool) {
         let before = shop.count();
         submit(&instances, &service, good).await;
         let ledger = shop.paths("/good", 20).await;
-        // Those that fail are asked again meanwhile, and not much.
+        // The failing receivers are retried during this time, but only a few times.
         let meanwhile = of(&ledger[before..], "/dead").count();
         assert!(meanwhile < 3000, "{meanwhile} tries of what fails");
         let waiting = messages(&instances[0], "state=pending&limit=500").await;
@@ -117,13 +117,13 @@ async fn a_thousand_origins_that_fail_delay_no_other() {
     a_thousand_that_fail(true).await;
 }
 
-/// Nothing that hangs is given up while the test waits for others.
+/// No hanging delivery is given up while the test waits for other deliveries.
 async fn many_that_hang(own_origin: bool) {
     let long = |setup: Setup| setup.set("COURIER__TIMEOUT", "1m");
     for instances in services(long).await {
         let service = Remote::quick().await;
         let (shop, port) = shop(Act::Hang).await;
-        // Several messages for each.
+        // There are several messages for each receiver.
         for _ in 0..3 {
             submit(&instances, &service, dead_urls(port, own_origin, 200)).await;
         }
@@ -149,7 +149,7 @@ async fn origins_that_never_answer_leave_slots_to_others() {
     many_that_hang(true).await;
 }
 
-/// The receiver's state, which the test changes.
+/// Returns a receiver and the switch by which the test changes its state.
 async fn switched(status: u16) -> (Remote, Arc<AtomicBool>) {
     let is_up = Arc::new(AtomicBool::new(false));
     let up = Arc::clone(&is_up);
@@ -202,7 +202,7 @@ async fn a_receiver_that_is_back_gets_at_once_what_failed_with_it() {
         let (shop, is_up) = switched(503).await;
         let url = format!("{}/r", shop.url());
         submit(&instances, &service, (0..200).map(|_| url.clone())).await;
-        // Its pause has grown by now.
+        // The pause of the receiver has grown by now.
         until(true, || async { shop.count() >= 5 }).await;
         is_up.store(true, Ordering::Relaxed);
         for provost in &instances {
@@ -276,7 +276,7 @@ async fn a_receiver_that_asks_for_time_gets_it_from_all_its_messages() {
         })
         .await;
         submit(&instances, &service, at("/busy", 4)).await;
-        // Only where it was asked for.
+        // The pause applies only to the address that requested it.
         submit(&instances, &service, at("/other", 4)).await;
         shop.paths("/other", 4).await;
         let seen = shop.paths("/busy", 5).await;
@@ -299,7 +299,7 @@ fn long_url(port: u16, end: &str) -> String {
 async fn addresses_that_differ_only_at_the_end_of_a_long_url_have_a_pace_each() {
     for instances in services(|setup| setup).await {
         let service = Remote::quick().await;
-        // Who shared its pause would wait for an hour.
+        // A receiver that shared this pause would wait for an hour.
         let shop = Remote::with(|seen| match seen.path.ends_with("/dead") {
             true => Act::answer(503, &[("retry-after", "3600")], ""),
             false => Act::status(204),
@@ -341,7 +341,7 @@ async fn a_410_at_a_probe_ends_the_pause_and_gives_up_that_message_alone() {
         .await;
         let gone = |count: usize| (0..count).map(|_| format!("{}/gone", shop.url()));
         submit(&instances, &service, gone(10)).await;
-        // The address fails as a whole. How often it is asked from here on is up to its pause, which doubles.
+        // The address fails as a whole. From here on the number of its attempts depends on its pause, which doubles.
         until(true, async || shop.count() > 3).await;
         status.store(410, Ordering::SeqCst);
         let before = shop.count();
@@ -352,11 +352,11 @@ async fn a_410_at_a_probe_ends_the_pause_and_gives_up_that_message_alone() {
                 "{letter:#}"
             );
         }
-        // Each was asked once more, beside one that was under way with its 503.
+        // Each message had one more attempt, in addition to one that was in flight and got a 503.
         let asked = shop.count() - before;
         assert!((9..=12).contains(&asked), "{asked}");
         until_messages(&instances[0], "pending", 0).await;
-        // Nothing is left of the pause for what comes next.
+        // The pause does not delay the following messages.
         status.store(204, Ordering::SeqCst);
         submit(&instances, &service, gone(5)).await;
         until_messages(&instances[0], "pending", 0).await;

@@ -1,4 +1,4 @@
-//! Queues that are deleted while they are read, and a queue of a broker of its own.
+//! Queues that are deleted while they are read, and a queue of a separate broker.
 
 use lapin::{BasicProperties, options::QueueDeleteOptions};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ async fn a_queue_that_is_deleted_while_it_is_read_is_declared_and_read_again() {
         .start()
         .await;
     client.declare("charges").await;
-    // It is ready before it has declared what it reads.
+    // Provost is ready before it has declared the queues that it reads.
     until(true, || async { client.depth("orders").await.is_some() }).await;
     let agent = json!({ "endpoints": [{ "url": "amqp://broker/charges" }] });
     provost.put("/v1/agents/pay", &agent).await.expect(201);
@@ -57,7 +57,7 @@ async fn a_queue_that_is_deleted_while_it_is_read_is_declared_and_read_again() {
     }
     provost.says("the queue may have been deleted").await;
     until(1.0, || provost.metric(UP)).await;
-    // A moment without a queue is no alert.
+    // A missing queue is no alert if it is declared again at once.
     assert_eq!(alerts(&provost, "open").await, Vec::<Value>::new());
     assert!(replies.unwrap().starts_with("provost.replies."));
 }
@@ -94,7 +94,7 @@ async fn an_intake_may_have_a_broker_of_its_own() {
     assert_eq!(client.take("orders.dead").await.message_id(), "m-2");
     let up = r#"provost_broker_up{broker="eu"}"#;
     assert_eq!(provost.metric(up).await, 1.0);
-    // A task cannot name its queues: only [broker] has some.
+    // A task cannot name queues of this broker: only [broker] has queues for tasks.
     let mut task = one_step(&service.url(), "/charge");
     task["reply_to"] = json!({ "queue": "private" });
     provost

@@ -1,4 +1,4 @@
-//! No space left: submissions are refused with 503, nothing accepted is lost, and it goes on by
+//! The disk is full: submissions are refused with 503, nothing that was accepted is lost, and the service continues by
 //! itself once there is space.
 
 use std::{
@@ -22,7 +22,7 @@ fn large(remote: &Remote) -> Value {
     submission
 }
 
-/// Submits until it is refused. Gives what was accepted, and the refusal.
+/// Submits until a submission is refused. Returns the accepted tasks, and the refusal.
 async fn fill(provost: &Provost, remote: &Remote) -> (Vec<String>, Answer) {
     let mut accepted = Vec::new();
     loop {
@@ -95,8 +95,8 @@ async fn on_a_full_disk_it_waits_for_space_and_goes_on_by_itself() {
         let ready = provost.get("/readyz").await;
         assert_eq!(ready.status, 503, "{ready:?}");
         assert_eq!(provost.get("/livez").await.status, 200);
-        // They answer while hardly anything can be recorded, because others take what the reserve gave back: the
-        // answers are kept until they can be.
+        // The services respond while hardly anything can be recorded, because other files take the space of the
+        // reserve: their responses are kept until they can be recorded.
         let rest = disk.ballast("rest");
         gate.let_through(5);
         for id in &running {
@@ -121,7 +121,7 @@ async fn on_a_full_disk_it_waits_for_space_and_goes_on_by_itself() {
     }
 }
 
-/// What it says while it is full, and that it says it of everything new.
+/// Checks that the service reports the full disk, and refuses everything new because of it.
 async fn assert_full(provost: &Provost, remote: &Remote) {
     for _ in 0..10 {
         let refused = provost
@@ -156,7 +156,7 @@ async fn a_disk_that_filled_up_with_tasks_finishes_them_and_takes_more_when_a_li
         accepted.extend(more);
         assert_store_full(refused);
         assert_full(&provost, &remote).await;
-        // Their answers need room of their own.
+        // The responses of the services need space of their own.
         gate.open();
         for id in &accepted {
             assert_eq!(provost.settled(id).await["state"], "processed");
@@ -222,7 +222,8 @@ async fn started_on_a_full_disk_it_waits_for_room_and_says_so() {
     }
 }
 
-/// The calls that open it fail while that cannot be recorded, and once it is open the disk is full when it is due.
+/// The calls that open the breaker fail while its opening cannot be recorded, and once it is open the disk is full when
+/// its canary is due.
 #[tokio::test]
 async fn a_breaker_opens_and_closes_although_the_disk_is_full_meanwhile() {
     let disk = SmallDisk::mount(4);
@@ -256,14 +257,14 @@ async fn a_breaker_opens_and_closes_although_the_disk_is_full_meanwhile() {
         match round {
             0 => {
                 gate.open();
-                // What is known of them is kept until it can be recorded.
+                // The results are kept until they can be recorded.
                 until(json!(0), async || {
                     provost.get(path).await.expect(200)["in_flight"].clone()
                 })
                 .await;
             }
             _ => {
-                // Longer than it is open for.
+                // The time is longer than the breaker's time to be open.
                 while began.elapsed() < std::time::Duration::from_secs(3) {
                     assert_ne!(state().await, "closed");
                 }

@@ -1,4 +1,4 @@
-//! The smallest services of `docs/agents.md`, one for each way to reply: they are what authors of services begin with.
+//! Tests of the smallest services of `docs/agents.md`, one for each way to reply. Authors of services begin with them.
 
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};

@@ -1,10 +1,10 @@
-//! Downtime that repeats: windows by cron in which an agent is paused, and the tasks that will be late because of it.
+//! Downtime: windows by cron in which an agent is paused, and the tasks that will be late because of it.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Provost, Remote, new_database, setups, step, until};
 
-/// A window that began up to a minute ago, in a time zone whose clock is not that of UTC.
+/// Returns a window that began up to a minute ago, in a time zone that differs from UTC.
 fn now_for(length: &str) -> Value {
     let zone = "Asia/Kolkata";
     let now = jiff::Timestamp::now() + jiff::SignedDuration::from_mins(330);
@@ -27,7 +27,7 @@ async fn an_agent_is_paused_in_a_window_and_called_after_it() {
         let remote = Remote::quick().await;
         let mut provost = setup.start().await;
         let api = provost.api();
-        // Should the minute end just now, the window goes on.
+        // If the minute ends just now, the window still continues.
         let put = api.put("/v1/agents/payments", &spec(&remote, now_for("2h")));
         put.await.expect(201);
         let paused = async |provost: &Provost| {
@@ -57,7 +57,7 @@ async fn an_agent_is_paused_in_a_window_and_called_after_it() {
         })
         .await;
         assert_eq!(remote.count(), 0);
-        // An operator ends this window, and not those that follow.
+        // An operator ends this window, but not the following ones.
         let api = provost.api();
         let resumed = api.command("/v1/agents/payments/resume").await.expect(200);
         assert!(resumed.get("pause").is_none(), "{resumed}");

@@ -1,5 +1,5 @@
-//! A call under way at one instance, given up by another: nothing is undone, and no probe is asked, before no
-//! try of it can follow any more.
+//! A call is running at one instance and is given up by another: nothing is undone, and no probe is sent, while another
+//! attempt of it is still possible.
 
 use std::sync::{
     Arc,
@@ -19,7 +19,7 @@ async fn new_database() -> String {
     made.await.unwrap()
 }
 
-/// Two instances that compare their calls with the record every few minutes only.
+/// Starts two instances that compare their calls with the record only every few minutes.
 async fn pair(url: &str, listen: bool) -> (Provost, Provost) {
     let on = || -> Setup {
         Provost::setup()
@@ -31,17 +31,17 @@ async fn pair(url: &str, listen: bool) -> (Provost, Provost) {
     tokio::join!(on().start(), on().start())
 }
 
-/// What the service is asked to do the work of `x`, and the probe that says truthfully whether it did.
+/// A service that does the work of `x`, and whose probe returns truthfully whether it was done.
 #[derive(Clone)]
 struct Service {
     remote: Remote,
-    /// Holds back the answer to the first try of `x`.
+    /// Blocks the response to the first attempt of `x`.
     x: Gate,
     z: Gate,
 }
 
 impl Service {
-    /// Too busy for the first try of `x`, and willing after `retry_after` seconds.
+    /// Starts a service that is too busy for the first attempt of `x`, and accepts one after `retry_after` seconds.
     async fn start(retry_after: &'static str) -> Self {
         let done = Arc::new(AtomicBool::new(false));
         let tried = AtomicBool::new(false);
@@ -59,7 +59,7 @@ impl Service {
             "/x/state" if done.load(Ordering::SeqCst) => Act::Ok(json!(1)),
             "/x/state" => Act::status(404),
             "/z" => Act::Gated(z_gate.clone(), Box::new(Act::status(400))),
-            // Later than `x` would be tried again.
+            // The time is later than the retry of `x`.
             "/clock" if seen.body["wait"] == json!(true) && seen.attempt() == 1 => {
                 Act::answer(503, &[("retry-after", "4")], "")
             }
@@ -76,7 +76,7 @@ impl Service {
                 "probe": { "request": { "path": "/x/state" } } })
     }
 
-    /// A task of `x` at this instance, once its first try was turned away.
+    /// Submits a task of `x` at this instance, and waits until its first attempt was refused.
     async fn put_off_at(&self, holder: &Provost) -> String {
         self.x.open();
         let id = holder.submit(&json!({ "steps": [self.x()] })).await;
@@ -84,7 +84,7 @@ impl Service {
         id
     }
 
-    /// A task of `x` at this instance, while its first try is not answered.
+    /// Submits a task of `x` at this instance, and returns while its first attempt has no response.
     async fn called_by(&self, holder: &Provost) -> String {
         let id = holder.submit(&json!({ "steps": [self.x()] })).await;
         self.remote.paths("/x", 1).await;
@@ -96,7 +96,7 @@ impl Service {
         ledger.iter().filter(|seen| seen.path == path).count()
     }
 
-    /// A retry of this instance that comes later than one of `x` would.
+    /// Waits for a retry of this instance that comes later than a retry of `x` would.
     async fn a_retry_later(&self, holder: &Provost) {
         let before = self.asked_for("/clock");
         let clock = json!({ "input": { "wait": true }, "steps": [
@@ -135,7 +135,7 @@ async fn a_step_that_waits_for_its_next_try_has_none_once_another_instance_undoe
 
 #[tokio::test]
 async fn a_drop_reaches_the_holder_at_once() {
-    // Neither an answer nor the reconciliation comes before the test is over.
+    // Neither the response nor the reconciliation comes before the test is over.
     let service = Service::start("3000").await;
     let (a, b) = pair(&new_database().await, true).await;
     let id = service.called_by(&a).await;
@@ -158,7 +158,7 @@ async fn a_policy_at_another_instance_drops_a_call_before_its_effect_is_asked_ab
     for listen in [true, false] {
         let service = Service::start("2").await;
         let url = new_database().await;
-        // Without announcements the holder finds out when it compares its calls with the record.
+        // Without notifications the holder finds out when it compares its calls with the record.
         let (a, b) = match listen {
             true => pair(&url, listen).await,
             false => quick_pair(&url, listen).await,
@@ -168,10 +168,10 @@ async fn a_policy_at_another_instance_drops_a_call_before_its_effect_is_asked_ab
             json!({ "name": name, "agent": "narrow", "complete_within": "1h", "after": [],
                     "on_permanent": "undo", "request": { "path": format!("/{name}") } })
         };
-        // Until B's scheduler knows the agent, as well as its API does.
+        // The tasks run until the scheduler of B, and not only its API, knows the agent.
         let warm = json!({ "steps": [{ "name": "warm", "agent": "narrow" }] });
         while b.run(&warm).await["state"] != "processed" {}
-        // A's only place is taken: what comes next in line is for B.
+        // A's only slot is taken, so B claims the next step of the queue.
         a.submit(&json!({ "steps": [narrow("hang")] })).await;
         service.remote.paths("/hang", 1).await;
         let submission = json!({ "steps": [service.x(), narrow("z")] });
@@ -215,7 +215,7 @@ async fn no_try_comes_after_a_cancellation_by_another_instance() {
     }
 }
 
-/// With leases that run out while the test watches.
+/// Starts two instances with leases that expire during the test.
 async fn quick_pair(url: &str, listen: bool) -> (Provost, Provost) {
     let on = || {
         Provost::setup()

@@ -1,4 +1,4 @@
-//! Services that echo the secret of their agent: in replies and in what comes later, in encodings of all kinds.
+//! Services that echo the secret of their agent: in responses and in later replies, in encodings of all kinds.
 
 use std::{fs, path::PathBuf};
 
@@ -13,7 +13,7 @@ use crate::{
     secrets::{SecretFiles, secret, spec, stored},
 };
 
-/// Its beginning is in nothing else, nor are the encodings of that.
+/// The begin of the canary, and its encodings, occur in nothing else.
 const CANARY: &str = "canary7/echo+x=/&\"9f";
 
 fn percent(text: &str) -> String {
@@ -26,11 +26,11 @@ fn units(text: &str) -> String {
         .collect()
 }
 
-/// In encodings that are no more than letters of a text.
+/// Returns encodings of the canary that change single letters only.
 fn echoes() -> Vec<String> {
     vec![
         CANARY.to_owned(),
-        // Without what needs no encoding in a path.
+        // Characters that need no encoding in a path are not encoded.
         CANARY
             .replace('+', "%2B")
             .replace('=', "%3D")
@@ -50,7 +50,7 @@ fn echoes() -> Vec<String> {
     ]
 }
 
-/// As JSON is written by those who escape what need not be.
+/// Returns JSON in which more is escaped than necessary.
 fn escaped_json() -> String {
     let inner = CANARY
         .replace('"', "\\\"")
@@ -63,12 +63,12 @@ fn escaped_json() -> String {
     )
 }
 
-/// Only as a whole it is recognised: where it is cut in its second half, its beginning stands in clear.
+/// Returns an encoding that is recognised only as a whole: if its second half is cut, its begin is in plain text.
 fn partly_encoded() -> String {
     format!("{}{}", &CANARY[..12], percent(&percent(&CANARY[12..])))
 }
 
-/// As the services of most steps do: the path says how.
+/// Echoes the secret as the services of most steps do. The path says in which way.
 fn echoing(seen: &Seen) -> Act {
     let at: usize = seen.path.rsplit('/').next().unwrap().parse().unwrap_or(0);
     let echo = &echoes()[at % echoes().len()];
@@ -126,7 +126,7 @@ fn assert_no_canary(place: &str, bytes: &[u8]) {
     }
 }
 
-/// The path of the address that the service was given.
+/// Returns the path of the address for later replies.
 fn reply_path(seen: &Seen) -> String {
     let address = seen.header("provost-reply-to");
     address[address.find("/v1/replies/").unwrap()..].to_owned()
@@ -162,7 +162,7 @@ async fn what_a_service_echoes_is_in_no_response_record_or_log_however_it_is_enc
         provost.settled(id).await;
     }
 
-    // What comes later: heartbeats, outputs and errors.
+    // The following later messages echo the secret: heartbeats, outputs and errors.
     let slow = json!({ "steps": [{ "name": "only", "agent": "echo", "request": { "path": "/slow" }, "reply": "callback",
         "complete_within": "1h" }] });
     for (at, echo) in echoes().into_iter().enumerate() {
@@ -183,7 +183,7 @@ async fn what_a_service_echoes_is_in_no_response_record_or_log_however_it_is_enc
             _ => json!({ "error": { "message": format!("not with {echo}"), "permanent": true } }),
         };
         provost.post(&path, &reply).await.expect(204);
-        // Recognised again, although it is not on record as it was sent.
+        // The repeated reply is recognised, although the record has it without the secret.
         provost.post(&path, &reply).await.expect(204);
         tasks.push(id);
     }
@@ -203,7 +203,7 @@ async fn what_a_service_echoes_is_in_no_response_record_or_log_however_it_is_enc
     );
     tasks.push(id);
 
-    // Another agent may say what it wants: the text is none of its secrets.
+    // Another agent may send the text, because it is none of its secrets.
     let other = json!({ "steps": [{ "name": "only", "url": remote.url(), "request": { "path": "/slow" },
         "reply": "callback", "complete_within": "1h" }] });
     let known = remote.count();
@@ -245,13 +245,13 @@ async fn what_a_service_echoes_is_in_no_response_record_or_log_however_it_is_enc
     }
 }
 
-/// As a service does that is asked, undone, cancelled or checked: the first part of the path says how, the second is the
-/// number of the encoding.
+/// Echoes the secret in responses to probes, undos, cancellations and checks. The first part of the path says in which
+/// way, and the second is the number of the encoding.
 fn echoing_later(seen: &Seen) -> Act {
     let at: usize = seen.path.rsplit('/').next().unwrap().parse().unwrap_or(0);
     let echo = &echoes()[at % echoes().len()];
     match seen.path.split('/').nth(1).unwrap() {
-        // The effect stays unknown, so a probe is asked.
+        // The effect stays unknown, so a probe is sent.
         "lost" => Act::Close,
         "found" | "undone" => Act::answer(200, &[], &json!({ "you": [echo] }).to_string()),
         "refused" => Act::answer(422, &[], &format!("not with {echo}")),
@@ -265,7 +265,7 @@ fn echoing_later(seen: &Seen) -> Act {
     }
 }
 
-/// The ways in which a service may say what it has got besides a response to its work, each as a step.
+/// Returns a step for each way in which a service may echo what it has received, other than the response to its work.
 fn ways(at: usize) -> Vec<(&'static str, Value)> {
     let call = |path: &str| json!({ "path": format!("/{path}/{at}") });
     let probed = |path: &str| {
@@ -290,7 +290,7 @@ fn ways(at: usize) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// A reply over a queue, as the service of a request sends it.
+/// Sends a reply over a queue, as the service of a request does.
 async fn reply_over_queue(client: &RabbitClient, request: &Queued, kind: &str, body: &Value) {
     let to = request.properties.reply_to().as_ref().unwrap().to_string();
     let properties = BasicProperties::default()
@@ -362,7 +362,7 @@ async fn what_is_echoed_to_probes_undos_cancel_requests_checks_and_by_workers_an
             }
         }
 
-        // Agents that had the secret before: their workers and their queue may have it still.
+        // The workers and the queue of these agents may still have the secret, because the agents had it before.
         for agent in ["worker", "queue"] {
             let known = json!({ "steps": [{ "name": "only", "agent": agent, "request": { "path": "/work/0" } }] });
             assert_eq!(provost.run(&known).await["state"], "processed");
@@ -420,7 +420,7 @@ async fn what_is_echoed_to_probes_undos_cancel_requests_checks_and_by_workers_an
             assert!(task.to_string().contains("***"), "{task:#}");
             tasks.push(id);
         }
-        // It is on record what a check has found.
+        // The result of the health check is on record.
         until(true, async || {
             let agent = provost.get("/v1/agents/sick").await.expect(200);
             agent.to_string().contains("503")

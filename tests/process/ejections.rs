@@ -1,5 +1,5 @@
-//! Ejections: an endpoint that fails several times in a row gets no calls for a while, and the others of its agent take
-//! them. And breakers that open together.
+//! Ejections: an endpoint that fails several times in a row gets no calls for a while, and the other endpoints of its
+//! agent take them. Also breakers that open together.
 
 use std::sync::{
     Arc,
@@ -23,7 +23,7 @@ async fn register(api: &Api, remotes: &[&Remote], protection: Value) {
     api.put("/v1/agents/payments", &spec).await.expect(201);
 }
 
-/// One field of each endpoint, breaker, and so on.
+/// Returns one field of each endpoint, breaker and so on.
 async fn each(api: &Api, list: &str, field: &str) -> Vec<Value> {
     let agent = api.get("/v1/agents/payments").await.expect(200);
     let all = agent[list].as_array().unwrap().iter();
@@ -34,7 +34,8 @@ async fn states(api: &Api) -> Vec<Value> {
     each(api, "endpoints", "state").await
 }
 
-/// Submits until it is so: which endpoint a call goes to is left to chance, and one that fails is chosen ever less often.
+/// Submits until the condition is true. The endpoint of a call is chosen by chance, and a failing one is chosen ever
+/// more rarely.
 async fn submit_until<F: Future<Output = bool>>(api: &Api, so: impl Fn() -> F) {
     let submitted = async {
         while !so().await {
@@ -46,7 +47,7 @@ async fn submit_until<F: Future<Output = bool>>(api: &Api, so: impl Fn() -> F) {
     in_time.expect("it never came to be, however many tasks were submitted");
 }
 
-/// Responds 503 while it is sick.
+/// Returns a service that responds 503 while it is sick.
 async fn service() -> (Remote, Arc<AtomicBool>) {
     let sick = Arc::new(AtomicBool::new(true));
     let is_sick = sick.clone();
@@ -85,7 +86,7 @@ async fn an_endpoint_that_fails_in_a_row_is_left_out_and_comes_back() {
         assert_eq!(provost.metric(&metric).await, 1.0);
         assert!(alerts(&provost, "open").await.is_empty(), "the others work");
         let made = remote.count();
-        // Three in a row eject it; as many as it takes may have been on their way.
+        // Three failures in a row eject it, and up to three more calls may have been sent before.
         assert!((3..=6).contains(&made), "{made}");
 
         provost.kill().await;
@@ -201,7 +202,7 @@ async fn what_one_instance_saw_of_an_endpoint_the_others_know() {
     assert_eq!(states(late.api()).await, ["ejected", "healthy"]);
 }
 
-/// Each endpoint gets too few calls to open its own breaker.
+/// Each endpoint gets too few calls to open its breaker alone.
 #[tokio::test]
 async fn endpoints_that_all_fail_are_opened_together() {
     for setup in setups().await {
@@ -221,7 +222,7 @@ async fn endpoints_that_all_fail_are_opened_together() {
         }
         let made: usize = remotes.iter().map(|remote| remote.count()).sum();
         assert!((40..=56).contains(&made), "{made}");
-        // It may wait for its next attempt at first.
+        // The step may first wait for its next attempt.
         let waits = || async {
             let task = provost.task(&ids[0]).await;
             step(&task, "charge")["blocked_by"]["reason"].clone()
@@ -251,7 +252,7 @@ async fn one_endpoint_that_is_well_keeps_the_others_from_being_opened_together()
     assert_eq!(states[2], "closed");
 }
 
-/// What is out of range says what the range is, also below zero.
+/// The fault of a number out of range names the range, also for a negative number.
 #[tokio::test]
 async fn numbers_out_of_range_name_the_range() {
     let provost = Provost::start().await;

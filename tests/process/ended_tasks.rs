@@ -9,7 +9,7 @@ use crate::{
     harness::{Act, Database, Provost, Remote, one_step, until},
 };
 
-/// What `provost_tasks` shows of the states in which tasks have ended.
+/// Returns what `provost_tasks` shows for the states of ended tasks.
 async fn shown(provost: &Provost) -> BTreeMap<String, u64> {
     let metrics = provost.get("/metrics").await.expect(200);
     let lines = metrics.as_str().unwrap().lines();
@@ -53,14 +53,14 @@ async fn tasks_that_end_are_shown_in_the_metrics_by_how_they_ended() {
     until(all(5, 2, 3), || shown(&provost)).await;
 }
 
-/// Most of them processed, many at the same time.
+/// Most tasks are processed, and many have ended at the same time.
 const ENDED: &str = "INSERT INTO tasks (id, labels, priority, created_at, version, state, paused, ended_at)
     SELECT gen_random_uuid(), '{}', 0, at, 2,
            CASE WHEN at % 100 = 0 THEN 'undone' WHEN at % 2 = 0 THEN 'cancelled' ELSE 'processed' END,
            false, 1000 + at / 700
     FROM generate_series(1, 30000) AS at";
 
-/// The scans of a table in a plan.
+/// Returns the scans of a table in a plan.
 fn scans(plan: &Value) -> Vec<&Value> {
     let parts = plan["Plans"].as_array().into_iter().flatten();
     let mut scans: Vec<_> = parts.flat_map(scans).collect();
@@ -76,7 +76,7 @@ async fn ended_tasks_are_counted_in_short_ranges_of_their_indexes_on_postgresql(
     let setup = Provost::setup().database_url(&server.url());
     let provost = setup.set("RETENTION__KEEP", "forever").start().await;
     server.sql(ENDED).await;
-    // Planned with the statistics of an empty table at first.
+    // The first plans use the statistics of an empty table.
     until(all(15_000, 300, 14_700), || shown(&provost)).await;
     server.sql("VACUUM ANALYZE tasks").await;
     let before = server.log().len();
@@ -101,7 +101,7 @@ async fn ended_tasks_are_counted_in_short_ranges_of_their_indexes_on_postgresql(
             );
         }
     }
-    // Of the table itself only what changed since it was vacuumed.
+    // Only the rows that have changed since the vacuum are read from the table itself.
     let vacuumed = of_counts(&log[before..]);
     let full = |plan: &&Value| scans(plan).iter().any(|scan| scan["Actual Rows"] == 10_000);
     assert!(vacuumed.iter().any(|plan| full(&plan)), "{vacuumed:#?}");

@@ -1,4 +1,4 @@
-//! Which endpoints get calls by what their agent says of them: those of the own zone first, and none that is drained.
+//! The choice of endpoints by their settings: those of the own zone come first, and drained ones get no calls.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ async fn register(api: &Api, endpoints: Value) {
     assert!(put.status < 300, "{put:?}");
 }
 
-/// What is left at the first endpoint.
+/// Returns what is left at the first endpoint.
 async fn left(api: &Api) -> Value {
     let agent = api.get("/v1/agents/payments").await.expect(200);
     agent["endpoints"][0]["left"].clone()
@@ -66,7 +66,7 @@ async fn a_drained_endpoint_ends_its_calls_and_gets_no_others() {
     }
 }
 
-/// They count until they have ended, also while all instances are gone that polled them.
+/// Operations count until they have ended, also while all instances that polled them are down.
 #[tokio::test]
 async fn operations_at_a_drained_endpoint_are_polled_there_and_are_left_until_they_end() {
     for setup in setups().await {
@@ -94,12 +94,12 @@ async fn operations_at_a_drained_endpoint_are_polled_there_and_are_left_until_th
                 "reply": { "poll": { "until": until, "every": every } } });
             api.submit(&json!({ "steps": [step] })).await
         };
-        // However often they are polled.
+        // An operation counts once, however often it is polled.
         let mut ids = vec![submit(api, "1s").await, submit(api, "5s").await];
         old.requests(3).await;
         let drained = json!([{ "url": old.url(), "drain": true }, { "url": new.url() }]);
         register(api, drained).await;
-        // Operations elsewhere are no reason to keep it.
+        // Operations at another endpoint do not count.
         ids.push(submit(api, "1s").await);
         new.requests(2).await;
         let operations = |count: u32| json!({ "calls": 0, "unconfirmed": [], "operations": count, "is_at_least": false });
@@ -110,7 +110,7 @@ async fn operations_at_a_drained_endpoint_are_polled_there_and_are_left_until_th
         until(operations(2), || left(api)).await;
         let (polls, begun) = (old.count(), new.count());
         old.requests(polls + 1).await;
-        // Those that are just being polled count too.
+        // Operations that are being polled at this moment count too.
         hold.send(true).unwrap();
         let polls = old.count();
         old.requests(polls + 1).await;
@@ -151,7 +151,7 @@ async fn all_instances_say_how_many_calls_they_have_left() {
     two.kill().await;
     gate.open();
     all_processed(one.api(), &ids).await;
-    // What the lost one said counts until its lease is over.
+    // The counts of the lost instance apply until its lease expires.
     until(calls_left(0), || left(one.api())).await;
 }
 
@@ -179,7 +179,7 @@ async fn endpoints_of_the_own_zone_are_called_while_they_have_room_and_work() {
     }
     assert_eq!((near.count(), far.count()), (12, 10));
 
-    // One that fails has no advantage.
+    // A failing endpoint of the own zone has no advantage.
     let failing = Remote::script([Act::status(503)]).await;
     let endpoints = json!([{ "url": far.url() }, { "url": failing.url(), "zone": "west" }]);
     register(api, endpoints).await;

@@ -1,4 +1,4 @@
-//! What happened to a task, in order: as a list, and live as server-sent events.
+//! The events of a task in order: as a list, and live as server-sent events.
 
 use serde_json::{Value, json};
 
@@ -84,7 +84,7 @@ async fn events_come_as_they_happen_and_close_when_the_task_ends() {
     gate.open();
     events.until("task.processed").await;
     assert!(events.next().await.is_none(), "the stream is closed");
-    // From the beginning it tells the same as the history.
+    // From the begin the stream has the same events as the history.
     let told = provost.events(&id).await.rest().await;
     let told: Vec<Value> = told.into_iter().map(|event| event.data).collect();
     assert_eq!(told, provost.history(&id).await);
@@ -99,7 +99,7 @@ async fn a_client_that_comes_back_misses_nothing_and_hears_nothing_twice() {
     let all = Events::open(provost.get(&path)).await.rest().await;
     let all: Vec<String> = all.into_iter().map(|event| event.id).collect();
     assert!(all.len() > 5);
-    // Who has seen the last is told so: see below.
+    // A client that has seen the last event gets another response: see below.
     for (place, seen) in all.iter().enumerate().take(all.len() - 1) {
         let resumed = provost.get(&path).header("last-event-id", seen);
         let rest = Events::open(resumed).await.rest().await;
@@ -128,7 +128,7 @@ async fn who_has_seen_the_end_is_told_that_there_is_no_more() {
     let provost = Provost::start().await;
     let id = provost.submit(&pipeline(&remote.url(), &["a"])).await;
     let path = format!("/v1/tasks/{id}/events");
-    // Ahead of what has happened: what is still to come is shown.
+    // The id is later than all events so far: the following events are sent.
     let ahead = provost.get(&path).header("last-event-id", "900.1");
     let mut ahead = Events::open(ahead).await;
     remote.requests(1).await;
@@ -188,7 +188,7 @@ async fn a_page_of_the_history_has_no_more_entries_than_its_limit() {
     }
 }
 
-/// No instance notifies the other: a stream waits for the next look.
+/// No instance notifies the other, so the stream gets the events at its next read.
 #[tokio::test]
 async fn a_stream_has_what_another_instance_did_without_notifications() {
     let gate = Gate::closed();

@@ -1,4 +1,4 @@
-//! The workers of `examples`, which readers begin with.
+//! Tests of the workers of `examples`, with which readers begin.
 
 use std::{
     path::Path,
@@ -13,7 +13,7 @@ use crate::{
     workers::{agent, pulled, render},
 };
 
-/// Each against a service with tokens and one without.
+/// Each worker runs with a service that has tokens, and with one that has none.
 #[tokio::test]
 async fn the_workers_of_the_examples_do_their_work() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
@@ -36,7 +36,7 @@ async fn the_workers_of_the_examples_do_their_work() {
             worker
                 .arg(&file)
                 .arg(format!("http://{}", provost.api().address()));
-            // A shell runs others.
+            // The shell starts other processes.
             worker.arg("video").process_group(0);
             if let Some(token) = token {
                 worker.env("PROVOST_TOKEN", token);
@@ -59,12 +59,12 @@ async fn the_workers_of_the_examples_do_their_work() {
     }
 }
 
-/// A worker that goes wrong must say so, and must be there for the next step: its users begin with this program.
+/// A worker that fails must report it and be ready for the next step, because users begin with this program.
 #[tokio::test]
 async fn the_workers_of_the_examples_live_on_whatever_happens() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let folder = tempfile::tempdir().unwrap();
-    // How it works by the size of the input: large, then wrong in three ways.
+    // The size of the input decides how it works: with a large output, and then with three faults.
     let python = r#"n = step["request"]["body"]["n"]; return ["x" * 200000, {1}, float("nan"), "x" * 300000][n]"#;
     let shell = r#"case $(jq .body.n) in 0) printf '"%s"' "$(head -c 200000 /dev/zero | tr '\0' x)" ;; 1) echo no JSON ;; 2) ;; *) printf '"%s"' "$(head -c 300000 /dev/zero | tr '\0' x)" ;; esac"#;
     for (program, name, from, to) in [
@@ -120,7 +120,7 @@ async fn the_workers_of_the_examples_live_on_whatever_happens() {
     }
 }
 
-/// Killed when dropped, with all that it has started.
+/// Kills the process and all processes that it has started when dropped.
 struct KilledGroup(u32);
 
 impl Drop for KilledGroup {

@@ -1,5 +1,5 @@
-//! docs/examples.md, as someone reads it: every command on the page is run by a shell against
-//! `provost demo`, and what comes back is compared with what the page says.
+//! Tests docs/examples.md as a reader uses it: a shell runs every command on the page against `provost demo`, and the
+//! output is compared with the page.
 
 use std::{
     fs,
@@ -19,12 +19,12 @@ use tokio::{
 use crate::harness::{Api, PATIENCE, binary};
 
 const PAGE: &str = include_str!("../../docs/examples.md");
-/// What the page says where nothing else is configured.
+/// The address on the page, which is the default.
 const USUAL: &str = "http://127.0.0.1:8080";
-/// Times of the saga that nobody wants to watch a test wait for.
+/// Times of the saga that are too long for a test.
 const SHORTENED: [(&str, &str); 2] = [("\"30s\"", "\"1s\""), ("\"10m\"", "\"3s\"")];
 
-/// Those of the page, in their order.
+/// The files of the page, in order.
 const EXAMPLES: [&str; 6] = [
     "order.json",
     "order-saga.json",
@@ -39,7 +39,7 @@ const EXAMPLES: [&str; 6] = [
 struct Block {
     language: String,
     text: String,
-    /// The last line before it.
+    /// The last line before the block.
     before: String,
 }
 
@@ -64,13 +64,13 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// The file that a block shows, by the link before it.
+/// Returns the file that a block shows, by the link before it.
 fn file_of(block: &Block) -> Option<&str> {
     let (_, link) = block.before.rsplit_once("](../examples/")?;
     link.strip_suffix("):")
 }
 
-/// Everything expected is there: of an object its fields, of an array its items in their order.
+/// Returns whether everything expected is there: the fields of an object, and the items of an array in their order.
 fn holds(expected: &Value, found: &Value) -> bool {
     match (expected, found) {
         (Value::Object(expected), Value::Object(found)) => expected
@@ -86,7 +86,7 @@ fn holds(expected: &Value, found: &Value) -> bool {
     }
 }
 
-/// `provost demo`, until it is dropped.
+/// `provost demo`, which runs until it is dropped.
 struct Demo {
     _child: Child,
     _folder: TempDir,
@@ -98,7 +98,7 @@ impl Demo {
         let folder = TempDir::new().unwrap();
         let mut child = binary()
             .args(["demo", "--listen", "127.0.0.1:0"])
-            // Where it makes its database, so that nothing is left behind.
+            // The demo creates its database there, so that nothing is left.
             .env("TMPDIR", folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -110,7 +110,7 @@ impl Demo {
         let first = first.expect("it says where it is");
         let address = first.split("http://").nth(1).expect(&first);
         let address = address.split(' ').next().unwrap();
-        // Whoever says much must be heard.
+        // The output must be read, or the process would block when the pipe is full.
         tokio::spawn(async move { while let Ok(Some(_)) = said.next_line().await {} });
         Self {
             _child: child,
@@ -119,7 +119,7 @@ impl Demo {
         }
     }
 
-    /// Where a service is, once the demo has registered it.
+    /// Returns the address of a service, once the demo has registered it.
     async fn service(&self, agent: &str) -> String {
         let started = Instant::now();
         loop {
@@ -134,7 +134,7 @@ impl Demo {
     }
 }
 
-/// A shell that remembers variables from one block to the next.
+/// A shell that keeps variables from one block to the next.
 struct Shell {
     folder: TempDir,
     base: String,
@@ -168,7 +168,7 @@ impl Shell {
         said
     }
 
-    /// Runs a command until its answer is as expected; one that changes something only once.
+    /// Runs a command until its output is as expected. A command that changes something runs only once.
     async fn check(&mut self, script: &str, expected: &Value) {
         let once = ["-d ", "-X "].iter().any(|option| script.contains(option));
         let started = Instant::now();
@@ -188,7 +188,7 @@ impl Shell {
     }
 }
 
-/// The files as they are, but for the times of the saga.
+/// Copies the files unchanged, except for the times of the saga.
 fn copy_examples(folder: &Path) {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     fs::create_dir(folder.join("examples")).unwrap();
@@ -236,7 +236,7 @@ async fn every_command_of_the_examples_gives_what_the_page_says() {
             ("SHIPPING".to_owned(), demo.service("shipping").await),
         ],
     };
-    // Readers of the page may have followed the demo before, which had them accept the card of its order.
+    // Readers of the page may have done the demo before, in which they make the service accept the card of its order.
     let payments = demo.service("payments").await;
     let accept = json!({ "accepted": true });
     let put = format!(

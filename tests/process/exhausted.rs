@@ -1,10 +1,10 @@
-//! More failures than a step allows: error and an alert, or an extended wait and another try.
+//! More failures than a step allows: an error and an alert, or an extended wait and another attempt.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Act, Provost, Remote, kinds, one_step, step};
 
-/// One step that hangs and may fail once.
+/// Returns a task of one step that hangs and may fail once.
 fn hopeless(url: &str) -> Value {
     let mut task = one_step(url, "/work");
     task["steps"][0]["complete_within"] = json!("500ms");

@@ -1,4 +1,4 @@
-//! Expressions that would cost too much, and what becomes of those who wait beside them.
+//! Expressions that would cost too much, and their effect on other requests and tasks.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::harness::{
     Answer, Database, PATIENCE, Provost, Remote, id_of, one_step, pipeline, step,
 };
 
-/// What is wrong with a submission, each fault with its place.
+/// Returns the faults of a submission, each with its JSON pointer.
 fn faults(answer: Answer) -> Vec<String> {
     let problem = answer.expect(422);
     let errors = problem["errors"].as_array().unwrap();
@@ -17,12 +17,12 @@ fn faults(answer: Answer) -> Vec<String> {
         .collect()
 }
 
-/// Of which none is like another.
+/// Returns texts of which no two are equal.
 fn distinct() -> Vec<String> {
     (0..60_000).map(|at| format!("a{at}")).collect()
 }
 
-/// A step that sends what the expression gives.
+/// Returns a task with a step that sends the value of the expression.
 fn sends(url: &str, expression: &str, input: Value) -> Value {
     json!({
         "steps": [{ "name": "one", "url": url, "request": { "body": { "x": format!("{{{{ {expression} }}}}") } } }],
@@ -30,7 +30,7 @@ fn sends(url: &str, expression: &str, input: Value) -> Value {
     })
 }
 
-/// The step's fault once the task needs an operator.
+/// Returns the step's fault once the task needs an operator.
 async fn fault(provost: &Provost, submission: &Value) -> String {
     let task = provost.run(submission).await;
     assert_eq!(task["state"], "error", "{task:#}");
@@ -40,7 +40,7 @@ async fn fault(provost: &Provost, submission: &Value) -> String {
         .to_owned()
 }
 
-/// That the service lives, and works for others.
+/// Checks that the service runs, and does other work.
 async fn goes_on(provost: &Provost, remote: &Remote) {
     assert_eq!(provost.get("/livez").await.status, 200);
     let task = provost.run(&one_step(&remote.url(), "/work")).await;
@@ -98,7 +98,7 @@ async fn what_was_accepted_once_and_is_refused_today_fails_when_it_is_its_turn()
     let remote = Remote::quick().await;
     let mut provost = Provost::start().await;
     let mut submission = sends(&remote.url(), "input.poison", json!({}));
-    // Paused, so that nothing of it is evaluated before the record is changed.
+    // The task is paused, so that nothing of it is evaluated before the record is changed.
     submission["steps"][0]["when"] = json!("input.go");
     submission["input"] = json!({ "go": true });
     submission["steps"].as_array_mut().unwrap().insert(
@@ -169,7 +169,7 @@ async fn others_are_served_while_many_expensive_tasks_are_decided() {
     );
 }
 
-/// How many transactions the writer has committed.
+/// Returns the number of transactions that the committer has committed.
 async fn commits(provost: &Provost) -> usize {
     let metrics = provost.get("/metrics").await.expect(200);
     let metrics = metrics.as_str().unwrap();
@@ -190,7 +190,7 @@ async fn a_batch_ends_when_its_expressions_have_cost_what_one_command_s_may() {
     for answer in futures::future::join_all(sent).await {
         assert_eq!(answer.expect(202)["state"], "error");
     }
-    // They have arrived together, and each alone has cost what a batch may.
+    // They have arrived together, and each alone has used the cost that a batch may have.
     let count = commits(&provost).await - before;
     assert!(count >= MANY, "{count} commits for {MANY} expensive tasks");
 }
@@ -239,12 +239,12 @@ async fn dry_runs_of_expensive_expressions_hold_nobody_up() {
 
 #[tokio::test]
 async fn many_dry_runs_at_once_share_memory_and_processor() {
-    /// Nine evaluations of 16 MiB, and what the service holds itself.
+    /// Nine evaluations of 16 MiB, and the memory of the service itself.
     const MOST: u64 = 256 << 20;
     const MANY: usize = 100;
     let remote = Remote::quick().await;
     let provost = Provost::start().await;
-    // Each list takes 2.4 MB, and all are there at once.
+    // Each list takes 2.4 MB, and all are in memory at the same time.
     let lists = format!("[{}]", ["range(100000)"; 15].join(","));
     let expensive = sends(
         &remote.url(),
@@ -286,7 +286,7 @@ async fn a_dry_run_beyond_those_that_may_wait_is_told_to_come_back() {
         &format!("{lists}|length + input.a"),
         json!({ "a": 1 }),
     );
-    // Eight at most are served, and 64 wait for each of them.
+    // At most eight requests are evaluated, and 64 wait for each of them.
     let sent = (0..700).map(|_| provost.post("/v1/tasks?dry_run=true", &expensive));
     let answers = futures::future::join_all(sent.map(IntoFuture::into_future)).await;
     let mut busy = 0;

@@ -1,4 +1,4 @@
-//! The primary is lost and its synchronous standby promoted by hand.
+//! The primary is lost, and its synchronous standby is promoted manually.
 
 use crate::{
     harness::{Api, Load, Postgres, Provost, Remote, pipeline},
@@ -26,7 +26,7 @@ async fn instances_follow_a_promoted_standby_and_lose_nothing_that_was_accepted(
     all_are_there(&a, &b, load.end().await).await;
     a.says("now accepts writes").await;
 
-    // The old primary comes back as it was, and the first in the URL: nobody falls for it.
+    // The old primary starts again with its old data, and is the first in the URL: no instance may use it.
     primary.start_again().await;
     primary
         .sql("ALTER SYSTEM RESET synchronous_standby_names")

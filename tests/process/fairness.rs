@@ -1,4 +1,4 @@
-//! A slow or broken agent holds up nobody else, and important work goes first.
+//! A slow or broken agent delays no other agent, and important tasks go first.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +26,7 @@ async fn a_broken_agent_does_not_delay_another_agents_steps() {
     for task in join_all(healthy_tasks).await {
         assert_eq!(task["state"], "processed");
     }
-    // All of them ended while all of the others waited.
+    // All tasks of the good agent ended while all others waited.
     assert_eq!(broken.count(), 2, "no more than its max_in_flight");
     for (place, id) in stuck.iter().enumerate() {
         let task = provost.task(id).await;
@@ -116,7 +116,7 @@ async fn no_more_calls_are_under_way_than_an_agent_allows() {
         ids.push(provost.submit(&for_agent("narrow")).await);
     }
     for answered in 0..12 {
-        // Three are there, or all that are left; then one is answered, and its place is taken.
+        // Three calls are in flight, or all that are left. Then one gets its response, and its slot is used again.
         remote.requests((answered + 3).min(12)).await;
         assert_eq!(remote.count(), (answered + 3).min(12));
         under_way.lock().unwrap().0 -= 1;

@@ -1,5 +1,5 @@
-//! Schedules, tasks of steps, questions and activations while nothing can be saved, because the disk is full or the
-//! database is gone: nothing is lost or done twice once it can be saved again.
+//! Schedules, children, asks and activations while nothing can be saved, because the disk is full or the database is
+//! down: nothing is lost or done twice once it can be saved again.
 
 use std::{
     fs,
@@ -21,12 +21,12 @@ const PARENTS: usize = 3;
 struct Scene {
     provost: Provost,
     remote: Remote,
-    /// Holds the calls of children.
+    /// Blocks the calls of children.
     gate: Gate,
     parents: Vec<String>,
     asking: String,
     link: String,
-    /// A task that only takes commands.
+    /// A task that is used only for commands.
     spare: String,
 }
 
@@ -35,7 +35,7 @@ async fn register(api: &Api, name: &str, workflow: &Value) {
     assert!(put.status < 300, "{put:?}");
 }
 
-/// The runs of the schedule that have a task.
+/// Returns the number of runs of the schedule that have a task.
 async fn started(api: &Api) -> usize {
     let page = api.get("/v1/tasks?label=schedule:tick&limit=500").await;
     page.expect(200)["items"].as_array().unwrap().len()
@@ -106,8 +106,8 @@ impl Scene {
         self.provost.post(path, &body).await
     }
 
-    /// Hardly anything can be saved: what is asked for is refused, calls of children end, and the schedule is due some
-    /// times.
+    /// Hardly anything can be saved during this time: requests are refused, calls of children end, and the schedule is
+    /// due several times.
     async fn meanwhile(&self, may_save: bool) {
         self.gate.open();
         let began = Instant::now();
@@ -134,7 +134,7 @@ impl Scene {
             Err(_) => 0,
         })
         .await;
-        // The same answer as before is taken now, and once.
+        // The same decision as before is accepted now, and once.
         until(200, async || self.decide().await.status).await;
         let task = provost.settled(&self.asking).await;
         assert_eq!(task["state"], "processed", "{task:#}");
@@ -162,7 +162,7 @@ impl Scene {
         assert_eq!(calls("/pack"), 2 * PARENTS);
         assert_eq!((calls("/mail"), calls("/pay")), (PARENTS, 1));
         assert_eq!((calls("/first"), calls("/second")), (1, 0));
-        // The fire times of the time without a store, too.
+        // The fire times during the outage have runs too.
         let before = started(api).await;
         until(true, async || started(api).await >= before.max(6) + 2).await;
         assert!(each_second_once(api, "tick").await >= 8);
@@ -183,7 +183,7 @@ async fn what_the_newer_steps_are_about_outlives_a_full_disk() {
             break;
         }
     }
-    // What is kept for running tasks is used up by commands on one.
+    // The reserve for running tasks is used up by commands for one task.
     let mut files = vec![ballast];
     for turn in 0.. {
         assert!(turn < 10_000, "commands never find the disk full");

@@ -1,4 +1,4 @@
-//! Active checks: an endpoint that says of itself that it is not well, or does not say that it is, gets no calls.
+//! Active checks: an endpoint whose check says that it is not well, or gets no response, gets no calls.
 
 use std::{
     sync::{
@@ -53,7 +53,7 @@ fn calls(remote: &Remote) -> usize {
     ledger.iter().filter(|seen| !is_check(seen)).count()
 }
 
-/// Does its work in any case, and says that it is well unless it is sick.
+/// Returns a service that does its work in any case, and reports that it is well unless it is sick.
 async fn service() -> (Remote, Arc<AtomicBool>) {
     let sick = Arc::new(AtomicBool::new(false));
     let is_sick = sick.clone();
@@ -112,7 +112,7 @@ async fn an_endpoint_that_fails_its_checks_gets_no_calls_until_they_succeed() {
         one_sick.store(false, Ordering::SeqCst);
         all_processed(api, &ids).await;
         assert_eq!((made.0 + 5, made.1), (calls(&one), calls(&two)));
-        // What was found of an endpoint goes with it.
+        // The findings of an endpoint are removed together with it.
         register(api, &[&one], health()).await;
         assert!(alerts(&provost, "open").await.is_empty());
         assert_eq!(endpoints(api).await.len(), 1);
@@ -183,7 +183,7 @@ async fn faults_of_a_check_are_named() {
     );
 }
 
-/// The instance that checks is killed while the endpoint is not well; another one finds that it is well again.
+/// The instance that checks is killed while the endpoint is not well. Another instance finds that it is well again.
 #[tokio::test]
 async fn one_instance_checks_and_another_takes_over() {
     let url = new_database().await;

@@ -1,4 +1,4 @@
-//! What the answers of the API do not show to everybody who may read.
+//! Data that the responses of the API do not show to every caller with the role `read`.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::harness::{Act, Answer, Provost, Remote, one_step, until};
 
 const SECRET: &str = "s3cret-of-the-service";
 
-/// One token for each role.
+/// Starts a Provost with one token for each role.
 async fn provost() -> Provost {
     let tokens = "shop:submit:shop-secret-0123456789,eye:read:eye-secret-0123456789,\
                   ops:operate:ops-secret-0123456789,root:admin:root-secret-0123456789";
@@ -35,7 +35,7 @@ async fn who_submits_reads_the_steps_of_a_task_and_a_request_has_one_token() {
     let steps = format!("/v1/tasks/{}/steps", task["id"].as_str().unwrap());
     let page = get(&provost, "shop", &steps).await.expect(200);
     assert_eq!(page["items"][0]["name"], task["steps"][0]["name"]);
-    // A proxy may look at one of them, and Provost at the other.
+    // A proxy might read one of the headers, and Provost the other.
     let call = provost.get(&steps).header("authorization", &bearer("shop"));
     let refused = call.header("authorization", &bearer("root")).await;
     let refused = refused.expect_problem(400, "invalid-query");
@@ -188,7 +188,7 @@ async fn the_query_of_a_reply_address_is_shown_to_nobody_and_is_sent() {
     }
     assert!(!provost.log().contains(SECRET), "it is in the log");
 
-    // Sent again, it goes to the whole address.
+    // A redelivered message goes to the whole address.
     let again = format!("/v1/messages/{}/redeliver", dead["id"].as_str().unwrap());
     let again = provost
         .command(&again)

@@ -1,4 +1,4 @@
-//! A copy that was restored does not begin to call, or to tell anybody, by accident.
+//! A restored copy does not begin to make calls or to send messages by accident.
 
 use std::sync::{
     Arc,
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// Each loop looks often: what is held is held although they look.
+/// Returns a setup in which each loop looks often: the hold must prevent actions although they look.
 fn setup() -> Setup {
     ["SCHEDULER__POLL", "SUPERVISOR__INTERVAL", "COURIER__POLL"]
         .into_iter()
@@ -43,7 +43,7 @@ async fn a_held_instance_accepts_and_answers_and_calls_nobody_until_it_is_releas
     remote.requests(1).await;
     provost.kill().await;
 
-    // What the copy of another machine's database would be.
+    // The process behaves like one on the copy of another machine's database.
     provost.restart_with(|setup| setup.argument("--hold")).await;
     provost.says("POST /v1/hold/release").await;
     gate.open();
@@ -60,7 +60,7 @@ async fn a_held_instance_accepts_and_answers_and_calls_nobody_until_it_is_releas
     }
     let old = provost.task(&before).await;
     assert_eq!(blocked(&old), &json!({ "reason": "held" }));
-    // An operator may look through it and command: here one that makes a message.
+    // An operator may read and give commands during the hold. This command makes a message.
     let cancelled = accepted.pop().unwrap();
     let command = format!("/v1/tasks/{cancelled}/cancel");
     provost.command(&command).await.expect(200);
@@ -115,7 +115,7 @@ async fn a_held_instance_does_not_supervise_and_recovers_nothing() {
         instances.next().unwrap()[field].clone()
     };
     until(json!(false), || of("lost", "alive")).await;
-    // Longer than the lease of a supervisor, counted by those who renew theirs.
+    // The time is longer than the lease of a supervisor, measured by the renewals of the instance's own lease.
     let lease = of("held", "lease_until").await;
     until(true, || async {
         of("held", "lease_until").await.as_str() > lease.as_str()
@@ -130,7 +130,7 @@ async fn a_held_instance_does_not_supervise_and_recovers_nothing() {
     assert_eq!(step(&task, "only")["attempt"], 2);
 }
 
-/// A breaker is due while its instance is held: nobody looks whether the service works again.
+/// The canary of a breaker is due while its instance is held: no call finds out whether the service works again.
 #[tokio::test]
 async fn a_held_instance_makes_no_canaries() {
     for setup in setups().await {
@@ -160,7 +160,7 @@ async fn a_held_instance_makes_no_canaries() {
         let held = breaker().await;
         assert_ne!(held["state"], "closed");
         let due: jiff::Timestamp = held["until"].as_str().unwrap().parse().unwrap();
-        // It is looked at every second while it is due.
+        // The breaker is examined every second while its canary is due.
         let due = due.max(jiff::Timestamp::now()) + std::time::Duration::from_secs(1);
         while jiff::Timestamp::now() < due {
             assert_eq!(breaker().await, held);
@@ -172,7 +172,7 @@ async fn a_held_instance_makes_no_canaries() {
             let charge = step(&task, "charge");
             if charge["state"] == "pending" {
                 assert_eq!(charge["blocked_by"], json!({ "reason": "held" }));
-                // On a slow machine one may have failed before the breaker was open.
+                // On a slow machine the step may have failed once before the breaker opened.
                 blocked.push((id, charge["failure_count"].clone()));
             }
         }

@@ -25,18 +25,18 @@ use crate::{
     secrets::{one_step_of, spec},
 };
 
-/// After so many requests a connection says GOAWAY.
+/// The number of requests after which a connection sends GOAWAY.
 const REQUESTS_EACH: usize = 15;
 
 #[derive(Default)]
 struct Ledger {
     connections: AtomicUsize,
-    /// How often each key came, of those that were processed.
+    /// The number of requests with each key, of those that were processed.
     keys: Mutex<HashMap<String, usize>>,
     health_checks: AtomicUsize,
 }
 
-/// Its certificate is for `payments.internal`.
+/// Starts a service with a certificate for `payments.internal`.
 async fn service(certificate: &str, key: &str, ledger: Arc<Ledger>) -> String {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
@@ -82,7 +82,7 @@ async fn handle(
             *ledger.keys.lock().unwrap().entry(key).or_default() += 1;
         }
     }
-    // The client may have gone.
+    // The client may have closed the connection.
     if let Ok(mut body) = send.send_response(Response::new(()), false) {
         let _ = body.send_data(Bytes::from_static(b"{\"id\": 1}"), true);
     }

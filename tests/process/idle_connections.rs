@@ -1,4 +1,4 @@
-//! Connections to services that no call uses: some are kept for the next call, and only so many.
+//! Idle connections to services: some are kept for the next call, and their number is limited.
 
 use std::{
     sync::Arc,
@@ -19,23 +19,24 @@ use crate::harness::{Provost, wire};
 const AGENTS: usize = 12;
 const EACH: usize = 100;
 const CALLS: usize = AGENTS * EACH;
-/// So many idle connections are kept at most,
+/// The largest number of idle connections that are kept.
 const MOST_IDLE: usize = 1024;
-/// and while there are more than these,
+/// If there are more idle connections than this, each of them is kept for [`KEPT_FOR`] or longer.
 const CROWD: usize = 256;
-/// for so long at least.
+/// The shortest time for which one of many idle connections is kept.
 const KEPT_FOR: Duration = Duration::from_secs(5);
-/// Far more than closing takes, and less than the 30 s that a few idle connections are kept for.
+/// The time is much longer than closing takes, and shorter than the 30 s for which a few idle connections are kept.
 const SOON: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     open: usize,
-    /// Before they had been idle for [`KEPT_FOR`].
+    /// The number of connections that were closed before they had been idle for [`KEPT_FOR`].
     closed_at_once: usize,
 }
 
-/// Answers its first requests when all of them are there, so that each has a connection of its own. Never closes one.
+/// A service that responds to its first requests when all of them have arrived, so that each has a connection of its
+/// own. It never closes a connection.
 struct Service {
     url: String,
     counts: watch::Receiver<Counts>,
@@ -78,7 +79,7 @@ async fn serve(stream: TcpStream, all: Arc<Barrier>, counts: watch::Sender<Count
     });
 }
 
-/// A task whose steps call an agent all at once.
+/// Returns a task whose steps all call an agent at once.
 fn many_calls(agent: &str) -> Value {
     let steps = (0..EACH).map(|number| {
         json!({ "name": format!("call-{number}"), "agent": agent, "after": [], "complete_within": "60s" })
@@ -86,7 +87,7 @@ fn many_calls(agent: &str) -> Value {
     json!({ "steps": steps.collect::<Vec<_>>() })
 }
 
-/// The service has a file for each connection, and many machines allow 1,024 unless they are asked for more.
+/// Raises the limit of open files: the service has one for each connection, and many machines allow 1,024 by default.
 fn allow_many_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -154,7 +154,7 @@ async fn a_schema_that_is_none_is_refused_with_its_workflow() {
     put.await.expect(200);
 }
 
-/// Each of them would keep a validator without bounds busy for hours, or takes much memory.
+/// Each of these would keep a validator without bounds busy for hours, or would need much memory.
 #[tokio::test]
 async fn a_hostile_schema_or_input_costs_little() {
     let remote = remote().await;

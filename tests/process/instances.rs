@@ -1,4 +1,4 @@
-//! Who runs and who supervises, over restarts, suspensions and stops.
+//! Instances and the supervisor, over restarts, suspensions and stops.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ fn named(lease: &str) -> Setup {
         .set("INSTANCE__LEASE", lease)
 }
 
-/// The one instance that there is.
+/// Returns the only instance.
 async fn instance(provost: &Provost) -> Value {
     let answer = provost.get("/v1/instances").await.expect(200);
     let items = answer["items"].as_array().unwrap();
@@ -21,8 +21,8 @@ async fn instance(provost: &Provost) -> Value {
     items[0].clone()
 }
 
-/// Waits until it has renewed its lease twice. With a lease of 5 s it does so after 1.5 s each time, less what the database
-/// was slow for: who does not rest is back within some milliseconds.
+/// Waits until the instance has renewed its lease twice. With a lease of 5 s it renews it after 1.5 s each time, less
+/// the time that the database takes; a loop without a pause would renew it after some milliseconds.
 async fn renews_twice_and_rests_between(provost: &Provost) {
     let until = async || -> jiff::Timestamp {
         let until = instance(provost).await["lease_until"].clone();
@@ -76,7 +76,7 @@ async fn an_instance_renews_its_lease_and_says_what_it_holds() {
 #[tokio::test]
 async fn killed_and_started_under_its_own_id_it_goes_on_at_once_under_a_new_term() {
     let remote = Remote::script([Act::Hang, Act::Ok(json!("done")), Act::Hang]).await;
-    // Whoever waited for this lease would wait longer than the test.
+    // A process that waited for this lease would wait longer than the test.
     let mut provost = named("1h").start().await;
     let id = provost.submit(&one_step(&remote.url(), "/work")).await;
     remote.requests(1).await;
@@ -88,7 +88,7 @@ async fn killed_and_started_under_its_own_id_it_goes_on_at_once_under_a_new_term
     assert_eq!(step(&task, "only")["failure_count"], 0);
     assert_eq!(instance(&provost).await["term"], 2);
 
-    // The history says which supervisor it was.
+    // The history names the supervisor.
     let mut short = one_step(&remote.url(), "/work");
     short["steps"][0]["complete_within"] = json!("200ms");
     short["steps"][0]["max_failures"] = json!(0);
@@ -114,7 +114,7 @@ async fn suspended_for_longer_than_its_lease_it_neither_loses_its_steps_nor_its_
         sleep(Duration::from_millis(20)).await;
     }
     provost.resume();
-    // It claims again, which it does only with a lease; its supervisor has looked more than once.
+    // The instance claims again, which it does only with a lease, and its supervisor has looked more than once.
     let second = provost.submit(&one_step(&remote.url(), "/work")).await;
     let second = provost.settled(&second).await;
     assert_eq!(step(&second, "only")["output"], "second");
@@ -158,7 +158,7 @@ async fn one_that_was_held_supervises_at_once_when_it_is_released() {
     provost.restart_with(|setup| setup.argument("--hold")).await;
     assert_eq!(instance(&provost).await["supervising"], false);
     provost.command("/v1/hold/release").await.expect(200);
-    // Long before its lease is to be renewed.
+    // This is long before the lease must be renewed.
     until(json!(true), || async {
         instance(&provost).await["supervising"].clone()
     })

@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// With an intake of the queue `orders`.
+/// Returns a setup with an intake of the queue `orders`.
 pub fn reading(setup: Setup, url: &str) -> Setup {
     setup
         .set("BROKER__URL", url)
@@ -27,7 +27,7 @@ fn keyed(mut submission: Value, key: &str) -> Value {
     submission
 }
 
-/// All tasks, as lists show them.
+/// Returns all tasks, as lists show them.
 pub async fn tasks(provost: &Provost) -> Vec<Value> {
     let mut tasks = Vec::new();
     let mut next = "/v1/tasks?limit=500".to_owned();
@@ -41,7 +41,7 @@ pub async fn tasks(provost: &Provost) -> Vec<Value> {
     }
 }
 
-/// The keys of all tasks, each as often as there are tasks with it.
+/// Returns the keys of all tasks, each as often as there are tasks with it.
 pub async fn keys(provost: &Provost) -> Vec<String> {
     let tasks = tasks(provost).await;
     let keys = tasks.iter().map(|task| task["key"].as_str());
@@ -72,7 +72,7 @@ async fn a_message_is_a_submission_and_its_sender_is_replied_to() {
             .with_reply_to(private.as_str().into())
             .with_correlation_id("c-1".into());
         let body = submission.to_string();
-        // Without a content type, and delivered twice.
+        // The message has no content type, and is delivered twice.
         for _ in 0..2 {
             client
                 .publish("orders", body.as_bytes(), properties.clone())
@@ -103,7 +103,7 @@ async fn a_message_is_a_submission_and_its_sender_is_replied_to() {
                 .await,
             1.0
         );
-        // The password is shown nowhere.
+        // The password is not in the log.
         assert!(!provost.log().contains("guest:guest"));
     }
 }
@@ -146,7 +146,8 @@ async fn a_message_that_is_refused_becomes_a_dead_letter_with_the_problem_in_its
     ];
     for (at, (body, properties, slug)) in cases.into_iter().enumerate() {
         let id = format!("m-{at}");
-        // What would delete it, or would be compared with our user, or copied.
+        // These properties would delete the message, would be compared with the user of the connection, or would be
+        // copied.
         let properties = properties
             .with_message_id(id.as_str().into())
             .with_user_id("guest".into())
@@ -162,7 +163,7 @@ async fn a_message_that_is_refused_becomes_a_dead_letter_with_the_problem_in_its
         assert!(dead.properties.expiration().is_none());
         assert_eq!(dead.properties.delivery_mode(), &Some(2));
     }
-    // The same key with another body.
+    // The second message has the same key and another body.
     let (one, other) = (
         keyed(one_step(&service.url(), "/a"), "k"),
         json!({ "steps": 7 }),
@@ -197,7 +198,7 @@ async fn messages_that_no_client_library_reads_are_dead_letters_and_stop_nothing
     let cases: [(&[u8], Vec<u8>); 4] = [
         (b"\xff\xfe", vec![]),
         (b"id", b"\x02\xc3\x28t\x01".to_vec()),
-        // Deeper than a thread's stack.
+        // The table is nested deeper than a thread's stack allows.
         (b"id", nested_table(15_000)),
         (b"id", nested_table(40)),
     ];
@@ -208,7 +209,7 @@ async fn messages_that_no_client_library_reads_are_dead_letters_and_stop_nothing
         assert!(dead.headers["provost-problem-detail"].starts_with("its property "));
         assert_eq!(dead.raw, good);
     }
-    // Values that are no text do not matter, and those after them are read.
+    // Values that are no text are ignored, and those after them are read.
     frames
         .publish("orders", b"m-1", b"\x01aS\0\0\0\x01\xff", good.as_bytes())
         .await;
@@ -263,10 +264,10 @@ async fn a_broker_that_is_down_wrong_or_comes_back_stops_nothing_else() {
     provost.says("a broker cannot be used").await;
     let up = r#"provost_broker_up{broker="broker"}"#;
     until(0.0, || provost.metric(up)).await;
-    // What needs no broker goes on.
+    // Work that needs no broker continues.
     let task = provost.run(&one_step(&service.url(), "/charge")).await;
     assert_eq!(task["state"], "processed");
-    // One alert, however much of it fails; a webhook gets it.
+    // There is one alert, however much of the broker fails; a webhook gets it.
     until(1, || async { alerts(&provost, "open").await.len() }).await;
     let alert = alerts(&provost, "open").await.remove(0);
     assert_eq!(alert["kind"], "broker.unreachable");
@@ -282,7 +283,7 @@ async fn a_broker_that_is_down_wrong_or_comes_back_stops_nothing_else() {
         .submit("orders", "m-1", &keyed(one_step(&service.url(), "/a"), "a"))
         .await;
     until(2, || async { service.count() }).await;
-    // It crashes, and comes back with the messages that it confirmed.
+    // The broker crashes, and starts again with the messages that it has confirmed.
     let mut waiting = Vec::new();
     provost.kill().await;
     for at in 0..20 {
@@ -298,11 +299,11 @@ async fn a_broker_that_is_down_wrong_or_comes_back_stops_nothing_else() {
     let mut all = vec![String::new(), "a".to_owned()];
     all.append(&mut waiting);
     until_keys(&provost, &all).await;
-    // One line for each thing that cannot be done, however often it is tried.
+    // The log has one line for each thing that cannot be done, however often it is retried.
     let failures = provost.log();
     let failures = failures.matches("a broker cannot be used").count();
     assert!(failures <= 6, "{failures} lines");
-    // What the operator has to correct is said in words of the broker.
+    // The message about a fault that an operator must correct has the words of the broker.
     for (url, says) in [
         (
             format!("amqp://guest:wrong@127.0.0.1:{}", rabbit.port()),
@@ -344,7 +345,7 @@ async fn where_the_store_cannot_commit_messages_wait_unacknowledged_and_bounded(
         client.submit("orders", &key, &submission).await;
         wanted.push(key);
     }
-    // Only as many as the prefetch have left the queue, and none is refused.
+    // Only as many messages as the prefetch have left the queue, and none is refused.
     until(Some(25), || client.depth("orders")).await;
     provost
         .says("a message waits, because it cannot be stored now")
@@ -375,7 +376,7 @@ async fn two_instances_that_are_killed_lose_no_message_and_double_none() {
         for at in 0..60 {
             let key = format!("o{round}-{at:02}");
             let submission = keyed(one_step(&service.url(), "/charge"), &key);
-            // Some are published more than once, as a publisher does that got no confirm.
+            // Some messages are published more than once, as by a publisher that got no confirm.
             for _ in 0..=usize::from(at % 5 == 0) {
                 client.submit("orders", &key, &submission).await;
             }
@@ -433,7 +434,7 @@ async fn a_dead_letter_that_cannot_be_published_keeps_its_message() {
     let rabbit = Broker::shared().await;
     let client = rabbit.client().await;
     client.declare("orders").await;
-    // Full: it rejects what is published to it.
+    // The queue is full, so it rejects further messages.
     let full = [
         ("x-max-length", AMQPValue::LongInt(1)),
         ("x-overflow", AMQPValue::LongString("reject-publish".into())),
@@ -444,7 +445,7 @@ async fn a_dead_letter_that_cannot_be_published_keeps_its_message() {
     until(Some(1), || client.depth("orders.dead")).await;
     client.submit("orders", "m-2", &json!({ "bad": 2 })).await;
     provost.says("could not publish a dead letter").await;
-    // Its place is free again.
+    // The queue has space again.
     assert_eq!(client.take("orders.dead").await.message_id(), "m-1");
     assert_eq!(client.take("orders.dead").await.message_id(), "m-2");
     until(Some(0), || client.depth("orders")).await;
@@ -472,7 +473,7 @@ async fn messages_that_are_too_large_do_not_fill_the_memory() {
         .start()
         .await;
     provost.says("reading one at a time").await;
-    // Each of them is refused, and what follows is read side by side again.
+    // Each of them is refused, and the following messages are read concurrently again.
     let mut dead = BTreeSet::new();
     while dead.len() < COUNT {
         let letter = client.take("orders.dead").await;

@@ -1,11 +1,11 @@
-//! Items of lists that have tasks of their own, or that ask people; and such tasks at another version.
+//! Items of lists that have children, or that ask people; and children at another version.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::harness::{Act, Api, Remote, Seen, setups, step, until};
 
-/// Ships each parcel by a task of its own, and mails.
+/// Returns a task that ships each parcel by a child, and then mails.
 fn order(url: &str) -> Value {
     json!({
         "input": { "parcels": [{ "id": 0 }, { "id": 1 }, { "id": 2 }, { "id": 3 }] },
@@ -33,7 +33,7 @@ async fn register(api: &Api, name: &str, workflow: &Value) {
     assert!(answer.status < 300, "{answer:?}");
 }
 
-/// The paths that were called with this method, sorted.
+/// Returns the paths that were called with this method, sorted.
 fn paths(remote: &Remote, method: &str) -> Vec<String> {
     let ledger = remote.ledger().into_iter();
     let mut paths: Vec<_> = ledger
@@ -74,7 +74,7 @@ async fn each_item_has_a_task_of_its_own() {
             let child = api.task(child).await;
             assert_eq!(child["parent"]["step"], item["name"]);
         }
-        // All of them are undone with their parent.
+        // All children are undone with their parent.
         let undo = format!("/v1/tasks/{id}/undo");
         api.post(&undo, &json!({})).await.expect(200);
         until("undone".to_owned(), async || {

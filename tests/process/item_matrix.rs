@@ -1,6 +1,6 @@
-//! Undo of items of lists, with a fault at one place of each of many tasks: at a step before the lists or after them, at an
-//! item that calls a service, and in the task of an item. By the services' own ledgers each task has wholly happened at
-//! last, or not at all.
+//! Undo of items of lists, with a fault at one step or item of each of many tasks: at a step before the lists or after
+//! them, at an item that calls a service, and in the child of an item. By the services' own ledgers each task has
+//! completely happened at the end, or not at all.
 
 mod cases;
 mod judge;
@@ -21,9 +21,9 @@ use self::{
 };
 use crate::harness::{Api, PATIENCE, Provost, Setup, new_database};
 
-/// As many tasks at a time as leave each enough of a small machine.
+/// The number of tasks at a time. It leaves each enough of a small machine.
 const SIDE_BY_SIDE: usize = 50;
-/// For all cases of a test together.
+/// The time limit for all cases of a test together.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 async fn on_postgres() -> Setup {
@@ -42,7 +42,7 @@ async fn start(setup: Setup) -> (Provost, Services) {
     (provost, services)
 }
 
-/// Waits for all cases, and fails with what is wrong with any.
+/// Waits for all cases, and fails with the faults of each.
 async fn report(mut running: JoinSet<(String, Vec<String>)>) {
     let mut failed = Vec::new();
     let mut count = 0;
@@ -92,7 +92,7 @@ async fn a_fault_at_any_item_leaves_all_or_nothing_on_postgres() {
     matrix(on_postgres().await).await;
 }
 
-/// A SIGKILL with a call of every kind under way; then the same instance again, or another that takes over.
+/// Sends SIGKILL while a call of every kind is running. Then the same instance starts again, or another takes over.
 async fn killed(setup: Setup, heir: &str) {
     let setup = setup
         .set("INSTANCE_ID", "node-1")
@@ -157,14 +157,14 @@ fn state(task: &Value) -> &str {
     task["state"].as_str().unwrap()
 }
 
-/// Sees a task to its end, as an operator who acts on what stands in error, in the task or in those of its items.
+/// Waits for the end of a task, as an operator who acts on errors in the task or in the children of its items.
 async fn settle(api: &Api, services: &Services, case: &Case, id: &str) -> Vec<String> {
     let began = Instant::now();
     let mut faults = Vec::new();
     let mut acted = 0;
     let mut undoes = case.turn == Turn::Afterwards;
     let task = loop {
-        // A task of an item that is in error leaves its parent as it is.
+        // An error of the child of an item does not change its parent.
         let looks = case.operator != Operator::None && case.is_at_task();
         let wait = if looks { "250ms" } else { "10s" };
         let task = api.get(&format!("/v1/tasks/{id}?wait={wait}"));
@@ -211,7 +211,7 @@ async fn settle(api: &Api, services: &Services, case: &Case, id: &str) -> Vec<St
     faults
 }
 
-/// Every alert closed when its cause was fixed.
+/// Checks that every alert closed when its cause was fixed.
 async fn nothing_is_open(api: &Api) {
     let alerts = api.get("/v1/alerts?state=open").await.expect(200);
     assert_eq!(alerts["items"], json!([]));

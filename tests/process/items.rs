@@ -17,7 +17,7 @@ use crate::harness::{
     Act, Api, Gate, Provost, Remote, Seen, Setup, alerts, new_database, setups, step, until,
 };
 
-/// Lists, imports each item, and counts.
+/// Returns a task that gets a list, imports each item, and counts.
 fn import(url: &str, more: &Value) -> Value {
     let mut import = json!({
         "name": "import", "url": url, "for_each": "{{ steps.list.output.items }}",
@@ -42,7 +42,7 @@ fn listed(count: usize) -> Act {
     Act::Ok(json!({ "items": items }))
 }
 
-/// Answers `/list` with so many items, and each item with its place.
+/// Responds to `/list` with `count` items, and to each item with its index.
 fn imports(seen: &Seen, count: usize) -> Act {
     match seen.path.as_str() {
         "/list" => listed(count),
@@ -331,7 +331,7 @@ async fn an_item_can_have_the_whole_task_undone_at_once() {
         let undone = ledger.iter().filter(|seen| seen.method == "DELETE").count();
         assert!(done.len() <= 8, "{done:?}");
         assert_eq!(undone, done.len() - 1, "{done:?}");
-        // The history does not name each of those that never began.
+        // The history has no entry for each item that never began.
         let history = api.history(&id).await;
         assert!(history.len() < 100, "{}", history.len());
         let told = history
@@ -367,7 +367,7 @@ async fn waits_and_signals_are_run_for_each_item_too() {
         signal(0, "bob")
             .await
             .expect_problem(422, "signal-mismatch");
-        // Early: it is kept until the turn of its item.
+        // The second signal comes early, and is kept until its item begins.
         signal(1, "bob").await.expect(200);
         signal(0, "ann").await.expect(200);
         let task = api.settled(&id).await;
@@ -431,7 +431,7 @@ async fn what_gives_no_list_is_an_error_that_says_so() {
     }
 }
 
-/// Each key at most once with effect, whatever its attempts.
+/// Counts the effects of each key. Each must take effect at most once, whatever its attempts are.
 #[derive(Default)]
 struct Effects(Mutex<HashMap<String, usize>>);
 
@@ -523,7 +523,7 @@ async fn an_instance_that_knew_the_task_without_its_items_decides_on_them_all_th
     let (a, b) = (on(&url).start().await, on(&url).start().await);
     let id = a.submit(&import(&remote.url(), &json!({}))).await;
     remote.requests(1).await;
-    // Now both have it in memory.
+    // Both instances have the task in memory now.
     command(b.api(), &id, "/pause", &json!({})).await;
     command(b.api(), &id, "/resume", &json!({})).await;
     gate.open();
@@ -595,7 +595,7 @@ async fn a_cancel_a_rerun_and_a_clone_of_a_task_with_items_do_what_they_say() {
     );
 }
 
-/// Ten thousand items, in a time and with a memory that do not explode.
+/// Ten thousand items run in bounded time and memory.
 #[tokio::test]
 async fn ten_thousand_items_are_run_within_bounds() {
     const ITEMS: usize = 10_000;
@@ -632,7 +632,7 @@ async fn ten_thousand_items_are_run_within_bounds() {
     }
 }
 
-/// Two items are refused for as long as the others have not been called, and two may run at once.
+/// Two items are refused until the others have been called, and at most two may run at once.
 #[tokio::test]
 async fn items_that_wait_for_a_retry_let_others_run() {
     for setup in setups().await {

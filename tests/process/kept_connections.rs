@@ -1,5 +1,4 @@
-//! Connections to services that are kept from one call to the next: when they are replaced, and which calls do not use
-//! them.
+//! Connections to services that are kept for the next call: when they are replaced, and which calls do not use them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,12 +18,12 @@ use crate::{
     secrets::{one_step_of, spec},
 };
 
-/// The test waits no longer than this for what should happen soon.
+/// The longest time that the test waits for something that should happen soon.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default)]
 struct Connections {
-    /// Whether each is open, in the order in which they came.
+    /// True for each connection that is open, in the order of their arrival.
     open: Vec<bool>,
     /// The connection of each request, by its index, and the path.
     requests: Vec<(usize, String)>,
@@ -41,7 +40,7 @@ impl Connections {
     }
 }
 
-/// It answers at once, except `/held`: that waits until it is released.
+/// A service that responds at once, except to `/held`: that request waits until it is released.
 #[derive(Clone)]
 struct Service {
     connections: watch::Sender<Connections>,
@@ -137,7 +136,8 @@ async fn a_busy_service_gets_new_connections_and_a_call_goes_on_over_its_old_one
         let is_held = |seen: &Connections| seen.requests.iter().any(|(_, path)| path == "/held");
         service.until("held", is_held).await;
 
-        // The fourth comes after the second and the third reached their age, so the first is older than that as well.
+        // The fourth connection comes after the second and the third have reached their largest age, so the first is
+        // older than that as well.
         let busy = async {
             while service.connections.borrow().open.len() < 4 {
                 let task = provost.run(&one_step_of(agent, "/quick")).await;
@@ -170,7 +170,7 @@ async fn a_busy_receiver_gets_new_connections_and_a_message_goes_on_over_its_old
     for setup in setups().await {
         let (receiver, url) = Service::start(false).await;
         let setup = setup.set("CALLS__MAX_CONNECTION_AGE", "300ms");
-        // The message that is held must not be sent again meanwhile.
+        // The held message must not be sent again during this time.
         let provost = setup.set("COURIER__TIMEOUT", "60s").start().await;
         let send = async |path: &str| {
             let mut submission = one_step(&remote.url(), "/");
@@ -187,7 +187,8 @@ async fn a_busy_receiver_gets_new_connections_and_a_message_goes_on_over_its_old
         let is_held = |seen: &Connections| !seen.requests.is_empty();
         receiver.until("held", is_held).await;
 
-        // The fourth comes after the second and the third reached their age, so the first is older than that as well.
+        // The fourth connection comes after the second and the third have reached their largest age, so the first is
+        // older than that as well.
         let busy = async {
             while receiver.connections.borrow().open.len() < 4 {
                 send_quick().await;
@@ -220,16 +221,16 @@ async fn a_busy_receiver_gets_new_connections_and_a_message_goes_on_over_its_old
     }
 }
 
-/// What a service does with the second request on a connection.
+/// The behaviour of a service at the second request of a connection.
 #[derive(Clone, Copy, PartialEq)]
 enum Second {
     Answered,
-    /// The connection closes, as if the service had done so just before the request came.
+    /// The connection closes, as if the service had closed it just before the request came.
     Closed,
 }
 
-/// It answers every first request of a connection, with this `Keep-Alive` if there is one. `/probe` says that nothing was
-/// done. The channel counts its connections.
+/// Starts a service that responds to every first request of a connection, with this `Keep-Alive` if there is one.
+/// `/probe` says that nothing was done. The channel has the number of its connections.
 async fn closing_service(
     keep_alive: Option<&'static str>,
     second: Second,
@@ -280,8 +281,8 @@ async fn a_step_that_may_not_fail_once_more_is_called_over_a_new_connection() {
             assert_eq!(step(&task, "only")["failure_count"], 0, "{task:#}");
             assert_eq!(*connections.borrow(), number);
         }
-        // A step that may fail once uses what is kept. The probe finds out what became of the call, and the last attempt
-        // has a connection of its own.
+        // A step that may fail once uses the kept connection. The probe finds out the effect of the call, and the last
+        // attempt has a connection of its own.
         let task = provost.run(&with_a_probe(1)).await;
         assert_eq!(task["state"], "processed", "{task:#}");
         assert_eq!(step(&task, "only")["failure_count"], 1, "{task:#}");

@@ -1,5 +1,5 @@
-//! Breakers and ejections over SIGKILL. In each state one instance is killed, then all of them, and then they start again:
-//! the service is not called while it must not be, no step pays for that, and all work is done once.
+//! Breakers and ejections over SIGKILL. In each state one instance is killed, then all of them, and then they start
+//! again: the service is not called while it must not be, no step gets a failure for that, and each step is done once.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use crate::harness::{
     submit_charges, until,
 };
 
-/// In which state the instances are killed.
+/// The state in which the instances are killed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum KilledWhile {
     HalfFullWindow,
@@ -25,18 +25,19 @@ enum KilledWhile {
     Ejected,
 }
 
-/// What is known of each.
+/// The protection that is tested in a state, and what it must show.
 struct Row {
     protection: Value,
     endpoints: usize,
-    /// Of the first endpoint, or of its breaker.
+    /// The state of the first endpoint, or of its breaker.
     state: &'static str,
-    /// Whether its steps wait for the breaker, and whether until a time.
+    /// True if its steps wait for the breaker until a time, false if they wait without a time, `None` if they do not
+    /// wait.
     waits: Option<bool>,
     alerts: usize,
 }
 
-/// Calls that fail before the window of one instance is full.
+/// The number of failed calls after which the window of one instance is half full.
 const HALF: u32 = 10;
 const FULL: u32 = 2 * HALF;
 const MAX_IN_FLIGHT: usize = 8;
@@ -79,22 +80,22 @@ impl KilledWhile {
     }
 }
 
-/// How the service responds.
+/// The way in which the service responds.
 #[derive(Clone, Copy)]
 enum Mood {
-    /// 503, and nothing is done.
+    /// The service responds 503, and does nothing.
     Sick,
     Well,
-    /// It does the work and responds once the gate is open.
+    /// The service does the work, and responds once the gate is open.
     Silent,
 }
 
-/// How often the work of each key was done.
+/// The number of times that the work of each key was done.
 type Ledger = Arc<Mutex<BTreeMap<String, usize>>>;
 
 struct Service {
     remote: Remote,
-    /// For so many calls, and then another.
+    /// The mood for a number of calls, and the mood after them.
     mood: Arc<Mutex<(Mood, u32, Mood)>>,
     gate: Gate,
 }
@@ -137,9 +138,9 @@ impl Service {
         *self.mood.lock().unwrap() = (mood, calls, then);
     }
 
-    /// None of its calls before this many more may come before this time.
+    /// Checks that no call came before this time, apart from the first `made` calls.
     fn assert_left_alone(&self, made: usize, until: Instant) {
-        // Times are written in milliseconds.
+        // The recorded times have milliseconds.
         let from = until - Duration::from_millis(1);
         let early: Vec<_> = self.remote.ledger()[made..]
             .iter()
@@ -150,7 +151,7 @@ impl Service {
     }
 }
 
-/// The time by this machine's clock that never jumps.
+/// Converts a time to the monotonic clock of this machine.
 fn instant(time: &Value) -> Instant {
     let time: jiff::Timestamp = time.as_str().unwrap().parse().unwrap();
     let millis = time.as_millisecond() - jiff::Timestamp::now().as_millisecond();
@@ -165,12 +166,12 @@ struct Run {
     case: KilledWhile,
     row: Row,
     instances: Vec<Provost>,
-    /// The first so many of them.
+    /// The number of dead instances, which are the first in the list.
     dead: usize,
     services: Vec<Service>,
     ledger: Ledger,
     tasks: Vec<String>,
-    /// Calls that were under way at an instance when it was killed.
+    /// The number of calls that were running at an instance when it was killed.
     torn: usize,
 }
 
@@ -224,7 +225,7 @@ impl Run {
         &self.services[0]
     }
 
-    /// So many tasks at each instance that lives.
+    /// Submits `count` tasks at each instance that is running.
     async fn submit(&mut self, count: usize) {
         let mut tasks = Vec::new();
         for instance in self.living() {
@@ -255,7 +256,7 @@ impl Run {
         until(wanted, || async { self.in_flight().await.iter().sum() }).await;
     }
 
-    /// It has opened by what the calls brought, and none is under way.
+    /// Opens the breaker by failed calls, and waits until no call is running.
     async fn open(&mut self) {
         self.submit(8).await;
         self.until_state("open").await;
@@ -274,13 +275,13 @@ impl Run {
             KilledWhile::HalfOpen => {
                 self.open().await;
                 self.sick().is(Mood::Silent);
-                // A canary before may have failed.
+                // An earlier canary may have failed.
                 until(1, async || self.ledger.lock().unwrap().len()).await;
             }
             KilledWhile::SlowStart => {
                 self.open().await;
                 self.sick().is_at_first(Mood::Well, 3, Mood::Silent);
-                // One of the three closes it, and each of the others lets one more call begin.
+                // One of the three calls closes the breaker, and each of the others lets one more call begin.
                 self.until_state("closed").await;
                 until(true, || async {
                     self.in_flight().await.iter().all(|calls| *calls > 0)
@@ -299,7 +300,8 @@ impl Run {
                 self.submit(8).await;
             }
             KilledWhile::Ejected => {
-                // Once a call has failed, few others go to that endpoint: so many tasks as it takes until three in a row have.
+                // Once a call has failed, the endpoint gets few other calls, so tasks are submitted until three calls
+                // in a row have failed.
                 let begun = Instant::now();
                 while first(&self.living()[0]).await["state"] != "ejected" {
                     assert!(begun.elapsed() < PATIENCE, "it was never ejected");
@@ -311,7 +313,7 @@ impl Run {
         }
     }
 
-    /// What every instance that lives must show, with tasks that it gets now.
+    /// Checks what every running instance must show, with tasks that are submitted now.
     async fn look(&mut self) {
         self.until_state(self.row.state).await;
         let known = self.tasks.len();
@@ -335,12 +337,12 @@ impl Run {
         };
         let task = instance.task(id).await;
         if first(instance).await["state"] != self.row.state {
-            // Its time is over, which takes seconds.
+            // The time of the breaker is over, which is a matter of seconds.
             return;
         }
         let charge = step(&task, "charge");
         if self.case == KilledWhile::HalfOpen && charge["state"] == "processing" {
-            // The canary.
+            // The step is the canary.
             return;
         }
         let blocked = &charge["blocked_by"];
@@ -348,7 +350,7 @@ impl Run {
         assert_eq!(blocked["until"].is_string(), until_a_time, "{blocked}");
     }
 
-    /// The first of those that live, or the one that makes the canaries.
+    /// Kills one running instance: the first, or the one that makes the canaries.
     async fn kill_one(&mut self) {
         let calls = self.in_flight().await;
         let busiest = (0..calls.len()).rev().max_by_key(|at| calls[*at]).unwrap();
@@ -368,7 +370,7 @@ impl Run {
         self.dead = 0;
     }
 
-    /// The service is well, or an operator says so.
+    /// Makes the service well, or lets an operator reset the breaker.
     async fn end(&mut self) {
         self.sick().is(Mood::Well);
         self.sick().gate.open();
@@ -391,7 +393,7 @@ impl Run {
     async fn assert_done_once(&self) {
         let ledger = self.ledger.lock().unwrap().clone();
         assert_eq!(ledger.len(), self.tasks.len(), "keys");
-        // The response to a call that a kill has torn off is lost, and the service gets the same key again.
+        // The response to a call that was running at a kill is lost, and the service gets the same key again.
         let again: usize = ledger.values().map(|times| times - 1).sum();
         let torn = self.torn;
         assert!(again <= torn, "{again} again, {torn} torn off: {ledger:?}");
@@ -404,7 +406,7 @@ impl Run {
     }
 }
 
-/// On both databases: with one instance, and with three.
+/// Tests both databases: with one instance, and with three.
 async fn survives(case: KilledWhile) {
     let url = new_database().await;
     let setups = [
@@ -426,7 +428,7 @@ async fn survives(case: KilledWhile) {
         }
         let calls_of = |run: &Run, before: usize| run.sick().remote.count() - before;
         if case == KilledWhile::HalfFullWindow {
-            // What the windows held is gone, and the breaker opens when one of them is full.
+            // The windows of the killed instances are lost, and the breaker opens when one of the new windows is full.
             run.sick().is(Mood::Sick);
             let before = run.sick().remote.count();
             run.restart_all().await;
@@ -440,7 +442,8 @@ async fn survives(case: KilledWhile) {
         let calls = calls_of(&run, made);
         match case {
             KilledWhile::HalfOpen => {
-                // The instance of the canary makes it again, and others only if it is lost for long.
+                // The instance of the canary makes it again, and other instances do so only if that instance is lost
+                // for long.
                 let others = entered.elapsed().as_secs() as usize / 10;
                 assert!(calls <= 1 + others, "{calls} more than the canary");
             }
@@ -498,7 +501,7 @@ async fn an_ejected_endpoint_is_left_out_until_its_time() {
     survives(KilledWhile::Ejected).await;
 }
 
-/// The first endpoint, as its breaker or its ejection shows it.
+/// Returns the first endpoint, as its breaker or its ejection shows it.
 async fn first(instance: &Provost) -> Value {
     let agent = instance.get("/v1/agents/payments").await.expect(200);
     let shown = agent.get("breakers").unwrap_or(&agent["endpoints"]);

@@ -14,7 +14,7 @@ use crate::harness::{
 
 const BY_CUSTOMER: &str = "{{ task.labels.customer }}";
 
-/// A task of a customer with so many steps that are ready at once.
+/// Returns a task of a customer with `steps` steps that are ready at once.
 fn task_of(customer: &str, steps: usize) -> Value {
     let step = |at| {
         json!({ "name": format!("charge{at}"), "agent": "payments", "after": [], "complete_within": "10m",
@@ -32,7 +32,7 @@ async fn register(api: &Api, url: &str, more: Value) {
     assert!(put.status < 300, "{put:?}");
 }
 
-/// Counts the calls that it has at once for each customer.
+/// A service that counts the calls that it has at once for each customer.
 pub struct Counting {
     pub remote: Remote,
     most: Arc<Mutex<HashMap<String, (u32, u32)>>>,
@@ -91,7 +91,7 @@ async fn no_more_steps_of_a_key_run_than_its_limit() {
     }
 }
 
-/// Three instances, of which two come later and two are killed: the service counts.
+/// Three instances share the limit, of which two start later and two are killed. The service counts the calls.
 #[tokio::test]
 async fn a_limit_of_a_key_holds_over_instances_that_come_and_go() {
     let url = new_database().await;
@@ -116,7 +116,7 @@ async fn a_limit_of_a_key_holds_over_instances_that_come_and_go() {
     three.kill().await;
     all_processed(two.api(), &ids).await;
     assert_eq!((service.most("a"), service.most("b")), (3, 3));
-    // What was in flight when its instance was killed, and no more, was called again.
+    // Only the calls that were in flight when their instance was killed were made again.
     assert!(service.remote.count() <= 360 + 12);
 }
 
@@ -166,7 +166,7 @@ async fn so_many_steps_of_a_key_begin_in_a_time() {
             calls.map(|seen| seen.at).collect::<Vec<_>>()
         };
         let times = of("a");
-        // 2 at once, and 23 at 20 a second; what a busy machine holds back may come together.
+        // Two calls begin at once, and 23 at 20 a second. Calls that a busy machine delays may come together.
         let took = times.last().unwrap().duration_since(times[0]);
         assert!(took >= Duration::from_millis(900), "{took:?}");
         assert_eq!((times.len(), of("b").len()), (25, 5));
@@ -186,7 +186,7 @@ async fn a_rate_that_is_raised_holds_at_once() {
         remote.requests(1).await;
         register(provost.api(), &remote.url(), limit("50/s")).await;
         all_processed(provost.api(), &[id]).await;
-        // What was left of it counts no more once the agent is registered anew.
+        // The used part of the limit does not count once the agent is registered again.
         register(provost.api(), &remote.url(), limit("1/h")).await;
         provost.delete("/v1/agents/payments").await.expect(204);
         register(provost.api(), &remote.url(), limit("1/h")).await;
@@ -195,7 +195,7 @@ async fn a_rate_that_is_raised_holds_at_once() {
     }
 }
 
-/// Customers by the order in which their calls arrived.
+/// Returns the customers in the order in which their calls arrived.
 fn order(remote: &Remote) -> Vec<String> {
     let calls = remote.ledger().into_iter();
     let customers = calls.map(|seen| seen.body["customer"].as_str().unwrap_or("").to_owned());
@@ -225,15 +225,14 @@ async fn ten_tasks_of_one_customer_wait_for_no_more_than_their_share_of_anothers
             let mut places = order.iter().enumerate().filter(|(_, of)| *of == customer);
             places.nth(number).unwrap().0
         };
-        // In a turn of five calls there are one of `big`, one of `small` and three of `heavy`.
+        // A round of five calls has one of `big`, one of `small` and three of `heavy`.
         assert!(place("small", 9) <= 2 + 10 * 5, "{order:?}");
         assert!(place("heavy", 29) <= 2 + 10 * 5, "{order:?}");
         assert!(place("big", 9) <= 2 + 11 * 5, "{order:?}");
     }
 }
 
-/// Steps that are queued when a rule comes, changes and goes are all done, and held to it meanwhile.
-/// The heavy one may have as many steps in its turn as slots are free.
+/// The heavy customer may have as many steps in its turn as slots are free.
 #[tokio::test]
 async fn a_weight_leaves_the_others_their_turns() {
     for setup in setups().await {
@@ -268,6 +267,8 @@ async fn a_weight_leaves_the_others_their_turns() {
     }
 }
 
+/// Checks that steps that are queued when a rule comes, changes and goes are all done, and are limited by it during
+/// that time.
 #[tokio::test]
 async fn a_rule_that_comes_while_steps_are_queued_holds_for_them() {
     for setup in setups().await {
@@ -294,7 +295,7 @@ async fn a_rule_that_comes_while_steps_are_queued_holds_for_them() {
     }
 }
 
-/// The poll of an operation belongs to a step that runs: a limit of one must not keep it from being made.
+/// The poll of an operation belongs to a running step, so a limit of one must not prevent it.
 #[tokio::test]
 async fn an_operation_is_polled_although_its_key_has_no_room() {
     for setup in setups().await {
@@ -371,7 +372,7 @@ async fn within_a_priority_the_task_with_the_least_time_left_goes_first() {
     }
 }
 
-/// What has waited for longer than one priority is worth goes before what is one more important.
+/// A task that has waited for longer than one priority is worth goes before a task that is more important by one.
 #[tokio::test]
 async fn a_task_that_has_waited_for_long_goes_before_a_more_important_one() {
     let gate = Gate::closed();

@@ -11,7 +11,7 @@ fn later() -> Act {
     Act::answer(202, &[("provost-async", "true")], "")
 }
 
-/// A step whose service replies later, and one after it.
+/// Returns a task with a step whose service replies later, and a step after it.
 fn submission(url: &str, complete_within: &str) -> Value {
     json!({ "steps": [
         { "name": "slow", "url": url, "request": { "path": "/slow" }, "reply": "callback",
@@ -21,7 +21,7 @@ fn submission(url: &str, complete_within: &str) -> Value {
     ] })
 }
 
-/// Promises at `/slow`, and does all else at once.
+/// Returns a service that promises a reply at `/slow`, and does all other work at once.
 async fn promises() -> Remote {
     Remote::with(|seen| match seen.path.as_str() {
         "/slow" => Act::status(202),
@@ -30,14 +30,14 @@ async fn promises() -> Remote {
     .await
 }
 
-/// The path of the address that the service was given.
+/// Returns the path of the address for the later reply.
 fn reply_path(seen: &Seen) -> String {
     let address = seen.header("provost-reply-to");
     let at = address.find("/v1/replies/").expect("an address of the API");
     address[at..].to_owned()
 }
 
-/// Submits, and waits until the promise is recorded. The path for the reply.
+/// Submits a task, and waits until the promise is recorded. Returns the id, and the path for the reply.
 async fn open(provost: &Provost, remote: &Remote, submission: &Value) -> (String, String) {
     let known = remote.count();
     let id = provost.submit(submission).await;
@@ -73,7 +73,7 @@ async fn a_reply_that_comes_later_is_the_output_and_the_task_goes_on() {
         assert_eq!(step(&task, "slow")["awaited_reply"], Value::Null);
         assert_eq!(remote.ledger().last().unwrap().body, json!({ "of": 7 }));
 
-        // Again, and written otherwise.
+        // The same reply is sent again, written in another way.
         let again = provost.call(reqwest::Method::POST, &path).text(
             "application/json",
             r#"{ "output": { "id" : 7 }, "error": null }"#,
@@ -168,7 +168,7 @@ async fn a_reply_counts_at_every_instance() {
     assert_eq!(a.settled(&id).await["state"], "processed");
     reply(a.api(), &path, done()).await.expect(204);
 
-    // The instance that called is lost.
+    // The instance that made the call is lost.
     let (id, path) = open(&a, &remote, &submission(&remote.url(), "1h")).await;
     a.kill().await;
     reply(b.api(), &path, done()).await.expect(204);
@@ -222,7 +222,7 @@ async fn replies_that_are_awaited_can_be_limited_and_a_restart_keeps_their_count
             provost.restart().await;
         }
         assert_eq!(remote.count(), 2);
-        // Another agent waits for none of them.
+        // Another agent has no such replies to wait for.
         open(&provost, &remote, &self::submission(&remote.url(), "1h")).await;
 
         reply(provost.api(), &first.1, done()).await.expect(204);
@@ -278,7 +278,7 @@ async fn errors_are_retried_or_end_the_step() {
     let task = provost.settled(&id).await;
     assert_eq!(task["state"], "error");
     assert_eq!(task["error"]["kind"], "permanent");
-    // The 204 to the first may have been lost, whatever has happened since.
+    // The 204 to the first reply may have been lost, whatever has happened since.
     reply(provost.api(), &path, busy).await.expect(204);
     reply(provost.api(), &path, done())
         .await
@@ -351,7 +351,7 @@ async fn a_reply_may_be_a_cloud_event() {
     sent.await.expect(204);
     let task = provost.settled(&id).await;
     assert_eq!(step(&task, "slow")["output"], json!({ "id": 7 }));
-    // Binary mode: the body is the data.
+    // The event is in binary mode: the body is its data.
     let (id, path) = open(&provost, &remote, &submission(&remote.url(), "1h")).await;
     let sent = provost.post(&path, &done()).header("ce-specversion", "1.0");
     sent.await.expect(204);
@@ -374,7 +374,7 @@ async fn heartbeats_show_progress_and_silence_is_a_failure_long_before_complete_
         assert_eq!(awaited["progress"], 0.4, "{awaited:#}");
         assert_eq!(awaited["message"], "4 of 10 pages");
         assert_eq!(awaited["details"], json!({ "page": 4 }));
-        // Many at once cost next to nothing.
+        // Many heartbeats at once are saved only now and then.
         let version = task["version"].as_u64().unwrap();
         for _ in 0..50 {
             provost.command(&beat).await.expect(204);

@@ -1,5 +1,5 @@
-//! Clients that open connections and do nothing with them, or everything slowly: they keep nobody from
-//! being served, and nothing from stopping.
+//! Clients that open connections and do nothing with them, or everything slowly: they neither prevent the service of
+//! others, nor the stop.
 
 use std::io;
 
@@ -12,8 +12,8 @@ use tokio::{
 
 use crate::harness::{Act, Gate, PATIENCE, Provost, Remote, one_step, pipeline};
 
-/// What a client may begin with and leave it at that: nothing, one letter, part of the preface of HTTP/2,
-/// part of a head.
+/// The bytes with which a client may begin without anything after them: nothing, one letter, part of the preface of
+/// HTTP/2, part of a head.
 const BEGINNINGS: [&str; 5] = [
     "",
     "G",
@@ -25,7 +25,7 @@ const BEGINNINGS: [&str; 5] = [
 async fn begin(provost: &Provost, beginning: &str) -> TcpStream {
     let connected = timeout(PATIENCE, TcpStream::connect(provost.address())).await;
     let mut stream = connected.expect("nobody accepts").unwrap();
-    // It may be closed by then, to make room.
+    // The connection may be closed already, to make room for others.
     let _ = stream.write_all(beginning.as_bytes()).await;
     stream
 }
@@ -38,7 +38,7 @@ async fn crowd(provost: &Provost, count: usize) -> Vec<TcpStream> {
     crowd
 }
 
-/// Each of them costs work, and none is a request. A client that means something by them sends few.
+/// Each of these frames costs work, and none is a request. A real client sends few of them.
 #[tokio::test]
 async fn a_flood_of_pings_ends_the_connection() {
     let provost = Provost::start().await;
@@ -48,14 +48,14 @@ async fn a_flood_of_pings_ends_the_connection() {
         stream.write_all(&settings).await.unwrap();
         let length = u8::try_from(payload.len()).unwrap();
         let frame = [&[0, 0, length, kind, 0, 0, 0, 0, 0], payload].concat();
-        // The connection may be gone by then.
+        // The connection may have been closed already.
         let _ = stream.write_all(&frame.repeat(3000)).await;
         rest(&mut stream).await;
     }
     assert_eq!(provost.get("/livez").await.status, 200);
 }
 
-/// Bodies that begin and do not go on.
+/// Sends requests whose bodies begin and do not continue.
 async fn stalled(provost: &Provost, count: usize) -> Vec<TcpStream> {
     let head = "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
                 content-length: 1000\r\n\r\n{";
@@ -66,7 +66,7 @@ async fn stalled(provost: &Provost, count: usize) -> Vec<TcpStream> {
     stalled
 }
 
-/// All that still comes, until the other side closes.
+/// Returns everything that is received until the other side closes.
 async fn rest(stream: &mut TcpStream) -> String {
     let mut rest = Vec::new();
     let read = timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
@@ -75,7 +75,7 @@ async fn rest(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&rest).into_owned()
 }
 
-/// Asks on a connection of its own, and keeps that open.
+/// Sends a request on a connection of its own, and keeps the connection open.
 async fn ask(provost: &Provost, path: &str) -> (String, TcpStream) {
     let mut stream = begin(
         provost,
@@ -94,7 +94,7 @@ async fn ask(provost: &Provost, path: &str) -> (String, TcpStream) {
 #[tokio::test]
 async fn a_crowd_that_asks_nothing_keeps_nobody_out_and_delays_no_end() {
     let remote = Remote::quick().await;
-    // Fewer files than connections that come in, and than the setting allows.
+    // The limit of files is lower than the number of connections that come in, and than the setting allows.
     let setup = Provost::setup().open_files(256);
     let mut provost = setup.start().await;
     let crowd = crowd(&provost, 3000).await;
@@ -115,7 +115,7 @@ async fn a_crowd_that_asks_nothing_keeps_nobody_out_and_delays_no_end() {
 async fn a_newcomer_has_time_to_ask_when_everybody_else_stalls() {
     let setup = Provost::setup().open_files(256);
     let mut provost = setup.start().await;
-    // More than there may be, so that nothing but these is left.
+    // There are more of them than the limit of connections, so that only these remain.
     let stalled = stalled(&provost, 400).await;
     let mut newcomer = begin(&provost, "").await;
     let silent = crowd(&provost, 50).await;
@@ -138,10 +138,10 @@ async fn a_head_that_does_not_come_in_time_ends_its_connection() {
     let provost = setup.start().await;
     for beginning in BEGINNINGS {
         let mut stream = begin(&provost, beginning).await;
-        // HTTP/2 may say its settings.
+        // A connection of HTTP/2 may get the settings of the server.
         rest(&mut stream).await;
     }
-    // The same for a further request on a connection that has had one.
+    // The same limit applies to a further request on a connection that has had one.
     let (answer, mut stream) = ask(&provost, "/livez").await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     stream.write_all(b"GET /livez HT").await.unwrap();
@@ -192,11 +192,11 @@ async fn a_body_that_drips_is_answered_408() {
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
 }
 
-/// Far more than waits in the buffers of a connection.
+/// The length is much more than fits into the buffers of a connection.
 const LARGE: usize = 20 << 20;
 
-/// The answer to `head` and a body of so many bytes, all of which are sent, and whether another request
-/// on the same connection is answered.
+/// Sends `head` and a body of `length` bytes. Returns the response, and whether another request on the same connection
+/// gets one.
 async fn posts(provost: &Provost, head: &str, length: usize) -> (String, bool) {
     let head = format!(
         "{head}\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
@@ -229,7 +229,7 @@ async fn who_sends_a_body_that_is_not_read_sees_the_answer_and_knows_of_the_conn
     }
 }
 
-/// The answer to a large body in chunks, which is read once all of it is sent, as many clients do.
+/// Sends a large body in chunks, and reads the response once all of it is sent, as many clients do.
 pub async fn posts_chunks(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> String {
     let head = "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
                 transfer-encoding: chunked\r\n\r\n";
@@ -241,7 +241,7 @@ pub async fn posts_chunks(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> St
     stream.write_all(b"0\r\n\r\n").await.unwrap();
     stream.flush().await.unwrap();
     let mut answer = Vec::new();
-    // Over TLS the end of the connection may come without a goodbye.
+    // Over TLS the connection may end without a close message.
     let _ = timeout(PATIENCE, stream.read_to_end(&mut answer))
         .await
         .expect("no end");
@@ -270,7 +270,7 @@ async fn a_body_that_waits_to_be_asked_for_and_is_too_large_is_not_asked_for() {
     assert!(answer.contains("connection: close"), "{answer}");
 }
 
-/// Asks for ever and reads nothing. Comes back when the server has had enough.
+/// Sends requests without end and reads nothing. Returns when the server has closed the connection.
 async fn gorge(stream: &mut TcpStream) -> io::Error {
     let request = "GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(20);
     loop {
@@ -299,7 +299,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The beginning of a connection of HTTP/2 whose client makes room for nothing, and asks for a page.
+/// Returns the begin of a connection of HTTP/2 whose client has a window of zero, and requests a page.
 fn asks_without_room() -> Vec<u8> {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     // SETTINGS_INITIAL_WINDOW_SIZE is 0.
@@ -357,7 +357,7 @@ async fn who_waits_or_follows_is_not_idle() {
         .await;
     let id = provost.submit(&pipeline(&remote.url(), &["a"])).await;
     let mut events = provost.events(&id).await;
-    // Several of the longest waits for a client go by.
+    // Several times the longest wait for a client passes.
     let task = provost
         .get(&format!("/v1/tasks/{id}?wait=2s"))
         .await
@@ -381,7 +381,7 @@ async fn when_there_is_no_room_those_that_do_nothing_make_way_and_exchanges_do_n
     for _ in 0..10 {
         waiting.push(begin(&provost, &wait).await);
     }
-    // Idle ones, and bodies that do not come: each newcomer is served all the same.
+    // Some connections are idle and some have bodies that do not come: each new connection is still served.
     let mut kept = Vec::new();
     for _ in 0..50 {
         let (answer, stream) = ask(&provost, "/livez").await;
@@ -418,7 +418,7 @@ async fn however_many_wait_others_are_served() {
     assert!(refused.contains("/problems/too-many-waiting"), "{refused}");
     let (livez, _) = ask(&provost, "/livez").await;
     assert!(livez.starts_with("HTTP/1.1 200 "), "{livez}");
-    // A preference that cannot be had is no error.
+    // A preference that cannot be met is no error.
     for answer in [
         ask(&provost, &format!("{path}?wait=60s")).await.0,
         ask(&provost, &path).await.0,
@@ -426,7 +426,7 @@ async fn however_many_wait_others_are_served() {
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         assert!(answer.contains("\"processing\""), "{answer}");
     }
-    // Those who have gone leave their places.
+    // Clients that have disconnected free their slots.
     drop(following);
     let again = async {
         loop {

@@ -1,4 +1,4 @@
-//! Lists of tasks: filters, and cursors that stay true while tasks are submitted.
+//! Lists of tasks: filters, and cursors that stay correct while tasks are submitted.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::{
     harness::{Act, Provost, Remote, id_of, one_step},
 };
 
-/// The keys of a page's tasks.
+/// Returns the keys of a page's tasks.
 fn keys(page: &Value) -> Vec<&str> {
     let items = page["items"].as_array().unwrap().iter();
     items.map(|task| task["key"].as_str().unwrap()).collect()
@@ -140,7 +140,7 @@ async fn a_parameter_that_cannot_be_used_is_refused_by_name() {
     }
 }
 
-/// A page of one item of each list, with what makes two of them.
+/// Requests a page of one item of each list, of which there are two items.
 async fn paged(provost: &Provost) -> Vec<String> {
     let broken = Remote::script([Act::status(402), Act::status(403)]).await;
     let gone = json!({ "url": "http://127.0.0.1:9/replies" });
@@ -248,7 +248,7 @@ async fn a_cursor_of_one_instance_is_good_at_another() {
         "/v1/agents?cursor={}",
         page["next_cursor"].as_str().unwrap()
     );
-    // The registration is announced to it.
+    // The other instance is notified of the registration.
     let items = loop {
         let page = b.get(&next).await.expect(200);
         match page["items"].as_array().unwrap().as_slice() {

@@ -1,4 +1,4 @@
-//! What an operator finds in the log, as JSON.
+//! The log lines for operators, as JSON.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use crate::harness::{Act, Provost, Remote, one_step};
 
 const IN_ERROR: &str = "a step is in error";
 
-/// The lines that say so of this task, of which there is one at least.
+/// Returns the lines with this message about this task, of which there is at least one.
 async fn lines(provost: &Provost, task: &str) -> Vec<Value> {
     let begins = format!("\"message\":\"{IN_ERROR}\",\"task\":\"{task}\"");
     provost.says(&begins).await;
@@ -102,7 +102,7 @@ async fn a_line_on_a_message_that_was_not_taken_has_its_text_and_the_id_of_the_m
     provost.says(text).await;
     let log = provost.log();
     let line = log.lines().find(|line| line.contains(text)).unwrap();
-    // A name that comes twice in an object is read as the last of the two.
+    // If a name comes twice in an object, readers use the last one.
     assert_eq!(line.matches("\"message\":").count(), 1, "{line}");
     let line: Value = serde_json::from_str(line).unwrap();
     let messages = provost.get("/v1/messages").await.expect(200);

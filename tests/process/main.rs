@@ -1,10 +1,10 @@
-//! Tests on the real binary: it is started as a child process, spoken to over HTTP, killed, and
-//! started again. What only shows between processes, sockets and files is tested here; rules are
-//! tested where they are written.
+//! Tests with the real binary: it is started as a child process, called over HTTP, killed, and started again. The tests
+//! here are about everything that shows only between processes, sockets and files; rules are tested where they are
+//! written.
 //!
-//! Every test has a folder, a database and ports of its own, so that all of them run at once. No
-//! test sleeps until something has probably happened: it awaits a request at a remote service, an
-//! event of a task, or an answer that the API holds back (`?wait=`).
+//! Every test has a folder, a database and ports of its own, so that all of them can run at once. No test sleeps until
+//! something has probably happened: it awaits a request at a remote service, an event of a task, or a response that the
+//! API delays (`?wait=`).
 
 #![allow(
     clippy::unwrap_used,
@@ -28,6 +28,7 @@ mod alert_webhooks;
 mod alerts;
 mod ask_links;
 mod asks;
+mod attempts;
 mod audit;
 mod away;
 mod backlog;
@@ -36,6 +37,7 @@ mod breakers;
 mod broken_answers;
 mod broker_tls;
 mod bulk;
+mod bulk_jobs;
 mod bulk_looks;
 mod byte_bounds;
 mod chaos;
@@ -52,6 +54,7 @@ mod database_file;
 mod database_tls;
 mod dead_receivers;
 mod deleted_queues;
+mod difference;
 mod disk_full;
 mod documented_services;
 mod downtime;
@@ -66,6 +69,7 @@ mod examples;
 mod exhausted;
 mod expressions;
 mod failover;
+mod failures;
 mod fairness;
 mod full_store;
 mod health_checks;

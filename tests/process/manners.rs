@@ -1,5 +1,4 @@
-//! Requests that no well-meant program makes, byte by byte: which host they are for, which site they come from,
-//! and what is no request at all.
+//! Requests that no well-behaved program makes, byte by byte: for another host, from another site, and malformed.
 
 use reqwest::Client;
 use serde_json::{Value, json};
@@ -11,7 +10,7 @@ use tokio::{
 
 use crate::harness::{PATIENCE, Provost, Remote, one_step};
 
-/// Sends these bytes on a connection of their own. The status, and the body as JSON where it is.
+/// Sends these bytes on a connection of their own. Returns the status, and the body if it is JSON.
 async fn send(provost: &Provost, request: &str) -> (u16, Value) {
     let answer = exchange(provost, request).await;
     let status = answer.split(' ').nth(1).and_then(|word| word.parse().ok());
@@ -20,7 +19,7 @@ async fn send(provost: &Provost, request: &str) -> (u16, Value) {
     (status, serde_json::from_str(body).unwrap_or_default())
 }
 
-/// The whole answer to these bytes.
+/// Sends these bytes, and returns the whole response.
 async fn exchange(provost: &Provost, request: &str) -> String {
     let exchange = async {
         let mut stream = TcpStream::connect(provost.address()).await.unwrap();
@@ -32,7 +31,7 @@ async fn exchange(provost: &Provost, request: &str) -> String {
     timeout(PATIENCE, exchange).await.expect("no answer")
 }
 
-/// A request with these lines after its first.
+/// Sends a request with these lines after its first.
 async fn ask(provost: &Provost, first: &str, headers: &[&str]) -> (u16, Value) {
     send(provost, &request(first, headers)).await
 }
@@ -87,7 +86,7 @@ async fn a_request_names_exactly_one_host_with_tokens_and_without() {
         let answer = ask(provost, "GET /livez HTTP/1.0", &[]).await;
         assert_eq!(answer.0, 200, "{answer:?}");
     }
-    // The token says who asks, under whatever name.
+    // The token identifies the caller, whatever host the request names.
     let headers = [
         "host: provost.example",
         "authorization: Bearer root-secret-0123456789",
@@ -170,7 +169,7 @@ async fn without_tokens_a_page_of_another_site_commands_nothing() {
         "none was cloned"
     );
 
-    // The service's own page, and a link to it from elsewhere.
+    // The first request comes from the service's own page, and the second from a link on another site.
     let page = [
         host.as_str(),
         &own,
@@ -235,7 +234,7 @@ async fn a_query_that_is_no_utf_8_is_refused() {
         let detail = problem["detail"].as_str().unwrap();
         assert!(detail.contains("UTF-8"), "{query}: {detail}");
     }
-    // Also where nothing reads a query.
+    // Malformed queries are also refused where no query is read.
     for path in ["/livez", "/metrics", "/docs", "/nothing"] {
         let answer = provost.get(&format!("{path}?%ff")).await;
         answer.expect_problem(400, "invalid-query");
@@ -266,13 +265,13 @@ async fn a_method_that_a_route_lacks_is_told_so_whatever_the_role() {
             answer.expect_problem(405, "method-not-allowed");
             assert!(allowed.contains(allow), "{method} {path}: {allowed}");
         }
-        // Who has no token learns nothing.
+        // A caller without a token learns nothing about the path.
         let nobody = provost.call(method, &path).await;
         nobody.expect_problem(401, "unauthenticated");
     }
     let open = provost.command("/livez").await;
     open.expect_problem(405, "method-not-allowed");
-    // What is there is still for the roles that may.
+    // Existing operations are still only for the roles that may use them.
     let eye = provost.put("/v1/agents/payments", &json!({}));
     let eye = eye.header("authorization", "Bearer eye-secret-0123456789");
     eye.await.expect_problem(403, "forbidden");
@@ -310,7 +309,7 @@ async fn what_is_too_long_or_no_request_gets_a_problem_too() {
         let answer = send(&provost, no_request).await;
         is_problem(&answer, 400, "malformed-request");
     }
-    // What is long and fits is no matter.
+    // A head that is long, but within the limit, is accepted.
     let first = format!("GET /v1/tasks?key={} HTTP/1.1", a(40 << 10));
     assert_eq!(ask(&provost, &first, &[host]).await.0, 200);
 }

@@ -1,4 +1,4 @@
-//! Many questions that are open at once: a page of their list costs the same wherever it is.
+//! Many asks that are open at once: a page of their list has the same cost at every position.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use crate::{
     harness::{Api, Provost, Setup, until},
 };
 
-/// As many as run of a list at once, of each of so many tasks.
+/// The number of items of a list that run at once. Each task has that number of asks.
 const AT_ONCE: usize = 1000;
 const TASKS: usize = 11;
 const PAGE: usize = 50;
 
-/// A task that asks a person of its own, and one of ten others, for each item.
+/// Returns a task that asks a person of its own, and one of ten others, for each item.
 fn asking(number: usize) -> Value {
     json!({ "input": { "of": (0..AT_ONCE).collect::<Vec<_>>() }, "labels": { "number": number.to_string() }, "steps": [
         { "name": "approve", "for_each": "{{ input.of }}", "max_parallel": AT_ONCE,
@@ -30,7 +30,7 @@ async fn page(api: &Api, query: &str) -> (Vec<Value>, Option<String>) {
     (items, next)
 }
 
-/// Reads the whole list in pages.
+/// Reads the whole list in pages. Returns the number of asks.
 async fn all(api: &Api, query: &str) -> usize {
     let mut seen = BTreeSet::new();
     let mut cursor = String::new();
@@ -85,7 +85,7 @@ async fn a_page_of_open_questions_costs_postgresql_the_same_however_many_there_a
     let plans = plans_of(&server.log(), |sql| sql.contains("FROM open_asks WHERE"));
     assert!(plans.len() > 2 * TASKS * AT_ONCE / PAGE, "{}", plans.len());
     for plan in &plans {
-        // Of the index, of the steps and of the tasks.
+        // The plan reads one row of the index, of the steps and of the tasks for each ask.
         assert!(rows_read(plan) <= 3.0 * (PAGE + 1) as f64, "{plan:#}");
     }
 }

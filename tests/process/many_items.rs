@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::harness::{Act, Api, Gate, Provost, Remote, Seen, Setup, new_database, step, until};
 
 const KILLS: usize = 10;
-/// At one instance.
+/// The number of slots at one instance.
 const SLOTS: u32 = 12;
 const PARALLEL: u32 = 40;
 const MIB: u64 = 1 << 20;
@@ -27,7 +27,7 @@ fn items() -> usize {
     })
 }
 
-/// What the service did for an item.
+/// The effects that the service has for an item.
 #[derive(Default, Clone)]
 struct Entry {
     /// The attempts of each call, of the step and of its undo.
@@ -37,11 +37,11 @@ struct Entry {
     undone: usize,
 }
 
-/// A service that does what it is asked for once for each key.
+/// A service that does its work once for each key.
 struct Shop {
     entries: Mutex<BTreeMap<usize, Entry>>,
     complaints: Mutex<Vec<String>>,
-    /// Each call of an item needs a permit to be answered.
+    /// Each call of an item needs a permit to get a response.
     gate: Gate,
 }
 
@@ -138,8 +138,8 @@ impl Scene {
         .await;
     }
 
-    /// Lets so many calls be answered, and kills the one meanwhile, or once it certainly has calls under way. It
-    /// comes back as itself, or another one takes over.
+    /// Lets `calls` calls get responses, and kills one instance during that time, or once it certainly has running
+    /// calls. The instance starts again, or another one takes over.
     async fn kill_amid(&mut self, calls: usize, round: usize) {
         let before = self.remote.count();
         self.shop.gate.let_through(calls);
@@ -198,13 +198,13 @@ impl Scene {
             peak.map(|peak| peak / MIB),
             self.remote.count()
         );
-        // What it takes without any item, and a few KiB for each.
+        // The bound is the memory that the service takes without any items, and a few KiB for each item.
         let bound = 150 * MIB + self.items as u64 * 20 * 1024;
         assert!(peak.is_none_or(|peak| peak < bound), "{peak:?}");
     }
 }
 
-/// Of each item, how often the history says this of it.
+/// Returns, for each item, the number of history entries of this kind.
 fn counts(history: &[Value], kind: &str) -> HashMap<String, usize> {
     let mut counts = HashMap::new();
     for entry in history.iter().filter(|entry| entry["type"] == kind) {
@@ -215,7 +215,7 @@ fn counts(history: &[Value], kind: &str) -> HashMap<String, usize> {
     counts
 }
 
-/// What holds of any history: each state follows from the one before.
+/// Checks what is true of any history: each state follows from the one before.
 fn assert_consistent(history: &[Value]) {
     let mut states: HashMap<&str, &str> = HashMap::new();
     for entry in history {
@@ -258,7 +258,8 @@ async fn every_item_has_its_effect_once_although_an_instance_is_killed_again_and
             .values()
             .all(|entry| entry.done == 1 && entry.undos.is_empty())
     );
-    // Only what was under way at a kill was called again, or answered and not saved yet: a slot is handed on before that.
+    // Only calls that were running at a kill were made again, and calls whose response was not saved yet, because a
+    // slot is released before the save.
     let again: usize = entries.values().map(|entry| entry.calls.len() - 1).sum();
     assert!(again > 0 && again <= 2 * KILLS * SLOTS as usize, "{again}");
     let history = scene.history().await;

@@ -1,5 +1,5 @@
-//! Many tasks that wait at once: for the end of a wait, and for their begin. Their rows are inserted, as copies of those
-//! of two tasks. `PROVOST_TEST_WAITS=500000` has half a million of each.
+//! Many tasks wait at once: for the end of a wait, and for their begin. Their rows are inserted as copies of those of
+//! two tasks. `PROVOST_TEST_WAITS=500000` makes half a million of each.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::{Api, Database, Provost, Remote, all_processed, one_step, until};
 
 const MEASURED: usize = 60;
-/// So many of each are due when the instance starts.
+/// The number of tasks of each kind that are due when the instance starts.
 const DUE: usize = 1000;
 const MIB: u64 = 1 << 20;
 
@@ -19,7 +19,7 @@ fn waits() -> usize {
     })
 }
 
-/// Copies the task with this key so often.
+/// Makes `count` copies of the task with this key.
 fn copy(database: &Database, key: &str, letter: char, count: usize) {
     for (table, id) in [
         ("tasks", "id"),
@@ -119,7 +119,7 @@ async fn many_tasks_that_wait_cost_no_memory_no_time_and_no_other_task_anything(
     let started = Instant::now();
     full.restart().await;
     println!("ready after {:?}", started.elapsed());
-    // Those that are due end, and no other.
+    // Only the tasks that are due end.
     until(2 * DUE, async || {
         let calls = remote.count();
         assert!(calls <= 2 * DUE, "{calls} calls");
@@ -146,7 +146,7 @@ async fn many_tasks_that_wait_cost_no_memory_no_time_and_no_other_task_anything(
     assert!(with < without * 3, "with {with:?}, without {without:?}");
     all_processed(full.api(), &soon).await;
     assert!(pending_of(&full, "pending").await > 0);
-    // Both are idle for the same time.
+    // Both instances are idle for the same time.
     let cpu = || (full.cpu_time(), fresh.cpu_time());
     let before = cpu();
     tokio::time::sleep(Duration::from_secs(8)).await;

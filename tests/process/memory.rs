@@ -1,4 +1,4 @@
-//! What large inputs take of the memory, at their limit.
+//! The memory that large inputs take, at their limits.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::harness::{Act, Provost, Remote};
 
 const MIB: u64 = 1024 * 1024;
 
-/// One byte less than a request may have.
+/// Returns a submission of one byte less than a request may have.
 fn large(url: &str) -> Value {
     let mut submission = json!({ "steps": [{ "name": "only", "agent": "narrow", "complete_within": "1h" }],
         "input": "" });
@@ -15,11 +15,11 @@ fn large(url: &str) -> Value {
     submission
 }
 
-/// What it took at most, beyond what it took before.
+/// Returns the largest amount of memory that it took, beyond what it took before.
 fn grown(provost: &Provost, before: Option<u64>) -> u64 {
     match (before, provost.peak_memory()) {
         (Some(before), Some(peak)) => peak - before,
-        // Not on this system.
+        // This system does not report it.
         _ => 0,
     }
 }
@@ -85,12 +85,11 @@ async fn commands_on_many_large_tasks_do_not_load_them_all_at_once() {
     let bulk = async |command: &'static str, dry_run: bool| {
         let each = (0..3).map(async |of: u32| {
             let body = json!({ "labels": { "of": of.to_string() }, "dry_run": dry_run });
-            let path = format!("/v1/tasks/{command}");
-            provost.post(&path, &body).await.expect(200)["accepted"].clone()
+            provost.bulk(command, &body).await["accepted"].clone()
         });
         futures::future::join_all(each).await
     };
-    // A hundred each at a time.
+    // Each command is for a hundred tasks.
     assert_eq!(bulk("cancel", true).await, [100, 100, 100]);
     assert_eq!(bulk("cancel", false).await, [100, 100, 100]);
     let grown = grown(&provost, before);

@@ -1,5 +1,5 @@
-//! A PostgreSQL that is there and lets nobody write: somebody holds a lock, or it is set read-only. Callers hear so, the log
-//! says it once in a while, and all goes on as before once it is over.
+//! A PostgreSQL that is reachable but cannot be written: another session holds a lock, or it is read-only. Callers get
+//! a problem that says so, the log says it now and then, and everything continues once it is over.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, raw_sql};
 
 use crate::harness::{Gate, PATIENCE, Postgres, Provost, Remote, new_database, pipeline, sql};
 
-/// Until a submission is refused, or accepted.
+/// Submits until a submission is refused, or accepted.
 async fn until_submission(provost: &Provost, url: &str, status: u16) -> serde_json::Value {
     let submitted = async {
         loop {
@@ -25,8 +25,8 @@ async fn until_submission(provost: &Provost, url: &str, status: u16) -> serde_js
     submitted.unwrap_or_else(|_| panic!("no submission got {status}:\n{}", provost.log()))
 }
 
-/// So many requests at once that the last of them would be answered after [`PATIENCE`] if each waited for the database only when
-/// the one before it has been refused: that takes at least 700 ms.
+/// The number of requests at once. The last of them would get its response after [`PATIENCE`] if each waited for the
+/// database only when the one before it has been refused, which takes at least 700 ms.
 const AT_ONCE: usize = 120;
 
 fn pauses() -> Vec<(Method, String, Value)> {
@@ -41,7 +41,7 @@ fn submissions(url: &str) -> Vec<(Method, String, Value)> {
     (0..10).map(|_| submission()).collect()
 }
 
-/// Sends all at once. Each is turned away, and none waits for those before it.
+/// Sends all requests at once. Each is refused, and none waits for those before it.
 async fn all_are_turned_away(provost: &Provost, requests: Vec<(Method, String, Value)>) {
     let sent = requests.iter().map(async |(method, path, body)| {
         let answer = provost.call(method.clone(), path).json(body).await;
@@ -56,7 +56,7 @@ async fn all_are_turned_away(provost: &Provost, requests: Vec<(Method, String, V
     );
 }
 
-/// Nothing of what was turned away is carried out later: what is sent after it has passed it.
+/// Checks that no refused request was carried out later: a request that is sent after them is carried out after them.
 async fn none_was_carried_out(provost: &Provost, url: &str) {
     provost.register("after", url, 1).await;
     let agents = provost.get("/v1/agents?limit=500").await.expect(200);
@@ -71,7 +71,8 @@ async fn none_was_carried_out(provost: &Provost, url: &str) {
     assert_eq!(tasks["items"], json!([]));
 }
 
-/// The log says that nothing can be saved, and neither often nor that a commit was lost.
+/// Checks that the log says that nothing can be saved, that it does not say so often, and that it reports no lost
+/// commit.
 fn check_log(provost: &Provost) {
     let log = provost.log();
     assert!(!log.contains("the response to a commit was lost"), "{log}");
@@ -98,7 +99,7 @@ async fn while_somebody_locks_a_table_callers_hear_that_it_is_not_possible_now()
         let problem = read.expect_problem(503, "store-unavailable");
         let detail = problem["detail"].as_str().unwrap();
         assert!(detail.contains("holds a lock on a table"), "{detail}");
-        // Steps of a new task have no rows yet.
+        // The steps of a new task have no rows yet.
         for _ in 0..if table == "tasks" { 5 } else { 0 } {
             let submission = pipeline(&remote.url(), &["one", "two"]);
             let answer = provost.post("/v1/tasks", &submission).await;
@@ -110,7 +111,7 @@ async fn while_somebody_locks_a_table_callers_hear_that_it_is_not_possible_now()
         dba.execute("ROLLBACK").await.unwrap();
         until_submission(&provost, &remote.url(), 202).await;
     }
-    // What its service has replied meanwhile is not lost.
+    // A reply of its service during this time is not lost.
     assert_eq!(provost.settled(&running).await["state"], "processed");
     check_log(&provost);
 }

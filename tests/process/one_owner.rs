@@ -1,4 +1,4 @@
-//! One process owns a database, and only one that understands it.
+//! Only one process owns a database, and only one that understands its schema.
 
 use std::{
     fs,
@@ -37,7 +37,7 @@ async fn a_second_process_on_the_same_database_is_refused_and_the_first_goes_on(
     assert_eq!(remote.count(), 1);
 }
 
-/// Starts a second process on the file by this name, where it must be refused.
+/// Starts a second process on the file by this name, which must refuse to start.
 async fn assert_refused(name: &Path, because: &str) {
     let (code, said) = Provost::setup().database(name).refused().await;
     assert!(code.is_some_and(|code| code != 0), "{name:?}: {code:?}");
@@ -64,7 +64,7 @@ async fn no_other_name_of_the_file_lets_a_second_process_in() {
     let id = provost.submit(&one_step(&remote.url(), "/work")).await;
     assert_eq!(provost.settled(&id).await["state"], "processed");
 
-    // Nobody has it open now. Its newest changes are still to be found by one of its names only.
+    // No process has the file open now. Its newest changes can be found by one of its names only.
     provost.kill().await;
     for two_names in [&hard, &database] {
         assert_refused(two_names, "hard links").await;
@@ -77,7 +77,7 @@ async fn no_other_name_of_the_file_lets_a_second_process_in() {
     assert_refused(&database, "in use by another process").await;
 }
 
-/// A bind mount, undone when dropped.
+/// A bind mount, which is unmounted when dropped.
 struct Mount<'p>(&'p Path);
 
 impl<'p> Mount<'p> {
@@ -115,7 +115,7 @@ async fn a_mount_lets_no_second_process_in_and_one_of_the_file_alone_is_refused(
         assert_refused(other, "in use by another process").await;
     }
     provost.kill().await;
-    // What was written last is beside the other name.
+    // The newest changes are in a file beside the other name.
     assert_refused(&file, "mount the folder").await;
     provost
         .restart_with(|setup| setup.database(&folder.join("provost.db")))

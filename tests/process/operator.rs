@@ -1,5 +1,4 @@
-//! What an operator does about a task as a whole: sees beforehand what an undo would do, runs it again from
-//! a step on, submits it anew, looks at its shape.
+//! The commands of an operator for a whole task: the plan of an undo, the rerun from a step, a clone, and the graph.
 
 use serde_json::{Value, json};
 
@@ -12,7 +11,7 @@ fn text(answer: Value) -> String {
     }
 }
 
-/// reserve and charge can be undone, ship is refused, notify never comes.
+/// Returns a task in which reserve and charge can be undone, ship is refused, and notify never runs.
 fn order(url: &str) -> Value {
     json!({ "steps": [
         { "name": "reserve", "url": url, "request": { "path": "/holds", "body": "{{ input.sku }}" },
@@ -25,7 +24,7 @@ fn order(url: &str) -> Value {
     ] })
 }
 
-/// An order whose shipment was refused; each path is answered with an id that counts its calls.
+/// Returns a task whose shipment was refused. The response of each path is an id that counts its calls.
 async fn failed() -> (Provost, Remote, String) {
     let remote = Remote::with(|seen| match (seen.path.as_str(), seen.attempt()) {
         ("/ship", 1) => Act::status(400),

@@ -1,5 +1,5 @@
-//! What operators read: the words of a service in causes and alerts, why a result is missing, how many dead letters there are,
-//! and the lines and numbers about commands, migrations and workflows.
+//! Texts for operators: the messages of a service in causes and alerts, the reason of a missing result, the number of
+//! dead letters, and the log lines and metrics of commands, migrations and workflows.
 
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ async fn two_refusals_with_one_status_are_two_alerts_that_say_what_the_service_s
     }
 }
 
-/// The names of customers in the words of a service cannot be told from other words.
+/// The names of customers in the messages of a service cannot be distinguished from other words.
 #[tokio::test]
 async fn words_that_differ_for_each_task_make_a_bounded_number_of_alerts() {
     const TASKS: usize = 30;
@@ -76,7 +76,7 @@ async fn words_that_differ_for_each_task_make_a_bounded_number_of_alerts() {
             assert_eq!(provost.run(&submission).await["state"], "error");
         };
         futures::future::join_all((0..TASKS).map(submit)).await;
-        // Committers that look at once may each find room for twenty. From now on there is none.
+        // Two committers that look at the same time may each find room for twenty causes. From now on there is no room.
         futures::future::join_all((TASKS..2 * TASKS).map(submit)).await;
         let open = alerts(&provost, "open").await;
         let general = format!("agent {}: 403 Forbidden", remote.url());
@@ -191,11 +191,12 @@ async fn bulk_commands_and_the_migration_leave_lines_in_the_log() {
         for _ in 0..2 {
             provost.run(&one_step(&remote.url(), "/")).await;
         }
-        // The longest reason that a command may have, almost.
+        // The reason has almost the largest length.
         let long = format!("they wait no longer{}", "ü".repeat(490));
         for (dry_run, reason) in [(true, "a rehearsal"), (false, &*long)] {
             let body = json!({ "state": "error", "reason": reason, "dry_run": dry_run });
             let cancel = provost.post("/v1/tasks/cancel", &body);
+            let cancel = cancel.header("prefer", "wait=60");
             let cancel = cancel.header("provost-actor", "ada").await.expect(200);
             assert_eq!(cancel["accepted"], 2);
         }
@@ -204,6 +205,7 @@ async fn bulk_commands_and_the_migration_leave_lines_in_the_log() {
             &json!({ "receiver": "https://shop.example" }),
         );
         discard.await.expect(200);
+        provost.says("a bulk command was carried out").await;
         provost.says(r#""command":"discard""#).await;
         let log = provost.log();
         assert!(!log.contains("a rehearsal"), "{log}");

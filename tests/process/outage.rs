@@ -1,4 +1,4 @@
-//! The database goes away while instances run, and before they start.
+//! The database is lost while instances run, and before they start.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::harness::{
     Answer, Api, Gate, Load, Postgres, Provost, Remote, binary, lasting_port, pipeline,
 };
 
-/// What needs no database. All else must say that there is none.
+/// The operations that need no database. All others must report that there is none.
 const WITHOUT: [&str; 15] = [
     "GET /livez",
     "GET /metrics",
@@ -18,17 +18,18 @@ const WITHOUT: [&str; 15] = [
     "GET /openapi.json",
     "GET /problems",
     "GET /problems/{kind}",
-    // What this instance knows of agents, and what a definition says by itself.
+    // The responses contain what this instance has in memory about agents, and what a definition says by itself.
     "GET /v1/agents",
     "GET /v1/agents/{name}",
     "POST /v1/workflows/{name}/validate",
-    // That a link of a person is none is known without a record: the token of this test is one of a reply.
+    // The token of this test is one of a reply, and it is known without a record that such a token is no link of a
+    // person.
     "GET /v1/asks/{token}",
     "POST /v1/asks/{token}",
-    // Whether this instance is held is its own affair.
+    // The hold belongs to this instance alone.
     "GET /v1/hold",
     "POST /v1/hold/release",
-    // Under its own names, further down.
+    // These are tested with names of their own, further down.
     "PUT /v1/agents/{name}",
     "DELETE /v1/agents/{name}",
 ];
@@ -44,12 +45,13 @@ fn body(operation: &str, token: &str) -> Option<Value> {
         }
         "POST /v1/workflows/{name}/activate" => Some(json!({ "version": 1 })),
         "POST /v1/tasks/{id}/migrate" => Some(json!({ "to_version": 1 })),
+        "POST /v1/bulk/{id}/resume" => Some(json!({ "rate": "1/s" })),
         "POST /v1/tasks/migrate" => Some(json!({ "workflow": "some", "to_version": 1 })),
-        // Commands on many tasks at once.
+        // These are commands for many tasks.
         bulk if bulk.starts_with("POST /v1/tasks/") && !bulk.contains('{') => {
             Some(json!({ "agent": "known" }))
         }
-        // Commands on many messages.
+        // These are commands for many messages.
         "POST /v1/messages/redeliver" | "POST /v1/messages/discard" => {
             Some(json!({ "receiver": "known" }))
         }
@@ -65,7 +67,7 @@ fn body(operation: &str, token: &str) -> Option<Value> {
     }
 }
 
-/// Every operation of the API, as `GET /v1/tasks/{id}`.
+/// Returns every operation of the API, such as `GET /v1/tasks/{id}`.
 async fn operations(api: &Api) -> BTreeSet<String> {
     let document = api.get("/openapi.json").await.expect(200);
     let paths = document["paths"].as_object().unwrap().iter();
@@ -81,6 +83,9 @@ async fn ask(api: &Api, operation: &str, task: &str, token: &str) -> Answer {
     let (method, path) = operation.split_once(' ').unwrap();
     let path = path
         .replace("{id}", task)
+        .replace("{other}", task)
+        .replace("{attempt}", "1")
+        .replace("{fingerprint}", "0000000000000001")
         .replace("{token}", token)
         .replace("{name}", "one")
         .replace("{workflow}", "some")
@@ -178,7 +183,7 @@ async fn a_database_that_crashes_under_load_loses_nothing_that_was_accepted() {
     all_are_there(&a, &b, load.end().await).await;
 }
 
-/// Everything that was accepted is processed, and known under its key, wherever one asks.
+/// Checks that every accepted task is processed, and is found by its key, at each instance.
 pub async fn all_are_there(a: &Api, b: &Api, accepted: Vec<(String, String)>) {
     assert!(accepted.len() >= 200, "{}", accepted.len());
     let ids: BTreeSet<_> = accepted.iter().map(|(_, id)| id).collect();
@@ -207,7 +212,7 @@ pub async fn all_are_there(a: &Api, b: &Api, accepted: Vec<(String, String)>) {
     }
     let missing: Vec<_> = ids.iter().filter(|id| !listed.contains(**id)).collect();
     assert!(missing.is_empty(), "{missing:?}");
-    // A caller's repeat makes no second task, not even where the first answer was lost.
+    // A repeated submission makes no second task, even if the first response was lost.
     assert_eq!(listed.len(), ids.len());
 }
 
@@ -302,7 +307,7 @@ async fn that_nothing_can_be_saved_is_not_said_again_for_every_answer_that_waits
     gate.open();
     provost.says("could not save a batch").await;
     let began = std::time::Instant::now();
-    // Each time it is asked to save something that it cannot.
+    // Each of these requests makes it save something, which fails.
     for _ in 0..100 {
         assert_eq!(provost.get("/readyz").await.status, 503);
     }

@@ -1,4 +1,4 @@
-//! The output of a task, which its definition makes of those of its steps.
+//! The output of a task, which its definition makes of the outputs of its steps.
 
 use serde_json::{Value, json};
 

@@ -1,16 +1,17 @@
-//! Filters that seldom hold: a look for a page is at so many tasks and no more, and the cursor of the page leads on.
+//! Filters that match few tasks: a search for a page examines a limited number of tasks, and the cursor of the page
+//! continues after them.
 
 use serde_json::{Value, json};
 
 use super::backlog::{explaining, plans_of, rows_read};
 use crate::harness::{Api, Database, Postgres, Provost};
 
-/// What one look is at.
+/// The number of tasks that one search examines.
 const MOST_LOOKED_AT: usize = 2_000;
 pub const TASKS: usize = 25_000;
 
-/// Ended tasks, half of them in error, the others of a workflow; each with a label of its half. The oldest one has a
-/// step of an agent of its own.
+/// Inserts ended tasks. Half of them are in error, and the others belong to a workflow; each half has a label of its
+/// own. The oldest task has a step of an agent of its own.
 fn fill(series: &str, id: &str) -> [String; 3] {
     [
         format!(
@@ -32,7 +33,8 @@ fn fill(series: &str, id: &str) -> [String; 3] {
     ]
 }
 
-/// How many pages and tasks there are to the end. Each page says how far back it has looked, and the last has looked at all.
+/// Returns the number of pages and of tasks until the end. Each page says how far back it has searched, and the last
+/// has searched everything.
 async fn walk(api: &Api, filter: &str) -> (usize, usize) {
     let (mut pages, mut tasks) = (0, 0);
     let mut cursor = String::new();
@@ -51,14 +53,15 @@ async fn walk(api: &Api, filter: &str) -> (usize, usize) {
             }
         }
         assert!(examined.is_some(), "{page}");
-        // Times of one format in the order of their texts.
+        // Times of one format have the order of their texts.
         assert!(examined_back_to.is_none() || examined < examined_back_to);
         examined_back_to = examined;
     }
 }
 
 async fn pages_are_bounded(api: &Api) {
-    // At most: where the last look is full, one more finds nothing, and a page that has found nothing looks on for a while.
+    // These are upper bounds: if the last search is full, one more finds nothing, and a search that has found nothing
+    // continues for a while.
     let all = TASKS / MOST_LOOKED_AT + 1;
     let half = TASKS / 2 / MOST_LOOKED_AT + 1;
     for (filter, expected) in [
@@ -69,7 +72,7 @@ async fn pages_are_bounded(api: &Api) {
         ("state=processed&workflow=import", (1, 0)),
         ("label=even:yes&label=odd:yes", (half, 0)),
         ("created_before=2023-11-14T22:13:20.002Z", (all, 1)),
-        // An index has these.
+        // An index finds these at once.
         ("workflow=unknown", (1, 0)),
         ("label=even:no", (1, 0)),
         ("key=unknown&agent=often", (1, 0)),
@@ -81,7 +84,7 @@ async fn pages_are_bounded(api: &Api) {
         assert_eq!(tasks, expected, "{filter}");
         assert!(pages <= most_pages, "{filter}: {pages}");
     }
-    // Full pages, as ever: none looks further than it must.
+    // The pages are full as usual: none searches further than it must.
     let (pages, tasks) = walk(api, "agent=often&limit=200").await;
     assert_eq!(tasks, TASKS - 1);
     assert!(
@@ -96,7 +99,7 @@ async fn a_page_looks_at_so_many_tasks_and_its_cursor_leads_on() {
     pages_are_bounded(&provost).await;
 }
 
-/// Makes statements of a series of numbers `at` and the id of each.
+/// Returns statements for a series of numbers `at` and the id of each.
 pub type Fill = fn(series: &str, id: &str) -> [String; 3];
 
 pub async fn filled_on_sqlite(fill: Fill) -> Provost {
@@ -119,7 +122,7 @@ pub async fn filled_on_sqlite(fill: Fill) -> Provost {
 
 pub async fn fill_postgres(server: &Postgres, fill: Fill) {
     let id = "(lpad(to_hex(1700000000000 + at), 12, '0') || '70008000' || lpad(to_hex(at), 12, '0'))::uuid";
-    // In one transaction: the service must not tidy up what is half there.
+    // The statements are one transaction, because the service must not clean up incomplete data.
     let statements = fill(&format!("generate_series(1, {TASKS}) AS at"), id);
     server.sql(&statements.join("; ")).await;
 }
@@ -135,15 +138,15 @@ async fn on_postgresql_a_page_reads_so_many_rows_whatever_is_believed_of_the_tab
     let plans = plans_of(&server.log(), |sql| sql.contains(") AS looked WHERE true"));
     assert!(plans.len() > 20, "{}", plans.len());
     for plan in &plans {
-        // The ids, the same again as what was looked at, and one row of a table for each that is asked of it: there
-        // are more than twice as many of each.
+        // The plan reads the ids, the same number of examined tasks, and one row of a table for each of its conditions.
+        // There are more than twice as many rows of each.
         let read = rows_read(plan);
         assert!(read <= 4.2 * MOST_LOOKED_AT as f64, "{read}: {plan:#}");
     }
 }
 
-/// Tasks in error, which failed at an agent `often` for one cause, all but the oldest ones: those are of another workflow, and one of
-/// them failed at another agent, for another cause. All have a processed step of that agent.
+/// Inserts tasks in error that failed at an agent `often` for one cause. The oldest ones belong to another workflow,
+/// and one of them failed at another agent, for another cause. All have a processed step of that agent.
 fn fill_failures(series: &str, id: &str) -> [String; 3] {
     let (often, rare) = alerts(id);
     [
@@ -168,7 +171,7 @@ fn fill_failures(series: &str, id: &str) -> [String; 3] {
     ]
 }
 
-/// The ids of the alerts of both causes, written as ids are in the statements of this database.
+/// Returns the ids of the alerts of both causes, in the form that ids have in the statements of this database.
 fn alerts(id: &str) -> (&'static str, &'static str) {
     match id.contains("unhex") {
         true => (
@@ -182,7 +185,7 @@ fn alerts(id: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// The first page has what is asked for, in spite of all the newer failures.
+/// Checks that the first page has the matching tasks, in spite of all the newer failures.
 async fn failures_are_found_at_once(api: &Api) {
     let oldest = "018bcfe5-6801-7000-8000-000000000001";
     let cause = "alert=00000000-0000-7000-8000-000000000002";
@@ -195,7 +198,7 @@ async fn failures_are_found_at_once(api: &Api) {
         (cause, 1),
         (&format!("{cause}&state=error&agent=rare&workflow=order"), 1),
         (&format!("{cause}&state=error&agent=often"), 0),
-        // The alert of one step.
+        // The alert is one of a single step.
         ("alert=018bcfe5-6805-7000-8000-000000000005", 1),
         ("alert=00000000-0000-7000-8000-000000000003", 0),
     ] {
@@ -207,7 +210,7 @@ async fn failures_are_found_at_once(api: &Api) {
             assert_eq!(items[0]["id"], oldest, "{filter}");
         }
     }
-    // Pages are full, and their cursors lead to all of them.
+    // Pages are full, and their cursors lead to all tasks.
     let whole = "alert=00000000-0000-7000-8000-000000000001&limit=500";
     for filter in ["state=error&agent=often&limit=500", whole] {
         assert_eq!(
@@ -230,7 +233,7 @@ async fn failures_are_found_at_once(api: &Api) {
         let mut body = body;
         body["dry_run"] = json!(true);
         body["limit"] = json!(100_000);
-        let found = api.post("/v1/tasks/retry", &body).await.expect(200);
+        let found = api.bulk("retry", &body).await;
         assert_eq!(found["matched"], matched, "{body} {found}");
     }
 }
@@ -273,7 +276,7 @@ async fn on_postgresql_failures_are_found_by_as_many_rows_as_a_page_has() {
     server.sql("ANALYZE").await;
     failures_are_found_at_once(&provost).await;
     let plans = plans_of(&server.log(), |sql| {
-        // Of bulk commands, others count.
+        // The statements of bulk commands have other bounds.
         let is_page = !sql.contains(" AS place ") && !sql.contains("count(*)");
         is_page
             && [
@@ -287,7 +290,7 @@ async fn on_postgresql_failures_are_found_by_as_many_rows_as_a_page_has() {
     assert!(plans.len() > 200, "{}", plans.len());
     for plan in &plans {
         let read = rows_read(plan);
-        // The entries of one look, or those of a page and its tasks.
+        // The bound is the entries of one search, or those of a page and its tasks.
         assert!(read <= 2.2 * MOST_LOOKED_AT as f64, "{read}: {plan:#}");
     }
 }

@@ -1,5 +1,5 @@
-//! What a fault of the service's own may cost: the command that met it. A debug build panics where a task's
-//! key says so, see `src/planted.rs`.
+//! A fault of the service itself may cost only the command that met it. A debug build panics if a task's key says so,
+//! see `src/planted.rs`.
 
 use serde_json::{Value, json};
 
@@ -17,14 +17,14 @@ async fn new_database() -> String {
     made.await.unwrap()
 }
 
-/// A pipeline of two whose task makes the service panic at this place.
+/// Returns a pipeline of two steps whose task makes the service panic at this point of the code.
 fn at(place: &str, url: &str) -> Value {
     let mut submission = pipeline(url, &["one", "two"]);
     submission["key"] = json!(format!("panics at {place}"));
     submission
 }
 
-/// The one alert of the task, once it is there.
+/// Returns the one alert of the task, once it exists.
 async fn alert(provost: &Provost, task: &str) -> Value {
     let seek = async {
         loop {
@@ -40,7 +40,7 @@ async fn alert(provost: &Provost, task: &str) -> Value {
     found.expect("no alert names the task")
 }
 
-/// That others are served as ever, and the process lives.
+/// Checks that other tasks are processed as usual, and that the process runs.
 async fn goes_on(provost: &Provost, remote: &Remote) {
     let other = pipeline(&remote.url(), &["one", "two"]);
     assert_eq!(provost.run(&other).await["state"], "processed");
@@ -62,7 +62,7 @@ async fn an_operator_s_command_that_panics_is_refused_alone() {
                 assert_eq!(provost.settled(&id).await["state"], "error");
                 id
             }
-            // Nothing of it can be saved, from the submission on.
+            // Nothing of the task can be saved, so its submission is refused.
             _ => {
                 let refused = provost.post("/v1/tasks", &at(place, &remote.url())).await;
                 refused.expect_problem(500, "internal");
@@ -78,7 +78,7 @@ async fn an_operator_s_command_that_panics_is_refused_alone() {
         );
         assert_eq!(provost.task(&id).await["state"], "error");
         goes_on(&provost, &remote).await;
-        // The step in error has its alert already: there is no second one.
+        // The step in error has an alert already, so there is no second one.
         assert_eq!(alert(&provost, &id).await["kind"], "task.error");
         assert_eq!(
             kinds(&provost.history(&id).await).last(),
@@ -113,7 +113,7 @@ async fn a_command_that_panics_takes_none_of_its_batch_along() {
 async fn a_step_whose_claim_panics_is_left_in_line_with_an_alert_and_holds_up_nobody() {
     let remote = Remote::quick().await;
     let provost = armed().set("SCHEDULER__POLL", "50ms").start().await;
-    // One place: whoever is first in line would take it for ever.
+    // The agent has one slot, and the first step of the queue would take it again and again.
     provost.register("narrow", &remote.url(), 1).await;
     let narrow =
         |key: Value| json!({ "key": key, "steps": [{ "name": "only", "agent": "narrow" }] });
@@ -177,7 +177,7 @@ async fn a_panic_during_a_call_or_a_save_costs_its_task_alone() {
     call["steps"] = json!([{ "name": "only", "agent": "narrow", "max_failures": 0 }]);
     let task = provost.run(&call).await;
     assert_eq!(task["state"], "error", "{task:#}");
-    // Its place is free again.
+    // The slot is free again.
     let next = json!({ "steps": [{ "name": "only", "agent": "narrow" }] });
     assert_eq!(provost.run(&next).await["state"], "processed");
     let saved = provost.post("/v1/tasks", &at("save", &remote.url())).await;
@@ -185,7 +185,7 @@ async fn a_panic_during_a_call_or_a_save_costs_its_task_alone() {
     goes_on(&provost, &remote).await;
 }
 
-/// What A does on undo steps that its cached task does not have yet.
+/// A gives commands for undo steps that its cached task does not have yet.
 #[tokio::test]
 async fn an_undo_begun_at_one_instance_is_retried_and_claimed_at_another_that_knows_nothing_of_it()
 {

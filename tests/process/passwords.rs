@@ -1,4 +1,4 @@
-//! Passwords with characters beyond ASCII: they open what they are for, and no message repeats them.
+//! Passwords with characters beyond ASCII: they work, and no message repeats them.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -10,7 +10,7 @@ use crate::{
 };
 
 const PASSWORD: &str = "schl\u{fc}ssel-\u{1f511}-0123456789";
-/// What would be left of it wherever a part of it is repeated, as it is written or escaped.
+/// Parts of the password, plain or escaped, that would show in a text that repeats it.
 const PARTS: [&str; 5] = ["\u{1f511}", "0123456789", "u{1f511}", "%9F%94", "ud83d"];
 
 fn encoded() -> String {
@@ -37,7 +37,7 @@ async fn a_password_with_an_emoji_opens_a_database_a_broker_and_a_service() {
         .await;
     let client = rabbit.client().await;
     client.declare("charges").await;
-    // The service repeats what it got.
+    // The service repeats the password.
     let remote = Remote::with(|seen| {
         let pair = seen.header("authorization").strip_prefix("Basic ");
         let pair = pair.and_then(|pair| STANDARD.decode(pair).ok());

@@ -1,5 +1,5 @@
-//! The writer's statements are planned as they are meant to be on whatever version the tests run, while
-//! the database is new and when it is full. The server itself tells, by its module `auto_explain`.
+//! The committer's statements have the intended plans in the PostgreSQL version of the tests, while the database is new
+//! and when it is full. The server itself logs the plans, by its module `auto_explain`.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Act, Postgres, Provost, Remote, pipeline};
 
-/// What the writer's settings are to rule out.
+/// The nodes that the committer's settings must prevent.
 const NEVER: [&str; 7] = [
     "Seq Scan",
     "Bitmap Heap Scan",
@@ -17,12 +17,12 @@ const NEVER: [&str; 7] = [
     "Incremental Sort",
     "Gather",
 ];
-/// The tables that grow with the work. The others are a page or two, and some have no index that helps.
+/// The tables that grow with the work. The others have one or two pages, and some have no useful index.
 const LARGE: [&str; 5] = ["tasks", "task_details", "steps", "history", "task_labels"];
 
 const ENDED: u32 = 20_000;
 
-/// Ended tasks that nobody ran.
+/// Inserts ended tasks that never ran.
 fn fill() -> String {
     format!(
         "CREATE TEMP TABLE new AS SELECT at, gen_random_uuid() AS id FROM generate_series(1, {ENDED}) AS at;
@@ -38,9 +38,9 @@ fn fill() -> String {
     )
 }
 
-/// Has every statement that touches much planned: saves, loads, lines, waits for a time.
+/// Makes the service execute every statement that touches many rows: saves, loads, agent queues, and waits for a time.
 async fn work(provost: &Provost, remote: &Remote, of_before: Option<&str>) -> String {
-    // One that is tried again: it waits for its time, and joins the queue then.
+    // The step is retried: it waits for its time, and then joins the queue.
     let busy = Remote::script([Act::status(503), Act::Ok(json!(1))]).await;
     let again = provost.run(&pipeline(&busy.url(), &["again"])).await;
     assert_eq!(again["state"], "processed");
@@ -56,14 +56,14 @@ async fn work(provost: &Provost, remote: &Remote, of_before: Option<&str>) -> St
         assert_eq!(provost.settled(id).await["state"], "processed");
     }
     if let Some(id) = of_before {
-        // It is in no cache.
+        // The task is in no cache.
         let refused = provost.command(&format!("/v1/tasks/{id}/pause")).await;
         refused.expect_problem(409, "task-ended");
     }
     ids[0].clone()
 }
 
-/// All plans of pinned sessions in a log, each with its statement.
+/// Returns all plans of pinned sessions in a log, each with its statement.
 fn plans(log: &str) -> Vec<(String, Value)> {
     let mut plans = Vec::new();
     let mut lines = log.lines().peekable();
@@ -84,7 +84,7 @@ fn plans(log: &str) -> Vec<(String, Value)> {
     plans
 }
 
-/// What is wrong with a plan, or part of one, under a node of this kind.
+/// Returns the faults of a plan, or of a part of it, below a node of this kind.
 fn faults(plan: &Value, above: &str) -> Vec<String> {
     let node = plan["Node Type"].as_str().unwrap();
     let table = plan["Relation Name"].as_str();
@@ -93,7 +93,7 @@ fn faults(plan: &Value, above: &str) -> Vec<String> {
     if is_large && NEVER.contains(&node) {
         faults.push(format!("{node} of {table:?}"));
     }
-    // Whoever takes the first of an index reads no more of it.
+    // A scan for the first entry of an index, below a Limit, reads no more of the index.
     let reads_all = node.starts_with("Index") && plan["Index Cond"].is_null() && above != "Limit";
     if is_large && reads_all {
         faults.push(format!("all of {} is read", plan["Index Name"]));

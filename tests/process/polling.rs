@@ -1,4 +1,4 @@
-//! Polling: a service says where its reply will be, and is asked there until it is.
+//! Polling: a service says where its reply will be, and Provost requests it there until it is.
 
 use std::{
     sync::{
@@ -31,7 +31,7 @@ fn done() -> Act {
     Act::Ok(json!({ "status": "done", "pages": 3 }))
 }
 
-/// Answers the first poll like this, and all others with the reply.
+/// Returns a service that gives this response to the first poll, and the reply to all others.
 async fn printer(first: Act) -> Remote {
     let polls = AtomicUsize::new(0);
     Remote::with(
@@ -389,7 +389,8 @@ async fn an_undo_that_drops_a_reply_has_the_operation_cancelled_before_it_is_und
     }
 }
 
-/// A task that is being undone, once its service has promised the reply to the undo; with the request of that undo.
+/// Returns a task that is being undone, once its service has promised the reply to the undo; and the request of that
+/// undo.
 async fn undoing(provost: &Provost, remote: &Remote, reply: Value) -> (String, Seen) {
     let mut submission = json!({ "on_permanent": "undo", "steps": [
         { "name": "print", "url": remote.url(), "request": { "path": "/print" },
@@ -447,7 +448,7 @@ async fn an_operation_that_is_gone_does_not_mean_that_there_is_nothing_left_to_u
     })
     .await;
     let provost = Provost::start().await;
-    // To a DELETE itself 404 would mean that.
+    // As a response to the DELETE itself, 404 would mean that it is done.
     let poll = json!({ "request": { "method": "DELETE", "path": "/jobs" },
         "reply": { "poll": { "until": "response.body.done", "every": "1s" } } });
     let (id, _) = undoing(&provost, &remote, poll).await;

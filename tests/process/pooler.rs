@@ -1,4 +1,4 @@
-//! Behind a real PgBouncer that gives out connections by the transaction.
+//! Tests through a real PgBouncer that assigns connections for each transaction.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use crate::{
     slow_reads,
 };
 
-/// Connections to the database that all clients of the pooler share.
+/// The number of connections to the database that all clients of the pooler share.
 const POOL: u32 = 4;
 
 struct PgBouncer {
@@ -27,7 +27,7 @@ struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// In front of the server that this URL names.
+    /// Starts a pooler for the server of this URL.
     async fn start(url: &str) -> Self {
         Self::start_in(url, "transaction").await
     }
@@ -64,7 +64,7 @@ impl PgBouncer {
         pooler
     }
 
-    /// It ends as soon as this process holds its input no longer.
+    /// Starts a process that ends as soon as this process closes its input.
     fn spawn(folder: &Path) -> Child {
         as_owner(Path::new("setsid"))
             .args([
@@ -128,13 +128,13 @@ async fn instances_work_through_a_pooler_that_gives_out_connections_by_the_trans
         _ => Act::Ok(json!({ "path": seen.path })),
     })
     .await;
-    // One setting. They bring the schema up to date through the pooler too, both at once.
+    // One setting is enough. Both instances migrate the schema through the pooler too, at the same time.
     let setup = Provost::setup()
         .database_url(&pooler.url(&direct))
         .set("POSTGRES__LISTEN", "false");
     let (mut a, b) = tokio::join!(setup.clone().set("INSTANCE_ID", "a").start(), setup.start());
     a.register("known", &remote.url(), 4).await;
-    // At one, waited for at the other; more at once than there are connections.
+    // Tasks are submitted at one instance and awaited at the other, and there are more at once than connections.
     let submission = pipeline(&remote.url(), &["one", "two", "three"]);
     let run = async || {
         let id = a.submit(&submission).await;
@@ -151,7 +151,7 @@ async fn instances_work_through_a_pooler_that_gives_out_connections_by_the_trans
     let backends: u32 = sql(&direct, backends).parse().unwrap();
     assert!((1..=POOL).contains(&backends), "{backends}");
 
-    // What a crash interrupted goes on, and so does everybody after the pooler was gone.
+    // The interrupted call continues after a crash, and all clients continue after a restart of the pooler.
     let interrupted = a.submit(&pipeline(&remote.url(), &["held"])).await;
     remote.paths("/held", 1).await;
     a.kill().await;

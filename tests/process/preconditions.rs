@@ -22,7 +22,7 @@ fn schedule(minute: usize) -> Value {
 
 type Body = fn(usize) -> Value;
 
-/// The three kinds of things that are registered: their path, and one body after another.
+/// The three kinds of things that are registered: their path, and a function that returns different bodies.
 const REGISTERED: [(&str, Body); 3] = [
     ("/v1/agents/payments", agent),
     ("/v1/workflows/order", workflow),
@@ -161,7 +161,7 @@ async fn of_two_instances_that_change_the_same_at_once_one_is_refused() {
     }
 }
 
-/// A condition that is never true of what is there.
+/// Returns a condition that is never true of an existing thing.
 fn never(name: &str, path: &str) -> &'static str {
     match name {
         "If-None-Match" => "*",
@@ -249,7 +249,7 @@ async fn each_condition_that_the_document_lists_is_judged_and_no_other_is_passed
         let same = provost.put(path, &body(1)).await;
         assert_eq!(same.status, 200, "{path}");
     }
-    // What holds of anything is no reason to refuse.
+    // A condition that is always true is no reason to refuse.
     let submission = provost.post("/v1/tasks", &pipeline(&remote.url(), &["a"]));
     submission.header("if-match", "*").await.expect(202);
 }

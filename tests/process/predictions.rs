@@ -1,4 +1,4 @@
-//! Tasks that will be late by what is known are shown before they are late.
+//! Tasks that will be late, by what is known, are shown before they are late.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn slow() -> Remote {
     Remote::with(|_| Act::After(TAKES, json!({}))).await
 }
 
-/// An agent that is called so many times at once, by all instances together.
+/// Registers an agent with a limit of calls at once, for all instances together.
 async fn register(api: &Api, remote: &Remote, max_in_flight: u32) {
     let spec = json!({ "endpoints": [{ "url": remote.url(), "max_in_flight": 200 }],
                        "max_in_flight": max_in_flight });
@@ -61,9 +61,9 @@ async fn a_task_behind_a_long_queue_is_at_risk_until_the_queue_moves_faster() {
         let mut provost = setup_of(setup).start().await;
         let api = provost.api();
         register(api, &remote, 1).await;
-        // They would take two minutes. What is asked below takes seconds, also on a slow machine.
+        // The tasks would take two minutes. The following checks take seconds, also on a slow machine.
         let ids = submit(api, 200, "60s").await;
-        // The last one is, and the first one is not.
+        // The last task is at risk, and the first is not.
         until(json!(ids[199]), async || {
             let tasks = at_risk(api).await;
             tasks.first().map_or(Value::Null, |task| task["id"].clone())
@@ -102,7 +102,7 @@ async fn a_task_behind_a_long_queue_is_at_risk_until_the_queue_moves_faster() {
         let message = alert["message"].as_str().unwrap();
         assert!(message.contains("agent payments"), "{message}");
 
-        // One that does not know yet how fast the agent is leaves what is known.
+        // An instance that does not know yet how fast the agent is keeps the recorded prediction.
         provost.kill().await;
         provost.restart().await;
         let api = provost.api();
@@ -144,9 +144,9 @@ async fn a_task_of_an_agent_that_is_paused_is_at_risk_whenever_it_must_be_comple
         })
         .await;
         assert_eq!(at_risk(api).await.len(), 1);
-        // What is at risk can be taken back together.
+        // All tasks at risk can be cancelled by one command.
         let dry = json!({ "at_risk": true, "dry_run": true, "reason": "the service is away" });
-        let dry = api.post("/v1/tasks/cancel", &dry).await.expect(200);
+        let dry = api.bulk("cancel", &dry).await;
         assert_eq!(dry["matched"], 1, "{dry}");
         api.command("/v1/agents/payments/resume").await.expect(200);
         all_processed(api, &[late[0].clone(), unlimited]).await;
@@ -163,7 +163,7 @@ async fn three_instances_see_the_same_risk_while_the_one_that_predicts_is_killed
     let mut one = setup().start().await;
     let (two, three) = (setup().start().await, setup().start().await);
     register(one.api(), &remote, 4).await;
-    // Twenty a second, by all of them.
+    // All instances together make twenty calls a second.
     let ids = submit(one.api(), 300, "12s").await;
     for instance in [&one, &two, &three] {
         until(true, async || !at_risk(instance.api()).await.is_empty()).await;

@@ -1,4 +1,4 @@
-//! `provost purge`: what it deletes, what it never deletes, and that a service beside it is not disturbed.
+//! `provost purge`: it deletes some tasks and never others, and does not disturb a running service.
 
 use std::{
     path::Path,
@@ -38,7 +38,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What was said by one that failed.
+/// Returns the output of a purge that failed.
 fn refused(output: &Output) -> String {
     assert!(!output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -141,7 +141,7 @@ async fn what_ended_is_deleted_while_the_service_is_down_and_what_may_go_on_is_k
     for id in [of.processed, of.shipped, of.cancelled] {
         assert!(!provost.is_there(&id).await);
     }
-    // It waits for an operator, who can still continue it.
+    // The task waits for an operator, who can still continue it.
     let retry = provost.command(&format!("/v1/tasks/{}/steps/run/retry", of.failed));
     assert!([200, 404].contains(&retry.await.status));
     assert!(provost.is_there(&of.failed).await);
@@ -177,7 +177,7 @@ async fn a_workflow_that_the_settings_keep_for_longer_is_deleted_only_where_it_i
     let folder = TempDir::new().unwrap();
     let settings = "[retention.workflows.ship]\nkeep = \"365d\"\ncancelled = \"0s\"\n";
     std::fs::write(folder.path().join("provost.toml"), settings).unwrap();
-    // As the settings say: a month in general.
+    // The purge uses the settings, which keep most tasks for a month.
     let none = said(&purge_in(folder.path(), &url, &[]).await);
     assert_eq!(none, "deleted 0 ended tasks and 0 dead letters\n");
     said(&purge_in(folder.path(), &url, &["--older-than", "0s"]).await);
@@ -235,7 +235,7 @@ async fn a_service_of_another_version_is_not_written_under() {
     drop(database);
 }
 
-/// Runs a purge by the shell, its output going elsewhere.
+/// Runs a purge in a shell that redirects its output.
 async fn shell(url: &str, script: &str) -> Output {
     let folder = TempDir::new().unwrap();
     let purge = binary();
@@ -260,14 +260,14 @@ async fn who_does_not_listen_to_the_end_does_not_stop_it() {
     let full = shell(&url, &format!("{command} --dry-run >/dev/full")).await;
     assert_eq!(full.status.code(), Some(1));
     assert!(refused(&full).contains("cannot write to standard output"));
-    // The reading end is closed before anything is written.
+    // The reader of the output closes it before anything is written.
     let gone = shell(&url, &format!("{command} --shrink > >(exec <&-; sleep 0)")).await;
     said(&gone);
     provost.restart().await;
     assert!(!provost.is_there(&of.processed).await);
 }
 
-/// Several hundred tasks that have ended.
+/// Submits `count` tasks, and waits until they have ended.
 async fn many(provost: &Provost, remote: &Remote, count: usize) -> Vec<String> {
     let work = one_step(&remote.url(), "/work");
     let mut ids = Vec::new();
@@ -295,7 +295,7 @@ async fn beside_a_service_under_load_nothing_is_lost_and_nobody_is_turned_away()
     for id in &old {
         assert!(!provost.is_there(id).await, "{id}");
     }
-    // One that ended meanwhile may have been old enough.
+    // A task that ended during the purge may have been old enough.
     for id in &new {
         let task = provost.get(&format!("/v1/tasks/{id}?wait=30s")).await;
         assert!([200, 404].contains(&task.status), "{id}");
@@ -314,7 +314,8 @@ async fn left(provost: &Provost) -> usize {
     tasks["items"].as_array().unwrap().len()
 }
 
-/// A purge beside the service that has deleted some of its tasks, and not all: it goes slowly there.
+/// Starts a purge while the service runs, and returns when it has deleted some of its tasks, but not all. It is slow
+/// while a service runs.
 async fn half_way(provost: &Provost) -> Child {
     let all = left(provost).await;
     let purge = binary()

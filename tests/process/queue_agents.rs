@@ -31,7 +31,7 @@ fn charge() -> Value {
     json!({ "steps": [{ "name": "charge", "agent": "pay", "request": { "body": { "amount": 30 } } }] })
 }
 
-/// Replies to a request as a service does.
+/// Replies to a request, as a service does.
 async fn reply(client: &RabbitClient, request: &Queued, body: &Value) {
     let to = request.properties.reply_to().as_ref().unwrap().to_string();
     let properties = BasicProperties::default()
@@ -79,7 +79,7 @@ async fn a_request_goes_to_a_queue_and_its_reply_ends_the_step() {
             .unwrap()
             .to_string();
         assert!(expiration.parse::<u64>().unwrap() > 1000, "{expiration}");
-        // Nothing is held until then, and a heartbeat counts.
+        // No slot is held until the reply, and a heartbeat counts.
         let to = request.properties.reply_to().as_ref().unwrap().to_string();
         let beat = BasicProperties::default()
             .with_correlation_id(request.correlation_id().as_str().into())
@@ -94,13 +94,13 @@ async fn a_request_goes_to_a_queue_and_its_reply_ends_the_step() {
         let task = provost.settled(&id).await;
         assert_eq!(task["state"], "processed");
         assert_eq!(step(&task, "charge")["output"]["id"], "ch_1");
-        // The same again is no other, and another comes too late.
+        // The same reply again is accepted, and a different one is too late.
         until(2.0, || replies(&provost, "accepted")).await;
         reply(&client, &request, &json!({ "output": { "id": "ch_1" } })).await;
         until(3.0, || replies(&provost, "accepted")).await;
         reply(&client, &request, &json!({ "output": { "id": "ch_2" } })).await;
         until(1.0, || replies(&provost, "late")).await;
-        // A token that is none, and a body that is no reply.
+        // The first message has an unknown token, and the second has a body that is no reply.
         let unknown = BasicProperties::default().with_correlation_id("none".into());
         client.publish(&to, b"{}", unknown).await;
         until(2.0, || replies(&provost, "late")).await;
@@ -109,7 +109,7 @@ async fn a_request_goes_to_a_queue_and_its_reply_ends_the_step() {
         assert_eq!(dead.headers["provost-problem-type"], "invalid");
         assert!(!provost.log().contains(&request.correlation_id()));
         until(Some(0), || client.depth(&to)).await;
-        // A refusal of the service.
+        // The service refuses the request.
         let id = provost.submit(&charge()).await;
         let request = client.take("charges").await;
         let error = json!({ "error": { "message": "declined", "permanent": true } });
@@ -162,7 +162,7 @@ async fn a_service_is_told_of_a_reply_that_is_refused_and_can_reply_again() {
             slug
         );
     }
-    // Neither a queue that may not be named, nor Provost's own, which a service may have copied.
+    // The messages name a queue that is not allowed, and Provost's own queue, which a service may have copied.
     for tell in ["foreign", &to] {
         client.publish(&to, b"{", properties(tell)).await;
         client.take(&dead).await;
@@ -183,7 +183,7 @@ async fn a_request_that_reaches_no_queue_or_no_broker_is_tried_again() {
     let provost = with_broker(Provost::setup(), &rabbit.url()).start().await;
     register(&provost, "charges").await;
     let id = provost.submit(&charge()).await;
-    // Tasks without a broker go on.
+    // Tasks that need no broker continue.
     let task = provost.run(&one_step(&service.url(), "/a")).await;
     assert_eq!(task["state"], "processed");
     let says = async |words: &str| {
@@ -200,7 +200,7 @@ async fn a_request_that_reaches_no_queue_or_no_broker_is_tried_again() {
     let request = client.take("charges").await;
     reply(&client, &request, &json!({ "output": 1 })).await;
     assert_eq!(provost.settled(&id).await["state"], "processed");
-    // All tries were of one attempt and had one key.
+    // All publications of the request belong to one attempt and had one key.
     assert_eq!(client.depth("charges").await, Some(0));
 }
 
@@ -230,8 +230,7 @@ async fn what_a_queue_cannot_do_is_refused_in_words() {
     assert!(task.to_string().contains("set broker.url"), "{task}");
 }
 
-/// A service that answers every request once, however often it gets it, through instances, connections and a broker
-/// that fail.
+/// A service replies to every request once, however often it gets it, while instances, connections and a broker fail.
 #[tokio::test]
 async fn every_request_is_answered_through_kills_and_cuts() {
     let mut rabbit = Rabbit::start().await;
@@ -300,11 +299,11 @@ async fn every_request_is_answered_through_kills_and_cuts() {
             () = answering => unreachable!(),
         };
         assert_eq!(task["state"], "processed", "{task}");
-        // The output is of this step's own key.
+        // The output is that of this step's own key.
         let history = two.history(id).await;
         assert!(kinds(&history).contains(&"task.processed"));
     }
-    // One key for each step, however often its request was published.
+    // Each step has one key, however often its request was published.
     assert_eq!(keys.len(), tasks.len());
     until(Some(0), || client.depth("charges")).await;
 }
@@ -321,7 +320,7 @@ async fn breaker_state(provost: &Provost) -> Value {
     agent["breakers"][0]["state"].clone()
 }
 
-/// What cannot be published fails as a call does: while the breaker is open nothing is published, and afterwards each
+/// A failed publication counts like a failed call: while the breaker is open nothing is published, and afterwards each
 /// request is published once.
 #[tokio::test]
 async fn a_breaker_opens_for_a_queue_that_is_missing_and_for_a_broker_that_is_down() {
@@ -372,7 +371,7 @@ async fn a_breaker_opens_for_a_queue_that_is_missing_and_for_a_broker_that_is_do
             while !left.is_empty() {
                 let request = client.take(queue).await;
                 let task = &request.headers["provost-task"];
-                // The broker may have forgotten in its crash that it delivered those of before.
+                // After its crash, the broker may deliver requests again that it had delivered before.
                 if tasks.contains(task) {
                     assert!(left.remove(task), "the request of {task} came twice");
                     reply(&client, &request, &json!({ "output": 1 })).await;

@@ -1,4 +1,4 @@
-//! What holds queues back, as the metrics say it: the reason that stops an agent, and keys at their limits.
+//! Metrics of queues that wait: the reason why an agent makes no calls, and keys at their limits.
 
 use serde_json::{Value, json};
 
@@ -74,18 +74,18 @@ async fn metrics_say_what_holds_a_queue_back_and_when_it_is_over() {
         let pause = provost.post("/v1/agents/paused/pause", &json!({})).await;
         pause.expect(200);
         let mut ids = Vec::new();
-        // One of customer `a` runs and two wait; of `b` one runs and none waits.
+        // For customer `a` one task runs and two wait; for `b` one runs and none waits.
         for customer in ["a", "b", "a", "a"] {
             ids.push(provost.submit(&task("keyed", customer)).await);
             let one = json!({ "workflow": "sync", "labels": { "customer": customer } });
             ids.push(provost.submit(&one).await);
         }
-        // One runs, and three wait for its slot, of two customers.
+        // One task runs, and three of two customers wait for its slot.
         for customer in ["a", "b", "a", "a"] {
             ids.push(provost.submit(&task("fair", customer)).await);
         }
         remote.requests(5).await;
-        // A limit that is new begins with nothing.
+        // A new limit has no tokens yet.
         let late = provost.submit(&task("rated", "a")).await;
         ids.push(provost.submit(&task("paused", "a")).await);
         provost

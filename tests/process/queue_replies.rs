@@ -1,4 +1,4 @@
-//! Replies to a queue: from the same outbox as those over HTTP, with a real RabbitMQ that fails in all its ways.
+//! Replies to a queue: they come from the same outbox as those over HTTP, and a real RabbitMQ fails in many ways.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -30,7 +30,7 @@ fn told(mut submission: Value, queue: &str, events: &[&str]) -> Value {
     submission
 }
 
-/// The kinds of events of each task, each event once, in order of first arrival.
+/// Returns the kinds of events of each task, each event once, in the order of first arrival.
 fn by_task(all: &[Queued]) -> BTreeMap<String, Vec<String>> {
     let mut known = HashMap::new();
     let mut tasks: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -183,7 +183,7 @@ async fn an_alarm_of_the_broker_delays_its_replies_and_nothing_else() {
     rabbit
         .control(&["set_vm_memory_high_watermark", "absolute", "1MB"])
         .await;
-    // The first one makes the broker say that it blocks.
+    // The first message makes the broker report that it blocks.
     for _ in 0..3 {
         assert_eq!(provost.run(&submission).await["state"], "processed");
     }
@@ -202,7 +202,7 @@ async fn an_alarm_of_the_broker_delays_its_replies_and_nothing_else() {
     assert_eq!(by_task(&ids).len(), 3);
 }
 
-/// Waits until the message that is not delivered names this reason.
+/// Waits until the undelivered message names this reason.
 async fn until_reason(provost: &Provost, reason: &str) {
     until(true, || async {
         let pending = messages(provost, "state=pending").await;
@@ -237,7 +237,7 @@ async fn a_channel_that_the_broker_closes_and_a_confirm_that_does_not_come_are_f
         .await;
     let first = client.take("replies").await;
     until_messages(&provost, "pending", 0).await;
-    // A broker that hangs: the message may have arrived, and comes again under the same id.
+    // The broker hangs: the message may have arrived, and is sent again under the same id.
     proxy.hang();
     provost.run(&submission).await;
     until_reason(&provost, "did not confirm").await;
@@ -254,7 +254,7 @@ async fn a_channel_that_the_broker_closes_and_a_confirm_that_does_not_come_are_f
     assert!(!provost.log().contains("guest:guest"));
 }
 
-/// Publishes through a proxy that is cut while messages are in flight, and a broker that is killed.
+/// Publishes through a proxy that is cut while messages are in flight, to a broker that is killed.
 #[tokio::test]
 async fn replies_survive_cut_connections_a_killed_broker_and_a_killed_instance() {
     let mut rabbit = Rabbit::start().await;
@@ -277,7 +277,7 @@ async fn replies_survive_cut_connections_a_killed_broker_and_a_killed_instance()
                 proxy.heal();
             }
             1 => {
-                // What is on its way is lost without a word.
+                // The messages in flight are lost without an error.
                 proxy.hang();
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 proxy.heal_for_new_ones();

@@ -1,4 +1,4 @@
-//! What instances at rest ask their database for, and that nothing stays lying for it.
+//! The statements of idle instances, and the work that must not wait although they are idle.
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -12,23 +12,23 @@ use crate::{
 /// The renewal of a lease. Instances change their records for other reasons too.
 const BEAT: &str = "UPDATE instances SET until";
 
-/// What the log of the server shows between two moments.
+/// The statements in the log of the server between two moments.
 struct Asked {
     statements: Vec<String>,
     seconds: f64,
 }
 
 impl Asked {
-    /// On a busy machine beats come late, and what has another interval comes more often between them: so the bound is
-    /// about time.
+    /// Returns the statements per second. On a busy machine renewals are late, so that statements with other intervals
+    /// are more frequent between them; therefore the bound is about time.
     fn each_second(&self) -> f64 {
         self.statements.len() as f64 / self.seconds
     }
 }
 
-/// When the statement at this place of the log was written down.
+/// Returns when the statement at this position of the log was logged.
 fn time_of(log: &str, at: usize) -> Timestamp {
-    // It may have several lines, of which the first has the time, as `%m` writes it.
+    // The statement may have several lines, of which the first has the time in the format of `%m`.
     let end = log[..at].rfind(" LOG:  ").unwrap();
     let time = log[..end].rsplit('\n').next().unwrap_or_default();
     let time = time.replacen(' ', "T", 1).replace(" UTC", "Z");
@@ -36,8 +36,8 @@ fn time_of(log: &str, at: usize) -> Timestamp {
         .unwrap_or_else(|error| panic!("{time:?}: {error}"))
 }
 
-/// The statements between the renewal of a lease that comes after `skipped` others and the one after `beats` more. Of
-/// several in one text each counts.
+/// Returns the statements between the renewal of a lease that comes after `skipped` others and the one `beats` renewals
+/// later. If one text has several statements, each counts.
 async fn statements_in(server: &Postgres, skipped: usize, beats: usize) -> Asked {
     let begin = server.log().len();
     let began = tokio::time::Instant::now();
@@ -60,7 +60,7 @@ async fn statements_in(server: &Postgres, skipped: usize, beats: usize) -> Asked
 fn statements(log: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in log.split(" LOG:  ").skip(1) {
-        // A line that tells what a statement was given begins with another word.
+        // A line about the parameters of a statement begins with another word.
         let Some(text) = ["statement: ", "execute "]
             .iter()
             .find_map(|word| line.strip_prefix(word))
@@ -71,7 +71,7 @@ fn statements(log: &str) -> Vec<String> {
         let parts = text
             .split(';')
             .filter(|part| part.contains(|of: char| of.is_ascii_alphabetic()));
-        // One line each, so that the one that is new can be found.
+        // Each statement is one line, so that a new one is easy to find.
         found.extend(parts.map(|part| {
             let words: Vec<&str> = part.split_whitespace().collect();
             words.join(" ").chars().take(160).collect()
@@ -80,19 +80,20 @@ fn statements(log: &str) -> Vec<String> {
     found
 }
 
-/// With the intervals that it has by itself, its lease is renewed every three seconds.
+/// Returns a setup with the default intervals: its lease is renewed every three seconds.
 fn at_rest(server: &Postgres) -> Setup {
     Setup::default().database_url(&format!("{}?sslmode=disable", server.url()))
 }
 
-/// The log of a server, with every statement.
+/// Settings of a server that logs every statement.
 const LOGGED: &str = "log_statement = 'all'\nlog_line_prefix = '%m '\nlog_timezone = 'UTC'\n";
-/// Of one instance, nine seconds: what it asks once after its start is over by then.
+/// The renewals of one instance in nine seconds. After that time it executes no more statements of its start.
 const SKIPPED: usize = 3;
-/// Of one instance, twelve seconds. A loop with an interval of five has two or three rounds in them.
+/// The renewals of one instance in twelve seconds. A loop with an interval of five seconds has two or three rounds in
+/// that time.
 const BEATS: usize = 4;
 
-/// Each statement is one of every instance, every second, for ever: it was 21 for each beat.
+/// Each statement counts for every instance, all the time: there were 21 for each renewal.
 #[tokio::test]
 async fn an_instance_at_rest_asks_little() {
     let server = Postgres::start_with(LOGGED).await;
@@ -106,7 +107,8 @@ async fn an_instance_at_rest_asks_little() {
     assert!(count > BEATS, "{count}: they are not counted");
 }
 
-/// Only one of them looks for what is due every second. Each of the others asked for it as well, fifteen times in a beat.
+/// Only one of them looks every second for what is due. Each of the others did so as well, fifteen times in one renewal
+/// interval.
 #[tokio::test]
 async fn several_instances_at_rest_ask_little_more() {
     const INSTANCES: usize = 5;

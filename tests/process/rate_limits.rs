@@ -1,4 +1,4 @@
-//! The rate limit of an agent: so many calls begin in a time, all instances together.
+//! The rate limit of an agent: it applies to the calls of all instances together.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ async fn register(api: &Api, remote: &Remote, limit: Value) {
     assert!(put.status < 300, "{put:?}");
 }
 
-/// A task with so many steps that are ready at once.
+/// Returns a task with `count` steps that are ready at once.
 fn charges(count: usize) -> Value {
     let step = |at| json!({ "name": format!("charge{at}"), "agent": "payments", "after": [], "complete_within": "10m" });
     json!({ "steps": (0..count).map(step).collect::<Vec<_>>() })
 }
 
-/// In no stretch of the calls are there more than the rate and a burst allow. A call takes a moment from its grant to
-/// the service: `slack` is how much of one stretch may come in the next.
+/// Checks that in no interval there are more calls than the rate and the burst allow. A call takes a moment from its
+/// grant to the service: `slack` is the part of one interval whose calls may come in the next.
 fn check(calls: &[Seen], per_second: f64, burst: f64, slack: Duration) {
     let mut times: Vec<Instant> = calls.iter().map(|seen| seen.at).collect();
     times.sort();
@@ -33,7 +33,7 @@ fn check(calls: &[Seen], per_second: f64, burst: f64, slack: Duration) {
     }
 }
 
-/// What a busy machine may hold back.
+/// The time by which a busy machine may delay calls.
 const SLACK: Duration = Duration::from_millis(500);
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn so_many_calls_begin_and_the_other_steps_wait() {
         let steps = task["steps"].as_array().unwrap().iter();
         let waits = steps.map(|step| &step["blocked_by"]);
         let limited = json!({ "reason": "rate_limit", "agent": "payments", "rate": "40/s" });
-        // Just now there may be a call.
+        // A call may be running at this moment.
         let others = json!("capacity");
         let mut waits = waits.filter(|blocked| !blocked.is_null());
         assert!(waits.all(|blocked| *blocked == limited || blocked["reason"] == others));
@@ -91,7 +91,7 @@ async fn a_limit_that_is_lifted_or_lowered_holds_at_once() {
     }
 }
 
-/// Instances join and are killed while the service counts.
+/// Instances start and are killed while the service counts.
 #[tokio::test]
 async fn all_instances_together_keep_the_rate_while_they_come_and_go() {
     let url = new_database().await;
@@ -118,8 +118,7 @@ async fn all_instances_together_keep_the_rate_while_they_come_and_go() {
     check(&remote.ledger(), 30.0, 3.0, SLACK);
 }
 
-/// The service says it to one call of one instance.
-/// A success that says that nothing is left.
+/// The service says so in its response to one call of one instance: a success with no quota left.
 #[tokio::test]
 async fn a_quota_that_is_used_up_holds_for_all_calls() {
     for setup in setups().await {

@@ -1,19 +1,19 @@
-//! What must be true of the record when all is over, read in the database and held against the calls that
-//! the remote service saw:
+//! Checks the record when everything has ended. It is read in the database, and compared with the calls that the remote
+//! service received:
 //!
 //! - Every accepted task is there, once, and no other; each has ended, with every step processed.
-//! - Its history has the versions 1, 2, 3, … up to the task's own, and its events follow on from each
-//!   other: each begins in the state that the one before left its step in.
-//! - A step is claimed under the attempts 1, 2, 3, …, each only after the one before was over, and is
-//!   processed once, with the answer to that very attempt.
-//! - Every call of a step carried one key that no other step has, and an attempt that was claimed before.
-//!   Under the attempt that was recorded as processed no call came after the record, and no later attempt
-//!   was ever made: what is recorded is not done again.
+//! - Its history has the versions 1, 2, 3, … up to the task's own, and its events follow on from each other: each
+//!   begins in the state that the one before left its step in.
+//! - A step is claimed under the attempts 1, 2, 3, …, each only after the one before was over, and is processed once,
+//!   with the response to that attempt.
+//! - Every call of a step carried one key that no other step has, and an attempt that was claimed before. Under the
+//!   attempt that was recorded as processed no call came after the record, and no later attempt was ever made: what is
+//!   recorded is not done again.
 //!
-//! Calls are made at least once. So a call of an *earlier* attempt may still reach the service after that
-//! attempt was over: its instance was suspended between making sure that it holds the step and sending, a
-//! supervisor was already taking the step from it while it looked, or what it had sent stood in a socket
-//! when it was killed. It carries the key of the step, and its answer counts for nothing.
+//! Calls are made at least once. So a call of an *earlier* attempt may still reach the service after that attempt was
+//! over: its instance was suspended between checking that it holds the step and sending, a supervisor was already
+//! recovering the step during the check, or the sent request was in a socket when the instance was killed. It carries
+//! the key of the step, and its response counts for nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -25,10 +25,11 @@ use sqlx::{Connection, PgConnection, Row};
 
 use crate::harness::Seen;
 
-/// Two readings of one clock, each rounded down, and a moment between an event and its note.
+/// The tolerance in milliseconds: two readings of one clock, each rounded down, and a moment between an event and its
+/// note.
 const ABOUT: i64 = 20;
 
-/// The task's id and the step's name.
+/// The id of a task and the name of a step.
 type StepId = (String, String);
 
 pub struct Records {
@@ -63,7 +64,7 @@ impl Records {
         }
     }
 
-    /// What is still to be done; `None`: nothing.
+    /// Describes a task that has not ended; `None` if all have.
     pub async fn unended(&mut self) -> Option<String> {
         const OPEN: &str = "
             SELECT concat_ws(' ', tasks.id, tasks.state, steps.name, steps.state, steps.attempt,
@@ -75,8 +76,8 @@ impl Records {
         (!said.is_empty()).then(|| said.join("\n"))
     }
 
-    /// `accepted` are the ids of the tasks by their keys. How many attempts there were beyond the first
-    /// of each step.
+    /// Checks everything. `accepted` are the ids of the tasks by their keys. Returns the number of attempts beyond the
+    /// first of each step.
     pub async fn judge(&mut self, accepted: &BTreeMap<String, String>, ledger: &[Seen]) -> usize {
         let versions = self.tasks(accepted).await;
         let steps = self.steps().await;
@@ -104,7 +105,7 @@ impl Records {
         attempts - steps.len()
     }
 
-    /// The version of each task.
+    /// Returns the version of each task.
     async fn tasks(&mut self, accepted: &BTreeMap<String, String>) -> HashMap<String, i64> {
         let rows =
             sqlx::query(r#"SELECT id::text AS id, "key", state, version, untouched FROM tasks"#)
@@ -145,7 +146,7 @@ impl Records {
         steps.collect()
     }
 
-    /// Reads every history, and sees that it is whole.
+    /// Reads every history, and checks that it is whole.
     async fn stories(&mut self, versions: &HashMap<String, i64>) -> HashMap<StepId, Story> {
         const HISTORY: &str = "
             SELECT task_id::text AS task, version, at, events FROM history ORDER BY task_id, version";
@@ -226,7 +227,7 @@ impl Story {
     }
 }
 
-/// A step becomes ready when all that it follows is processed.
+/// Checks that a step becomes ready only when all steps that it follows are processed.
 fn followed_all(id: &StepId, event: &Value, stories: &HashMap<StepId, Story>) {
     if event["type"] != "step.ready" {
         return;
@@ -274,7 +275,7 @@ fn one_key_for_each_step(ledger: &[Seen], steps: usize) {
     }
 }
 
-/// How many calls came when their attempt, which was not the one that counted, was over.
+/// Returns the number of calls that came after the end of their attempt, which was not the one that counted.
 fn calls_belong_to_attempts(ledger: &[Seen], stories: &HashMap<StepId, Story>) -> usize {
     let mut late = 0;
     for seen in ledger {
@@ -316,7 +317,7 @@ fn joins_saw_what_is_recorded(ledger: &[Seen], steps: &HashMap<StepId, StepRow>)
     }
 }
 
-/// Milliseconds since 1970, of an instant on this machine: the database's clock is the same.
+/// Returns the milliseconds since 1970 of an instant on this machine. The database has the same clock.
 fn millis_of(at: std::time::Instant) -> i64 {
     let ago = i64::try_from(at.elapsed().as_millis()).unwrap();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();

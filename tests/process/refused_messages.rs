@@ -1,4 +1,4 @@
-//! The submitter of a message that is refused is told, in the queue that the message names for replies.
+//! The submitter of a refused message gets the refusal in the queue that the message names for replies.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ async fn the_submitter_of_a_refused_message_gets_the_problem() {
     for (id, body, slug) in [
         ("m-1", "{\"steps\": [", "malformed-json"),
         ("m-2", "{\"steps\": []}", "invalid"),
-        // Delivered again.
+        // The message is delivered again.
         ("m-2", "{\"steps\": []}", "invalid"),
         ("m-3", &good, ""),
         ("m-3", "{\"steps\": 7}", "invalid"),
@@ -72,7 +72,7 @@ async fn the_submitter_of_a_refused_message_gets_the_problem() {
         assert_eq!(told.headers["provost-message-id"], id);
         assert_eq!(told.headers["provost-intake"], "shop");
         assert_eq!(told.properties.delivery_mode(), &Some(2));
-        // So that nobody replies to it.
+        // The refusal names no queue for replies, so it gets none.
         assert!(told.properties.reply_to().is_none());
         assert_eq!(client.take("orders.dead").await.message_id(), id);
         ids.push(told.message_id());
@@ -101,7 +101,7 @@ async fn a_queue_that_takes_no_refusal_does_not_hold_up_the_intake() {
         .set("INTAKE", r#"[{name="shop",queue="orders",prefetch=1}]"#)
         .start()
         .await;
-    // The intake itself is a queue, too: its refusal comes back once, and names no queue for another.
+    // The intake itself is a queue too: its refusal is delivered to it once, and names no queue for another refusal.
     for queue in ["none", "full", "a\u{7}b", "orders"] {
         client.publish("orders", b"{", named(queue, queue)).await;
         assert_eq!(client.take("orders.dead").await.message_id(), queue);
@@ -146,7 +146,7 @@ async fn a_refused_message_cannot_have_provost_write_to_any_queue() {
     assert_eq!(client.depth("foreign").await, Some(0));
 }
 
-/// RabbitMQ's pseudo-queue for replies, with which most clients of remote procedure calls begin.
+/// RabbitMQ's pseudo-queue for replies, which most clients of remote procedure calls use.
 #[tokio::test]
 async fn direct_replies_reach_the_submitter_once() {
     let rabbit = Broker::shared().await;
@@ -198,7 +198,7 @@ async fn direct_replies_reach_the_submitter_once() {
     assert!(more.is_err(), "{more:?}");
 }
 
-/// RabbitMQ ends the connection that publishes to such a name.
+/// RabbitMQ closes the connection that publishes to such a name.
 #[tokio::test]
 async fn a_forged_direct_reply_is_refused_and_breaks_no_connection() {
     let rabbit = Broker::shared().await;
@@ -207,7 +207,7 @@ async fn a_forged_direct_reply_is_refused_and_breaks_no_connection() {
     client.declare("shop.replies").await;
     let service = Remote::quick().await;
     let provost = reading(Provost::setup(), &rabbit.url()).start().await;
-    // In base64, an integer instead of the id of a process.
+    // The name is in base64, with an integer instead of the id of a process.
     let forged = "amq.rabbitmq.reply-to.g2EB.6T7hUwTpkGBxGD0Ca2DmNQ==";
     let good = one_step(&service.url(), "/charge").to_string();
     for (id, body, slug) in [("m-1", "{", "malformed-json"), ("m-2", &*good, "invalid")] {

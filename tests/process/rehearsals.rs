@@ -1,5 +1,5 @@
-//! `provost test` and `provost validate`: what an author gets, careless or hostile; and that a rehearsal says what a
-//! running service does.
+//! `provost test` and `provost validate`, as careless or hostile authors use them. A rehearsal must also agree with a
+//! running service.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::harness::{Act, Provost, Remote, binary};
 
-/// How a command ended.
+/// The end of a command.
 struct Ended {
     code: i32,
     out: String,
@@ -62,7 +62,7 @@ cases:
       undone: [reserve]
 ";
 
-/// A folder with a workflow and its cases, of which these words are others.
+/// Returns a folder with a workflow and its cases, in which `from` is replaced by `to`.
 fn changed(from: &str, to: &str) -> TempDir {
     assert!(CASES.contains(from));
     folder(&[("o.json", ORDER), ("c.yaml", &CASES.replace(from, to))])
@@ -80,7 +80,7 @@ async fn every_example_is_valid_and_has_cases_that_pass() {
         let Some(stem) = name.strip_suffix(".json") else {
             continue;
         };
-        // That one is a step for `provost agent check`.
+        // The file `check.json` is a request for `provost agent check`.
         if stem == "check" || stem.ends_with(".snapshot") {
             continue;
         }
@@ -333,7 +333,7 @@ async fn a_snapshot_is_written_and_compared() {
             .code,
         0
     );
-    // Another request: no expectation sees that, but the snapshot does.
+    // The request is different: no expectation checks it, but the snapshot differs.
     let other = ORDER.replace("/free/", "/release/");
     fs::write(folder.path().join("o.json"), other).unwrap();
     let run = provost(folder.path(), &["test", "o.json", "c.yaml"]).await;
@@ -353,7 +353,7 @@ async fn a_snapshot_is_written_and_compared() {
         second,
         "nothing else differs"
     );
-    // A case that is gone.
+    // A case of the snapshot is missing.
     let renamed = CASES.replace("all is well", "all is fine");
     fs::write(folder.path().join("c.yaml"), renamed).unwrap();
     let run = provost(folder.path(), &["test", "o.json", "c.yaml"]).await;
@@ -453,7 +453,7 @@ async fn validate_names_each_fault_with_its_place() {
     assert!(run.err.contains("cannot read none.json"), "{}", run.err);
 }
 
-/// A task, what its services do, and the same as a case has it.
+/// A task, the responses of its services, and the same responses as a case has them.
 struct Twin {
     steps: Value,
     acts: Vec<(&'static str, Vec<Act>)>,
@@ -536,7 +536,7 @@ fn twins() -> Vec<Twin> {
     ]
 }
 
-/// The rehearsal and a running service decide by the same rules: so their histories are the same.
+/// The rehearsal and a running service use the same rules, so their histories are equal.
 #[tokio::test]
 async fn a_rehearsal_has_the_history_of_a_running_service() {
     let provost_service = Provost::start().await;

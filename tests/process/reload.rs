@@ -1,4 +1,4 @@
-//! SIGHUP: what can be changed while it runs is read again, and nothing ends for it.
+//! SIGHUP: the settings that can be changed while it runs are read again, and nothing stops for it.
 
 use serde_json::json;
 
@@ -105,8 +105,8 @@ async fn a_file_that_is_gone_or_empty_opens_no_door() {
     assert!(admits(&provost, "old").await);
 }
 
-/// The breaker stays as it is, whatever the file says of its agent: that holds from the next start on. Then what was
-/// decided about an endpoint that the file no longer names is forgotten.
+/// The breaker's state stays, whatever the file says about its agent, and a new rule applies from the next start on. At
+/// that time the state of an endpoint that the file no longer names is removed.
 #[tokio::test]
 async fn the_breaker_of_a_configured_agent_outlives_reloads_and_goes_with_its_endpoint() {
     let sick = Remote::script([Act::status(503)]).await;
@@ -156,7 +156,7 @@ async fn the_breaker_of_a_configured_agent_outlives_reloads_and_goes_with_its_en
     assert_eq!(sick.count(), made, "it was called");
     assert_eq!(alerts(&provost, "open").await.len(), 1);
 
-    // As the first file says, and then as the last one does.
+    // The breaker is first as in the first file, and then as in the last one.
     provost.kill().await;
     provost.restart().await;
     assert_eq!(breaker(&provost).await, opened);

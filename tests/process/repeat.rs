@@ -1,4 +1,4 @@
-//! Steps that are repeated until a condition is true.
+//! Steps with `repeat`, which run until a condition is true.
 
 use std::{
     sync::{
@@ -16,7 +16,7 @@ use crate::harness::{
     Act, Api, Gate, Provost, Remote, Seen, Setup, alerts, new_database, setups, step, until,
 };
 
-/// Fetches pages until there is no other, and counts.
+/// Returns a task that fetches pages until there is no further one, and counts them.
 fn pages(url: &str, repeat: &Value, fields: &Value) -> Value {
     let mut fetch = json!({
         "name": "fetch", "url": url,
@@ -55,7 +55,7 @@ async fn command(api: &Api, id: &str, path: &str, body: &Value) -> Value {
     api.post(&path, body).await.expect(200)
 }
 
-/// The paths that were called with this method, in their order.
+/// Returns the paths that were called with this method, in order.
 fn paths(remote: &Remote, method: &str) -> Vec<String> {
     let ledger = remote.ledger().into_iter();
     let of_method = ledger.filter(|seen| seen.method == method);
@@ -230,7 +230,7 @@ async fn a_condition_that_is_never_true_ends_in_error_and_an_operator_decides() 
     }
 }
 
-/// Each key at most once with effect; the process is killed at any moment.
+/// Checks that each key takes effect at most once, while the process is killed at any moment.
 async fn survives(mut provost: Provost, seed: u64) {
     const PAGES: u64 = 40;
     let effects = Arc::new(Mutex::new(std::collections::HashMap::<String, usize>::new()));
@@ -271,7 +271,7 @@ async fn survives(mut provost: Provost, seed: u64) {
     let task = provost.settled(&id).await;
     assert_eq!(task["state"], "undone", "seed {seed}: {task:#}");
     let mut undone = paths(&remote, "DELETE");
-    // One that was in flight may come twice, and none comes before a later one.
+    // An undo that was in flight at a kill may come twice, and none comes before that of a later iteration.
     undone.dedup();
     let expected = (0..PAGES).rev();
     let expected: Vec<_> = expected.map(|at| format!("/pages/{at}/{at}")).collect();
@@ -306,7 +306,7 @@ async fn two_instances_begin_each_iteration_once() {
         ids.push(instance.submit(&submission).await);
     }
     for id in &ids {
-        // Each knows the task with fewer iterations than it has by now; it may also have ended.
+        // Each instance has the task in memory with fewer iterations than it has now; the task may also have ended.
         for (instance, what) in [(&b, "pause"), (&a, "resume"), (&a, "pause"), (&b, "resume")] {
             let path = format!("/v1/tasks/{id}/{what}");
             instance.api().post(&path, &json!({})).await;
@@ -494,7 +494,7 @@ async fn a_task_moves_to_another_version_before_its_first_iteration_and_not_afte
     }
 }
 
-/// A thousand iterations, in a time and with a memory that do not explode; the others never come to be.
+/// A thousand iterations run in bounded time and memory. The others never come to exist.
 #[tokio::test]
 async fn a_thousand_iterations_are_run_within_bounds() {
     const ITERATIONS: usize = 1000;
@@ -523,7 +523,7 @@ async fn a_thousand_iterations_are_run_within_bounds() {
     }
 }
 
-/// The outputs of all iterations have room for 8 MiB, whatever a service sends.
+/// The outputs of all iterations together have at most 8 MiB, whatever a service sends.
 #[tokio::test]
 async fn long_outputs_of_iterations_end_in_an_error_and_not_in_memory() {
     let remote = Remote::with(|seen| match seen.path.as_str() {

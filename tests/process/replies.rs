@@ -1,4 +1,4 @@
-//! Messages to the submitter's own address: signed, in order per task, at least once.
+//! Messages to the submitter's own address: signed, in order for each task, at least once.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -31,14 +31,14 @@ const ALL: [&str; 5] = [
     "task.error",
 ];
 
-/// With retries that a test need not wait for.
+/// Returns a setup with short retries.
 fn setup() -> Setup {
     Provost::setup()
         .set("COURIER__RETRY_INITIAL", "20ms")
         .set("COURIER__RETRY_MAX", "200ms")
 }
 
-/// On both databases.
+/// Returns setups for both databases.
 async fn setups() -> [Setup; 2] {
     let url = tokio::task::spawn_blocking(cluster::new_database)
         .await
@@ -55,7 +55,7 @@ fn kind(seen: &Seen) -> String {
     seen.body["type"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The kinds of messages that each task's receiver saw, each message once, in order of first arrival.
+/// Returns the kinds of messages that the receiver of each task got, each message once, in the order of first arrival.
 fn by_task(ledger: &[Seen]) -> BTreeMap<String, Vec<String>> {
     let mut known = HashMap::new();
     let mut tasks: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -179,7 +179,7 @@ async fn a_message_that_fails_holds_up_its_own_task_and_no_other() {
         let failures = AtomicUsize::new(0);
         let first = Arc::new(Mutex::new(None::<String>));
         let chosen = Arc::clone(&first);
-        // Of the task that comes first, nothing is taken for a while.
+        // The receiver refuses the messages of the task that comes first for a while.
         let shop = Remote::with(move |seen| {
             let subject = seen.body["subject"].as_str().unwrap().to_owned();
             let mut first = chosen.lock().unwrap();
@@ -287,7 +287,7 @@ async fn one_that_wants_no_more_gets_no_more_and_an_operator_is_told() {
         assert_eq!(dead["task"], id);
         assert_eq!(dead["tries"], 1);
         assert!(dead["error"].as_str().unwrap().contains("410"), "{dead:#}");
-        // Those behind it pass.
+        // The messages after it are delivered.
         until_messages(&provost, "pending", 0).await;
         let kinds: Vec<_> = shop.ledger().iter().map(kind).collect();
         assert_eq!(kinds, ["task.accepted", "step.processed", "task.processed"]);
@@ -399,7 +399,7 @@ async fn a_message_is_given_up_after_its_time_and_dead_letters_are_redelivered_o
         until(0, || async { alerts(&provost, "open").await.len() }).await;
         assert!(messages(&provost, "").await.is_empty());
 
-        // It goes on as if nothing had been.
+        // It continues as usual.
         submission["key"] = json!("after");
         let seen = shop.count();
         provost.submit(&submission).await;
@@ -484,7 +484,7 @@ async fn instances_share_an_outbox_and_never_send_one_tasks_messages_at_a_time()
     for id in &ids {
         assert_eq!(a.settled(id).await["state"], "processed");
     }
-    // The first message of each, and of none a second.
+    // The receiver gets the first message of each task, and no second one.
     let seen = shop.requests(10).await;
     assert_eq!(by_task(&seen).len(), 10);
     gate.open();
@@ -569,8 +569,8 @@ async fn addresses_that_policy_does_not_allow_are_refused() {
     }
 }
 
-/// SIGKILL again and again, with a receiver that fails now and then: every chosen event of every task
-/// is told, in order, at least once.
+/// The process is killed again and again, and the receiver fails now and then: every chosen event of every task is
+/// delivered, in order, at least once.
 #[tokio::test]
 async fn killed_at_any_moment_it_tells_every_event_of_every_task_in_order() {
     const KILLS: usize = 8;
@@ -578,7 +578,7 @@ async fn killed_at_any_moment_it_tells_every_event_of_every_task_in_order() {
     for setup in setups().await {
         let service = Remote::quick().await;
         let posts = AtomicUsize::new(0);
-        // What was refused does not count as told.
+        // A refused message does not count as delivered.
         let taken = Arc::new(Mutex::new(Vec::new()));
         let takes = Arc::clone(&taken);
         let shop = Remote::with(move |seen| {
@@ -589,7 +589,7 @@ async fn killed_at_any_moment_it_tells_every_event_of_every_task_in_order() {
             Act::status(204)
         })
         .await;
-        // Under a name of its own, it takes up at once what it held.
+        // It has a name of its own, so it continues at once with the messages that it held.
         let mut provost = setup.set("INSTANCE_ID", "only").start().await;
         let submission = told(pipeline(&service.url(), &["one", "two"]), &shop.url(), &ALL);
         let mut ids = Vec::new();

@@ -1,4 +1,4 @@
-//! Ended tasks are deleted in the end; what may still go on never is.
+//! Ended tasks are deleted when their retention is over; tasks that may still continue are never deleted.
 
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -97,7 +97,7 @@ async fn how_long_a_task_is_kept_depends_on_its_workflow_and_on_how_it_ended() {
     let kept = [
         shipped,
         submit(&provost, &pack).await,
-        // Everything but processed tasks is kept for a month.
+        // All tasks except processed ones are kept for a month.
         submit(&provost, &fail).await,
         submit(&provost, &fail).await,
     ];
@@ -111,7 +111,7 @@ async fn how_long_a_task_is_kept_depends_on_its_workflow_and_on_how_it_ended() {
     provost.restart_with(|setup| setup.config(settings)).await;
     provost.until_deleted(&deleted).await;
     assert_eq!(provost.metric("provost_purged_tasks_total").await, 3.0);
-    // What ends from now on is met behind all that was looked at before.
+    // A task that ends from now on comes after all tasks that were examined before.
     let late = submit(&provost, &work).await;
     until(false, async || provost.is_there(&late).await).await;
     for id in &kept {
@@ -144,7 +144,7 @@ async fn of_several_instances_one_deletes_and_another_goes_on_where_that_is_lost
     for _ in 0..5 {
         end(&second).await;
     }
-    // An instance counts what it has deleted after the commit.
+    // An instance updates its count after the commit of a deletion.
     let count = async |provost: &Provost| provost.metric("provost_purged_tasks_total").await;
     until(5.0, async || count(&first).await).await;
     assert_eq!(count(&second).await, 0.0);
@@ -153,7 +153,7 @@ async fn of_several_instances_one_deletes_and_another_goes_on_where_that_is_lost
     until(1.0, async || count(&second).await).await;
 }
 
-/// The most tasks that were deleted in one go are few, however many there are to delete.
+/// Few tasks are deleted in one transaction, however many there are to delete.
 #[tokio::test]
 async fn many_tasks_are_deleted_a_few_at_a_time() {
     let remote = Remote::quick().await;

@@ -1,4 +1,4 @@
-//! The retries of an agent are a share of its calls; those beyond are parked, and lose no time by that.
+//! The retries of an agent are a share of its calls. Retries beyond the share are parked, and lose no time by that.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,8 @@ async fn a_failing_service_gets_few_retries_more_than_calls() {
         remote.requests(108).await;
         let calls = remote.ledger();
         let retries = calls.iter().filter(|call| call.attempt() > 1).count();
-        // A fifth of what was called in ten seconds, which has grown by the retries, each second; and one that began.
+        // The bound for each second is a fifth of the calls in ten seconds, which include the retries; and one retry
+        // may just have begun.
         let most = 3.0 * (started.elapsed() + Duration::from_secs(1)).as_secs_f64();
         assert!(retries as f64 <= most, "{retries} retries, not {most}");
     }

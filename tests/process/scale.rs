@@ -14,28 +14,28 @@ const TASKS: usize = 10_000;
 const TOGETHER: usize = 64;
 const MEASURED: usize = 200;
 
-/// The scheduler's look at an agent's line.
+/// The query by which the scheduler reads an agent queue.
 const CLAIM: &str = "EXPLAIN QUERY PLAN
 SELECT task_id, idx FROM steps
 WHERE agent = 'http://127.0.0.1:1' AND due_at IS NOT NULL AND queued = 1
 ORDER BY lane, turn, task_id, idx LIMIT 64";
 
-/// The supervisor's look at what has expired.
+/// The query by which the supervisor finds expired attempts.
 const EXPIRED: &str = "EXPLAIN QUERY PLAN
 SELECT task_id, idx, attempt FROM steps INDEXED BY steps_processing
 WHERE state = 'processing' AND locked_by IS NOT NULL AND complete_by <= 1 ORDER BY complete_by LIMIT 500";
 
-/// Its look at replies that services have promised, and that did not come.
+/// Its query for promised replies that did not come.
 const AWAITED: &str = "EXPLAIN QUERY PLAN
 SELECT task_id, idx, attempt FROM steps INDEXED BY steps_awaited
 WHERE state = 'processing' AND locked_by IS NULL AND agent <> '' AND complete_by <= 1 ORDER BY complete_by LIMIT 500";
 
-/// Its look at who holds what: it reads all of an index, but that holds only what runs.
+/// Its query for the instances that hold steps. It reads a whole index, but that index contains only what runs.
 const HOLDERS: &str = "EXPLAIN QUERY PLAN
 SELECT DISTINCT locked_by FROM steps INDEXED BY steps_processing
 WHERE state = 'processing' AND locked_by IS NOT NULL";
 
-/// Those looks at the claims in the rows of tasks.
+/// The same queries for the claims in the rows of tasks.
 const EXPIRED_CLAIMS: &str = "EXPLAIN QUERY PLAN
 SELECT id, claim_step, claim_until FROM tasks INDEXED BY tasks_claimed
 WHERE claimed_by IS NOT NULL AND claim_after <= 1 AND claim_until <= 1 LIMIT 500";
@@ -44,7 +44,7 @@ SELECT CAST(0 AS bigint) FROM tasks INDEXED BY tasks_claimed
 WHERE claimed_by IS NOT NULL AND claimed_by <> 'a' AND claimed_by NOT IN (SELECT id FROM instances WHERE until > 1)
 ORDER BY claim_after LIMIT 1";
 
-/// The time from submission to the answer that it is processed.
+/// Returns the time from the submission to the response that the task is processed.
 async fn processed(api: &Api, submission: &Value) -> Duration {
     let submitted = Instant::now();
     let task = api
@@ -74,7 +74,7 @@ async fn ten_thousand_ended_tasks_do_not_slow_claims() {
             processed(api, submission).await;
         })
         .await;
-    // In turns, so that whatever else the machine does slows both alike.
+    // The runs alternate, so that other load on the machine slows both in the same way.
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for _ in 0..MEASURED {
         with.push(processed(api, submission).await);
@@ -90,7 +90,7 @@ async fn ten_thousand_ended_tasks_do_not_slow_claims() {
     let ended = database.steps();
     assert_eq!(ended.len(), TASKS + MEASURED);
     assert!(ended.iter().all(|step| step.state == "processed"));
-    // With all of them ended, each look is one search of an index that holds none of them.
+    // When all tasks have ended, each query is one search of an index that contains none of them.
     for (look, index) in [
         (CLAIM, "steps_line"),
         (EXPIRED, "steps_processing"),

@@ -1,4 +1,5 @@
-//! Schedules on the real binary: once over instances, crashes and downtime. Which times fire is tested in the domain.
+//! Schedules with the real binary: each fire time fires once over several instances, crashes and downtime. The fire
+//! times themselves are tested in the domain.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -33,14 +34,14 @@ async fn runs(api: &Api, name: &str) -> Vec<Value> {
     page.expect(200)["items"].as_array().unwrap().clone()
 }
 
-/// The open alerts of schedules.
+/// Returns the open alerts of schedules.
 async fn failing(provost: &Provost) -> Vec<Value> {
     let open = alerts(provost, "open").await.into_iter();
     open.filter(|alert| alert["kind"] == "schedule.failing")
         .collect()
 }
 
-/// Its tasks, the latest first.
+/// Returns the tasks of a schedule, the latest first.
 async fn tasks(api: &Api, name: &str) -> Vec<Value> {
     let page = api
         .get(&format!("/v1/tasks?label=schedule:{name}&limit=500"))
@@ -52,17 +53,17 @@ async fn until_tasks(api: &Api, name: &str, count: usize) {
     until(true, || async { tasks(api, name).await.len() >= count }).await;
 }
 
-/// Every second, as often as it may.
+/// Returns a schedule that fires every second, and may run tasks in parallel.
 fn tick(workflow: &str) -> Value {
     json!({ "every": "1s", "workflow": workflow, "input": { "n": 7 }, "overlap": "allow", "catch_up": "all" })
 }
 
-/// Never in the time of a test.
+/// Returns a schedule that never fires during a test.
 fn yearly(workflow: &str) -> Value {
     json!({ "cron": "0 0 29 2 *", "workflow": workflow, "input": { "n": 7 } })
 }
 
-/// Both databases, with a way to change their rows while no instance runs.
+/// Returns setups for both databases, with a way to change their rows while no instance runs.
 async fn databases() -> [(Setup, Option<String>); 2] {
     let url = new_database().await;
     [
@@ -71,7 +72,7 @@ async fn databases() -> [(Setup, Option<String>); 2] {
     ]
 }
 
-/// What the databases have between them: `{json}` of a text column.
+/// Executes a statement in the form of the database.
 fn change(provost: &Provost, url: Option<&str>, sqlite: &str, postgres: &str) {
     match url {
         None => Database::open(&provost.database()).execute(sqlite),
@@ -79,7 +80,7 @@ fn change(provost: &Provost, url: Option<&str>, sqlite: &str, postgres: &str) {
     }
 }
 
-/// As if it was handled last then.
+/// Changes the schedule as if it had been handled last at this time.
 fn handle_until(provost: &Provost, url: Option<&str>, time: &str, millis: i64) {
     let sqlite = format!(
         "UPDATE schedules SET state = json_set(state, '$.handled_at', '{time}'), handled_at = {millis}, next_at = 1"
@@ -90,7 +91,8 @@ fn handle_until(provost: &Provost, url: Option<&str>, time: &str, millis: i64) {
     change(provost, url, &sqlite, &postgres);
 }
 
-/// The fire times of its tasks: each once, and none of those between them is missing.
+/// Checks the fire times of the schedule's tasks: each occurs once, and none between them is missing. Returns their
+/// number.
 pub async fn each_second_once(api: &Api, name: &str) -> usize {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for task in tasks(api, name).await {
@@ -189,7 +191,7 @@ async fn a_supervisor_that_is_killed_neither_loses_nor_doubles_a_run() {
     put(&instances[0], "tick", &tick("report")).await;
     until_tasks(&instances[2], "tick", 2).await;
     for _ in 0..2 {
-        // The one that supervises.
+        // The victim is the supervisor.
         let known = instances[0].get("/v1/instances").await.expect(200);
         let items = known["items"].as_array().unwrap();
         let supervisor = items.iter().find(|item| item["supervising"] == true);
@@ -219,7 +221,7 @@ async fn an_instance_that_is_killed_again_and_again_neither_loses_nor_doubles_a_
     for round in 0..6 {
         let before = tasks(&provost, "tick").await.len();
         until_tasks(&provost, "tick", before + 1).await;
-        // At another moment of the second each time.
+        // Each kill comes at another moment of the second.
         tokio::time::sleep(Duration::from_millis(170 * round)).await;
         provost.kill().await;
         provost.restart().await;
@@ -254,7 +256,7 @@ async fn what_was_missed_while_nothing_ran_is_caught_up_once() {
             .filter(|run| run["state"] == "started")
             .collect();
         assert_eq!(started.len(), 1, "{runs:#?}");
-        // Within a minute of an hour the last one is on time.
+        // A run of the last hour may be on time if less than a minute has passed since then.
         assert_ne!(started[0]["source"], "triggered");
         let skipped = runs.iter().filter(|run| run["skipped"] == "missed");
         let skipped: Vec<_> = skipped.collect();
@@ -309,7 +311,7 @@ async fn runs_overlap_as_the_schedule_says() {
             let body = json!({ "every": "1s", "workflow": "report", "input": { "n": 1 }, "overlap": overlap });
             put(&provost, overlap, &body).await;
         }
-        // The first of each runs until the gate opens.
+        // The first task of each schedule runs until the gate opens.
         until(true, || async {
             let skip = schedule(&provost, "skip").await;
             let queue = schedule(&provost, "queue").await;
@@ -404,7 +406,7 @@ async fn operators_trigger_backfill_pause_and_resume_and_it_says_who() {
             .expect(202);
         assert_eq!(filled["runs"].as_array().unwrap().len(), 6);
         assert_eq!(filled["runs"][0]["state"], "queued");
-        // An operator who has filled the wrong range takes it back.
+        // An operator discards a backfill of the wrong range.
         let discard = json!({ "discard_queued": true });
         let discarded = provost
             .post("/v1/schedules/rare/pause", &discard)
@@ -504,11 +506,11 @@ async fn a_run_that_cannot_be_submitted_raises_one_alert_and_delays_no_other() {
         }
         until_tasks(&provost, "broken", 1).await;
         provost.kill().await;
-        // A workflow that is gone, as after the restore of another database, and a row that nobody can read.
+        // A workflow is missing, as after the restore of another database, and a row cannot be read.
         let delete = "DELETE FROM workflows WHERE name = 'gone'; UPDATE schedules SET spec = '{' WHERE name = 'damaged'";
         change(&provost, url.as_deref(), delete, delete);
         provost.restart().await;
-        // What was missed while it was down is caught up with at once, maybe before the others were looked at.
+        // The missed fire times are caught up with at once, maybe before the other schedules were examined.
         until(2, || async { failing(&provost).await.len() }).await;
         let before = tasks(&provost, "good").await.len();
         until_tasks(&provost, "good", before + 4).await;
@@ -546,10 +548,10 @@ async fn a_run_that_cannot_be_submitted_raises_one_alert_and_delays_no_other() {
             .get("/v1/schedules/damaged")
             .await
             .expect_problem(500, "unreadable-record");
-        // It is there again.
+        // The workflow exists again.
         register(&provost, "gone", &remote.url()).await;
         until(1, || async { failing(&provost).await.len() }).await;
-        // An operator gets rid of one that cannot be read.
+        // An operator deletes the schedule that cannot be read.
         provost.delete("/v1/schedules/damaged").await.expect(204);
         until(0, || async { failing(&provost).await.len() }).await;
     }
@@ -598,7 +600,7 @@ async fn a_held_instance_fires_nothing_until_it_is_released() {
     provost.kill().await;
     provost.restart_with(|setup| setup.argument("--hold")).await;
     let before = tasks(&provost, "tick").await.len();
-    // Nothing may happen for the time of three looks of a supervisor; on a slow machine less can.
+    // Nothing may happen during three looks of a supervisor; a slow machine makes fewer looks in this time.
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(tasks(&provost, "tick").await.len(), before);
     provost.command("/v1/hold/release").await.expect(200);
@@ -677,7 +679,7 @@ async fn every_fault_of_a_schedule_is_named_when_it_is_put_and_when_it_fires() {
         "{run:#}"
     );
     until(1, || async { alerts(&provost, "open").await.len() }).await;
-    // Another specification ends the alert.
+    // Another specification closes the alert.
     let mut fixed = yearly("strict");
     fixed["input"] = json!({ "m": 1 });
     put(&provost, "x", &fixed).await;
@@ -700,7 +702,7 @@ async fn a_schedule_is_changed_only_as_it_was_read() {
         let tag = created.header("etag").unwrap().to_owned();
         created.expect(201);
         only_new().await.expect_problem(412, "precondition-failed");
-        // Runs do not change it, and neither does the same again.
+        // Neither runs nor a repeated put of the same specification change the ETag.
         provost
             .command(&format!("{path}/trigger"))
             .await
@@ -719,7 +721,7 @@ async fn a_schedule_is_changed_only_as_it_was_read() {
         stale.expect_problem(412, "precondition-failed");
         let stale = provost.delete(path).header("if-match", &tag).await;
         stale.expect_problem(412, "precondition-failed");
-        // A deployment that says nothing of a pause leaves it.
+        // A put without the field `paused` leaves the pause.
         provost.command(&format!("{path}/pause")).await.expect(200);
         assert_eq!(
             put(&provost, "rare", &yearly("report")).await["state"],

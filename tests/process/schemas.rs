@@ -1,5 +1,6 @@
-//! The schemas of request bodies and the parser are two declarations of the same: the fields of each object, what is
-//! required, words, ranges and defaults. Each body is probed with what its schema names, and with what it does not.
+//! The schemas of request bodies and the parser declare the same things: the fields of each object, required fields,
+//! words, ranges and defaults. Each body is probed with values that its schema allows, and with values that it does
+//! not.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +13,11 @@ struct Body {
     method: String,
     path: String,
     schema: Value,
-    /// What must be there before the parser looks at the rest.
+    /// The fields that must be present before the parser reads the rest.
     base: Value,
 }
 
-/// An object inside a body, and the way to it.
+/// An object inside a body, and the path to it.
 struct Object {
     way: Vec<String>,
     properties: Map<String, Value>,
@@ -48,7 +49,7 @@ fn bodies(document: &Value, task: &str, token: &str) -> Vec<Body> {
     bodies
 }
 
-/// What a value may be, without null: one schema, or several of which one must fit.
+/// Returns the schemas that a value may match, without null: one, or several of which one must match.
 fn alternatives(document: &Value, schema: &Value) -> Vec<Value> {
     if let Some(name) = schema["$ref"].as_str() {
         let named = document.pointer(name.trim_start_matches('#')).unwrap();
@@ -97,7 +98,7 @@ fn objects(document: &Value, schema: &Value, way: &[String], found: &mut Vec<Obj
     }
 }
 
-/// A body that holds nothing but `value`, where the way leads to.
+/// Returns a body that contains only `value`, at this path.
 fn body(way: &[String], value: Value) -> Value {
     way.iter()
         .rev()
@@ -107,7 +108,7 @@ fn body(way: &[String], value: Value) -> Value {
         })
 }
 
-/// `over` with what only `base` has.
+/// Returns `over` with the members that only `base` has.
 fn merged(base: &Value, over: &Value) -> Value {
     match (base, over) {
         (Value::Object(base), Value::Object(over)) => {
@@ -141,7 +142,7 @@ async fn send(provost: &Provost, of: &Body, body: &Value) -> Answer {
     }
 }
 
-/// The messages at a pointer, or below it.
+/// Returns the messages at a pointer or below it.
 async fn faults(provost: &Provost, of: &Body, body: &Value, pointer: &str) -> Vec<String> {
     let answer = send(provost, of, body).await;
     assert!(
@@ -151,7 +152,7 @@ async fn faults(provost: &Provost, of: &Body, body: &Value, pointer: &str) -> Ve
         body,
         answer.status
     );
-    // Where each of several is judged by itself, its faults are in its result.
+    // If the items of the request are checked one by one, the faults are in the results.
     let of_result = &answer.body["results"][0]["problem"]["errors"];
     let errors = [&answer.body["errors"], of_result];
     let errors = errors.into_iter().filter_map(Value::as_array).flatten();
@@ -165,12 +166,24 @@ async fn faults(provost: &Provost, of: &Body, body: &Value, pointer: &str) -> Ve
         .collect()
 }
 
-/// Whether it asks for one of several fields.
+/// Returns whether the message asks for one of several fields.
 fn is_a_choice(said: &str) -> bool {
     said.starts_with("is missing: ") && said.contains(", or ")
 }
 
-/// Values that one of the alternatives allows, and such that none of them does.
+/// Returns the start of a text that has the form of the example: a URL, a path or a template. Other texts have none.
+fn start_of(example: &Value) -> String {
+    let example = example.as_str().unwrap_or_default();
+    let has_form = ["http://", "/", "{{"]
+        .iter()
+        .any(|form| example.starts_with(form));
+    match has_form {
+        true => format!("{example}/"),
+        false => String::new(),
+    }
+}
+
+/// Returns values that one of the alternatives allows, and values that none of them allows.
 fn samples(alternatives: &[Value]) -> (Vec<Value>, Vec<Value>) {
     let (mut right, mut wrong) = (Vec::new(), Vec::new());
     for schema in alternatives {
@@ -190,7 +203,8 @@ fn samples(alternatives: &[Value]) -> (Vec<Value>, Vec<Value>) {
         }
     }
     if let Some(longest) = schema["maxLength"].as_u64() {
-        let text = |length| json!("x".repeat(length));
+        let start = start_of(&schema["example"]);
+        let text = |length: usize| json!(format!("{start}{}", "x".repeat(length - start.len())));
         right.push(text(longest as usize));
         wrong.push(text(longest as usize + 1));
     }
@@ -211,8 +225,8 @@ fn samples(alternatives: &[Value]) -> (Vec<Value>, Vec<Value>) {
 
 #[tokio::test]
 async fn request_bodies_are_as_their_schemas_say() {
-    // Nobody listens there; but then `reply_to` may name a queue.
-    // The longest name of a secret is one that is there.
+    // Nothing listens at this address, but with a broker `reply_to` may name a queue. The secret has the longest name
+    // that is allowed.
     let secret = json!([{ "name": "x".repeat(64), "env": "PATH", "urls": ["http://127.0.0.1:9"] }]);
     let provost = Provost::setup()
         .set("BROKER__URL", "amqp://127.0.0.1:1")
@@ -259,11 +273,11 @@ async fn request_bodies_are_as_their_schemas_say() {
                     probed += 1;
                     let asked = merged(&of.base, &body(&object.way, json!({ name: value })));
                     let said = faults(&provost, &of, &asked, &pointer).await;
-                    // A command on many tasks takes some of the states only, and says so where it describes them.
+                    // A command for many tasks accepts only some of the states, and its description says which.
                     let is_narrower = is_right && name == "state";
-                    // All of them, a selection or nothing: `false` alone is nothing.
+                    // The command needs `all` or a selection: `all: false` alone is neither.
                     let is_nothing = is_right && said.iter().all(|said| is_a_choice(said));
-                    // A field that says more of another one, which is not there.
+                    // The field qualifies another one, which is missing here.
                     let is_alone = |said: &String| said.starts_with("belongs to ");
                     let is_alone = is_right && said.iter().all(is_alone);
                     if said.is_empty() != is_right && !is_narrower && !is_nothing && !is_alone {

@@ -1,4 +1,5 @@
-//! Secrets that cannot be used: the operator gets one alert for each, which says where and closes by itself.
+//! Unusable secrets: an operator gets one alert for each secret, which says where the secret cannot be used, and closes
+//! by itself.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -59,7 +60,7 @@ async fn a_secret_that_cannot_be_used_has_one_alert_until_it_can() {
             "{message}"
         );
         assert!(provost.metric(GAUGE).await > 0.0);
-        // The file comes, but others can read it: that is the same alert, with another reason.
+        // The file now exists, but others can read it: this is the same alert with another reason.
         files.put("token", "the-first-token\n");
         let readable = fs::Permissions::from_mode(0o444);
         fs::set_permissions(files.path("token"), readable).unwrap();
@@ -72,7 +73,7 @@ async fn a_secret_that_cannot_be_used_has_one_alert_until_it_can() {
         until_closed(&provost).await;
         assert_eq!(provost.metric(GAUGE).await, 0.0);
         assert_eq!(alerts(&provost, "closed").await.len(), 1);
-        // A secret that is there, and cannot be sent.
+        // The secret exists, but cannot be sent.
         files.put("token", "two\nlines-of-it");
         let alert = until_open(&provost, "contains a line break").await;
         assert_eq!(alert["receiver"], "secret:token");

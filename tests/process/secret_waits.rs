@@ -7,7 +7,7 @@ use crate::{
     secrets::{SecretFiles, one_step_of, secret, spec},
 };
 
-/// The claim of the only step.
+/// Returns the claim of the only step.
 async fn claim_of(provost: &Provost, id: &str) -> Value {
     let history = provost.history(id).await;
     let mut events = history.into_iter();
@@ -54,7 +54,7 @@ async fn the_claim_says_until_when_and_why_the_agent_was_not_called() {
             assert!(ready_at < time && time <= claimed_at, "{claim}");
         }
 
-        // A later step has not waited for it.
+        // A later step has not waited for the secret.
         let id = provost.submit(&one_step_of("payments", "/x")).await;
         provost.settled(&id).await;
         assert_eq!(claim_of(&provost, &id).await["reason"], Value::Null);

@@ -1,4 +1,4 @@
-//! What agents add to their requests: services get the secrets, and nobody else does.
+//! Secrets that agents add to their requests: services get them, and they appear nowhere else.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use crate::harness::{
     Act, Provost, Remote, Seen, binary, new_database, setups, sql, step, until, verify,
 };
 
-/// One for each place where a secret may stand. Their beginning is in nothing else.
+/// A canary for each part of a request that may contain a secret. Their common begin occurs in nothing else.
 const CANARIES: [&str; 6] = [
     "canary7-header-b0f1",
     "canary7-query-b0f1",
@@ -55,7 +55,7 @@ impl SecretFiles {
         fs::rename(&temporary, &path).unwrap();
     }
 
-    /// Names a secret, which is not there yet, for these URLs.
+    /// Configures a secret for these URLs. Its file does not exist yet.
     pub fn name(mut self, name: &str, urls: &[String]) -> Self {
         let path = self.path(name);
         self.config.push_str(&format!(
@@ -87,7 +87,7 @@ pub fn one_step_of(agent: &str, path: &str) -> Value {
         "input": { "n": 1 } })
 }
 
-/// All that a request has, as a service echoes it.
+/// Returns everything of a request, as a service echoes it.
 fn echo(seen: &Seen) -> String {
     json!({ "path": seen.path, "headers": seen.headers, "raw": seen.raw }).to_string()
 }
@@ -105,7 +105,7 @@ fn leaky(seen: &Seen) -> Act {
             &format!("{{{}", echo(seen)),
         ),
         "/redirect" => Act::answer(302, &location, ""),
-        // The secret lies across the end of what is kept.
+        // The secret begins before the end of the part that is kept, and ends after it.
         "/cut" => {
             let sent = seen.headers.get("x-api-key");
             let sent = sent.unwrap_or(&seen.headers["authorization"]);
@@ -118,7 +118,7 @@ fn leaky(seen: &Seen) -> Act {
     }
 }
 
-/// Everything that the API says of what has happened.
+/// Returns all responses of the API about these tasks, agents and alerts.
 async fn all_answers(provost: &Provost, tasks: &[String]) -> Vec<(String, String)> {
     let mut paths: Vec<String> = [
         "/v1/tasks",
@@ -190,7 +190,7 @@ pub fn stored(
         .collect()
 }
 
-/// As it is, as base64 at each offset, and as hex.
+/// Checks that the text has no canary: neither plain, nor in base64 at any offset, nor in hexadecimal.
 fn assert_no_canary(place: &str, bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let hex: String = BEGIN.bytes().map(|byte| format!("{byte:02x}")).collect();
@@ -273,7 +273,7 @@ async fn a_canary_is_in_no_record_answer_log_metric_or_backup() {
         assert!(error.contains("not an object"), "{error}");
         tasks.push(refused["id"].as_str().unwrap().to_owned());
 
-        // The service got all of them.
+        // The service got all secrets.
         let ledger = remote.ledger();
         let first = &ledger[0];
         assert_eq!(first.header("x-api-key"), CANARIES[0]);
@@ -303,7 +303,7 @@ async fn a_canary_is_in_no_record_answer_log_metric_or_backup() {
             format!("Bearer {}", CANARIES[4])
         );
 
-        // What is left of an echo shows that something was hidden.
+        // The recorded echo shows that something was hidden.
         let task = provost.task(&tasks[0]).await;
         let output = &step(&task, "only")["output"];
         assert_eq!(output["path"], "/ok?key=***", "{output:#}");
@@ -365,7 +365,7 @@ async fn nobody_who_may_register_agents_gets_a_secret_for_another_service() {
     let both = json!({ "endpoints": [{ "url": bound }, { "url": evil.url() }], "sign": [secret("token")] });
     let put = provost.put("/v1/agents/mine", &both).await;
     assert_eq!(put.expect_faults(), ["/sign/0/secret"]);
-    // The name of an agent that is in the file helps nobody.
+    // The name of an agent that is in the file gives no access to its secrets.
     let inner = provost
         .put("/v1/agents/inner", &spec(&evil.url(), bearer("internal")))
         .await;
@@ -392,7 +392,7 @@ async fn nobody_who_may_register_agents_gets_a_secret_for_another_service() {
     assert_eq!(evil.count(), 0);
 }
 
-/// A service that is one of several at its host could have its caller's secrets sent to another.
+/// A service that shares its host with others could have its caller's secrets sent to one of them.
 #[tokio::test]
 async fn a_service_cannot_have_the_secret_sent_to_its_neighbour() {
     let host = Remote::with(|seen| match seen.method.as_str() {
@@ -463,14 +463,14 @@ async fn a_step_waits_for_a_secret_that_is_not_there_and_no_failure_is_counted()
             "Bearer the-first-token"
         );
 
-        // A rotation counts without a restart.
+        // A rotated secret is used without a restart.
         files.put("token", "the-second-token\n");
         until(true, || async {
             provost.run(&one_step_of("payments", "/x")).await;
             remote.ledger().last().unwrap().header("authorization") == "Bearer the-second-token"
         })
         .await;
-        // And so does taking it away.
+        // A removed secret is noticed without a restart too.
         fs::remove_file(files.path("token")).unwrap();
         until(json!("its file does not exist"), || async {
             let agent = provost.get("/v1/agents/payments").await.expect(200);
@@ -545,7 +545,7 @@ async fn a_new_list_of_secrets_counts_at_once() {
         remote.ledger()[0].header("authorization"),
         "Bearer the-token-of-payments"
     );
-    // It may not go there any more.
+    // The secret may not be sent to this URL any more.
     let elsewhere = files
         .config
         .replace(&remote.url(), "https://payments.example");
@@ -606,7 +606,7 @@ async fn a_signed_request_is_known_by_either_secret_and_by_no_other() {
         .iter()
         .map(|seen| seen.header("webhook-id"))
         .collect();
-    // The same for every attempt, as a service expects that takes a message once.
+    // The id is the same for every attempt, as a service needs that accepts a message only once.
     assert_eq!((ids.len(), ids[0]), (2, ids[1]));
     for seen in &ledger {
         assert!(verify(seen, old) && verify(seen, new), "{seen:?}");

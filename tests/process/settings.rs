@@ -1,4 +1,4 @@
-//! Settings: their order of strength, and starts that a wrong one stops.
+//! Settings: their precedence, and wrong settings that prevent the start.
 
 use serde_json::Value;
 
@@ -81,7 +81,7 @@ async fn variables_that_are_no_settings_are_warned_about_and_a_near_miss_stops_t
 #[tokio::test]
 async fn other_than_loopback_needs_tokens() {
     let setup = Provost::setup().config("listen = \"0.0.0.0:0\"\n");
-    // The flag that every test is started with is stronger than the file, so here it says the same.
+    // The flag with which every test starts takes precedence over the file, so here it has the same value.
     let setup = setup.listen("0.0.0.0:0");
     let (code, said) = setup.refused().await;
     assert_eq!(code, Some(2), "{said}");
@@ -237,7 +237,7 @@ async fn beside_its_database_an_instance_has_a_thread_for_every_second_core() {
     assert_eq!(said_threads(&beside.start().await), cores.div_ceil(2));
 }
 
-/// What it logs when it is ready.
+/// Returns the number of threads that it logs when it is ready.
 fn said_threads(provost: &Provost) -> usize {
     let log = provost.log();
     let mut events = log.lines().map(|line| serde_json::from_str(line).unwrap());

@@ -1,4 +1,4 @@
-//! Two instances on one PostgreSQL: neither caller nor step notices which of them does what.
+//! Two instances on one PostgreSQL: it makes no difference to callers and steps which instance does what.
 
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ async fn what_is_registered_at_one_is_known_at_the_other() {
     let charge = json!({ "steps": [{ "name": "charge", "agent": "payments" }] });
     assert_eq!(b.run(&charge).await["state"], "processed");
     b.register("payments", &new.url(), 4).await;
-    // The change is announced, and takes effect without anybody asking for it.
+    // The other instance is notified of the change, which takes effect without a request.
     while a.get("/v1/agents/payments").await.expect(200)["spec"]["endpoints"][0]["url"] != new.url()
     {
     }
@@ -137,7 +137,8 @@ async fn migrate_says_what_it_did_and_serve_can_leave_it_to_it() {
     assert!(migrate(&file).await.contains("up to date"));
 }
 
-/// The clock of the database, moved an hour on for all who use it, so that everybody else's is wrong.
+/// Moves the clock of the database an hour ahead for all of its clients, so that the clocks of the instances differ
+/// from it.
 const CLOCK_MOVED: [&str; 3] = [
     "CREATE SCHEMA moved",
     "CREATE FUNCTION moved.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS

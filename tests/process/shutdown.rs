@@ -1,10 +1,10 @@
-//! SIGTERM: calls under way may end, the rest is handed back, nothing is called twice for it.
+//! SIGTERM: running calls may end, all other steps are released, and no call is made twice because of it.
 
 use serde_json::json;
 
 use crate::harness::{Act, Api, Database, Gate, Provost, Remote, kinds, pipeline, step};
 
-/// The states of all steps as it left them.
+/// Returns the recorded states of all steps.
 fn recorded(provost: &Provost) -> Vec<String> {
     let steps = Database::copy_of(&provost.database()).steps();
     let words = steps
@@ -21,7 +21,7 @@ async fn a_call_that_ends_in_time_is_recorded_before_it_stops() {
     let id = provost.submit(&pipeline(&remote.url(), &["a", "b"])).await;
     remote.requests(1).await;
     provost.terminate();
-    // The log is the only place that says when it has begun to stop.
+    // Only the log shows when the stop has begun.
     provost.says("waiting for running calls").await;
     gate.open();
     let status = provost.ended().await;
@@ -70,7 +70,7 @@ async fn a_call_that_outlasts_the_grace_is_handed_back_without_counting_a_failur
 async fn a_step_that_was_running_when_it_was_killed_runs_again_at_once() {
     let remote = Remote::script([Act::Hang, Act::Ok(json!("done"))]).await;
     let mut provost = Provost::start().await;
-    // Its complete-by is half a minute away: nobody waits for that.
+    // The complete-by of the step is half a minute away, and is not waited for.
     let id = provost.submit(&pipeline(&remote.url(), &["a"])).await;
     remote.requests(1).await;
     provost.kill().await;
@@ -132,7 +132,7 @@ async fn a_submission_during_the_stop_is_refused_and_all_else_is_answered() {
     let remote = Remote::script([gate.then(json!("done"))]).await;
     let mut provost = Provost::start().await;
     let submission = pipeline(&remote.url(), &["a"]);
-    // This leaves a connection that is kept alive.
+    // This request leaves a connection that is kept alive.
     let id = provost.submit(&submission).await;
     remote.requests(1).await;
     provost.terminate();

@@ -11,7 +11,7 @@ async fn remote() -> Remote {
     Remote::with(|_| Act::Ok(json!({}))).await
 }
 
-/// A signal between two calls, as a workflow.
+/// Registers a workflow with a signal between two calls.
 async fn register(api: &Api, url: &str, signal: Value) {
     let workflow = json!({ "steps": [
         { "name": "first", "url": url },
@@ -59,7 +59,7 @@ async fn a_signal_by_id_or_by_key_becomes_the_output() {
             let task = api.settled(&id).await;
             assert_eq!(task["state"], "processed", "{task}");
             assert_eq!(remote.ledger().last().unwrap().body, yes);
-            // The same again, by whatever name: also after the end, and after a restart.
+            // The same signal is sent again, by both addresses, also after the end and after a restart.
             for again in [&path, &format!("/v1/tasks/{id}/signals/approval")] {
                 let same = json!({ "by": key, "approved": true });
                 let answer = api.post(again, &same).await.expect(200);
@@ -175,7 +175,7 @@ async fn the_undo_of_a_paused_task_whose_signal_did_not_come_waits_for_the_resum
                 step(&provost.api().task(&id).await, "approval")["state"].clone()
             })
             .await;
-            // What waits is in the record.
+            // The wait is on record.
             provost.kill().await;
             provost.restart().await;
             let api = provost.api();
@@ -200,7 +200,7 @@ async fn the_undo_of_a_paused_task_whose_signal_did_not_come_waits_for_the_resum
     }
 }
 
-/// Each has a cache of its own.
+/// Each instance has a cache of its own.
 #[tokio::test]
 async fn of_signals_that_come_to_three_instances_at_once_one_counts() {
     let remote = remote().await;
@@ -246,7 +246,7 @@ async fn whom_a_signal_is_for_must_be_clear() {
         let to = |key: &str, step: &str| format!("/v1/signals/order/{key}/{step}");
         let nobody = api.post(&to("nobody", "approval"), &json!(1)).await;
         nobody.expect_problem(404, "no-such-task");
-        // Of another workflow, and ended ones: they do not count.
+        // These tasks belong to another workflow or have ended, and do not count.
         let other = json!({ "key": "busy", "steps": [{ "name": "approval", "signal": { "within": "1d" } }] });
         api.submit(&other).await;
         let mut ended = Vec::new();
@@ -286,7 +286,7 @@ async fn whom_a_signal_is_for_must_be_clear() {
             .await
             .expect(200);
         assert_eq!(api.settled(&second).await["state"], "processed");
-        // One key says one thing.
+        // A key may be used for one payload only.
         let third = api.submit(&order("third")).await;
         let path = format!("/v1/tasks/{third}/signals/approval");
         for (payload, status) in [(json!(1), 200), (json!(1), 200), (json!(2), 422)] {
@@ -314,7 +314,7 @@ async fn a_signal_is_as_long_as_an_output_may_be() {
     assert_eq!(provost.settled(&id).await["state"], "processed");
 }
 
-/// What makes a signal the one that is awaited.
+/// Returns a signal that must match a schema and a condition.
 fn checked() -> Value {
     json!({
         "within": "30d",
@@ -367,7 +367,7 @@ async fn a_signal_that_is_not_the_awaited_one_changes_nothing() {
         let task = provost.settled(&id).await;
         assert_eq!(task["state"], "processed");
         assert_eq!(step(&task, "approval")["output"], right);
-        // An operator is free.
+        // The conditions do not apply to an operator.
         let id = provost.submit(&order("o-3")).await;
         awaited(provost.api(), &id).await;
         let path = format!("/v1/tasks/{id}/steps/approval/resolve");
@@ -458,7 +458,7 @@ async fn signals_that_time_out_have_one_alert() {
         let cause = "workflow order, step approval: no signal came in time";
         assert_eq!(alert["cause"], cause);
         let all = json!({ "state": "error", "reason": "by phone" });
-        api.post("/v1/tasks/skip", &all).await.expect(200);
+        api.bulk("skip", &all).await;
         for id in &ids {
             assert_eq!(api.settled(id).await["state"], "processed");
         }

@@ -1,4 +1,4 @@
-//! The most calls of an agent in flight (`max_in_flight`), all instances together.
+//! The largest number of calls of an agent in flight (`max_in_flight`), for all instances together.
 
 use std::{
     sync::{
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Act, Api, Gate, Provost, Remote, new_database, setups, until};
 
-/// A service that takes a while for each call, and counts how many it has at once.
+/// A service that takes a while for each call, and counts how many calls it has at once.
 struct Counting {
     remote: Remote,
     most: Arc<AtomicUsize>,
@@ -26,7 +26,8 @@ impl Counting {
             let in_flight = now.fetch_add(1, Ordering::SeqCst) + 1;
             peak.fetch_max(in_flight, Ordering::SeqCst);
             let now = now.clone();
-            // Before the response: an instance that gets it may call again at once.
+            // The count is reduced before the response is sent, because an instance that gets the response may call
+            // again at once.
             let ends = Arc::new(move || {
                 now.fetch_sub(1, Ordering::SeqCst);
             });
@@ -50,13 +51,13 @@ impl Counting {
     }
 }
 
-/// A task with so many steps that are ready at once.
+/// Returns a task with `count` steps that are ready at once.
 fn charges(count: usize) -> Value {
     let step = |at| json!({ "name": format!("charge{at}"), "agent": "payments", "after": [], "complete_within": "10m" });
     json!({ "steps": (0..count).map(step).collect::<Vec<_>>() })
 }
 
-/// What each instance holds.
+/// Returns the number of slots that each instance holds.
 async fn held(api: &Api) -> Vec<u64> {
     let agent = api.get("/v1/agents/payments").await.expect(200);
     let slots = agent["slots"].as_array().unwrap().iter();
@@ -74,7 +75,7 @@ async fn no_more_calls_are_in_flight_than_the_agent_takes() {
         assert_eq!(service.most(), 3);
         let agent = provost.get("/v1/agents/payments").await.expect(200);
         assert_eq!(agent["capacity"], 3);
-        // One that is lower, and then none.
+        // The limit becomes lower, and is then removed.
         service.most.store(0, Ordering::SeqCst);
         service.register(provost.api(), Some(1)).await;
         let id = provost.submit(&charges(10)).await;
@@ -87,7 +88,7 @@ async fn no_more_calls_are_in_flight_than_the_agent_takes() {
     }
 }
 
-/// So fast that further steps are claimed before a slot is free.
+/// The service is so fast that further steps are claimed before a slot is free.
 #[tokio::test]
 async fn no_more_calls_are_in_flight_of_a_fast_service_than_the_agent_takes() {
     for setup in setups().await {
@@ -110,8 +111,8 @@ async fn no_more_calls_are_in_flight_of_a_fast_service_than_the_agent_takes() {
     }
 }
 
-/// Steps were claimed for slots that would be free in a moment, and then the service hangs: they are queued again. None of
-/// them is called, and none counts as failed.
+/// Steps were claimed ahead, for slots that would be free in a moment, and then the service hangs. They are queued
+/// again; none of them is called, and none counts as failed.
 #[tokio::test]
 async fn steps_that_were_claimed_ahead_are_queued_again_when_the_service_hangs() {
     for setup in setups().await {
@@ -122,7 +123,7 @@ async fn steps_that_were_claimed_ahead_are_queued_again_when_the_service_hangs()
         provost.register("payments", &remote.url(), 8).await;
         let mut ids = Vec::new();
         let mut let_through = 0;
-        // How many steps are claimed ahead depends on how fast this machine is.
+        // The number of steps that are claimed ahead depends on the speed of this machine.
         let released = r#"provost_events_total{type="step.released"}"#;
         while provost.metric(released).await == 0.0 {
             assert!(ids.len() < 50, "no step was ever claimed ahead");
@@ -130,7 +131,7 @@ async fn steps_that_were_claimed_ahead_are_queued_again_when_the_service_hangs()
             gate.let_through(300);
             let_through += 300;
             remote.requests(let_through + 8).await;
-            // What was claimed ahead is in nobody's hands then.
+            // No instance holds the steps that were claimed ahead any more.
             until(8, || async {
                 let instances = provost.get("/v1/instances").await.expect(200);
                 instances["items"][0]["in_flight"].as_u64().unwrap()
@@ -195,7 +196,7 @@ async fn a_step_beyond_the_limit_waits_for_capacity() {
     }
 }
 
-/// Instances join and are killed while the service counts.
+/// Instances start and are killed while the service counts.
 #[tokio::test]
 async fn all_instances_together_have_no_more_in_flight_while_they_come_and_go() {
     let url = new_database().await;
@@ -219,18 +220,18 @@ async fn all_instances_together_have_no_more_in_flight_while_they_come_and_go() 
     ids.push(three.submit(&charges(100)).await);
     until(vec![2, 2, 2], || held(two.api())).await;
     one.kill().await;
-    // What it held is free once its lease is over.
+    // The slots of the killed instance are free once its lease has expired.
     until(vec![3, 3], || held(two.api())).await;
     three.kill().await;
     for id in &ids {
         assert_eq!(two.settled(id).await["state"], "processed");
     }
     assert_eq!(service.most(), 6);
-    // Nobody needs any.
+    // No instance needs a slot.
     until(Vec::<u64>::new(), || held(two.api())).await;
 }
 
-/// With one slot for two instances the steps of both are done.
+/// Two instances share one slot, and the steps of both are done.
 #[tokio::test]
 async fn fewer_slots_than_instances_keep_nobody_from_being_served() {
     let url = new_database().await;
@@ -255,7 +256,7 @@ async fn fewer_slots_than_instances_keep_nobody_from_being_served() {
     assert_eq!(service.remote.count(), 60);
 }
 
-/// A process that was stopped for longer than its lease holds nothing when it goes on: others have its slots.
+/// A process that was suspended for longer than its lease holds no slots when it continues: other instances have them.
 #[tokio::test]
 async fn a_process_that_slept_through_its_lease_holds_no_slots() {
     let url = new_database().await;

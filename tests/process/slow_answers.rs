@@ -1,11 +1,11 @@
-//! Remote services that take too long: the call is dropped at complete-by, the
-//! supervisor counts the failure, and whatever comes later changes nothing.
+//! Remote services that take too long: the call is dropped at complete-by, the supervisor counts the failure, and a
+//! later response changes nothing.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Act, Gate, Provost, Remote, kinds, one_step, step};
 
-/// One step that must finish soon, yet not so soon that a busy machine could not.
+/// Returns a task of one step with a short complete-by that is still enough for a busy machine.
 fn urgent(remote: &Remote) -> Value {
     let mut task = one_step(&remote.url(), "/work");
     task["steps"][0]["complete_within"] = json!("1s");
@@ -59,7 +59,7 @@ async fn an_answer_after_complete_by_changes_nothing() {
     let remote = Remote::script([late.then(json!("late")), in_time.then(json!("in time"))]).await;
     let provost = Provost::start().await;
     let mut submission = urgent(&remote);
-    // The second attempt must outlast the test's own pace, not only the first one's limit.
+    // The second attempt must last longer than the remaining test, and not only the first one longer than its limit.
     submission["steps"][0]["complete_within"] = json!("2s");
     let id = provost.submit(&submission).await;
     let seen = remote.requests(2).await;
@@ -81,7 +81,7 @@ async fn an_answer_after_complete_by_changes_nothing() {
 
 #[tokio::test]
 async fn a_service_that_answers_twice_is_heard_once() {
-    // The second answer lies in the connection when the next request comes to be sent on it.
+    // The connection has a second, unread response when the next request is about to be sent on it.
     let one = |body: &str| {
         format!(
             "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}",

@@ -1,4 +1,4 @@
-//! Reads on PostgreSQL that take too long: they hold up neither what keeps tasks moving nor the database.
+//! Slow reads on PostgreSQL delay neither the work on tasks nor the database.
 
 use std::{future::IntoFuture, time::Duration};
 
@@ -14,18 +14,17 @@ use crate::{
     harness::{Act, Api, PATIENCE, Provost, Remote},
 };
 
-/// Of the instance under test.
+/// The number of read connections of the instance.
 const READERS: i64 = 2;
 
-/// A read that takes as long as it may once [`Labels`] are slow.
+/// A read that takes its largest time while [`Labels`] are slow.
 const STALLED: &str = "/v1/tasks?label=customer:acme";
 
-/// The labels of all tasks, which callers may filter by and nothing else reads; of tasks without any they are not
-/// written either.
+/// The labels of all tasks. They are read only for a filter of a caller, and are not written for tasks without labels.
 struct Labels(PgConnection);
 
 impl Labels {
-    /// Each read of them sleeps first. A lock would end the reads too soon.
+    /// Makes each read of the labels sleep first. A lock would end the reads too soon.
     async fn slow(url: &str) -> Self {
         let mut database = PgConnection::connect(url).await.unwrap();
         for statement in [
@@ -37,7 +36,7 @@ impl Labels {
         Self(database)
     }
 
-    /// How many statements read them in the server.
+    /// Returns the number of statements in the server that read the labels.
     async fn waiting(&mut self) -> i64 {
         const WAITING: &str = "SELECT count(*) FROM pg_stat_activity
             WHERE datname = current_database() AND wait_event = 'PgSleep'";
@@ -45,7 +44,7 @@ impl Labels {
         asked.unwrap()
     }
 
-    /// Waits until it is so many.
+    /// Waits until this number of statements read the labels.
     async fn awaited_by(&mut self, statements: i64) {
         let mut last = -1;
         let so_many = async {
@@ -59,7 +58,7 @@ impl Labels {
     }
 }
 
-/// Callers who take every reader there is; when one is done, so is the obstacle.
+/// Starts callers that use all read connections. They no longer block anything once one of their reads is done.
 async fn stall(api: &Api, labels: &mut Labels) -> JoinSet<u16> {
     let mut stalled = JoinSet::new();
     for _ in 0..READERS * 2 {
@@ -90,7 +89,7 @@ async fn recovery_goes_on_while_callers_hold_every_reader() {
     tokio::select! {
         seen = remote.requests(2) => assert_eq!(seen[1].attempt(), 2),
         _ = async {
-            // Those who found no reader are turned away before.
+            // The callers that found no read connection are refused before.
             for _ in 0..READERS + 1 {
                 stalled.join_next().await;
             }
@@ -118,11 +117,11 @@ async fn callers_who_hang_up_and_ask_again_have_no_more_read_at_once_than_there_
     assert_eq!(most, READERS);
 }
 
-/// The caller of a slow read is told, and nothing is left in the server that reads on.
+/// Checks that the caller of a slow read gets a problem, and that its statement in the server ends.
 pub async fn ends_slow_reads(provost: &Api, url: &str) {
     let mut labels = Labels::slow(url).await;
     let waits = tokio::spawn(provost.get(STALLED).into_future());
-    // Another hangs up before.
+    // Another caller closes its connection before.
     let hangs_up = tokio::spawn(provost.get(STALLED).into_future());
     labels.awaited_by(2).await;
     hangs_up.abort();

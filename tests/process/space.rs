@@ -14,19 +14,19 @@ use crate::harness::{
 
 const MIB: u64 = 1 << 20;
 const PAGE: usize = 8192;
-/// Bytes: a file of this size with more free space gives it back.
+/// The size in bytes above which a file with more free space returns it.
 const BEGINS_ABOVE: i64 = 36 << 20;
 const BEGINS: &str = "returning free space of the database file to the disk";
 const ENDS: &str = "returned free space of the database file to the disk";
 
-/// Some KiB each: many of them make a large file.
+/// Returns a submission of some hundred KiB: many of them make a large file.
 fn large(remote: &Remote, card: &str) -> Value {
     let mut submission = one_step(&remote.url(), "/work");
     submission["input"] = json!({ "card": card, "text": "x".repeat(250 << 10) });
     submission
 }
 
-/// Refuses some, and their tasks wait for an operator: they are never deleted.
+/// Returns a service that refuses some calls. Their tasks wait for an operator, and are never deleted.
 async fn remote() -> Remote {
     Remote::with(|seen| match seen.body["card"].as_str() {
         Some("declined") => Act::status(402),
@@ -35,7 +35,7 @@ async fn remote() -> Remote {
     .await
 }
 
-/// Runs so many tasks, one in twenty of which fails. Gives the failed ones.
+/// Runs `count` tasks, of which one in twenty fails. Returns the failed ones.
 async fn fill(provost: &Provost, remote: &Remote, count: usize) -> Vec<String> {
     let (well, failing) = (large(remote, "good"), large(remote, "declined"));
     let mut failed = Vec::new();
@@ -46,7 +46,7 @@ async fn fill(provost: &Provost, remote: &Remote, count: usize) -> Vec<String> {
     failed
 }
 
-/// Runs so many tasks, ten at once, each until it is deleted.
+/// Runs `count` tasks, ten at once, each until it is deleted.
 async fn pass(provost: &Provost, remote: &Remote, count: usize) {
     let submission = large(remote, "good");
     let mut left = count;
@@ -75,7 +75,7 @@ async fn until_smaller(path: &Path, than: u64) {
     until(true, || async { length(path) < than }).await;
 }
 
-/// Stops it, and folds `-wal` back: the file is as long as what it holds.
+/// Stops the service, and writes `-wal` back: the file is then as long as its content.
 async fn stop(provost: &mut Provost) {
     provost.terminate();
     assert!(provost.ended().await.success());
@@ -98,7 +98,7 @@ async fn the_file_gets_smaller_after_a_purge_whatever_kills_the_service_meanwhil
     let path = provost.database();
     let before = length(&path);
     assert!(before > 50 * MIB, "{before}");
-    // All at once: in portions, what is deleted last may be too little to give back.
+    // All tasks are deleted at once. In portions, the last deletion might free too little space to return it.
     let purge = ["purge", "--older-than", "0s", "--database-url"];
     let purge = binary()
         .args(purge)
@@ -115,7 +115,7 @@ async fn the_file_gets_smaller_after_a_purge_whatever_kills_the_service_meanwhil
     let mut kills = 0;
     while kills < 3 {
         provost.says(BEGINS).await;
-        // A moment of its work by chance: the fault that is planted here, and no wait for anything.
+        // The sleep chooses a random moment for the kill, which is the fault of this test. It waits for nothing.
         sleep(Duration::from_millis(random.random_range(0..500))).await;
         provost.kill().await;
         let killed = Database::copy_of(&path);
@@ -125,7 +125,7 @@ async fn the_file_gets_smaller_after_a_purge_whatever_kills_the_service_meanwhil
         if free > BEGINS_ABOVE {
             kills += 1;
         } else {
-            // It came so far that the rest is not worth a new beginning.
+            // The work was nearly done at the kill, so that the rest is not worth another run.
             fs::copy(&purged, &path).unwrap();
             for suffix in ["-wal", "-shm"] {
                 drop(fs::remove_file(format!("{}{suffix}", path.display())));
@@ -140,7 +140,7 @@ async fn the_file_gets_smaller_after_a_purge_whatever_kills_the_service_meanwhil
     let free = provost.metric("provost_database_free_bytes").await;
     assert!(bytes < 25e6 && free < 18e6 && free > 8e6, "{bytes} {free}");
 
-    // What comes and goes from now on finds room in what stays free.
+    // Tasks that come and go from now on use the remaining free space.
     let said = provost.log().matches(BEGINS).count();
     let kept = length(&path);
     pass(&provost, &remote, 60).await;
@@ -232,7 +232,7 @@ async fn a_read_that_takes_long_holds_up_the_file_and_nothing_else() {
     until_smaller(&path, 24 * MIB).await;
 }
 
-/// A page that says to which other page each belongs. Nothing but the giving back relies on it.
+/// Damages a page that says to which other page each page belongs. Only the return of space uses it.
 fn damage_last_map(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     let (first, every) = (2, PAGE / 5 + 1);

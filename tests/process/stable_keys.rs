@@ -1,4 +1,5 @@
-//! After a restore callers submit again what was accepted after the backup: services see the keys that they have seen.
+//! After a restore, callers submit tasks again that were accepted after the backup: services get the same keys as
+//! before.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -23,7 +24,7 @@ role = "admin"
 const SHOP: &str = "Bearer shop-0123456789abcdef";
 const OTHER: &str = "Bearer other-0123456789abcdef";
 
-/// A copy of a database in which the workflows are registered, and no task is.
+/// A copy of a database that has the workflows, and no task.
 enum Backup {
     File(TempDir),
     Postgres(String),
@@ -63,7 +64,7 @@ fn setup() -> Setup {
     Provost::setup().config(TOKENS)
 }
 
-/// No connection is left to the database.
+/// Copies the database once it has no connections any more.
 async fn copy_of(url: &str) -> String {
     let empty = new_database().await;
     let name = |url: &str| url.rsplit_once('/').unwrap().1.to_owned();
@@ -109,7 +110,7 @@ async fn ended(api: &Api, id: &str, state: &str) -> Value {
     task
 }
 
-/// Has a task done and undone, and returns what the service has seen of it: the keys by steps.
+/// Has a task done and undone. Returns its id and the keys that the service has seen, with the steps.
 async fn keys(
     remote: &Remote,
     api: &Api,
@@ -154,7 +155,7 @@ async fn a_task_that_is_submitted_again_after_a_restore_calls_its_services_under
         register(provost.api(), &remote.url()).await;
         let backup = Backup::of(&mut provost, url).await;
         let (lost, first) = keys(&remote, provost.api(), SHOP, "a").await;
-        // Each step once, and its undo: charge, import[0], import[1], poll[0], poll[1], pack.
+        // Each step and its undo occur once: charge, import[0], import[1], poll[0], poll[1], pack.
         assert_eq!(first.len(), 6 + 4, "{first:?}");
         provost.kill().await;
 
@@ -162,12 +163,13 @@ async fn a_task_that_is_submitted_again_after_a_restore_calls_its_services_under
         let (again, second) = keys(&remote, restored.api(), SHOP, "a").await;
         assert_ne!(lost, again);
         assert_eq!(first, second);
-        // That is a repetition for Provost as well.
+        // Provost recognises the repetition as well.
         assert_eq!(
             submit(restored.api(), SHOP, "a").await.expect(202)["id"],
             *again
         );
-        // Another caller's key is another, and so is the key of another request that it was forgotten for.
+        // The keys of another caller are different, and so are those of another request with the same idempotency key,
+        // after the key was lost by the restore.
         let (_, others) = keys(&remote, restored.api(), OTHER, "a").await;
         assert!(first.is_disjoint(&others), "{others:?}");
         drop(restored);

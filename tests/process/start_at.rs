@@ -96,7 +96,7 @@ async fn an_operator_starts_or_cancels_one_early_and_a_plain_task_has_no_start()
             .await
             .expect(200);
         assert_eq!(state(api, &id).await, "cancelled");
-        // In the past: now.
+        // A time in the past means now.
         let past = booked(&remote.url(), "2020-02-02T02:02:02+01:00");
         assert_eq!(api.run(&past).await["state"], "processed");
         let mut plain = booked(&remote.url(), "");
@@ -146,7 +146,7 @@ async fn a_time_that_is_none_or_too_far_or_cannot_work_is_refused() {
     assert_eq!(first["id"], again["id"]);
 }
 
-/// Before it begins, a task takes no place from others.
+/// A task does not count for the limit before it begins.
 #[tokio::test]
 async fn a_task_counts_for_the_limits_of_its_workflow_from_its_begin() {
     for setup in setups().await {
@@ -180,7 +180,7 @@ async fn a_task_counts_for_the_limits_of_its_workflow_from_its_begin() {
     }
 }
 
-/// The witness begins later, so that the supervisor has looked at all that were due before when it has begun.
+/// The witness has a later begin. When it has begun, the supervisor has processed all tasks that were due before.
 #[tokio::test]
 async fn a_paused_task_begins_with_its_resumption_and_not_at_its_time() {
     for setup in setups().await {

@@ -1,5 +1,5 @@
-//! How many steps of a workflow's tasks run at once and begin in a time for each key, whichever agents they call
-//! (`max_in_flight` and `rate` in the `limits` of a workflow).
+//! The limits of a workflow for the steps of its tasks with each key: how many run at once and how often one begins,
+//! whichever agents they call (`max_in_flight` and `rate` in the `limits` of a workflow).
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
 const BY_CUSTOMER: &str = "{{ task.labels.customer }}";
 const AGENTS: [&str; 2] = ["crm", "mail"];
 
-/// Both agents call one service, which counts.
+/// Registers two agents that call one service, which counts the calls.
 async fn register_agents(api: &Api, url: &str, more: Value) {
     for agent in AGENTS {
         let mut spec = json!({ "endpoints": [{ "url": url, "max_in_flight": 30 }] });
@@ -25,7 +25,7 @@ async fn register_agents(api: &Api, url: &str, more: Value) {
     }
 }
 
-/// So many steps that are ready at once, half of them at each agent.
+/// Returns `count` steps that are ready at once, half of them at each agent.
 fn steps(count: usize) -> Value {
     let step = |at: usize| {
         json!({ "name": format!("s{at}"), "agent": AGENTS[at % 2], "after": [], "complete_within": "10m",
@@ -59,7 +59,7 @@ async fn no_more_steps_of_a_key_run_over_all_agents_and_versions_than_the_limit_
         for customer in ["a", "b", "a"] {
             ids.push(provost.submit(&one_of(customer)).await);
         }
-        // Another version, with the same limit.
+        // This is another version with the same limit.
         register(provost.api(), json!({ "max_in_flight": 3 }), steps(21)).await;
         for customer in ["a", "b"] {
             ids.push(provost.submit(&one_of(customer)).await);
@@ -72,7 +72,8 @@ async fn no_more_steps_of_a_key_run_over_all_agents_and_versions_than_the_limit_
     }
 }
 
-/// Those of the task's own version hold: a limit that is lowered lets what was submitted before go on.
+/// The limits are those of the task's own version: a limit that is lowered does not apply to tasks that were submitted
+/// before.
 #[tokio::test]
 async fn a_task_keeps_the_limit_that_it_was_submitted_with() {
     for setup in setups().await {
@@ -106,7 +107,8 @@ async fn a_task_keeps_the_limit_that_it_was_submitted_with() {
     }
 }
 
-/// Three instances, of which two come later and two are killed: the service counts over both agents.
+/// Three instances share the limit, of which two start later and two are killed. The service counts the calls of both
+/// agents.
 #[tokio::test]
 async fn a_limit_of_a_workflow_holds_over_instances_that_come_and_go() {
     let url = new_database().await;
@@ -131,11 +133,11 @@ async fn a_limit_of_a_workflow_holds_over_instances_that_come_and_go() {
     three.kill().await;
     all_processed(two.api(), &ids).await;
     assert_eq!((service.most("a"), service.most("b")), (3, 3));
-    // What was in flight when its instance was killed, and no more, was called again.
+    // Only the calls that were in flight when their instance was killed were made again.
     assert!(service.remote.count() <= 360 + 12);
 }
 
-/// A step whose reply comes later counts until it is there, whatever is killed meanwhile.
+/// A step whose reply comes later counts until the reply has come, whatever is killed before.
 #[tokio::test]
 async fn a_step_whose_reply_is_awaited_counts_also_after_a_kill() {
     for setup in setups().await {
@@ -163,7 +165,7 @@ async fn a_step_whose_reply_is_awaited_counts_also_after_a_kill() {
             until(2.min(5 - round), awaited).await;
             provost.kill().await;
             provost.restart().await;
-            // It claims what it may.
+            // The instance claims as many steps as it may.
             let other = format!("b{round}");
             provost.submit(&one_of(&other)).await;
             until(2, || async { calls_of(&other).len() }).await;
@@ -190,14 +192,14 @@ async fn so_many_steps_of_a_key_begin_in_a_time_over_all_agents() {
         ids.push(provost.submit(&one_of("a")).await);
         all_processed(provost.api(), &ids).await;
         let calls = remote.ledger();
-        // 2 at once, and 24 at 20 a second.
+        // Two calls begin at once, and 24 at 20 a second.
         let took = calls[25].at.duration_since(calls[0].at);
         assert!(took >= Duration::from_millis(1000), "{took:?}");
         assert_eq!(calls.len(), 26);
     }
 }
 
-/// Two instances begin steps of one key at different agents: the bucket is one.
+/// Two instances begin steps of one key at different agents, and share one token bucket.
 #[tokio::test]
 async fn the_rate_of_a_workflow_is_one_for_all_instances() {
     let url = new_database().await;
@@ -214,7 +216,7 @@ async fn the_rate_of_a_workflow_is_one_for_all_instances() {
     all_processed(two.api(), &ids).await;
     let calls = remote.ledger();
     let took = calls[29].at.duration_since(calls[0].at);
-    // 1 at once, and 29 at 20 a second; what a busy machine holds back may come together.
+    // One call begins at once, and 29 at 20 a second. Calls that a busy machine delays may come together.
     assert!(took >= Duration::from_millis(1400), "{took:?}");
     assert_eq!(calls.len(), 30);
 }
@@ -272,7 +274,7 @@ async fn a_step_says_which_limit_of_its_workflow_it_waits_for() {
     }
 }
 
-/// One entry may limit tasks and steps; and what the agent limits is limited beside it.
+/// One entry may limit tasks and steps, and the limits of the agent apply as well.
 #[tokio::test]
 async fn limits_of_tasks_steps_and_agents_hold_at_once() {
     for setup in setups().await {
@@ -286,7 +288,7 @@ async fn limits_of_tasks_steps_and_agents_hold_at_once() {
         for customer in ["a", "b", "a"] {
             ids.push(provost.submit(&one_of(customer)).await);
         }
-        // Those of other workflows count for the agents alone.
+        // Steps of other workflows count only for the agents.
         let alone = json!({ "labels": { "customer": "a" }, "steps": steps(12) });
         let second = provost.task(&ids[2]).await;
         assert_eq!(step(&second, "s0")["blocked_by"]["reason"], "task_limit");
@@ -299,7 +301,7 @@ async fn limits_of_tasks_steps_and_agents_hold_at_once() {
     }
 }
 
-/// A task of a thousand keys must not delay those without limits by more than their share.
+/// A task of a thousand keys must not delay steps without limits by more than their share.
 #[tokio::test]
 async fn steps_without_limits_go_on_beside_however_many_keys() {
     for setup in setups().await {

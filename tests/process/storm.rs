@@ -1,4 +1,4 @@
-//! A service that takes so many calls a second is down for a while under more load than it takes, and comes back.
+//! A service with a limited rate of calls is down for a while, under more load than its rate, and recovers.
 
 use std::{
     sync::{
@@ -13,13 +13,13 @@ use tokio::time::sleep;
 
 use crate::harness::{Act, PATIENCE, Provost, Remote, new_database, step};
 
-/// For longer, and with more load, than in CI: see scripts/storm.
+/// Returns a setting: scripts/storm runs this test for longer, and with more load, than CI.
 fn number(name: &str, default: u64) -> u64 {
     let given = std::env::var(name).ok();
     given.map_or(default, |given| given.parse().expect("a number"))
 }
 
-/// What the service takes in a second.
+/// Returns the number of calls that the service takes in a second.
 fn rate() -> u64 {
     number("PROVOST_TEST_STORM_RATE", 50)
 }
@@ -45,7 +45,7 @@ fn spec(remote: &Remote) -> Value {
     })
 }
 
-/// The most calls that begin within any second.
+/// Returns the largest number of calls that begin within any second.
 fn most_in_a_second(calls: &[Instant]) -> usize {
     let mut first = 0;
     let counts = calls.iter().enumerate().map(|(at, call)| {
@@ -144,14 +144,15 @@ async fn storm(instances: &[Provost]) {
             .zip(before)
             .map(|(peak, before)| (peak - before) / 1024),
     );
-    // Until half of the calls in a window have failed, and then the canaries, by one instance at a time.
+    // Calls are made until half of those in a window have failed; after that only canaries are made, by one instance at
+    // a time.
     let looks = down_for().as_secs() + 1;
     let until_open = rate() + BURST + MIN_CALLS * instances.len() as u64;
     assert!(
         while_down <= until_open + looks * CANARIES * 2,
         "{while_down} calls"
     );
-    // So much may come of a second before, in a moment in which this machine was busy.
+    // This number of calls of the second before may come late, because this machine was busy for a moment.
     let slack = rate() / 2;
     assert!(most as u64 <= rate() + BURST + slack, "{most} in a second");
     assert_eq!(succeeded.load(Ordering::SeqCst), ids.len() as u64);

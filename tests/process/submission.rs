@@ -1,4 +1,4 @@
-//! Submissions: what is refused, with every fault at once, and what reaches the remote services.
+//! Submissions: all faults of a refused one are reported at once, and an accepted one makes the right requests.
 
 use std::{
     collections::HashSet,
@@ -203,7 +203,7 @@ async fn branches_run_side_by_side_and_a_join_waits_for_all() {
         at("left", &[]), at("right", &[]), at("join", &["left", "right"]),
     ] });
     let id = provost.submit(&submission).await;
-    // Both are there although neither was answered.
+    // Both calls have arrived although neither has a response.
     remote.requests(2).await;
     gate.let_through(1);
     let mut events = provost.events(&id).await;
@@ -219,7 +219,8 @@ async fn branches_run_side_by_side_and_a_join_waits_for_all() {
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const STATE: &str = "rojo=00f067aa0ba902b7,congo@acme=t61rcWkgMzE";
 
-/// Refuses the first call, lets the second time out, and then does what is asked; `/fail` never.
+/// Returns a service that refuses the first call, lets the second time out, and does the work of all further ones,
+/// except for `/fail`.
 fn faulty() -> impl Fn(&Seen) -> Act {
     let calls = AtomicUsize::new(0);
     move |seen| match (seen.path.as_str(), calls.fetch_add(1, Ordering::Relaxed)) {
@@ -254,7 +255,7 @@ async fn every_call_goes_on_with_the_callers_trace_in_a_span_of_its_own() {
             { "name": "two", "agent": "shop", "request": { "path": "/fail" }, "on_permanent": "undo" },
         ] });
         let first = submit_traced(&provost, &submission).await;
-        // The second try is under way: what comes after the restart is read from the record.
+        // The second attempt is running, so the state after the restart is read from the record.
         remote.requests(2).await;
         provost.kill().await;
         provost.restart().await;

@@ -1,4 +1,4 @@
-//! What is there besides tasks: health, metrics, documentation, and how errors look everywhere.
+//! The operations that are not about tasks: health, metrics and documentation; and the form of errors everywhere.
 
 use serde_json::Value;
 

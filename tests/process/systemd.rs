@@ -1,4 +1,4 @@
-//! What systemd is told (Type=notify).
+//! The messages to systemd (Type=notify).
 
 use tempfile::TempDir;
 use tokio::{net::UnixDatagram, time::timeout};
@@ -8,7 +8,7 @@ use crate::harness::{PATIENCE, Provost};
 struct Systemd(UnixDatagram);
 
 impl Systemd {
-    /// The next message that is no sign of life.
+    /// Returns the next message that is no watchdog message.
     async fn hears(&self) -> String {
         loop {
             let message = self.next().await;

@@ -1,5 +1,5 @@
-//! Instances on one PostgreSQL that lose what they hold: their steps, while they are suspended, and their
-//! sessions at the server.
+//! Instances on one PostgreSQL that lose what they hold: their steps, while they are suspended, and their sessions at
+//! the server.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -28,7 +28,7 @@ fn on(url: &str) -> Setup {
         .set("LOG", "info,provost::scheduler=debug")
 }
 
-/// Who asks first is not answered, or told to come back; who asks after that is answered at once.
+/// The first attempt gets no response, or is asked to come later; further attempts get a response at once.
 fn by_attempt(gate: &Gate, seen_path: &str, attempt: u32) -> Act {
     let output = json!({ "attempt": attempt });
     match (attempt, seen_path) {
@@ -73,7 +73,7 @@ async fn what_a_suspended_instance_held_is_taken_over_once_and_its_late_answers_
     gate.open();
     paused.resume();
 
-    // Each of the calls that it held is over: its answer was refused, or it was dropped.
+    // Each of the calls that it held has ended: its reply was refused, or it was dropped.
     let over = |log: &str| {
         let of_answer = log.matches("a late reply changed nothing").count();
         of_answer + log.matches("its attempt is over in the record").count()
@@ -94,7 +94,7 @@ async fn what_a_suspended_instance_held_is_taken_over_once_and_its_late_answers_
         "what was recorded is not called again"
     );
 
-    // It takes up work again, under the name it had, as soon as it has a lease.
+    // The instance continues to claim, under its old name, as soon as it has a lease.
     let claimed_by = |history: &[Value]| {
         let claim = history.iter().find(|entry| entry["type"] == "step.claimed");
         claim.unwrap()["by"].clone()
@@ -112,7 +112,7 @@ async fn what_a_suspended_instance_held_is_taken_over_once_and_its_late_answers_
     timeout(PATIENCE, works).await.expect("it claims nothing");
 }
 
-/// The three steps of each task answer with their attempts, as [`Records`] wants it.
+/// The output of each of the three steps names its attempt, as [`Records`] requires it.
 async fn submitter(number: usize, api: Api, remote: String) -> BTreeMap<String, String> {
     let mut accepted = BTreeMap::new();
     for order in 0..25 {
@@ -143,15 +143,15 @@ async fn a_writer_whose_session_ends_in_the_middle_of_a_transaction_loses_nothin
         submitters.spawn(submitter(number, provost.api().clone(), remote.url()));
     }
     let mut database = PgConnection::connect(&url).await.unwrap();
-    // Only who is in the middle of one has a transaction's id.
+    // Only a session in the middle of a writing transaction has a transaction id.
     const END: &str = "
         SELECT coalesce(bool_or(pg_terminate_backend(pid)), false) FROM pg_stat_activity
         WHERE datname = current_database() AND application_name = 'provost'
           AND backend_xid IS NOT NULL AND query NOT LIKE '%pg_notify%'";
     for round in 1..=15 {
-        // Into another moment of the load each time.
+        // Each round comes at another moment of the load.
         remote.requests(round * 20).await;
-        // Without a rest: a batch is mostly one statement, and over in milliseconds.
+        // The query is repeated without a pause, because a batch is usually one statement and takes milliseconds.
         let ended = async {
             while !sqlx::query_scalar::<_, bool>(END)
                 .fetch_one(&mut database)
@@ -175,7 +175,7 @@ async fn a_writer_whose_session_ends_in_the_middle_of_a_transaction_loses_nothin
     records.judge(&tasks, &remote.ledger()).await;
 }
 
-/// The sessions of two instances that listen, once there are two besides those that were ended.
+/// Returns the sessions of two instances that listen, once there are two besides those that were ended.
 async fn listeners(database: &mut PgConnection, ended: &[i32]) -> Vec<i32> {
     const LISTENERS: &str = "SELECT pid FROM pg_stat_activity
         WHERE datname = current_database() AND query LIKE 'LISTEN%' AND pid <> ALL ($1)";
@@ -196,7 +196,7 @@ async fn listeners(database: &mut PgConnection, ended: &[i32]) -> Vec<i32> {
 async fn news_flow_again_after_the_session_that_listened_was_ended() {
     let remote = Remote::script([Act::Hang, Act::Ok(json!(1))]).await;
     let url = new_database().await;
-    // Nobody finds out by polling.
+    // No instance finds the work by polling.
     let deaf = || {
         let setup = on(&url).set("SCHEDULER__POLL", "1h");
         setup.set("SUPERVISOR__INTERVAL", "1h")
@@ -215,13 +215,13 @@ async fn news_flow_again_after_the_session_that_listened_was_ended() {
     let work = json!({ "steps": [{ "name": "only", "agent": "narrow", "complete_within": "1h" }] });
     a.submit(&work).await;
     remote.requests(1).await;
-    // There is no place left at the one that it was handed to.
+    // The instance that got the work has no free slot.
     let waiting = a.submit(&work).await;
     let task: Value = b.settled(&waiting).await;
     assert_eq!(task["state"], "processed");
 }
 
-/// Makes each report of which agents an instance has fail, and nothing else.
+/// Makes an instance's report of its agents fail, and nothing else.
 const REFUSE_REPORTS: &str = "
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused by a test'; END $$;
 CREATE TRIGGER refuse BEFORE UPDATE OF configured_agents ON instances FOR EACH ROW EXECUTE FUNCTION refuse()";

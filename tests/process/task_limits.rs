@@ -1,4 +1,4 @@
-//! How many tasks of a workflow run at once for each key (`limits` of a workflow).
+//! The number of tasks of a workflow that run at once for each key (`limits` of a workflow).
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn by_customer(more: Value) -> Value {
     limit
 }
 
-/// A service that notes what overlaps.
+/// Returns a service that notes which calls overlap.
 async fn service() -> (Remote, Gate) {
     let gate = Gate::closed();
     (Remote::script([gate.then(json!("done"))]).await, gate)
@@ -136,7 +136,7 @@ async fn a_later_task_replaces_those_that_are_there() {
     }
 }
 
-/// A task that gets into error before it has begun, or is paused then, keeps nobody from beginning.
+/// A task that fails before it has begun, or is paused at that time, does not prevent others from beginning.
 #[tokio::test]
 async fn a_task_that_cannot_begin_leaves_its_turn_to_others() {
     for setup in setups().await {
@@ -163,7 +163,7 @@ async fn a_task_that_cannot_begin_leaves_its_turn_to_others() {
     }
 }
 
-/// With two limits, who waits for one key keeps nobody from the other.
+/// With two limits, a task that waits for one key does not block the other key.
 #[tokio::test]
 async fn a_task_is_not_refused_because_others_wait_for_another_key() {
     for setup in setups().await {
@@ -194,7 +194,8 @@ async fn a_task_is_not_refused_because_others_wait_for_another_key() {
     }
 }
 
-/// Three instances, two of them killed: what was admitted by one that is gone begins, and never two at once.
+/// Three instances, of which two are killed: a task that was admitted by a killed instance begins, and two never run at
+/// once.
 #[tokio::test]
 async fn the_limit_holds_over_instances_that_are_killed() {
     let url = new_database().await;
@@ -225,7 +226,7 @@ async fn the_limit_holds_over_instances_that_are_killed() {
     for id in &ids {
         assert_eq!(two.settled(id).await["state"], "processed");
     }
-    // The calls of one task stand together: no other began between them.
+    // The calls of one task follow each other directly, so no other task began between them.
     let tasks = remote.ledger().into_iter();
     let mut tasks: Vec<String> = tasks
         .map(|seen| seen.header("provost-task").to_owned())
@@ -234,7 +235,7 @@ async fn the_limit_holds_over_instances_that_are_killed() {
     assert_eq!(tasks.len(), 30, "{tasks:?}");
 }
 
-/// Of three that come at the same moment, to three instances, one is accepted.
+/// Three tasks come to three instances at the same time, and one is accepted.
 #[tokio::test]
 async fn instances_that_are_asked_at_once_accept_no_more_than_there_is_room_for() {
     let url = new_database().await;
@@ -311,7 +312,7 @@ async fn faults_of_limits_are_named() {
             "{limits} {refused}"
         );
     }
-    // A task has no limits of its own.
+    // A task cannot have limits of its own.
     let inline = json!({ "steps": steps, "limits": [by_customer(json!({}))] });
     let refused = provost.post("/v1/tasks", &inline).await.expect(422);
     assert_eq!(refused["errors"][0]["pointer"], "/limits");

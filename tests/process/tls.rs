@@ -1,4 +1,4 @@
-//! HTTPS: the API under a certificate of its own, which changes without a restart.
+//! HTTPS: the API has a certificate, which can be replaced without a restart.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::{
     listener::posts_chunks,
 };
 
-/// Certificate and key in two files, and certificates to put there.
+/// A folder with a certificate and its key in two files, which a test can replace.
 struct Files(TempDir);
 
 type Certificate = CertifiedKey<rcgen::KeyPair>;
@@ -49,7 +49,7 @@ impl Files {
     }
 }
 
-/// A connection that trusts this certificate and no other.
+/// Opens a connection that trusts this certificate and no other.
 async fn connect(
     provost: &Provost,
     trusted: &Certificate,
@@ -77,7 +77,7 @@ async fn livez(stream: &mut TlsStream<TcpStream>) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Waits until this certificate is shown.
+/// Waits until the server uses this certificate.
 async fn shown(provost: &Provost, certificate: &Certificate) -> TlsStream<TcpStream> {
     let trusted = async {
         loop {
@@ -117,7 +117,7 @@ async fn the_api_is_served_over_tls_and_not_without() {
         provost.get("/livez").attempt().await.is_err(),
         "plain HTTP is served"
     );
-    // Whoever begins no handshake, or does not end it, has sent no request.
+    // A client that begins no handshake, or does not complete it, has sent no request.
     for beginning in [&b""[..], &[22, 3, 1]] {
         let mut silent = TcpStream::connect(provost.address()).await.unwrap();
         silent.write_all(beginning).await.unwrap();

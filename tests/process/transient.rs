@@ -1,4 +1,4 @@
-//! Transient faults: tried again within the same time to complete, under the same key.
+//! Transient errors: the step is retried within the same time to complete, under the same key.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 
 use crate::harness::{Act, Provost, Remote, Seen, kinds, one_step, step};
 
-/// Each try was an attempt, all of them under one key.
+/// Checks that each request was an attempt of its own, and that all had one key.
 #[track_caller]
 fn assert_one_key(ledger: &[Seen], tries: usize) {
     assert_eq!(ledger.len(), tries);
@@ -97,7 +97,7 @@ async fn retry_after_is_respected() {
 
 #[tokio::test]
 async fn a_service_that_is_not_up_yet_is_called_once_it_is() {
-    // A port that is known, and refuses until the service is started on it.
+    // The port is known, and refuses connections until the service is started on it.
     let address = {
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
         free.local_addr().unwrap()

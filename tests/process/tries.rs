@@ -1,4 +1,4 @@
-//! Between two tries of a step nothing is held: no slot, no lease, no answer to an operator.
+//! Between two attempts of a step nothing is held: no slot, no lease, and no operator is kept waiting.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::{
     harness::{Act, Provost, Remote, kinds, one_step, step},
 };
 
-/// Asks to be left alone for an hour.
+/// Returns a response that asks for no calls for an hour.
 fn in_an_hour() -> Act {
     Act::answer(503, &[("retry-after", "3600")], "closed for the day")
 }
 
-/// The first request is put off by an hour, all others are answered.
+/// Returns a service that puts off the first request by an hour, and responds to all others.
 async fn put_off() -> Remote {
     Remote::script([in_an_hour(), Act::Ok(json!("done"))]).await
 }
@@ -24,7 +24,7 @@ fn with_time(url: &str) -> Value {
         "undo": { "request": { "path": "/undo" } } }] })
 }
 
-/// A task whose step waits for an hour.
+/// Submits a task whose step waits for an hour.
 async fn waiting(provost: &Provost, remote: &Remote) -> String {
     let id = provost.submit(&with_time(&remote.url())).await;
     provost.events(&id).await.until("step.retrying").await;
@@ -138,7 +138,7 @@ async fn a_try_is_not_made_before_the_service_wants_it_even_beyond_complete_by()
     assert!(kinds(&history).contains(&"step.expired"), "{history:?}");
 }
 
-/// Its time is counted over all tries, and a slow queue takes none of it.
+/// The time to complete covers all attempts, and waiting in the queue takes none of it.
 #[tokio::test]
 async fn tries_end_when_the_time_of_the_step_is_over() {
     let remote = Remote::script([Act::status(503)]).await;
@@ -151,7 +151,9 @@ async fn tries_end_when_the_time_of_the_step_is_over() {
     let only = step(&task, "only");
     assert_eq!(only["error"]["kind"], "exhausted");
     assert_eq!(only["failure_count"], 1);
-    assert_eq!(only["attempt"], remote.count());
+    // The last attempt may be claimed when the time is over already: it makes no call.
+    let (attempts, calls) = (only["attempt"].as_u64().unwrap(), remote.count() as u64);
+    assert!(attempts == calls || attempts == calls + 1, "{task:#}");
 }
 
 #[tokio::test]
@@ -163,7 +165,7 @@ async fn what_one_instance_put_off_another_tries_in_time_once_the_first_is_dead(
         Act::Ok(json!("done")),
     ])
     .await;
-    // Nobody can wait for this lease to run out.
+    // The lease is too long for the test to wait for its end.
     let on = || {
         Provost::setup()
             .database_url(&url)

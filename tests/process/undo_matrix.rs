@@ -1,7 +1,6 @@
-//! Undo, with a fault at every step in turn: whatever goes wrong, forward or on the way back, the
-//! services' own ledgers are at last as if the task had wholly happened or had never happened.
-//! Hundreds of tasks, each with its own fault, run in parallel in one Provost, on either
-//! store.
+//! Undo, with a fault at every step in turn: whatever fails, forward or during the undo, the services' own ledgers are
+//! at the end as if the task had completely happened or had never happened. Hundreds of tasks, each with its own fault,
+//! run in parallel in one Provost, on each store.
 
 mod cases;
 mod graph;
@@ -28,10 +27,10 @@ use crate::{
     harness::{Api, Call, PATIENCE, Provost, Setup},
 };
 
-/// As many tasks at a time as leave each enough of a small machine.
+/// The number of tasks at a time. It leaves each enough of a small machine.
 const SIDE_BY_SIDE: usize = 100;
-/// An operator has to retry once. Where the machine is so busy that what is retried is late again, more
-/// often.
+/// The largest number of retries by the operator. One is needed; more are needed if the machine is so busy that the
+/// retried call is late again.
 const MOST_RETRIES: usize = 60;
 
 async fn on_postgres() -> Setup {
@@ -45,7 +44,7 @@ async fn register(provost: &Api, services: &Services) {
     provost.register("services", &services.url(), 1000).await;
 }
 
-/// Faults of services and connections: no process is harmed.
+/// Tests faults of services and connections. The process is not killed.
 async fn matrix(setup: Setup) {
     let provost = setup.start().await;
     let services = Services::start().await;
@@ -87,8 +86,8 @@ async fn a_fault_at_any_step_leaves_all_or_nothing_on_postgres() {
     matrix(on_postgres().await).await;
 }
 
-/// A SIGKILL with a call of every kind under way, of every step; then the same instance again, or
-/// another that takes over.
+/// Sends SIGKILL while a call of every kind, of every step, is running. Then the same instance starts again, or another
+/// takes over.
 async fn killed(setup: Setup, heir: &str) {
     let mut provost = setup
         .set("INSTANCE_ID", "node-1")
@@ -115,7 +114,7 @@ async fn killed(setup: Setup, heir: &str) {
         });
     }
     let under_way = progress.all(running, &provost, &services).await;
-    // One after another: the answers are to be read, not to be a load of their own.
+    // The requests are made one after another, so that they are no additional load.
     for (_, id, held) in &under_way {
         only_held_calls_run(&provost, id, held).await;
     }
@@ -175,14 +174,14 @@ async fn ask(api: &Api, id: &str) {
     command(api, &format!("/v1/tasks/{id}/undo")).await;
 }
 
-/// A command that may be repeated.
+/// Sends a command under a key, so that it can be repeated.
 async fn command(api: &Api, path: &str) {
     let key = format!("{path}{}", rand::random::<u64>());
     let call = || api.command(path).header("idempotency-key", &key);
     patiently(200, call).await;
 }
 
-/// The part of the test itself.
+/// Does the part of the test itself during the task.
 async fn meanwhile(api: &Api, services: &Services, case: &Case, id: &str) {
     let name = &case.name;
     match case.turn {
@@ -195,7 +194,7 @@ async fn meanwhile(api: &Api, services: &Services, case: &Case, id: &str) {
         Turn::Behind(trigger) => {
             let held = services.held(name, 2).await;
             services.release(name, trigger);
-            // It may be undone already: what an undo drops keeps it waiting no longer.
+            // The task may be undone already, because the undo does not wait for a call that it drops.
             until(api, id, |task| task["state"] != "processing").await;
             for step in held {
                 services.release(name, step);
@@ -204,7 +203,7 @@ async fn meanwhile(api: &Api, services: &Services, case: &Case, id: &str) {
     }
 }
 
-/// What is answered, although a busy machine may have to be asked again.
+/// Returns the response. The request is repeated if a busy machine does not respond.
 async fn patiently(status: u16, call: impl Fn() -> Call) -> Value {
     let started = Instant::now();
     loop {
@@ -216,7 +215,7 @@ async fn patiently(status: u16, call: impl Fn() -> Call) -> Value {
     }
 }
 
-/// Looks now and then: `holds` must be true of every later state too, or nothing sees it.
+/// Waits until `holds` is true. The task is read only now and then, so `holds` must be true of every later state too.
 async fn until(api: &Api, id: &str, holds: impl Fn(&Value) -> bool) {
     let started = Instant::now();
     loop {
@@ -232,7 +231,7 @@ async fn until(api: &Api, id: &str, holds: impl Fn(&Value) -> bool) {
     }
 }
 
-/// Waits until nothing of a task moves but the call that is held.
+/// Waits until only the held call of a task is running.
 async fn only_held_calls_run(api: &Api, id: &str, held: &str) {
     until(api, id, |task| {
         let steps = task["steps"].as_array().unwrap().iter();
@@ -246,7 +245,7 @@ async fn only_held_calls_run(api: &Api, id: &str, held: &str) {
     .await;
 }
 
-/// Sees a task to its end, as an operator who retries what stands in error.
+/// Waits for the end of a task, as an operator who retries the steps in error.
 async fn settle(api: &Api, services: &Services, case: &Case, id: &str) -> Verdict {
     let started = Instant::now();
     let mut faults = Vec::new();
@@ -258,7 +257,7 @@ async fn settle(api: &Api, services: &Services, case: &Case, id: &str) -> Verdic
             continue;
         }
         let step = task["error"]["step"].as_str().unwrap_or_default();
-        // Only what the case is about is fixed: anything else that stops it is a failure.
+        // Only the step that the case is about is retried: any other error is a failure of the test.
         if case.stops.as_deref() != Some(step) || stopped.len() == MOST_RETRIES {
             break task;
         }
@@ -277,7 +276,7 @@ async fn settle(api: &Api, services: &Services, case: &Case, id: &str) -> Verdic
     judge(case, run, services.book(&case.name))
 }
 
-/// A task in error names the step, and so does an alert.
+/// Checks that a task in error names the step, and that an alert does so.
 async fn unlike_an_error(api: &Api, task: &Value, step: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let undoing = step.ends_with(".undo");
@@ -307,7 +306,7 @@ async fn unlike_an_error(api: &Api, task: &Value, step: &str) -> Vec<String> {
     faults
 }
 
-/// Every alert closed when its cause was fixed.
+/// Checks that every alert closed when its cause was fixed.
 async fn nothing_is_open(api: &Api) {
     let alerts = api.get("/v1/alerts?state=open").await.expect(200);
     assert_eq!(alerts["items"], json!([]));

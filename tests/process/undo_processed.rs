@@ -1,4 +1,4 @@
-//! What is done can be undone: a processed task, later, as long as its `undoable_for` allows.
+//! Undo of a processed task: it is possible later, as long as its `undoable_for` allows it.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::harness::{
     Act, Api, Gate, Provost, Remote, Setup, kinds, new_database, one_step, setups, until,
 };
 
-/// Two steps that can be undone, one after the other.
+/// Returns a task of two steps that can be undone, one after the other.
 fn booking(url: &str, more: &Value) -> Value {
     let step = |name: &str| {
         json!({ "name": name, "url": url, "request": { "path": format!("/{name}") },
@@ -92,7 +92,7 @@ async fn what_is_done_is_undone_backward_and_everybody_hears_of_it() {
             "task.undone",
         ];
         assert_eq!(of_task, expected);
-        // The stream goes past the end that was not the last one.
+        // The stream continues after the first end of the task, which was not the last one.
         let all = provost.events(&id).await.rest().await;
         assert_eq!(all.len(), history.len());
         assert_eq!(all.last().unwrap().kind, "task.undone");
@@ -173,8 +173,8 @@ async fn many_are_undone_by_one_command_that_says_so() {
         for _ in 0..20 {
             ids.push(processed(provost.api(), &json!({ "workflow": "trip" })).await);
         }
-        let bulk = async |body: Value| provost.post("/v1/tasks/undo", &body).await.expect(200);
-        // Only what is under way.
+        let bulk = async |body: Value| provost.bulk("undo", &body).await;
+        // The command selects only running tasks.
         let found = bulk(json!({ "workflow": "trip" })).await;
         assert_eq!(found["matched"], 0, "{found}");
         let all = bulk(json!({ "all": true })).await;
@@ -200,7 +200,7 @@ async fn many_are_undone_by_one_command_that_says_so() {
     }
 }
 
-/// One instance is killed while it undoes, and two are asked at once: each effect is undone, and once.
+/// One instance is killed while it undoes, and two get the request at the same time: each effect is undone once.
 #[tokio::test]
 async fn a_kill_and_a_second_instance_undo_what_is_done_once() {
     let url = new_database().await;
@@ -219,7 +219,7 @@ async fn a_kill_and_a_second_instance_undo_what_is_done_once() {
     let remote = remote.await;
     let (mut one, two) = (start().await, start().await);
     let id = processed(one.api(), &booking(&remote.url(), &json!({}))).await;
-    // Both have seen it end.
+    // Both instances have the ended task in memory.
     assert_eq!(two.task(&id).await["state"], "processed");
     let (a, b) = tokio::join!(undo(one.api(), &id), undo(two.api(), &id));
     let mut statuses = [a.status, b.status];
@@ -242,7 +242,7 @@ async fn a_kill_and_a_second_instance_undo_what_is_done_once() {
     assert_eq!(keys("/hotel/"), [format!("{id}:hotel.undo")]);
 }
 
-/// A task that is undone is no longer one that ended long ago.
+/// A task that is being undone no longer counts as one that ended long ago.
 #[tokio::test]
 async fn what_is_being_undone_is_not_deleted_meanwhile() {
     for setup in setups().await {
@@ -263,7 +263,7 @@ async fn what_is_being_undone_is_not_deleted_meanwhile() {
         provost.kill().await;
         let short = |setup: Setup| setup.set("RETENTION__KEEP", "0s");
         provost.restart_with(short).await;
-        // The sweep has been at work.
+        // The retention worker has run.
         until(404, || async {
             provost.get(&format!("/v1/tasks/{other}")).await.status
         })

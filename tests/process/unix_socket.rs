@@ -1,4 +1,4 @@
-//! The API on a Unix socket: who may connect is a matter of its file.
+//! The API on a Unix socket: the mode of its file decides who may connect.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
@@ -33,7 +33,7 @@ async fn the_api_is_served_on_a_unix_socket_for_those_who_may_write_to_it() {
     let setup = Provost::setup().listen(&listen);
     let mut provost = setup.clone().start().await;
     assert_eq!(provost.address(), listen);
-    // It counts as loopback: nobody needs a token.
+    // The socket counts as loopback: no caller needs a token.
     let answer = ask(&socket, "/v1/tasks").await;
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -54,7 +54,7 @@ async fn the_api_is_served_on_a_unix_socket_for_those_who_may_write_to_it() {
     assert!(said.contains("another process listens there"), "{said}");
     assert!(ask(&socket, "/livez").await.starts_with("HTTP/1.1 200 OK"));
 
-    // What a crash leaves behind stands in nobody's way.
+    // The socket file of a crashed process does not prevent the start.
     provost.kill().await;
     assert!(socket.exists());
     provost
@@ -67,7 +67,7 @@ async fn the_api_is_served_on_a_unix_socket_for_those_who_may_write_to_it() {
     assert!(!socket.exists());
 }
 
-/// There is no address that a service could be given.
+/// There is no address that a service could reply to.
 #[tokio::test]
 async fn a_step_whose_service_replies_later_needs_a_public_url() {
     let folder = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! A log that nobody reads: the pipe is full, and the service continues.
+//! Nothing reads the log: the pipe is full, and the service continues.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! A task whose record is damaged: it is left alone and named, all others go on, and an operator gets rid of it.
+//! The record of a task is damaged: the task is not touched and is named in an alert, all others continue, and an
+//! operator can cancel it.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -9,7 +10,7 @@ use crate::{
     harness::{Act, Database, PATIENCE, Provost, Remote, Setup, one_step, sql, until},
 };
 
-/// What becomes of an input, as SQL of each database writes it.
+/// Damaged inputs, as SQL expressions of each database.
 const NOT_UTF8: &str = "CAST(x'7b2262223a22ff227d' AS TEXT)";
 const NOT_JSON: &str = "'{\"b\":'";
 
@@ -25,19 +26,21 @@ fn with_webhook(setup: Setup, ops: &Remote) -> Setup {
     setup.config(&config).set("SCHEDULER__POLL", "50ms")
 }
 
-/// A step of an agent with one place: whoever is first in its queue would take it for ever.
+/// Returns a task with a step of an agent with one slot: the first step of its queue would take the slot again and
+/// again.
 fn of(agent: &str) -> Value {
     json!({ "input": { "mark": "good" }, "steps": [{ "name": "only", "agent": agent }] })
 }
 
-/// Held, so that all of them stand in line when the damage is done: the damaged one first.
+/// Submits the tasks while the service holds its calls, so that all of them are in the queue when the damage is done,
+/// the damaged one first.
 async fn queued(provost: &Provost, remote: &Remote) -> (String, Vec<String>) {
     for agent in ["one", "two"] {
         provost.register(agent, &remote.url(), 1).await;
     }
     let mut bad = of("one");
     bad["input"]["mark"] = json!("bad");
-    // Nothing has happened in the last two.
+    // The last two steps have not begun.
     for name in ["second", "third"] {
         let steps = bad["steps"].as_array_mut().unwrap();
         steps.push(json!({ "name": name, "agent": "two" }));
@@ -50,7 +53,7 @@ async fn queued(provost: &Provost, remote: &Remote) -> (String, Vec<String>) {
     (bad, good)
 }
 
-/// What holds at a service that has such a task, whatever its database.
+/// Checks what must be true of a service with such a task, on each database.
 async fn expect_others_to_go_on(provost: &Provost, ops: &Remote, bad: &str, good: &[String]) {
     for id in good {
         assert_eq!(provost.settled(id).await["state"], "processed");
@@ -79,10 +82,10 @@ async fn expect_others_to_go_on(provost: &Provost, ops: &Remote, bad: &str, good
     assert!(log.lines().any(|line| named(&line)), "{log}");
 }
 
-/// The steps that a cancelled task has on record.
+/// Counts the steps that a cancelled task has on record.
 const CANCELLED: &str = "SELECT count(*) FROM steps WHERE state = 'cancelled'";
 
-/// What is said of the task, and how an operator gets rid of it.
+/// Checks the problem that names the task, and that an operator can cancel it.
 async fn expect_it_can_be_cancelled(provost: &Provost, ops: &Remote, bad: &str) {
     for path in ["", "/undo-plan", "/graph"] {
         let read = provost.get(&format!("/v1/tasks/{bad}{path}")).await;
@@ -96,9 +99,9 @@ async fn expect_it_can_be_cancelled(provost: &Provost, ops: &Remote, bad: &str) 
         asked.await.expect_problem(500, "unreadable-record");
     }
     let bulk = json!({ "ids": [bad] });
-    let undone = provost.post("/v1/tasks/undo", &bulk).await.expect(200);
+    let undone = provost.bulk("undo", &bulk).await;
     assert_eq!(undone["refusals"]["unreadable-record"], 1, "{undone:#}");
-    let cancelled = provost.post("/v1/tasks/cancel", &bulk).await.expect(200);
+    let cancelled = provost.bulk("cancel", &bulk).await;
     assert_eq!(cancelled["accepted"], 1, "{cancelled:#}");
     let listed = provost.get("/v1/tasks?state=cancelled").await.expect(200);
     assert_eq!(listed["items"][0]["id"], bad, "{listed:#}");
@@ -161,7 +164,8 @@ async fn a_damaged_task_in_postgresql_stops_no_instance() {
     assert_eq!(closed["items"], json!([]), "{closed:#}");
 }
 
-/// What ran when the service ended, what has expired, and what is told: none of it waits for a damaged task.
+/// Steps that ran when the service ended, expired attempts and messages are all processed without waiting for a damaged
+/// task.
 #[tokio::test]
 async fn damaged_tasks_and_messages_hold_up_no_other_loop() {
     let gone = Remote::with(|_| Act::Hang).await;
@@ -197,7 +201,7 @@ async fn damaged_tasks_and_messages_hold_up_no_other_loop() {
     ];
     remote.requests(2).await;
     gone.requests(2).await;
-    // Two messages to one receiver, neither delivered before the end.
+    // There are two messages to one receiver, and neither was delivered before the end.
     let receiver = format!("{}/told", told.url());
     let mut ended = one_step(&Remote::quick().await.url(), "/work");
     ended["reply_to"] = json!({ "url": receiver });
@@ -274,7 +278,7 @@ async fn a_message_that_cannot_be_read_is_a_dead_letter_and_others_are_delivered
     read.expect_problem(500, "unreadable-record");
 }
 
-/// As a disk loses it: half a page of zeros, the first of `size` bytes that `of` is true for.
+/// Damages a page as a disk may lose it: the first page for which `of` is true gets half a page of zeros.
 fn zero_page(path: &Path, of: impl Fn(&[u8]) -> bool) {
     let mut bytes = std::fs::read(path).unwrap();
     let page = bytes.chunks_mut(PAGE).find(|page| of(page));
@@ -342,7 +346,7 @@ async fn a_lost_page_of_inputs_costs_the_tasks_that_are_on_it_alone() {
     let _ = PATIENCE;
 }
 
-/// Killed while each of the tasks is called for the first time: their rows have the claims.
+/// The service is killed while each of the tasks is called for the first time, so their rows have the claims.
 #[tokio::test]
 async fn a_lost_page_of_tasks_does_not_stop_the_recovery_of_others() {
     const TASKS: usize = 60;
@@ -352,7 +356,7 @@ async fn a_lost_page_of_tasks_does_not_stop_the_recovery_of_others() {
     for number in 0..TASKS {
         let mut submission = one_step(&remote.url(), "/held");
         submission["key"] = json!(format!("mark-{number}-"));
-        // A few to a page.
+        // With these labels few tasks fit into a page.
         for label in ["more", "of", "it"] {
             submission["labels"][label] = json!("x".repeat(250));
         }
@@ -379,6 +383,6 @@ async fn a_lost_page_of_tasks_does_not_stop_the_recovery_of_others() {
         }
     }
     assert!((1..TASKS / 2).contains(&lost), "{lost} are lost");
-    // A change of those on the pages beside it may need it.
+    // A change of the tasks on the neighbouring pages may need the lost page.
     remote.requests(TASKS + TASKS / 3).await;
 }

@@ -1,4 +1,4 @@
-//! From one version of the schema to the next, while others run.
+//! Upgrades from one version of the schema to the next, while instances run.
 
 use std::{fs, path::PathBuf, time::Instant};
 
@@ -27,12 +27,12 @@ fn migrations() -> Vec<PathBuf> {
     files
 }
 
-/// The schema as the version before this one left it; at least there is one.
+/// Creates the schema of the version before this one, or the first one.
 async fn previous_schema(url: &str) {
     schema_of(url, (migrations().len() - 1).max(1)).await;
 }
 
-/// The schema as the first so many migrations make it.
+/// Creates the schema that the first `first` migrations make.
 async fn schema_of(url: &str, first: usize) {
     let folder = TempDir::new().unwrap();
     for file in &migrations()[..first] {
@@ -47,7 +47,7 @@ async fn schema_of(url: &str, first: usize) {
         .unwrap();
 }
 
-/// A task in the words of the first schema, whose one step is pending, or done.
+/// Inserts a task in the form of the first schema. Its one step is pending, or done.
 fn task(id: &str, remote: &str, done: bool) -> String {
     let (state, step, ended, due, output) = match done {
         true => ("processed", "processed", "2", "NULL", "'\"then\"'"),
@@ -80,7 +80,7 @@ async fn what_the_previous_version_left_goes_on_in_this_one() {
     let setup = Provost::setup()
         .database_url(&url)
         .set("RETENTION__KEEP", "forever");
-    // All at once: one of them brings the schema up to date.
+    // All start at the same time, and one of them migrates the schema.
     let (a, b, c) = tokio::join!(setup.clone().start(), setup.clone().start(), setup.start());
     assert_eq!(a.settled(pending).await["state"], "processed");
     let task = b.settled(done).await;
@@ -121,14 +121,14 @@ async fn a_migration_gives_way_to_sessions_that_use_the_tables() {
     let tables = "SELECT string_agg(format('%I', relname), ', ') FROM pg_class
          WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname <> '_sqlx_migrations'";
     let tables = sql(&url, tables);
-    // As a backup does.
+    // A backup locks the tables in this mode.
     let mut backup = PgConnection::connect(&url).await.unwrap();
     let mut reads = backup.begin().await.unwrap();
     let lock = format!("LOCK TABLE {tables} IN ACCESS SHARE MODE");
     reads.execute(raw_sql(AssertSqlSafe(lock))).await.unwrap();
     let mut provost = Provost::setup().database_url(&url).launch();
     provost.says("while other sessions use its tables").await;
-    // Meanwhile everybody else has the tables, too.
+    // Other sessions can use the tables during the wait.
     let remote = Remote::quick().await;
     let pending = "01900000-0000-7000-8000-000000000001";
     sql(&url, &task(pending, &remote.url(), false));
@@ -148,7 +148,7 @@ async fn an_instance_goes_on_after_a_newer_version_migrated_and_cannot_be_starte
     let remote = Remote::quick().await;
     let mut provost = Provost::setup().database_url(&url).start().await;
     let before = provost.run(&pipeline(&remote.url(), &["one", "two"])).await;
-    // What a migration may do while older instances run: add what has a default.
+    // The statements are what a migration may do while older instances run: they add columns with a default.
     let tables = sql(
         &url,
         "SELECT string_agg(format('ALTER TABLE %I ADD COLUMN of_the_future bigint NOT NULL DEFAULT 7', relname), ';')

@@ -23,7 +23,7 @@ fn order(url: &str) -> Value {
     ])
 }
 
-/// `check` has come before `ship`, which calls another path; `reserve` has another undo.
+/// Returns the next version: `check` is new before `ship`, which calls another path, and `reserve` has another undo.
 fn next_order(url: &str) -> Value {
     let mut reserve = call("reserve", url, "/reserve");
     reserve["undo"]["request"]["path"] = json!("/release");
@@ -35,7 +35,7 @@ fn next_order(url: &str) -> Value {
     ])
 }
 
-/// The same steps, as those of an agent with room for all of them.
+/// Changes the steps to those of an agent with slots for all of them.
 fn at_agent(mut steps: Value) -> Value {
     for step in steps.as_array_mut().unwrap() {
         let step = step.as_object_mut().unwrap();
@@ -69,7 +69,7 @@ fn paths(remote: &Remote) -> Vec<String> {
     remote.ledger().into_iter().map(|seen| seen.path).collect()
 }
 
-/// Holds `/charge`.
+/// Returns a service that blocks the calls of `/charge`.
 async fn holding(gate: &Gate) -> Remote {
     let gate = gate.clone();
     Remote::with(move |seen| match seen.path.as_str() {
@@ -133,7 +133,7 @@ async fn a_task_moves_while_a_step_runs_and_goes_on_in_the_new_version() {
         assert_eq!(names(&moved), ["reserve", "charge", "check", "ship"]);
         assert_eq!(step(&moved, "charge")["state"], "processing");
         assert_eq!(step(&moved, "check")["state"], "waiting");
-        // Again: it has the version.
+        // The task has this version already.
         let again = migrate(&provost, &id, to(2)).await.expect(200);
         assert_eq!(again["version"], moved["version"]);
         gate.open();
@@ -152,7 +152,7 @@ async fn a_task_moves_while_a_step_runs_and_goes_on_in_the_new_version() {
         assert_eq!(event["reason"], "the carrier has a new API");
         assert_eq!(event["by"], "operator:anonymous");
 
-        // From the record, with the same steps; and a copy of it is a task like any other.
+        // The task is read from the record with the same steps, and a clone of it is an ordinary task.
         provost.kill().await;
         provost.restart().await;
         let read = provost.task(&id).await;
@@ -171,7 +171,7 @@ async fn a_task_moves_while_a_step_runs_and_goes_on_in_the_new_version() {
             (&clone["workflow_version"], &clone["state"]),
             (&json!(2), &json!("processed"))
         );
-        // What is done is undone by the new version.
+        // Completed steps are undone as the new version says.
         provost
             .command(&format!("/v1/tasks/{id}/undo"))
             .await
@@ -317,7 +317,7 @@ async fn a_promised_reply_finds_its_step_after_a_move_and_a_kill() {
         let id = provost.submit(&json!({ "workflow": "order" })).await;
         provost.events(&id).await.until("step.deferred").await;
         let path = reply_path(&remote.ledger()[0]);
-        // It is the third of the new version.
+        // The step is the third one of the new version.
         let first = json!({ "name": "first", "url": url, "request": { "path": "/first" } });
         let second = json!({ "name": "second", "url": url, "request": { "path": "/second" } });
         put(&provost, &json!([first, second, slow, last])).await;
@@ -495,7 +495,7 @@ async fn an_instance_with_an_older_cache_goes_on_with_the_moved_task() {
     }
     remote.paths("/charge", 20).await;
     put(&b, &next_order(&remote.url())).await;
-    // Each instance has tasks in its memory that the other one moves.
+    // Each instance has tasks in memory that the other one moves.
     let moves = ids.iter().enumerate().map(|(at, id)| {
         let api = if at % 2 == 0 { b.api() } else { a.api() };
         migrate(api, id, to(2))
@@ -575,7 +575,7 @@ async fn a_kill_leaves_each_task_whole_in_one_version() {
         }
         assert!(counts[1] > 20, "{counts:?}");
         let bulk = json!({ "workflow": "order", "to_version": 2 });
-        let answer = provost.post("/v1/tasks/migrate", &bulk).await.expect(200);
+        let answer = provost.bulk("migrate", &bulk).await;
         assert_eq!(answer["accepted"], counts[0], "{answer}");
         gate.open();
         for id in &ids {
@@ -612,43 +612,59 @@ async fn hundreds_move_by_one_command_with_a_dry_run_and_a_cursor() {
         ]);
         put(&provost, &at_agent(other)).await;
         let bulk = json!({ "workflow": "order", "to_version": 2, "dry_run": true });
-        let answer = provost.post("/v1/tasks/migrate", &bulk).await.expect(200);
+        let answer = provost.bulk("migrate", &bulk).await;
         assert_eq!(
             (&answer["accepted"], &answer["total"]),
             (&json!(250), &json!(250)),
             "{answer}"
         );
         assert_eq!(provost.task(&ids[0]).await["workflow_version"], 1);
-        // None of them can.
+        // None of the tasks can move.
         let bulk = json!({ "workflow": "order", "to_version": "latest" });
-        let answer = provost.post("/v1/tasks/migrate", &bulk).await.expect(200);
+        let answer = provost.bulk("migrate", &bulk).await;
         assert_eq!(
             answer["refusals"],
             json!({ "cannot-migrate": 250 }),
             "{answer}"
         );
+        let job = answer["id"].as_str().unwrap();
+        let refused = provost.get(&format!("/v1/bulk/{job}/tasks?result=refused&limit=1"));
+        let refused = refused.await.expect(200)["items"][0].clone();
+        let reason = refused["reason"].as_str().unwrap();
+        assert!(
+            reason.contains("step charge: its `request` differs, and the step is running"),
+            "{reason}"
+        );
+        let mut dry = bulk.clone();
+        dry["dry_run"] = json!(true);
+        let answer = provost.bulk("migrate", &dry).await;
         assert_eq!(
             answer["unmapped"],
             json!([{ "step": "charge", "reason": "its `request` differs, and the step is running", "tasks": 250 }])
         );
-        let mut body =
-            json!({ "workflow": "order", "to_version": 2, "from_version": 1, "limit": 100 });
-        let mut moved = 0;
+        let mut dry = json!({ "workflow": "order", "to_version": 2, "from_version": 1, "limit": 100, "dry_run": true });
+        let mut movable = 0;
         loop {
-            let answer = provost.post("/v1/tasks/migrate", &body).await.expect(200);
-            moved += answer["accepted"].as_u64().unwrap();
-            assert_eq!(answer["refused"], 0);
+            let answer = provost.bulk("migrate", &dry).await;
+            movable += answer["accepted"].as_u64().unwrap();
             match &answer["next_cursor"] {
                 Value::Null => break,
-                cursor => body["cursor"] = cursor.clone(),
+                cursor => dry["cursor"] = cursor.clone(),
             }
         }
-        assert_eq!(moved, 250);
+        assert_eq!(movable, 250);
+        let body = json!({ "workflow": "order", "to_version": 2, "from_version": 1 });
+        let answer = provost.bulk("migrate", &body).await;
+        assert_eq!(
+            (&answer["accepted"], &answer["refused"]),
+            (&json!(250), &json!(0)),
+            "{answer}"
+        );
         let again = json!({ "workflow": "order", "to_version": 2 });
-        let answer = provost.post("/v1/tasks/migrate", &again).await.expect(200);
+        let answer = provost.bulk("migrate", &again).await;
         assert_eq!(answer["matched"], 0, "{answer}");
         let by_ids = json!({ "ids": [ids[0], ids[1]], "to_version": 1 });
-        let answer = provost.post("/v1/tasks/migrate", &by_ids).await.expect(200);
+        let answer = provost.bulk("migrate", &by_ids).await;
         assert_eq!(answer["accepted"], 2, "{answer}");
         let without = json!({ "all": true, "to_version": 1 });
         let faults = provost
@@ -669,7 +685,7 @@ async fn hundreds_move_by_one_command_with_a_dry_run_and_a_cursor() {
     }
 }
 
-/// Whatever names a step by its index names the same one after a move.
+/// Each reference to a step by its index refers to the same step after a move.
 #[tokio::test]
 async fn no_row_of_a_moved_task_refers_to_another_step() {
     let gate = Gate::closed();
@@ -692,10 +708,10 @@ async fn no_row_of_a_moved_task_refers_to_another_step() {
     assert_eq!(database.number("SELECT workflow_version FROM tasks"), 2);
 }
 
-/// Moves, calls and replies meet in every order, at both instances.
+/// Moves, calls and replies come in every order, at both instances.
 #[tokio::test]
 async fn tasks_move_back_and_forth_under_load_and_every_call_is_made_once() {
-    // So slow that tasks are there to be moved.
+    // The service is so slow that there are tasks to move.
     let remote =
         Remote::with(|seen| Act::After(Duration::from_millis(50), json!({ "path": seen.path })))
             .await;

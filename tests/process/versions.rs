@@ -1,4 +1,4 @@
-//! Which version of a workflow is active, and who made it so.
+//! The active version of a workflow, and the record of who has activated it.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ async fn activate(api: &Api, version: u32) -> Value {
         .expect(200)
 }
 
-/// The version that a task gets which names none.
+/// Returns the version that a task gets which names none.
 async fn used(api: &Api) -> Value {
     api.run(&json!({ "workflow": "order" })).await["workflow_version"].clone()
 }
@@ -47,7 +47,7 @@ async fn a_version_is_rolled_back_and_promoted_with_who_and_why() {
             (&json!(2), &json!(1))
         );
         assert_eq!(used(&provost).await, 1);
-        // Nobody asked for the next one: the roll-back stands, also for the one after it.
+        // The roll-back stays in effect for the next versions, because none of them was activated explicitly.
         for (path, version) in [("/3", 3), ("/4", 4)] {
             let put = put(&provost, &remote, path, "").await;
             assert_eq!(
@@ -59,12 +59,12 @@ async fn a_version_is_rolled_back_and_promoted_with_who_and_why() {
         provost.restart().await;
         assert_eq!(used(&provost).await, 1);
         activate(&provost, 4).await;
-        // Again, and nothing is added.
+        // The version is active already, and nothing is added.
         activate(&provost, 4).await;
         assert_eq!(used(&provost).await, 4);
         assert_eq!(put(&provost, &remote, "/5", "").await["active_version"], 5);
         assert_eq!(used(&provost).await, 5);
-        // The same content again says nothing about what is active.
+        // The same content again does not activate the version.
         activate(&provost, 2).await;
         assert_eq!(put(&provost, &remote, "/5", "").await["active_version"], 2);
         assert_eq!(
@@ -108,7 +108,7 @@ async fn a_version_is_rolled_back_and_promoted_with_who_and_why() {
 async fn a_version_may_be_registered_and_activated_later() {
     let remote = Remote::quick().await;
     let provost = Provost::start().await;
-    // There is no other.
+    // There is no other version, so the first one is active.
     assert_eq!(
         put(&provost, &remote, "/1", "?activate=false").await["active_version"],
         1
@@ -180,7 +180,7 @@ async fn what_cannot_be_activated_says_why() {
         .header("if-match", current)
         .await
         .expect(200);
-    // It has been activated since.
+    // Another version has been activated since.
     let two = json!({ "version": 2 });
     let stale = provost.post(path, &two).header("if-match", current).await;
     stale.expect_problem(412, "precondition-failed");
@@ -222,7 +222,7 @@ async fn an_instance_uses_what_was_activated_at_another() {
     put(&a, &remote, "/1", "").await;
     put(&a, &remote, "/2", "").await;
     for version in [1, 2, 1] {
-        // Both know the other one.
+        // Both instances know the other version.
         let other = 3 - version;
         activate(&a, other).await;
         crate::harness::until(json!(other), || used(&b)).await;
@@ -230,7 +230,7 @@ async fn an_instance_uses_what_was_activated_at_another() {
         assert_eq!(used(&a).await, version);
         crate::harness::until(json!(version), || used(&b)).await;
     }
-    // Two at once: one of them is the last, and both instances agree on it.
+    // Two requests come at the same time: one of them is the last, and both instances agree on it.
     let (first, second) = tokio::join!(activate(&a, 1), activate(&b, 2));
     let _ = (first, second);
     let last = a.get("/v1/workflows/order").await.expect(200)["active_version"].clone();
@@ -238,7 +238,7 @@ async fn an_instance_uses_what_was_activated_at_another() {
     crate::harness::until(last, || used(&a)).await;
 }
 
-/// The bound that the documentation names, with room for a slow machine.
+/// The bound is the one in the documentation, with time for a slow machine.
 #[tokio::test]
 async fn an_instance_that_is_not_notified_uses_it_within_seconds() {
     let remote = Remote::quick().await;
@@ -251,13 +251,14 @@ async fn an_instance_that_is_not_notified_uses_it_within_seconds() {
     crate::harness::until(json!(2), || used(&b)).await;
     activate(&a, 1).await;
     crate::harness::until(json!(1), || used(&b)).await;
-    // It never goes back: an answer that was read before is not taken for a newer one.
+    // The version never changes back: a value that was read before does not replace a newer one.
     for _ in 0..20 {
         assert_eq!(used(&b).await, 1);
     }
 }
 
-/// Saved by another instance whose notification never came, because the connection for notifications was lost as well.
+/// Another instance has saved the change, and its notification never came, because the connection for notifications was
+/// lost as well.
 #[tokio::test]
 async fn an_instance_that_missed_the_notification_uses_it_once_it_listens_again() {
     let remote = Remote::quick().await;

@@ -1,4 +1,5 @@
-//! Tasks that have not begun: nothing of them begins, whatever is asked meanwhile, and each ends once there is room for it.
+//! Tasks that have not begun: none of their steps begins, whatever commands come, and each task ends once there is room
+//! for it.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use crate::harness::{
     Database, Gate, Provost, Remote, kinds, new_database, setups, sql, step, until,
 };
 
-/// Its first task has its second step call a service that does not respond yet, and the others wait for that task.
+/// Registers a workflow. The second step of its first task calls a service that does not respond yet, and the other
+/// tasks wait for that task.
 async fn register(provost: &Provost, workflow: &str, mut first: Value, service: &Remote) {
     first["name"] = json!("first");
     let steps = json!([first, { "name": "next", "after": ["first"], "url": service.url() }]);
@@ -93,7 +95,8 @@ async fn nothing_of_a_task_that_waits_begins_and_it_ends_once_there_is_room() {
     }
 }
 
-/// Earlier versions had a task be `processing` that waited and of which a step was done, and did not admit it.
+/// In earlier versions a task could be `processing` that waited for admission and had a completed step, and it was
+/// never admitted.
 #[tokio::test]
 async fn tasks_that_were_stuck_on_record_begin_after_a_restart() {
     let url = new_database().await;
@@ -128,7 +131,7 @@ async fn tasks_that_were_stuck_on_record_begin_after_a_restart() {
     }
 }
 
-/// A task that ends at the moment of its admission, its start or its resumption says so like any other.
+/// A task that ends at the moment of its admission, its start or its resumption has the same event as any other.
 #[tokio::test]
 async fn the_end_of_a_task_at_the_moment_in_which_it_begins_is_a_message_and_in_its_history() {
     for setup in setups().await {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::harness::{Act, Api, Provost, Remote, all_processed, new_database, setups, step, until};
 
-/// A wait between two calls.
+/// Returns a task with a wait between two calls.
 fn pausing(url: &str, wait: &Value) -> Value {
     json!({ "input": { "later": "2s", "now": "2020-02-02T02:02:02Z", "number": 3 },
             "steps": [{ "name": "first", "url": url },
@@ -19,7 +19,7 @@ async fn remote() -> Remote {
     Remote::with(|_| Act::Ok(json!({}))).await
 }
 
-/// The wait has begun: until when it lasts.
+/// Waits until the wait has begun, and returns when it ends.
 async fn begun(api: &Api, id: &str) -> String {
     until(json!("processing"), async || {
         step(&api.task(id).await, "pause")["state"].clone()
@@ -109,7 +109,7 @@ async fn a_time_that_is_too_far_away_is_refused_with_its_definition() {
         assert_eq!(problem["errors"], expected);
         assert_eq!(remote.count(), 0);
 
-        // From the data it is known only when the step is ready, and then it is the same fault.
+        // A time from data is known only when the step is ready, and then it is the same fault.
         let mut from_data = pausing(&remote.url(), &json!({ "until": "{{ input.far }}" }));
         from_data["input"]["far"] = wait["until"].clone();
         let task = api.run(&from_data).await;
@@ -165,7 +165,7 @@ async fn an_operator_ends_a_wait_or_the_task_while_it_waits() {
             let task = api.settled(&id).await;
             assert_eq!(task["state"], state, "{path}: {task}");
         }
-        // What is paused goes on to wait, and only then stands still.
+        // A paused task continues its wait, and stops only after it.
         let id = api
             .submit(&pausing(&remote.url(), &json!({ "for": "1s" })))
             .await;
@@ -209,7 +209,7 @@ async fn a_wait_ends_on_time_whoever_is_killed_meanwhile() {
     }
 }
 
-/// Of three instances that share the work, the one that supervises is lost.
+/// Three instances share the work, and the supervisor among them is lost.
 #[tokio::test]
 async fn another_instance_ends_the_waits_of_one_that_is_lost() {
     let remote = remote().await;
@@ -238,7 +238,7 @@ async fn another_instance_ends_the_waits_of_one_that_is_lost() {
     assert_eq!(remote.count(), 2 * ids.len());
 }
 
-/// Each costs a row and an entry of an index.
+/// Each wait costs a row and an entry of an index.
 #[tokio::test]
 async fn many_waits_slow_nothing_and_take_no_memory() {
     const MANY: usize = 3_000;

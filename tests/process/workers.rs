@@ -16,7 +16,7 @@ pub async fn pulled(api: &Api) {
     put.expect(201);
 }
 
-/// One step, or as many as are given.
+/// Returns a task of one step, or of `count` steps.
 pub fn render(count: usize, extra: Value) -> Value {
     let steps = (0..count).map(|at| {
         let mut step = json!({ "name": format!("render{at}"), "agent": "video", "after": [],
@@ -36,8 +36,7 @@ async fn ask(api: &Api, worker: &str, max: usize, wait: &str) -> Answer {
     api.post("/v1/agents/video/claim", &body).await
 }
 
-/// What a worker gets that waits for as long as it may.
-/// How long a worker asks for work here: as long as it may.
+/// The time for which a worker waits for work, which is the longest that is allowed.
 const LONG_WAIT: Duration = Duration::from_secs(60);
 
 async fn claim(api: &Api, worker: &str, max: usize) -> Vec<Value> {
@@ -152,7 +151,7 @@ async fn a_worker_that_waits_gets_what_becomes_ready_at_once() {
     }
 }
 
-/// Once a worker waits, or has waited.
+/// Returns once the worker waits, or has waited.
 async fn until_seen(api: &Api, name: &str) {
     loop {
         let agent = agent(api).await;
@@ -305,7 +304,7 @@ async fn a_worker_reaches_the_work_of_another_instance() {
         let id = one.submit(&render(1, json!({}))).await;
         let fetched = waiting.await.unwrap();
         assert_eq!(fetched["task"], id.as_str());
-        // At either instance.
+        // The reply may go to each instance.
         reply(one.api(), &fetched, json!({ "output": 1 }))
             .await
             .expect(204);
@@ -313,8 +312,8 @@ async fn a_worker_reaches_the_work_of_another_instance() {
     }
 }
 
-/// What one instance has queued and the other has given to its workers must not stand before what comes now. The polls
-/// are rare, so that only the notification brings the work.
+/// Steps that one instance has queued, and that the other has given to its workers, must not delay later steps. The
+/// polls are rare, so that only the notification brings the work.
 #[tokio::test]
 async fn a_worker_reaches_the_work_of_another_instance_whatever_was_queued_here_before() {
     let url = new_database().await;
@@ -347,7 +346,7 @@ async fn every_instance_gives_out_work_once_one_knows_that_the_agent_is_pulled()
         let called = json!({ "endpoints": [{ "url": "http://127.0.0.1:9" }] });
         let put = one.put("/v1/agents/video", &called).await;
         assert!(put.status < 300);
-        // Now the other one knows it too.
+        // Now the other instance knows the agent too.
         while two.get("/v1/agents/video").await.status != 200 {}
         let put = json!({ "mode": "pull" });
         one.put("/v1/agents/video", &put).await.expect(200);
@@ -392,7 +391,7 @@ async fn an_undo_and_a_probe_are_fetched_as_well() {
     reply(api, &work, error).await.expect(204);
     let again = claim_one(api, "w-1").await;
     assert_eq!(again["attempt"], 2);
-    // The step that follows would end the task: it is undone before.
+    // The step that follows would end the task, which is undone before.
     provost
         .command(&format!("/v1/tasks/{id}/undo"))
         .await
@@ -594,8 +593,8 @@ async fn late(provost: &Provost) -> Vec<String> {
     tasks.map(id_of).collect()
 }
 
-/// The instance learns late that its claim is saved, and another one undoes the task meanwhile: a worker that began
-/// then would have an effect that nobody undoes.
+/// The instance learns late that its claim is saved, and another one undoes the task before: a worker that began at
+/// that time would have an effect that is never undone.
 #[tokio::test]
 async fn no_worker_gets_a_step_whose_attempt_is_over_by_then() {
     let url = new_database().await;
@@ -610,7 +609,7 @@ async fn no_worker_gets_a_step_whose_attempt_is_over_by_then() {
         1,
         json!({ "undo": { "request": { "path": "/undo" } }, "on_undo": "drop" }),
     );
-    // Once its statements are prepared, the database gets a submission and its claim in one.
+    // Once its statements are prepared, the database gets a submission and its claim in one transaction.
     for _ in 0..20 {
         let api = one.api().clone();
         let waiting = tokio::spawn(async move { claim_one(&api, "w-1").await });
@@ -633,11 +632,11 @@ async fn no_worker_gets_a_step_whose_attempt_is_over_by_then() {
     assert_eq!(step(&task, "render0")["awaited_reply"]["worker"], "w-2");
     let path = format!("/v1/tasks/{id}/undo");
     two.command(&path).await.expect(200);
-    // What reaches its worker sooner is not looked up.
+    // A step that reaches its worker sooner is not checked in the record.
     tokio::time::sleep(Duration::from_millis(100)).await;
     network.heal();
     submitting.await.unwrap();
-    // Nothing, or the undo, once the step is fetched again.
+    // The worker gets nothing, or the undo if the step is fetched again.
     let answer = waiting.await.unwrap().expect(200);
     let mut steps = answer["steps"].as_array().unwrap().iter();
     assert!(steps.all(|step| step["purpose"] == "undo"), "{answer:#}");

@@ -1,18 +1,21 @@
-//! What happened in a rehearsal, for people and for later runs.
+//! The account of a rehearsal, for people and for later runs.
 
-use provost_domain::{Event, FaultKind, StepState, StepStatus, task_output};
+use provost_domain::{
+    task::{Event, StepState, StepStatus, task_output},
+    values::FaultKind,
+};
 use serde_json::{Map, Value, json};
 
 use crate::{
     call_name::step_name,
     rehearsal::{Rehearsal, SentRequest},
-    schedule::{SeenRun, SeenSchedule},
+    schedule::{RehearsedRun, RehearsedSchedule},
 };
 
-/// The most lines of a timeline.
+/// The largest number of lines of a timeline.
 const MOST_LINES: usize = 100;
 
-/// Requests and the events that matter to a reader, in their order.
+/// Returns a line for each request and for each event that matters to a reader, in order.
 pub fn timeline(seen: &Rehearsal) -> Vec<String> {
     let mut lines = Vec::new();
     let mut requests = seen.requests.iter().peekable();
@@ -26,15 +29,15 @@ pub fn timeline(seen: &Rehearsal) -> Vec<String> {
     shortened(lines)
 }
 
-/// A line for each run.
-pub fn schedule_timeline(seen: &SeenSchedule) -> Vec<String> {
-    shortened(seen.runs.iter().map(SeenRun::in_words).collect())
+/// Returns a line for each run.
+pub fn schedule_timeline(seen: &RehearsedSchedule) -> Vec<String> {
+    shortened(seen.runs.iter().map(RehearsedRun::in_words).collect())
 }
 
 fn shortened(mut lines: Vec<String>) -> Vec<String> {
     let more = lines.len().saturating_sub(MOST_LINES);
     if more > 0 {
-        // The end says most.
+        // The middle is left out, because the end of a timeline says most.
         let from = MOST_LINES / 2;
         lines.splice(from..from + more, [format!("… {more} lines more")]);
     }
@@ -54,7 +57,7 @@ fn request_line(seen: &Rehearsal, request: &SentRequest) -> String {
     format!("+{at} {name}: {method} {to} {path} -> {response}")
 }
 
-/// `None`: a request shows it already, or it is of no interest.
+/// Returns `None` if a request shows the event already, or if it is of no interest.
 fn event_line(event: &Event) -> Option<String> {
     let kind = event.kind.as_ref();
     if matches!(
@@ -74,8 +77,8 @@ fn event_line(event: &Event) -> Option<String> {
     Some(format!("{kind}{step}{why}"))
 }
 
-/// Everything that two runs of the same workflow must have in common. Texts for people are left out: they may be worded
-/// better in another version.
+/// Returns everything that two runs of the same workflow must have in common. Texts for people are left out, because
+/// they may be worded better in another version.
 pub fn snapshot(seen: &Rehearsal) -> Value {
     let task = &seen.task;
     let definition = &*seen.names;
@@ -144,8 +147,8 @@ pub fn snapshot(seen: &Rehearsal) -> Value {
     shown
 }
 
-/// The same of the runs of a schedule, each with its task.
-pub fn schedule_snapshot(seen: &SeenSchedule) -> Value {
+/// Returns the same for the runs of a schedule, each with its task.
+pub fn schedule_snapshot(seen: &RehearsedSchedule) -> Value {
     let runs = seen.runs.iter().map(|seen| {
         let run = &seen.run;
         let mut shown = json!({

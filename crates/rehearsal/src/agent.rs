@@ -1,41 +1,37 @@
-//! The agent of a rehearsal: what a mocked response counts as. It follows the order of the agents that make calls, and
-//! how a status counts is the same rule for both.
+//! The agent of a rehearsal, which decides how a mocked response counts. It follows the order of the agents that make
+//! calls, and the rule for statuses is the same for both.
 
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use provost_domain::{
-    Call, CallOutcome, Effect, Fault, FaultKind, Method, Payload, Purpose, ReplyMode, RetrySpec,
-    RetryWait, Target, Timestamp,
-    answer::{self, LONGEST_POLL_WAIT, ResponseClass},
-    retry_after, retry_wait,
+    agent::{
+        RetrySpec,
+        answer::{self, LONGEST_POLL_WAIT, ResponseClass},
+        retry_after, retry_wait,
+    },
+    definition::{Method, ReplyMode, Target},
+    task::{Call, CallOutcome, Purpose, RetryWait},
+    template::Payload,
+    values::{Effect, Fault, FaultKind, Timestamp},
 };
 
 use crate::mock::MockResponse;
 
-/// No chance: each backoff is as long as it can be.
+/// The result of each draw of chance: each backoff is as long as it can be.
 const CHANCE: f64 = 1.0;
 
 /// A call that gets a response now.
 pub(crate) struct MockedAgent<'a> {
     pub call: &'a Call,
     pub retry: &'a RetrySpec,
-    /// When the response comes.
+    /// The time at which the response comes.
     pub now: Timestamp,
 }
 
 impl MockedAgent<'_> {
     fn fault(&self, kind: FaultKind, message: String) -> Fault {
-        Fault {
-            kind,
-            message,
-            status: None,
-            body: None,
-            at: self.now,
-            effect: Effect::Known,
-            step: None,
-            undo_on_resume: false,
-        }
+        Fault::new(kind, message, self.now)
     }
 
     fn answered(&self, kind: FaultKind, message: String, status: StatusCode) -> Fault {
@@ -48,7 +44,7 @@ impl MockedAgent<'_> {
     }
 
     fn transient(&self, fault: Fault, asked: Option<Duration>) -> CallOutcome {
-        let made = self.call.tries.saturating_add(1);
+        let made = self.call.transient_faults.saturating_add(1);
         CallOutcome::Transient {
             fault,
             wait: retry_wait(self.retry, made, asked, CHANCE).into(),
@@ -74,7 +70,7 @@ impl MockedAgent<'_> {
         }
     }
 
-    /// A poll that gets no response in the time that one poll has.
+    /// Returns the outcome of a poll that got no response in the time that one poll has.
     pub fn poll_timed_out(&self) -> CallOutcome {
         let message = "a poll got no response in time".to_owned();
         CallOutcome::Transient {
@@ -83,7 +79,7 @@ impl MockedAgent<'_> {
         }
     }
 
-    /// The error says what cannot be simulated.
+    /// Returns the outcome of a response. The error says what cannot be simulated.
     pub fn responded(&self, response: &MockResponse) -> Result<CallOutcome, String> {
         let MockResponse {
             status,
@@ -159,7 +155,7 @@ impl MockedAgent<'_> {
         retry_after(headers, self.now).map(|wait| wait.min(LONGEST_POLL_WAIT))
     }
 
-    /// The promise of a service that is polled. `None`: its response is the reply, or the first poll.
+    /// Returns the promise of a service that is polled. `None`: its response is the reply, or is the first poll.
     fn operation(
         &self,
         status: StatusCode,
@@ -182,7 +178,8 @@ impl MockedAgent<'_> {
         }
     }
 
-    /// The address that was named, at the origin that was called. That of an agent is not known here.
+    /// Returns the address for polling as a whole URL, with the origin that was called. The origin of an agent is not
+    /// known here.
     fn absolute(&self, named: &HeaderValue) -> Result<String, String> {
         let named = named
             .to_str()

@@ -1,14 +1,18 @@
-//! How files and reports name the calls of a workflow: `charge`, `undo charge`, `probe charge`, `poll charge`,
-//! `cancel charge`, `poll undo charge`. Names of steps have no blanks, so nothing is ambiguous.
+//! The names that files and reports give to the calls of a workflow: `charge`, `undo charge`, `probe charge`, `poll
+//! charge`, `cancel charge`, `poll undo charge`. Names of steps have no blanks, so no name is ambiguous.
 
 use std::fmt;
 
-use provost_domain::{Definition, Purpose, ReplyMode, StepIndex, StepWork, nearest};
+use provost_domain::{
+    definition::{Definition, ReplyMode, StepWork},
+    task::Purpose,
+    values::{StepIndex, nearest},
+};
 
-/// What a call does.
+/// The purpose of a call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum CallKind {
-    /// The step's own work, or that of an undo.
+    /// The work of a step or of an undo.
     Work,
     Probe,
     Poll,
@@ -35,11 +39,12 @@ impl CallKind {
     }
 }
 
-/// A call of a definition. A probe is named after the step that it asks about, also if the undo asks.
+/// A call of a definition. A probe is named after the step whose effect it finds out, also if the probe is made for the
+/// undo.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CallName {
     pub kind: CallKind,
-    /// Of an undo: its own index.
+    /// The index of the step. An undo has an index of its own.
     pub step: StepIndex,
 }
 
@@ -51,7 +56,7 @@ impl CallName {
         }
     }
 
-    /// Its words.
+    /// Returns the name as a file has it.
     pub fn in_words(self, definition: &Definition) -> impl fmt::Display {
         let word = self.kind.word();
         let step = step_name(definition, self.step);
@@ -61,7 +66,7 @@ impl CallName {
         })
     }
 
-    /// A step, or an undo, whatever it does. The error says what to write instead.
+    /// Returns the step or undo with this name, whatever its work is. The error says what to write instead.
     pub fn parse_step(text: &str, definition: &Definition) -> Result<StepIndex, String> {
         if let Some(name) = text.strip_prefix("undo ") {
             let step = Self::parse_step(name, definition)?;
@@ -91,7 +96,7 @@ impl CallName {
         })
     }
 
-    /// A call that the workflow can make. The error says what to write instead.
+    /// Returns the call with this name, if the workflow can make it. The error says what to write instead.
     pub fn parse(text: &str, definition: &Definition) -> Result<Self, String> {
         let kinds = [CallKind::Probe, CallKind::Poll, CallKind::Cancel];
         let split = text.split_once(' ').and_then(|(word, rest)| {
@@ -133,7 +138,7 @@ impl CallName {
     }
 }
 
-/// `charge`, or `undo charge` for its undo.
+/// Returns the name of a step, such as `charge`, or `undo charge` for its undo.
 pub fn step_name(definition: &Definition, index: StepIndex) -> String {
     let step = definition.step(index);
     match step.undoes {

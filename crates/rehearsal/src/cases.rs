@@ -1,10 +1,11 @@
-//! A file of cases: what each of them has the services do, and what it expects.
+//! A file of cases: for each of them the responses of the services, and the expectations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use provost_domain::{
-    Definition, FieldFault, Fields, LONGEST_NAME, Payload, Span, StepIndex, StepWork, Timestamp,
-    entries, text,
+    definition::{Definition, StepWork},
+    template::Payload,
+    values::{FieldFault, Fields, LONGEST_NAME, Span, StepIndex, Timestamp, entries, text},
 };
 use serde_json::value::RawValue;
 
@@ -13,22 +14,24 @@ use crate::{
     expectation::Expectation,
     mock::Mock,
     names::split_item,
+    reading::{list, time},
     rehearsal::{OutsideCommand, OutsideEvent, USUAL_START},
     schedule::ScheduleCase,
     workflow::WorkflowFile,
 };
 
-/// The most cases of a file.
+/// The largest number of cases in a file.
 pub const MOST_CASES: usize = 1000;
-/// The most events from outside of a case.
+/// The largest number of outside events of a case.
 const MOST_OUTSIDE: usize = 1000;
 
-/// What the services do, by the names of the calls: a list is by call, and its last item holds for all that follow.
+/// The responses of the services, by the names of the calls. The items of a list are for one call each, and the last
+/// item is also for all that follow.
 pub type MockTable = BTreeMap<CallName, Vec<Mock>>;
 
 #[derive(Debug)]
 pub struct CasesFile {
-    /// For all cases that say nothing else.
+    /// The responses for all cases that do not set their own.
     pub services: MockTable,
     pub cases: Vec<TestCase>,
 }
@@ -36,7 +39,7 @@ pub struct CasesFile {
 #[derive(Debug)]
 pub struct TestCase {
     pub name: String,
-    /// Where the file has it.
+    /// The JSON pointer of the case in the file.
     pub pointer: String,
     pub input: Payload,
     pub key: Option<String>,
@@ -44,13 +47,13 @@ pub struct TestCase {
     pub starts_at: Timestamp,
     pub services: MockTable,
     pub outside: Vec<OutsideEvent>,
-    /// It submits the tasks; `None`: one task is submitted.
+    /// The schedule that submits the tasks. `None`: one task is submitted.
     pub schedule: Option<ScheduleCase>,
-    /// `None`: nothing is expected.
+    /// The expectations. `None`: any result passes.
     pub expect: Option<Expectation>,
 }
 
-/// What the file says for all its cases.
+/// The fields of the file that apply to all of its cases.
 struct Shared<'a> {
     workflow: &'a WorkflowFile,
     input: Option<Payload>,
@@ -58,7 +61,7 @@ struct Shared<'a> {
 }
 
 impl CasesFile {
-    /// Reports all faults at once.
+    /// Reads a file, and reports all faults at once.
     pub fn read(body: &RawValue, workflow: &WorkflowFile) -> Result<Self, Vec<FieldFault>> {
         let mut fields = Fields::of(body, "")?;
         let input = fields.raw("input").map(Payload::new);
@@ -164,16 +167,6 @@ impl TestCase {
     }
 }
 
-pub(crate) fn time(fields: &mut Fields<'_>, name: &str) -> Option<Timestamp> {
-    let text = fields.string(name, 40)?;
-    let time = Timestamp::parse(&text);
-    if time.is_none() {
-        let message = "must be a time such as \"2026-02-03T04:05:06Z\"";
-        fields.fault(name, message);
-    }
-    time
-}
-
 fn services(fields: &mut Fields<'_>, definition: &Definition) -> MockTable {
     let mut table = MockTable::new();
     if fields.peek("services").is_none() {
@@ -206,29 +199,6 @@ fn services(fields: &mut Fields<'_>, definition: &Definition) -> MockTable {
     table
 }
 
-/// The items of a list, each with fields of its own.
-pub(crate) fn list<T>(
-    fields: &mut Fields<'_>,
-    name: &str,
-    read: impl Fn(&mut Fields<'_>, String) -> Option<T>,
-) -> Vec<T> {
-    let parent = fields.pointer(name);
-    let mut found = Vec::new();
-    for (index, item) in fields.array(name).into_iter().flatten().enumerate() {
-        let pointer = format!("{parent}/{index}");
-        let inner = Fields::of(item, &pointer).and_then(|mut inner| {
-            let item = read(&mut inner, pointer);
-            inner.finish()?;
-            Ok(item)
-        });
-        match inner {
-            Ok(item) => found.extend(item),
-            Err(faults) => fields.extend(faults),
-        }
-    }
-    found
-}
-
 fn at(fields: &mut Fields<'_>) -> Option<Span> {
     fields.span("at", Span::default()..=Span::LONGEST)
 }
@@ -258,13 +228,13 @@ fn signals(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEvent
             pointer,
             at,
             item,
-            what: OutsideCommand::Signal { step: step?, body },
+            command: OutsideCommand::Signal { step: step?, body },
             refused,
         })
     })
 }
 
-/// What people decide: the same fields as those of the page.
+/// Reads the decisions of people. They have the same fields as those of the page.
 fn decisions(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEvent> {
     list(fields, "decisions", |decision, pointer| {
         for (name, remedy) in [
@@ -290,7 +260,7 @@ fn decisions(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEve
             form.extend(given.map(|given| (name.to_owned(), given)));
         }
         for (name, _, value) in decision.entries("fields") {
-            // As a browser sends it.
+            // The value is converted to the text that a browser would send.
             let given = text(value.get()).map_or_else(|| value.get().to_owned(), Into::into);
             form.push((format!("field.{name}"), given));
         }
@@ -309,7 +279,7 @@ fn decisions(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEve
             pointer,
             at,
             item,
-            what: OutsideCommand::Decide {
+            command: OutsideCommand::Decide {
                 step: step?,
                 by: by?,
                 answer,
@@ -319,7 +289,7 @@ fn decisions(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEve
     })
 }
 
-/// The name of a forward step, or of an item, such as `import[17]`.
+/// Reads the name of a forward step, or of an item, such as `import[17]`.
 fn step(fields: &mut Fields<'_>, definition: &Definition) -> (Option<StepIndex>, Option<u16>) {
     let Some(name) = fields.string("step", LONGEST_NAME) else {
         return (None, None);
@@ -334,7 +304,7 @@ fn step(fields: &mut Fields<'_>, definition: &Definition) -> (Option<StepIndex>,
     }
 }
 
-/// What an operator can ask for.
+/// The commands that an operator can give.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum CommandWord {
     Undo,
@@ -417,7 +387,7 @@ fn commands(fields: &mut Fields<'_>, definition: &Definition) -> Vec<OutsideEven
             pointer,
             at: Some(at?),
             item,
-            what,
+            command: what,
             refused,
         })
     })

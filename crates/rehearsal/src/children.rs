@@ -1,27 +1,30 @@
-//! The task of a step, as a file mocks it: how it ends is said by the response of the step. A success is a task that was
-//! processed, with this output; any other status is one that was undone, or for an undo one that cannot be undone.
+//! The child of a step, as a file mocks it. The mocked response of the step decides how the child ends: a success is a
+//! child that was processed, with this output; any other status is a child that was undone, or for an undo one that
+//! cannot be undone.
 
 use http::StatusCode;
 use provost_domain::{
-    Attempt, ChildEnd, ChildReport, Command, Payload, Span, StepIndex, Task, template::Budget,
+    task::{ChildEnd, ChildReport, Command, Task},
+    template::{Budget, Payload},
+    values::{Attempt, Span, StepIndex},
 };
 
 use crate::mock::{Behaviour, Mock};
 
-/// A step that waits for its task.
+/// A step that waits for its child.
 pub(crate) struct ChildStep {
     pub step: StepIndex,
     pub attempt: Attempt,
     pub workflow: String,
     pub is_undo: bool,
-    /// What its task is submitted with, or why it cannot be.
+    /// The input with which the child is submitted, or the reason why it cannot be.
     pub input: Result<Payload, String>,
-    /// The task of the step is undone, and its own before it.
+    /// True if the task of the step is being undone, so that the child must be undone before.
     pub is_left: bool,
 }
 
 impl ChildStep {
-    /// A step whose task has not been asked for yet, as far as `known` says.
+    /// Returns a step whose child has not been handled yet. `known` returns whether it has.
     pub fn find(task: &Task, known: impl Fn(StepIndex, Attempt, bool) -> bool) -> Option<Self> {
         task.indexes().find_map(|step| {
             let definition = task.definition(step);
@@ -70,7 +73,7 @@ impl ChildStep {
         self.report(ChildReport::Refused(message))
     }
 
-    /// What comes of its task, and when. `None`: it does not end.
+    /// Returns the end of the child, and when it comes. `None`: the child does not end.
     pub fn end(&self, mock: &Mock) -> Result<Option<(Span, Command)>, String> {
         let response = match &mock.behaviour {
             Behaviour::Responds(response) if response.later.is_none() => response,

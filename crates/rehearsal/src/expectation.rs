@@ -1,21 +1,25 @@
-//! What a case expects of a rehearsal, and how what happened differs.
+//! The expectations of a case, and their differences from what happened.
 
 use provost_domain::{
-    Definition, FieldFault, Fields, LONGEST_NAME, Method, RunSource, RunState, SkipReason, Span,
-    StepIndex, StepState, StepStatus, TaskStatus, Timestamp, entries, nearest, task_output, text,
+    definition::{Definition, Method},
+    schedule::{RunSource, RunState, SkipReason},
+    task::{StepState, StepStatus, TaskStatus, task_output},
+    values::{
+        FieldFault, Fields, LONGEST_NAME, Span, StepIndex, Timestamp, entries, nearest, text,
+    },
 };
 use serde_json::{Value, value::RawValue};
 
 use crate::{
     call_name::{CallName, step_name},
-    cases::{list, time},
     matching::difference,
     names::is_of,
+    reading::{list, time},
     rehearsal::{Rehearsal, SentRequest},
-    schedule::{SeenRun, SeenSchedule},
+    schedule::{RehearsedRun, RehearsedSchedule},
 };
 
-/// A difference, or a warning: about this part of the file.
+/// A difference or a warning, with the JSON pointer of the part of the file that it is about.
 pub type CaseNote = FieldFault;
 
 #[derive(Clone, Debug, Default)]
@@ -32,9 +36,9 @@ pub struct Expectation {
     ended_after: Option<Span>,
     ended_within: Option<Span>,
     output: Option<Value>,
-    /// The submission is refused, because its input does not match the schema.
+    /// True if the submission is expected to be refused, because its input does not match the schema.
     refused: bool,
-    /// Of the schedule. All else is expected of the task of each run.
+    /// The expected runs of the schedule. All other expectations apply to the task of each run.
     runs: Option<Vec<ExpectedRun>>,
 }
 
@@ -157,13 +161,13 @@ impl Expectation {
         }
     }
 
-    /// Whether it says something of the runs of a schedule.
+    /// Returns whether it expects something of the runs of a schedule.
     pub fn has_runs(&self) -> bool {
         self.runs.is_some()
     }
 
-    /// How the runs of a schedule differ from those that were expected.
-    pub fn run_differences(&self, seen: &SeenSchedule) -> Vec<CaseNote> {
+    /// Returns the differences between the runs of a schedule and the expected ones.
+    pub fn run_differences(&self, seen: &RehearsedSchedule) -> Vec<CaseNote> {
         let Some(expected) = &self.runs else {
             return Vec::new();
         };
@@ -190,12 +194,12 @@ impl Expectation {
         notes
     }
 
-    /// Whether the submission is to be refused.
+    /// Returns whether the submission is expected to be refused.
     pub fn is_refusal(&self) -> bool {
         self.refused
     }
 
-    /// How what happened differs from what was expected.
+    /// Returns the differences between what happened and what was expected.
     pub fn differences(&self, seen: &Rehearsal) -> Vec<CaseNote> {
         let mut notes = Vec::new();
         let task = &seen.task;
@@ -297,7 +301,7 @@ impl Expectation {
         notes
     }
 
-    /// Each expected request was sent, in this order; others may have been sent between them.
+    /// Checks that each expected request was sent, in this order. Others may have been sent between them.
     fn request_differences(&self, seen: &Rehearsal) -> Vec<CaseNote> {
         let mut notes = Vec::new();
         let mut from = 0;
@@ -339,7 +343,7 @@ impl Expectation {
         notes
     }
 
-    /// The expected events happened in this order; others may have happened between them.
+    /// Checks that the expected events happened in this order. Others may have happened between them.
     fn history_difference(&self, seen: &Rehearsal) -> Option<CaseNote> {
         let mut events = seen.events.iter();
         let missing = self.history.iter().find(|expected| {
@@ -373,7 +377,7 @@ impl Expectation {
     }
 }
 
-/// Any JSON, null included.
+/// Takes a field whose value may be any JSON, null included.
 fn any_json(fields: &mut Fields<'_>, name: &str) -> Option<Value> {
     let value = fields.value(name)?;
     serde_json::from_str(value.get()).ok()
@@ -398,7 +402,7 @@ fn step_list(
     Some(steps)
 }
 
-/// In brackets, as a file has them.
+/// Returns the names in brackets, as a file has them.
 pub fn step_names(definition: &Definition, steps: &[StepIndex]) -> String {
     let names: Vec<_> = steps
         .iter()
@@ -419,7 +423,7 @@ impl ExpectedStep {
             pointer,
             step,
             state,
-            // Within 0 to a million.
+            // The value is within 0 to a million.
             attempts: attempts.map(|attempts| attempts as usize),
             output,
             error,
@@ -432,7 +436,7 @@ impl ExpectedStep {
         let mut differs = |field: &str, message: String| {
             notes.push(CaseNote::new(format!("{}/{field}", self.pointer), message));
         };
-        // An undo exists once the task is to be undone.
+        // An undo exists only once the task is being undone.
         let step = seen.in_task(self.step).map(|index| task.step(index));
         let status = seen.status(self.step);
         let fault = step.and_then(|step| match &step.state {
@@ -515,7 +519,7 @@ impl ExpectedRequest {
         Ok(name.map(|name| Self {
             pointer,
             name,
-            // Within 1 to a million.
+            // The value is within 1 to a million.
             attempt: attempt.map(|attempt| attempt as usize),
             method,
             path,
@@ -579,7 +583,7 @@ impl ExpectedRun {
             fire_time: fire_time?,
             state,
             skipped,
-            // At least 1.
+            // The value is at least 1.
             count: count.map(i64::unsigned_abs),
             source,
             started_at,
@@ -587,7 +591,7 @@ impl ExpectedRun {
         })
     }
 
-    fn differences(&self, seen: &SeenRun) -> Vec<CaseNote> {
+    fn differences(&self, seen: &RehearsedRun) -> Vec<CaseNote> {
         let run = &seen.run;
         let is_refused = run.state == RunState::Failed;
         let state = seen.task.as_ref().map(|seen| seen.task.status());
@@ -633,7 +637,7 @@ impl ExpectedRun {
             let message = format!("expected {wanted}, but the run was: {}", seen.in_words());
             CaseNote::new(format!("{}/{field}", self.pointer), message)
         });
-        // One tells all.
+        // One difference is enough.
         notes.take(1).collect()
     }
 }

@@ -1,36 +1,41 @@
-//! A fault at every step in turn, forward and back: how each ends, and which effects stand then. The services are those of
-//! one case; only those of the step at fault behave otherwise.
+//! Simulates a fault at every step and every undo in turn, and shows how each ends and which effects stand at the end.
+//! The services are those of one case; only the calls of the faulty step behave differently.
 
 use std::collections::BTreeMap;
 
 use http::StatusCode;
-use provost_domain::{Effect, Event, Policy, Span, StepIndex, StepWork, TaskStatus};
+use provost_domain::{
+    definition::{Policy, StepWork},
+    task::{Event, TaskStatus},
+    values::{Effect, Span, StepIndex},
+};
 
 use crate::{
     call_name::{CallKind, CallName},
     cases::{CasesFile, TestCase},
     mock::{Behaviour, Mock},
     rehearsal::{
-        Beginning, OutsideCommand, OutsideEvent, Rehearsal, RehearsalEnd, Services, StandingEffect,
+        OutsideCommand, OutsideEvent, Rehearsal, RehearsalEnd, RehearsalInput, Services,
+        StandingEffect,
     },
     run::{CaseServices, UsedMocks},
     workflow::WorkflowFile,
     world::rehearse,
 };
 
-/// The most faults that are tried.
+/// The largest number of faults that are simulated.
 pub const MOST_FAULTS: usize = 2000;
 
-/// What goes wrong with a call.
+/// A fault of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PlannedFault {
-    /// The service refuses it: a permanent error.
+    /// The service refuses the call with a permanent error.
     Refused,
-    /// The service cannot take it, each time: the retries are used up.
+    /// The service cannot take the call, each time, until the retries are used up.
     Unavailable,
-    /// No response comes, each time, and nothing was done.
+    /// No response comes, each time, and the step took no effect.
     Silent,
-    /// No response comes, each time, although it was done.
+    /// No response comes, each time, although the step took effect.
     SilentButDone,
     /// No signal comes.
     NoSignal,
@@ -60,7 +65,7 @@ impl PlannedFault {
     }
 }
 
-/// What starts an undo, so that the undo can fail.
+/// The cause of an undo in which a fault is simulated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum UndoCause {
     /// This later step is refused, and its policy is to undo the task.
@@ -69,23 +74,23 @@ enum UndoCause {
     Operator(Span),
 }
 
-/// One fault, and how it ended.
+/// One fault, and how the task ended with it.
 #[derive(Debug)]
 pub struct ExploredFault {
-    /// The step, or the undo, that is at fault; `None`: none is.
+    /// The step or undo that has the fault; `None`: none has.
     pub fault: Option<(StepIndex, PlannedFault)>,
-    /// Why the task was undone, if the undo is at fault.
+    /// The reason why the task was undone, if an undo has the fault.
     pub undone_for: Option<String>,
     pub state: TaskStatus,
     pub error: Option<String>,
     pub stands: Vec<StandingEffect>,
     pub ended_after: Span,
-    /// Why it did not get to an end.
+    /// The reason why the rehearsal was incomplete.
     pub incomplete: Option<String>,
 }
 
 impl ExploredFault {
-    /// Effects stand although the task has ended and was not processed: no operator will look.
+    /// Returns whether effects stand although the task has ended and was not processed, so that no operator will look.
     pub fn leaves_effects_silently(&self) -> bool {
         let is_over = matches!(self.state, TaskStatus::Undone | TaskStatus::Cancelled);
         is_over && !self.stands.is_empty()
@@ -94,16 +99,16 @@ impl ExploredFault {
 
 #[derive(Debug)]
 pub struct Exploration {
-    /// Without any fault.
+    /// The rehearsal without any fault.
     pub baseline: ExploredFault,
     pub faults: Vec<ExploredFault>,
-    /// So many more were not tried.
+    /// The number of faults that were not simulated.
     pub left_out: usize,
-    /// Undos that no fault and no operator can start.
+    /// The undos that no fault and no operator can start.
     pub never_undone: Vec<StepIndex>,
 }
 
-/// The services of the case, but for one call.
+/// The services of the case, except for the calls that are overridden.
 struct FaultyServices<'a> {
     normal: CaseServices<'a>,
     overrides: BTreeMap<CallName, Mock>,
@@ -114,7 +119,7 @@ impl Services for FaultyServices<'_> {
         if let Some(mock) = self.overrides.get(&name) {
             return Some(mock.clone());
         }
-        // What a case does not reach without a fault, it need not mock: a success without a body.
+        // A case need not mock a call that it reaches only with a fault: such a call succeeds without a body.
         let mock = self.normal.respond(name, count);
         Some(mock.unwrap_or_else(|| Mock::responds(StatusCode::OK, None)))
     }
@@ -126,7 +131,7 @@ struct Explorer<'a> {
     case: &'a TestCase,
 }
 
-/// Tries a fault at every step that the case reaches.
+/// Simulates a fault at every step that the case reaches.
 pub fn explore(workflow: &WorkflowFile, file: &CasesFile, case: &TestCase) -> Exploration {
     let explorer = Explorer {
         workflow,
@@ -186,7 +191,7 @@ impl Explorer<'_> {
         outside: Vec<OutsideEvent>,
     ) -> Rehearsal {
         let case = self.case;
-        let beginning = Beginning {
+        let beginning = RehearsalInput {
             workflow: self.workflow,
             input: case.input.clone(),
             key: case.key.clone(),
@@ -203,7 +208,7 @@ impl Explorer<'_> {
     fn forward_faults(&self, step: StepIndex) -> impl Iterator<Item = PlannedFault> + use<> {
         let definition = self.workflow.names.step(step);
         let faults: &[PlannedFault] = match &definition.work {
-            // Without a probe Provost cannot find out whether it took effect.
+            // Without a probe Provost cannot find out whether the step took effect.
             StepWork::Call { .. } if definition.probe.is_none() => &[
                 PlannedFault::Refused,
                 PlannedFault::Unavailable,
@@ -222,7 +227,7 @@ impl Explorer<'_> {
         faults.iter().copied()
     }
 
-    /// What starts an undo after a step: the last one that does, so that as much as possible was done before.
+    /// Returns the last cause of an undo after a step, so that as much as possible was done before.
     fn undo_cause(&self, later: &[StepIndex], seen: &Rehearsal) -> Option<UndoCause> {
         let definition = &self.workflow.names;
         let refusal = later.iter().rev().find(|step| {
@@ -232,11 +237,11 @@ impl Explorer<'_> {
         if let Some(step) = refusal {
             return Some(UndoCause::Refusal(*step));
         }
-        // Nothing is undone once a pivot is called.
+        // The operator cannot undo the task once a pivot is called.
         let pivot = later.iter().find(|step| definition.step(**step).pivot);
         match pivot {
             None if seen.task.status() == TaskStatus::Processed => {
-                // Whatever happens at the end happens before.
+                // One millisecond later, everything that happens at the end has happened.
                 let at = seen.ended_after.saturating_add(Span::from_millis(1));
                 Some(UndoCause::Operator(at))
             }
@@ -264,7 +269,7 @@ impl Explorer<'_> {
         let work = CallName::work(step);
         if fault == PlannedFault::NoSignal {
             outside.retain(|event| {
-                !matches!(&event.what,
+                !matches!(&event.command,
                     OutsideCommand::Signal { step: signalled, .. }
                     | OutsideCommand::Decide { step: signalled, .. } if *signalled == step)
             });
@@ -301,7 +306,7 @@ impl Explorer<'_> {
                     pointer: String::new(),
                     at: Some(at),
                     item: None,
-                    what: OutsideCommand::Undo,
+                    command: OutsideCommand::Undo,
                     refused: false,
                 });
                 format!("undone by an operator after {at}")
@@ -311,7 +316,7 @@ impl Explorer<'_> {
         ended(&seen, Some((step, fault)), undone_for)
     }
 
-    /// The first success that the case has for a call.
+    /// Returns the first success that the case has for a call.
     fn mocked(&self, name: CallName) -> Option<Mock> {
         let mocks = self.case.services.get(&name);
         let mocks = mocks.or_else(|| self.file.services.get(&name))?;
@@ -352,7 +357,7 @@ fn ended(
     }
 }
 
-/// In words: whether an effect is sure.
+/// Returns words that say whether an effect is certain.
 pub fn effect_in_words(effect: Effect) -> &'static str {
     match effect {
         Effect::Known => "took effect",

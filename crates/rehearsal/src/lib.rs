@@ -1,5 +1,5 @@
-//! A workflow tried without its services: the rules of `provost-domain`, mocked responses, and a clock that is set
-//! forward instead of waited for. Pure: nothing here does I/O, reads a clock or draws a random number.
+//! Tries a workflow without its services: with the rules of `provost-domain`, mocked responses, and a clock that is
+//! advanced instead of waited for. The crate is pure: it does no I/O, reads no clock and draws no random number.
 
 mod account;
 mod agent;
@@ -8,13 +8,16 @@ mod cases;
 mod children;
 mod expectation;
 mod explore;
+mod location;
 mod matching;
 mod mock;
 mod names;
 mod pointer;
+mod reading;
 mod rehearsal;
 mod run;
 mod schedule;
+mod schedule_rehearsal;
 mod source;
 mod workflow;
 mod world;
@@ -31,11 +34,12 @@ pub use expectation::{CaseNote, Expectation, step_names};
 pub use explore::{
     Exploration, ExploredFault, MOST_FAULTS, PlannedFault, effect_in_words, explore,
 };
+pub use location::{SourceFault, SourceLocation};
 pub use rehearsal::{
-    Beginning, OutsideCommand, OutsideEvent, OutsideResult, Rehearsal, RehearsalEnd, SentRequest,
-    Services, StandingEffect,
+    OutsideCommand, OutsideEvent, OutsideResult, Rehearsal, RehearsalEnd, RehearsalInput,
+    SentRequest, Services, StandingEffect,
 };
-pub use run::{CaseResult, UsedMocks, run_case, unused};
-pub use source::{SourceFault, SourceFormat, SourceLocation, SourceText};
+pub use run::{CaseResult, UsedMocks, run_case, unused_mocks};
+pub use source::{SourceFormat, SourceText};
 pub use workflow::WorkflowFile;
 pub use world::{LONGEST_REHEARSAL, MOST_COMMANDS, rehearse};

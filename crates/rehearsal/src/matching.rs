@@ -1,18 +1,18 @@
-//! Whether JSON is what was expected: an object may have more members than that, all else is equal.
+//! Compares JSON with what was expected: an object may have more members than expected, and all else must be equal.
 
 use serde_json::Value;
 
-/// The first difference, with its path; `None` if there is none.
+/// Returns the first difference, with its path; `None` if there is none.
 pub fn difference(expected: &Value, actual: &Value) -> Option<String> {
     differs(expected, actual, "", false)
 }
 
-/// As [`difference`], and the objects have the same members.
+/// Does the same as [`difference`], but objects must have the same members.
 pub fn exact_difference(expected: &Value, actual: &Value) -> Option<String> {
     differs(expected, actual, "", true)
 }
 
-/// Goes as deep as the JSON, which was refused if it is nested too deeply.
+/// Recurses as deep as the JSON is nested, which is bounded because deeper JSON was refused.
 fn differs(expected: &Value, actual: &Value, path: &str, exact: bool) -> Option<String> {
     let path_of = |name: &str| match path {
         "" => name.to_owned(),
@@ -65,7 +65,7 @@ fn differs(expected: &Value, actual: &Value, path: &str, exact: bool) -> Option<
 
 fn is_equal(expected: &Value, actual: &Value) -> bool {
     match (expected.as_f64(), actual.as_f64()) {
-        // 1 and 1.0 are one number; of those that are whole no digit is lost.
+        // 1 and 1.0 are the same number. Two whole numbers are compared exactly.
         (Some(one), Some(other)) if expected.is_f64() || actual.is_f64() => one == other,
         _ => expected == actual,
     }
@@ -73,7 +73,7 @@ fn is_equal(expected: &Value, actual: &Value) -> bool {
 
 const LONGEST_EXCERPT: usize = 200;
 
-/// As JSON, short enough for a message.
+/// Returns the value as JSON, cut to the length of a message.
 pub fn excerpt(value: &Value) -> String {
     let json = value.to_string();
     match json.char_indices().nth(LONGEST_EXCERPT) {

@@ -1,15 +1,18 @@
-//! The responses of services, as a file gives them.
+//! The mocked responses of services in a file.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use provost_domain::{FieldFault, Fields, Payload, Span, text};
+use provost_domain::{
+    template::Payload,
+    values::{FieldFault, Fields, Span, text},
+};
 use serde_json::value::RawValue;
 
-/// What a service does with one call.
+/// The mocked behaviour of a service at one call.
 #[derive(Clone, Debug)]
 pub struct Mock {
-    /// Where the file has it.
+    /// The JSON pointer of the mock in the file.
     pub pointer: String,
-    /// How long the service takes.
+    /// The time until the response.
     pub delay: Span,
     pub behaviour: Behaviour,
 }
@@ -17,7 +20,7 @@ pub struct Mock {
 #[derive(Clone, Debug)]
 pub enum Behaviour {
     Responds(Box<MockResponse>),
-    /// No response comes, however long the call is waited for.
+    /// No response comes, however long the call waits.
     Never,
     /// The connection breaks after the request was sent.
     Dropped,
@@ -30,14 +33,14 @@ pub struct MockResponse {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Option<Payload>,
-    /// The reply that the service sends by itself.
+    /// The reply that the service sends later.
     pub later: Option<LaterMock>,
 }
 
 /// A reply that comes later.
 #[derive(Clone, Debug)]
 pub struct LaterMock {
-    /// After the response that promised it.
+    /// The time from the response that promised the reply.
     pub after: Span,
     pub heartbeat_every: Option<Span>,
     /// The output, or the message of an error and whether it is permanent.
@@ -61,7 +64,7 @@ impl Mock {
         }
     }
 
-    /// What the service does, for a report.
+    /// Describes the behaviour for a report.
     pub fn in_words(&self) -> String {
         let mut words = match &self.behaviour {
             Behaviour::Responds(response) => match &response.later {
@@ -84,7 +87,7 @@ impl Mock {
         words
     }
 
-    /// One response, or a list: the first for the first call, and the last for all that follow.
+    /// Reads one response, or a list: the first is for the first call, and the last for all that follow.
     pub fn read_all(value: &RawValue, pointer: &str) -> Result<Vec<Self>, Vec<FieldFault>> {
         let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(value.get()) else {
             return Self::read(value, pointer).map(|mock| vec![mock]);
@@ -145,7 +148,7 @@ impl Mock {
         let behaviour = match chosen {
             Some((_, behaviour)) => behaviour,
             None => Behaviour::Responds(Box::new(MockResponse {
-                // Within 200 to 599.
+                // The value is within 200 to 599.
                 status: status
                     .and_then(|status| StatusCode::from_u16(status as u16).ok())
                     .unwrap_or_default(),

@@ -1,11 +1,15 @@
-//! The steps of a task by the names that files use: items of a list by that of their group. A file is written before any
-//! list is known, so its names are of a definition where each group is one step.
+//! Maps the steps of a task to the names that files use: the items of a list have the name of their group. A file is
+//! written before any list is known, so its names are those of a definition in which each group is one step.
 
 use std::sync::Arc;
 
-use provost_domain::{Definition, StepCounts, StepIndex, StepName, StepStatus, Task};
+use provost_domain::{
+    definition::Definition,
+    task::{StepCounts, StepStatus, Task},
+    values::{StepIndex, StepName},
+};
 
-/// A definition with each group as if it were one step.
+/// Returns the definition with each group as if it were one step.
 pub fn names_of(definition: &Arc<Definition>) -> Arc<Definition> {
     match definition.with_one_item_each() {
         Some(names) => Arc::new(names),
@@ -13,8 +17,8 @@ pub fn names_of(definition: &Arc<Definition>) -> Arc<Definition> {
     }
 }
 
-/// The step of `names` that a step of the task, or an item of a group, goes by.
-pub fn named(names: &Definition, task: &Task, index: StepIndex) -> StepIndex {
+/// Returns the step of `names` that stands for a step of the task, or for an item of a group.
+pub fn named_step(names: &Definition, task: &Task, index: StepIndex) -> StepIndex {
     let subject = task.subject(index);
     let step = task.group_of(subject);
     match subject == index {
@@ -23,13 +27,13 @@ pub fn named(names: &Definition, task: &Task, index: StepIndex) -> StepIndex {
     }
 }
 
-/// The step of the task that a step of `names` is. `None` of what undoes a step before the task is undone, and of what
-/// undoes the items of a group: it is no single step.
+/// Returns the step of the task for a step of `names`. Returns `None` for an undo before the task is being undone, and
+/// for the undo of a group, which is not a single step.
 pub fn in_task(names: &Definition, task: &Task, step: StepIndex) -> Option<StepIndex> {
     task.find(names.step(step).name.as_str())
 }
 
-/// The state of a step of `names`: of what undoes the items of a group, that of all of them.
+/// Returns the state of a step of `names`. The undo of a group has the combined state of the undos of all items.
 pub fn status(names: &Definition, task: &Task, step: StepIndex) -> StepStatus {
     if let Some(index) = in_task(names, task, step) {
         return task.step(index).status();
@@ -47,7 +51,7 @@ pub fn status(names: &Definition, task: &Task, step: StepIndex) -> StepStatus {
     }
 }
 
-/// Whether an event of this step is one of the step with this name, or of one of its items.
+/// Returns whether the step of an event is the step with this name, or one of its items.
 pub fn is_of(event: &StepName, name: &StepName) -> bool {
     let of_item = || {
         let rest = event
@@ -61,7 +65,7 @@ pub fn is_of(event: &StepName, name: &StepName) -> bool {
     event == name || of_item()
 }
 
-/// `import[17]`: the name of the group, and the number of the item. Any other name as it is.
+/// Splits `import[17]` into the name of the group and the number of the item. Returns any other name as it is.
 pub fn split_item(name: &str) -> (&str, Option<u16>) {
     let split = name.strip_suffix(']').and_then(|name| {
         let (group, number) = name.split_once('[')?;

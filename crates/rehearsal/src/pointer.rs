@@ -1,9 +1,9 @@
-//! Where a JSON text has what a JSON pointer (RFC 6901) leads to.
+//! Finds the offset of the value in a JSON text that a JSON pointer (RFC 6901) refers to.
 
 use std::borrow::Cow;
 
-/// The offset of what a pointer leads to: of a member its name. If it is missing: of what should contain it. The text
-/// must be JSON.
+/// Returns the offset of the value that the pointer refers to, or of its name if it is a member. If the value is
+/// missing, returns the offset of the value that should contain it. The text must be JSON.
 pub(crate) fn offset_of(json: &str, pointer: &str) -> usize {
     let bytes = json.as_bytes();
     let mut value = after_space(bytes, 0);
@@ -30,14 +30,14 @@ fn unescaped(token: &str) -> Cow<'_, str> {
     }
 }
 
-/// The offsets of the name and of the value.
+/// Returns the offsets of the name and of the value.
 fn member(json: &str, object: usize, wanted: &str) -> Option<(usize, usize)> {
     let bytes = json.as_bytes();
     let mut at = after_space(bytes, object + 1);
     while bytes.get(at) == Some(&b'"') {
         let end = after_string(bytes, at);
-        let name = provost_domain::text(json.get(at..end)?)?;
-        // After the colon.
+        let name = provost_domain::values::text(json.get(at..end)?)?;
+        // The value begins after the colon.
         let value = after_space(bytes, after_space(bytes, end) + 1);
         if name == wanted {
             return Some((at, value));

@@ -1,39 +1,41 @@
-//! What a rehearsal begins with, and what happened in it.
+//! The beginning of a rehearsal, and the record of what happened in it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use provost_domain::{
-    AskAnswer, Definition, Effect, Event, Method, Payload, Span, StepIndex, StepState, StepStatus,
-    Task, Timestamp,
+    definition::{Definition, Method},
+    task::{AskAnswer, Event, StepState, StepStatus, Task},
+    template::Payload,
+    values::{Effect, Span, StepIndex, Timestamp},
 };
 
 use crate::{
     call_name::CallName,
     mock::Mock,
-    names::{in_task, named, status},
+    names::{in_task, named_step, status},
     workflow::WorkflowFile,
 };
 
-/// When a rehearsal begins, unless it says so.
+/// The time at which a rehearsal begins, unless the file sets it.
 pub const USUAL_START: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 
-/// Who responds to calls.
+/// Provides the responses to calls.
 pub trait Services {
-    /// `count`: how many calls of this name came before. `None`: nothing is known of it.
+    /// `count` is the number of calls with this name before this one. `None`: no response is known.
     fn respond(&mut self, name: CallName, count: usize) -> Option<Mock>;
 }
 
-/// What comes from outside.
+/// An outside event: a signal, a decision of a person, or a command of an operator.
 #[derive(Clone, Debug)]
 pub struct OutsideEvent {
-    /// Where the file has it.
+    /// The JSON pointer of the event in the file.
     pub pointer: String,
-    /// From the start. `None`: a signal as soon as it is awaited.
+    /// The time from the start. `None`: a signal that is sent as soon as it is awaited.
     pub at: Option<Span>,
-    /// The item of the step that is meant, if it has items.
+    /// The item of the step, if the step has items.
     pub item: Option<u16>,
-    pub what: OutsideCommand,
-    /// It must be refused.
+    pub command: OutsideCommand,
+    /// True if the event is expected to be refused.
     pub refused: bool,
 }
 
@@ -43,7 +45,7 @@ pub enum OutsideCommand {
         step: StepIndex,
         body: Payload,
     },
-    /// A person decides what a step asks.
+    /// A person decides about the ask of a step.
     Decide {
         step: StepIndex,
         by: String,
@@ -66,9 +68,9 @@ pub enum OutsideCommand {
     },
 }
 
-/// What a rehearsal begins with.
+/// The beginning of a rehearsal.
 #[derive(Clone, Debug)]
-pub struct Beginning<'a> {
+pub struct RehearsalInput<'a> {
     pub workflow: &'a WorkflowFile,
     pub input: Payload,
     pub key: Option<String>,
@@ -81,74 +83,74 @@ pub struct Beginning<'a> {
 #[derive(Clone, Debug)]
 pub struct SentRequest {
     pub name: CallName,
-    /// Counted from 1, for each name.
+    /// The number of the request, counted from 1 for each name.
     pub count: usize,
-    /// After the start.
+    /// The time from the start.
     pub at: Span,
-    /// How many events of the history came before.
+    /// The number of events of the history that came before.
     pub after_events: usize,
-    /// The agent, or the URL.
+    /// The agent or the URL that was called.
     pub to: String,
     pub method: &'static str,
     pub path: String,
-    /// Lower-case names.
+    /// The headers, with names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: Option<Payload>,
-    /// What came back, in words.
+    /// A description of the response.
     pub response: String,
 }
 
-/// What came from outside, and what became of it.
+/// The result of an outside event.
 #[derive(Clone, PartialEq, Debug)]
 pub enum OutsideResult {
     Accepted(Span),
     Refused(Span, String),
-    /// The rehearsal had ended before.
+    /// The rehearsal had ended before the event.
     NotSent,
 }
 
-/// Why a rehearsal is over.
+/// The reason why a rehearsal is over.
 #[derive(Clone, PartialEq, Debug)]
 pub enum RehearsalEnd {
-    /// The task has ended, or needs an operator; nothing more happens by itself.
+    /// The task has ended or needs an operator, and nothing more happens by itself.
     Settled,
-    /// It is paused, and is not resumed.
+    /// The task is paused, and is not resumed.
     Idle,
-    /// This call has no response.
+    /// The file has no response for this call.
     NoResponse(CallName),
-    /// Something that happens in production cannot be simulated.
+    /// This happens in production, and cannot be simulated.
     NotSimulated(String),
-    /// It was ended because it is too long.
+    /// The rehearsal was ended because it is too long.
     TooLong(String),
 }
 
-/// What happened.
+/// The record of what happened.
 #[derive(Debug)]
 pub struct Rehearsal {
     pub task: Task,
-    /// By which files name its steps: all indices below are of this definition.
+    /// The definition by which files name the steps. All indices below are of this definition.
     pub names: Arc<Definition>,
     pub end: RehearsalEnd,
-    /// After the start.
+    /// The time from the start.
     pub ended_after: Span,
     pub events: Vec<(Span, Event)>,
     pub requests: Vec<SentRequest>,
-    /// For each of [`Beginning::outside`].
+    /// The result of each event of [`RehearsalInput::outside`].
     pub outside: Vec<OutsideResult>,
-    /// How many commands it took.
+    /// The number of commands that were applied.
     pub commands: usize,
 }
 
-/// An effect that is there at the end.
+/// An effect that stands at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StandingEffect {
     pub step: StepIndex,
-    /// Unknown: the step may have taken effect, or not.
+    /// Unknown if the step may have taken effect, and may not.
     pub effect: Effect,
 }
 
 impl Rehearsal {
-    /// The effects of calls that are neither undone nor known not to be there. A GET has none.
+    /// Returns the effects of calls that are neither undone nor known not to be there. A GET has no effect.
     pub fn standing(&self) -> Vec<StandingEffect> {
         let task = &self.task;
         let standing = task.forward().filter(|index| {
@@ -165,7 +167,7 @@ impl Rehearsal {
         for index in standing {
             let (step, effect) = (self.named(index), task.step(index).effect);
             match effects.iter_mut().find(|known| known.step == step) {
-                // Of the items of one step: unknown if it is of one of them.
+                // The effect of a step with items is unknown if that of one item is.
                 Some(known) if effect == Effect::Unknown => known.effect = effect,
                 Some(_) => {}
                 None => effects.push(StandingEffect { step, effect }),
@@ -175,12 +177,13 @@ impl Rehearsal {
         effects
     }
 
-    /// The step that a step of the task goes by.
+    /// Returns the step of `names` that stands for a step of the task.
     pub fn named(&self, index: StepIndex) -> StepIndex {
-        named(&self.names, &self.task, index)
+        named_step(&self.names, &self.task, index)
     }
 
-    /// The step of the task with this name. `None`: there is none, or it is what undoes many items.
+    /// Returns the step of the task for a step of `names`. `None`: the task has no such step, or it is the undo of
+    /// several items.
     pub fn in_task(&self, step: StepIndex) -> Option<StepIndex> {
         in_task(&self.names, &self.task, step)
     }
@@ -189,7 +192,7 @@ impl Rehearsal {
         status(&self.names, &self.task, step)
     }
 
-    /// The steps and undos that began, in the order in which they did.
+    /// Returns the steps and undos that began, in the order in which they began.
     pub fn path(&self) -> Vec<StepIndex> {
         let mut path = Vec::new();
         let begun = |event: &Event| matches!(&*event.kind, "step.claimed" | "step.began");
@@ -201,7 +204,7 @@ impl Rehearsal {
             let Some(index) = index else { continue };
             let step = self.named(index);
             let calls = |request: &&SentRequest| request.name == CallName::work(step);
-            // One that only its probe was asked about has done nothing.
+            // A step for which only a probe was sent has done nothing.
             let works = !self.task.definition(index).is_call()
                 || self.requests.iter().any(|request| calls(&request));
             if works && !path.contains(&step) {
@@ -211,7 +214,7 @@ impl Rehearsal {
         path
     }
 
-    /// The steps that were undone, in the order in which they were.
+    /// Returns the steps that were undone, in the order in which they were undone.
     pub fn undone(&self) -> Vec<StepIndex> {
         let undone = self
             .events
@@ -228,7 +231,7 @@ impl Rehearsal {
         steps
     }
 
-    /// How often a step, or an undo, did its own work.
+    /// Returns the number of calls for the work of a step or of an undo.
     pub fn attempts(&self, index: StepIndex) -> usize {
         let name = CallName::work(index);
         self.requests

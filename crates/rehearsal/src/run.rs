@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use provost_domain::{Definition, FieldFault, SchemaOwner};
+use provost_domain::{
+    definition::{Definition, SchemaOwner},
+    values::FieldFault,
+};
 
 use crate::{
     account::{schedule_snapshot, schedule_timeline, snapshot, timeline},
@@ -13,21 +16,22 @@ use crate::{
     expectation::{CaseNote, Expectation},
     matching::exact_difference,
     mock::Mock,
-    rehearsal::{Beginning, OutsideEvent, OutsideResult, Rehearsal, RehearsalEnd, Services},
-    schedule::{ScheduleCase, rehearse_schedule},
+    rehearsal::{OutsideEvent, OutsideResult, Rehearsal, RehearsalEnd, RehearsalInput, Services},
+    schedule::ScheduleCase,
+    schedule_rehearsal::rehearse_schedule,
     workflow::WorkflowFile,
     world::rehearse,
 };
 
-/// What a case came to.
+/// The result of a case.
 #[derive(Debug)]
 pub struct CaseResult {
-    /// Why it failed; none: it passed.
+    /// The failures of the case. It has passed if there are none.
     pub failures: Vec<CaseNote>,
     pub warnings: Vec<CaseNote>,
-    /// What happened, line by line.
+    /// The timeline of the rehearsal, line by line.
     pub timeline: Vec<String>,
-    /// The whole of what happened, to be compared with later runs.
+    /// The snapshot of the rehearsal, which is compared with later runs.
     pub snapshot: Value,
 }
 
@@ -37,7 +41,7 @@ impl CaseResult {
     }
 }
 
-/// How many responses of each list were used.
+/// The number of responses of each list that were used.
 pub type UsedMocks = BTreeMap<CallName, usize>;
 
 /// The services of a case: its own, and those of its file.
@@ -72,7 +76,7 @@ impl Services for CaseServices<'_> {
     }
 }
 
-/// Runs a case. `known`: the snapshot of an earlier run.
+/// Runs a case. `known` is the snapshot of an earlier run.
 pub fn run_case(
     case: &TestCase,
     file: &CasesFile,
@@ -86,7 +90,7 @@ pub fn run_case(
     if let Some(refused) = refused_input(case, workflow) {
         return refused;
     }
-    let beginning = Beginning {
+    let beginning = RehearsalInput {
         workflow,
         input: case.input.clone(),
         key: case.key.clone(),
@@ -99,7 +103,7 @@ pub fn run_case(
     let used_own = services.used_own;
     let definition = &workflow.names;
     let mut failures: Vec<_> = end_failure(case, &seen).into_iter().collect();
-    let mut warnings = unused(definition, &case.services, &used_own);
+    let mut warnings = unused_mocks(definition, &case.services, &used_own);
     for (index, event) in case.outside.iter().enumerate() {
         failures.extend(outside_failure(event, &seen.outside[index]));
         if seen.outside[index] == OutsideResult::NotSent {
@@ -123,7 +127,8 @@ pub fn run_case(
     }
 }
 
-/// How something that came from outside was not to be treated.
+/// Returns a failure if an outside event was refused although it should be accepted, or accepted although it should be
+/// refused.
 fn outside_failure(event: &OutsideEvent, result: &OutsideResult) -> Option<CaseNote> {
     let message = match result {
         OutsideResult::Accepted(at) if event.refused => {
@@ -137,7 +142,7 @@ fn outside_failure(event: &OutsideEvent, result: &OutsideResult) -> Option<CaseN
     Some(CaseNote::new(&event.pointer, message))
 }
 
-/// Compares what happened with an earlier run.
+/// Compares the snapshot with that of an earlier run.
 fn compare(
     case: &TestCase,
     known: Option<&Value>,
@@ -161,7 +166,7 @@ fn compare(
     }
 }
 
-/// Runs a case whose tasks are submitted by a schedule. What is expected of a task is expected of the task of each run.
+/// Runs a case whose tasks are submitted by a schedule. The expectations of a task apply to the task of each run.
 fn run_schedule(
     case: &TestCase,
     schedule: &ScheduleCase,
@@ -174,7 +179,7 @@ fn run_schedule(
     let seen = rehearse_schedule(case, schedule, workflow, &mut services);
     let used_own = services.used_own;
     let mut failures = Vec::new();
-    let mut warnings = unused(&workflow.names, &case.services, &used_own);
+    let mut warnings = unused_mocks(&workflow.names, &case.services, &used_own);
     if let Some(message) = &seen.too_long {
         failures.push(CaseNote::new(&case.pointer, message));
     }
@@ -212,7 +217,8 @@ fn run_schedule(
     }
 }
 
-/// The result of a case whose submission is refused, because its input does not match the schema of the workflow.
+/// Returns the result of a case whose submission is refused, because its input does not match the schema of the
+/// workflow.
 fn refused_input(case: &TestCase, workflow: &WorkflowFile) -> Option<CaseResult> {
     let schema = workflow.definition.input_schema.as_ref()?;
     let pointer = format!("{}/input", case.pointer);
@@ -233,7 +239,7 @@ fn refused_input(case: &TestCase, workflow: &WorkflowFile) -> Option<CaseResult>
     })
 }
 
-/// Why the rehearsal did not get to an end.
+/// Returns the reason why the rehearsal did not get to an end.
 fn end_failure(case: &TestCase, seen: &Rehearsal) -> Option<CaseNote> {
     let definition = &*seen.names;
     let message = match &seen.end {
@@ -250,8 +256,8 @@ fn end_failure(case: &TestCase, seen: &Rehearsal) -> Option<CaseNote> {
     Some(CaseNote::new(&case.pointer, message))
 }
 
-/// Responses that no call got.
-pub fn unused(definition: &Definition, mocks: &MockTable, used: &UsedMocks) -> Vec<CaseNote> {
+/// Returns a note for each list with responses that no call got.
+pub fn unused_mocks(definition: &Definition, mocks: &MockTable, used: &UsedMocks) -> Vec<CaseNote> {
     let mut notes = Vec::new();
     for (name, mocks) in mocks {
         let count = used.get(name).copied().unwrap_or_default();
@@ -259,7 +265,7 @@ pub fn unused(definition: &Definition, mocks: &MockTable, used: &UsedMocks) -> V
         let Some(first) = mocks.get(count) else {
             continue;
         };
-        // The list as a whole, if it is one.
+        // The note is about the list as a whole, if there is a list.
         let list = first.pointer.strip_suffix("/0").unwrap_or(&first.pointer);
         let (pointer, message) = match count {
             0 => (list, format!("is never used: `{name}` was not called")),

@@ -1,15 +1,15 @@
-//! Workflows that a schedule submits, by example.
+//! Tests of workflows that a schedule submits.
 
 use crate::tests::{one, passes, read, workflow};
 
-/// One call that takes as long as its service says.
+/// A workflow with one call, whose duration is the delay of its service.
 const REPORT: &str = r#"{
   "on_permanent": "undo",
   "steps": [{ "name": "report", "agent": "reports", "complete_within": "30h", "max_failures": 1,
               "request": { "path": "/reports", "body": { "at": "{{ task.labels.fire_time }}", "key": "{{ task.key }}" } } }]
 }"#;
 
-/// A report each hour that takes 100 minutes, for five and a half hours from midnight on.
+/// Returns a case with a report each hour that takes 100 minutes, for five and a half hours from midnight on.
 fn hourly(schedule: &str, expect: &str) -> String {
     format!(
         "

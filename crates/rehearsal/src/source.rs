@@ -1,37 +1,17 @@
-//! The text of a file as JSON, with the line and column of each value, so that a fault can be found in an editor.
+//! The text of a file as JSON, with the line and column of each value, so that an editor can show where a fault is.
 
 use serde_json::value::RawValue;
-use thiserror::Error;
 
-use provost_domain::{DEEPEST, FieldFault, Payload, too_deep};
+use provost_domain::{
+    template::Payload,
+    values::{FieldFault, too_deep},
+};
 
-use crate::{pointer::offset_of, yaml};
-
-/// A location in a text. Both numbers are counted from 1, columns in characters.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct SourceLocation {
-    pub line: usize,
-    pub column: usize,
-}
-
-impl SourceLocation {
-    pub const START: Self = Self { line: 1, column: 1 };
-}
-
-/// Why a text cannot be read, and where.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("{message}")]
-pub struct SourceFault {
-    pub location: SourceLocation,
-    pub message: String,
-}
-
-impl SourceFault {
-    pub fn new(location: SourceLocation, message: impl Into<String>) -> Self {
-        let message = message.into();
-        Self { location, message }
-    }
-}
+use crate::{
+    location::{SourceFault, SourceLocation, nested_too_deeply},
+    pointer::offset_of,
+    yaml,
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SourceFormat {
@@ -48,9 +28,9 @@ pub struct SourceText {
 
 #[derive(Debug)]
 enum Locations {
-    /// The text is the JSON, after so many bytes of white space.
+    /// The text is the JSON, after `begin` bytes of white space.
     Json { text: String, begin: usize },
-    /// For offsets into the JSON, in their order: where the YAML has it.
+    /// For offsets into the JSON, in ascending order: the location in the YAML.
     Yaml(Vec<(usize, SourceLocation)>),
 }
 
@@ -103,7 +83,8 @@ impl SourceText {
         &self.json
     }
 
-    /// Where the text has what a JSON pointer leads to; or what contains it, if it is missing.
+    /// Returns the location of the value that a JSON pointer refers to, or of the value that should contain it if it is
+    /// missing.
     pub fn location(&self, pointer: &str) -> SourceLocation {
         let offset = offset_of(self.json.as_json(), pointer);
         match &self.locations {
@@ -116,14 +97,10 @@ impl SourceText {
         }
     }
 
-    /// The same fault with its location instead of its pointer alone.
+    /// Returns the same fault with its location instead of its pointer alone.
     pub fn locate(&self, fault: &FieldFault) -> SourceFault {
         SourceFault::new(self.location(&fault.pointer), fault.to_string())
     }
-}
-
-pub(crate) fn nested_too_deeply() -> String {
-    format!("is nested deeper than {DEEPEST} levels: reduce the nesting")
 }
 
 fn location_at(text: &str, offset: usize) -> SourceLocation {

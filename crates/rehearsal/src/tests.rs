@@ -1,6 +1,6 @@
-//! What a rehearsal does, by example.
+//! Tests of rehearsals by example.
 
-use provost_domain::TaskStatus;
+use provost_domain::task::TaskStatus;
 use serde_json::value::RawValue;
 
 use super::*;
@@ -141,7 +141,7 @@ fn a_refusal_undoes_what_was_done_in_reverse_order() {
 
 #[test]
 fn retries_take_virtual_time_as_the_service_asks() {
-    // 100ms after the first attempt, and two seconds and 200ms after the second one.
+    // The second attempt is 100ms after the first, and the third two seconds and 200ms after the second.
     passes(
         SAGA,
         &saga(
@@ -172,7 +172,7 @@ fn a_probe_decides_what_a_silent_service_did() {
 {rest}"
         ))
     };
-    // The complete-by of 10s, a second of backoff, the probe, and the second of the shipment.
+    // 12s are the complete-by of 10s, a second of backoff, the probe, and the second of the shipment.
     passes(
         SAGA,
         &case(
@@ -493,7 +493,7 @@ fn services_are_polled_where_they_say() {
       requests: [{ step: poll render, attempt: 3, method: GET }]
 ",
     );
-    // One poll takes half a minute at most.
+    // One poll takes at most half a minute.
     passes(
         POLLED,
         "cases:
@@ -521,7 +521,7 @@ fn a_workflow_that_retries_for_ever_is_ended() {
         slow,
         "cases: [{ name: x, services: { a: { never: true } }, expect: {} }]",
     );
-    // 1001 attempts of 30 days, and 1000 waits with an attempt each.
+    // The total is 1001 attempts of 30 days, and 1000 waits with an attempt each.
     assert!(found[0].contains("100 years of virtual time"), "{found:?}");
 }
 
@@ -544,7 +544,7 @@ fn mocks_that_no_call_uses_are_warned_of() {
             "/cases/0/services/probe charge: is never used: `probe charge` was not called",
         ]
     );
-    let shared = unused(&workflow.definition, &file.services, &used);
+    let shared = unused_mocks(&workflow.definition, &file.services, &used);
     let shared: Vec<_> = shared.iter().map(ToString::to_string).collect();
     assert!(
         shared
@@ -676,7 +676,7 @@ fn an_exploration_shows_what_stands_after_each_fault() {
         [
             "reserve: refused -> undone []",
             "reserve: always unavailable -> undone []",
-            // Its undo needs an output that never came.
+            // The undo of this step needs an output that never came.
             "reserve: never responds -> error [reserve]",
             "charge: refused -> undone []",
             "charge: always unavailable -> undone []",

@@ -3,8 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use provost_domain::{
-    Accepted, Definition, DryRunReport, FieldFault, Fields, LONGEST_NAME, Limits, Payload,
-    Policies, Priority, Span, TaskFields, Warning, dry_run, parse_steps,
+    definition::{Accepted, Definition, Limits, Policies, parse_steps},
+    template::Payload,
+    values::{FieldFault, Fields, LONGEST_NAME, Priority, Span},
+    view::{DryRunReport, TaskFields, Warning, dry_run},
 };
 use serde_json::value::RawValue;
 
@@ -23,11 +25,11 @@ const OF_SUBMISSIONS: [&str; 7] = [
     "reply_to",
 ];
 
-/// A workflow that was checked as far as that can be done without a running service: agents and receivers are not known.
+/// A workflow that was checked as far as possible without a running service: agents and receivers are not known.
 #[derive(Debug)]
 pub struct WorkflowFile {
     pub definition: Arc<Definition>,
-    /// By which files name its steps.
+    /// The definition by which files name the steps.
     pub names: Arc<Definition>,
     pub complete_within: Option<Span>,
     pub key: Option<String>,
@@ -36,7 +38,7 @@ pub struct WorkflowFile {
 }
 
 impl WorkflowFile {
-    /// Reports all faults at once.
+    /// Reads a file, and reports all faults at once.
     pub fn read(body: &RawValue) -> Result<Self, Vec<FieldFault>> {
         let mut fields = Fields::of(body, "")?;
         let is_submission = OF_SUBMISSIONS.iter().any(|name| fields.has(name));
@@ -48,7 +50,7 @@ impl WorkflowFile {
                 input = fields.raw("input").map(Payload::new);
                 labels = fields.string_map("labels", LONGEST_NAME);
                 fields.integer("priority", Priority::MIN..=Priority::MAX);
-                // Receivers are known to a running service only.
+                // Receivers are known only to a running service.
                 fields.value("reply_to");
                 if fields.peek("workflow").is_some() {
                     fields.fault(
@@ -77,7 +79,7 @@ impl WorkflowFile {
             None => fields.missing("steps", "give an array of at least one step"),
         }
         fields.finish()?;
-        // Without a definition there was a fault.
+        // A missing definition was reported as a fault above.
         let definition = definition.ok_or_else(Vec::new)?;
         Ok(Self {
             names: names_of(&definition),
@@ -89,7 +91,7 @@ impl WorkflowFile {
         })
     }
 
-    /// Possible mistakes, as a dry run finds them.
+    /// Returns possible mistakes, as a dry run finds them.
     pub fn warnings(&self) -> Vec<Warning> {
         let fields = TaskFields {
             complete_within: self.complete_within,

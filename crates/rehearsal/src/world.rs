@@ -1,5 +1,5 @@
-//! The world of one rehearsal: one task, services that respond as they are mocked, and a clock that goes from event to
-//! event. What happens to the task is decided by the domain alone; here stands only who sends which command when.
+//! The world of one rehearsal: one task, services with mocked responses, and a clock that goes from event to event. The
+//! domain alone decides what happens to the task; this module decides only who sends which command when.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,11 +7,14 @@ use std::{
 };
 
 use provost_domain::{
-    Actor, AskAnswer, Attempt, Call, CallBody, CallOutcome, Claimant, Command, CommandOutput,
-    Definition, Details, Draft, Effect, Event, Expiry, Fault, FaultKind, InstanceId, Payload,
-    Priority, Progress, Purpose, Release, ReplyDigest, RetrySpec, RetryWait, SchemaOwner, Span,
-    StepIndex, StepState, StepWork, Target, Task, TaskId, TaskStatus, Term, Timestamp,
-    template::Budget,
+    agent::RetrySpec,
+    definition::{Definition, SchemaOwner, StepWork, Target},
+    task::{
+        Actor, AskAnswer, Call, CallBody, CallOutcome, Claimant, Command, CommandOutput, Details,
+        Draft, Event, Expiry, Progress, Purpose, Release, ReplyDigest, StepState, Task, TaskStatus,
+    },
+    template::{Budget, Payload},
+    values::{Attempt, InstanceId, Priority, Span, StepIndex, TaskId, Term, Timestamp},
 };
 use uuid::Uuid;
 
@@ -20,25 +23,25 @@ use crate::{
     call_name::{CallKind, CallName},
     children::ChildStep,
     mock::{Behaviour, LaterMock, Mock},
-    names::{in_task, named},
+    names::{in_task, named_step},
     rehearsal::{
-        Beginning, OutsideCommand, OutsideEvent, OutsideResult, Rehearsal, RehearsalEnd,
+        OutsideCommand, OutsideEvent, OutsideResult, Rehearsal, RehearsalEnd, RehearsalInput,
         SentRequest, Services,
     },
 };
 
-/// The most commands of one rehearsal.
+/// The largest number of commands of one rehearsal.
 pub const MOST_COMMANDS: usize = 100_000;
-/// The longest time that passes in one rehearsal.
+/// The longest virtual time of one rehearsal.
 pub const LONGEST_REHEARSAL: Span = Span::from_secs(100 * 365 * 86_400);
-/// What the expressions of one rehearsal may cost.
+/// The largest cost of the expressions of one rehearsal.
 const MOST_SPENT: u64 = 256 * Budget::EVALUATION;
-/// How much of requests, responses and history is held, in bytes.
+/// The largest total size of requests, responses and history in memory, in bytes.
 const MOST_HELD: usize = 64 << 20;
-/// Something that happens at a time that is known.
+/// Something that happens at a known time.
 enum Scheduled {
     Command(Box<Command>),
-    /// A sign of life, again after the span until the end.
+    /// A heartbeat, which is repeated after `every` until the end.
     Heartbeat {
         step: StepIndex,
         attempt: Attempt,
@@ -57,11 +60,11 @@ struct World<'a> {
     services: &'a mut dyn Services,
     outside_events: &'a [OutsideEvent],
     retry: RetrySpec,
-    /// In the order of time, and of their coming for one time.
+    /// The scheduled events by time. Events at one time are in the order in which they were scheduled.
     agenda: BTreeMap<(Timestamp, u64), Scheduled>,
     scheduled: u64,
     counts: BTreeMap<CallName, usize>,
-    /// The tasks of steps that were made, and those that are to be ended.
+    /// The children that were made, and those that must end.
     children: BTreeSet<(StepIndex, Attempt, bool)>,
     events: Vec<(Span, Event)>,
     requests: Vec<SentRequest>,
@@ -72,17 +75,17 @@ struct World<'a> {
 }
 
 /// Runs a task until nothing more happens by itself.
-pub fn rehearse(beginning: &Beginning<'_>, services: &mut dyn Services) -> Rehearsal {
+pub fn rehearse(beginning: &RehearsalInput<'_>, services: &mut dyn Services) -> Rehearsal {
     World::new(beginning, services).run()
 }
 
 const NO_STEP: &str = "the task has no such step, or no such item yet";
 
 impl<'a> World<'a> {
-    fn new(beginning: &Beginning<'a>, services: &'a mut dyn Services) -> Self {
+    fn new(beginning: &RehearsalInput<'a>, services: &'a mut dyn Services) -> Self {
         let workflow = beginning.workflow;
         let details = Details {
-            // Expressions may show it: the same in every rehearsal.
+            // Expressions may show the id, so it is the same in every rehearsal.
             id: TaskId(Uuid::from_u128(0x0000_0000_0000_7000_8000_0000_0000_0001)),
             key: beginning.key.as_deref().map(Arc::from),
             workflow: None,
@@ -129,7 +132,7 @@ impl<'a> World<'a> {
 
     fn run(mut self) -> Rehearsal {
         while self.end.is_none() {
-            if self.act() {
+            if self.apply_next_due() {
                 continue;
             }
             if self.end.is_some() {
@@ -148,7 +151,7 @@ impl<'a> World<'a> {
                 None => self.end = Some(RehearsalEnd::Idle),
             }
         }
-        let ended_after = self.passed();
+        let ended_after = self.elapsed();
         Rehearsal {
             task: self.draft.task,
             names: self.names,
@@ -161,7 +164,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn passed(&self) -> Span {
+    fn elapsed(&self) -> Span {
         self.now.since(self.start).into()
     }
 
@@ -170,11 +173,12 @@ impl<'a> World<'a> {
         self.agenda.insert((at, self.scheduled), what);
     }
 
-    /// Nothing that the author planned can change the task any more. A signal that comes now changes nothing.
+    /// Returns true if nothing that the author planned can change the task any more. A signal changes nothing at that
+    /// time.
     fn is_over(&self) -> bool {
         let task = &self.draft.task;
         match task.status() {
-            // Only an undo changes it.
+            // Only an undo changes a processed task.
             TaskStatus::Processed => {
                 !self.is_planned(|command| matches!(command, OutsideCommand::Undo))
             }
@@ -190,16 +194,16 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether such a command is still to come.
+    /// Returns whether such a command is still scheduled.
     fn is_planned(&self, test: impl Fn(&OutsideCommand) -> bool) -> bool {
         self.agenda.values().any(|what| match what {
-            Scheduled::Outside(index) => test(&self.outside_events[*index].what),
+            Scheduled::Outside(index) => test(&self.outside_events[*index].command),
             Scheduled::Command(_) | Scheduled::Heartbeat { .. } => false,
         })
     }
 
-    /// Does the first thing that is due. False: nothing is.
-    fn act(&mut self) -> bool {
+    /// Does the first thing that is due. Returns false if nothing is due.
+    fn apply_next_due(&mut self) -> bool {
         if self.is_over() {
             return false;
         }
@@ -207,7 +211,7 @@ impl<'a> World<'a> {
             && entry.key().0 <= self.now
         {
             let what = entry.remove();
-            self.happen(what);
+            self.apply_scheduled(what);
             return true;
         }
         let now = self.now;
@@ -235,7 +239,7 @@ impl<'a> World<'a> {
             return true;
         }
         if let Some(index) = self.awaited_signal() {
-            self.come(index);
+            self.apply_outside_event(index);
             return true;
         }
         let task = &self.draft.task;
@@ -251,7 +255,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The next time at which something happens.
+    /// Returns the next time at which something happens.
     fn next_time(&self) -> Option<Timestamp> {
         let task = &self.draft.task;
         let planned = self.agenda.keys().next().map(|(at, _)| *at);
@@ -263,7 +267,7 @@ impl<'a> World<'a> {
         times.min()
     }
 
-    /// A step whose task is to be made, or to be ended.
+    /// Returns a step whose child must be made, or must end.
     fn awaited_child(&self) -> Option<ChildStep> {
         ChildStep::find(&self.draft.task, |step, attempt, is_left| {
             self.children.contains(&(step, attempt, is_left))
@@ -282,12 +286,12 @@ impl<'a> World<'a> {
             self.schedule(self.now, Scheduled::Command(Box::new(command)));
             return;
         }
-        let name = CallName::work(named(&self.names, &self.draft.task, step));
+        let name = CallName::work(named_step(&self.names, &self.draft.task, step));
         let count = self.counts.entry(name).or_default();
         let before = *count;
         *count += 1;
         let mock = self.services.respond(name, before);
-        // Of itself a task can be undone.
+        // Without a mock, the undo of a child succeeds.
         let mock = mock.or_else(|| {
             let success = Mock::responds(http::StatusCode::OK, None);
             child.is_undo.then_some(success)
@@ -295,7 +299,7 @@ impl<'a> World<'a> {
         let request = SentRequest {
             name,
             count: before + 1,
-            at: self.passed(),
+            at: self.elapsed(),
             after_events: self.events.len(),
             to: child.workflow.clone(),
             method: child.method(),
@@ -326,10 +330,10 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A signal without a time, whose step awaits it.
+    /// Returns a signal without a time whose step awaits it now.
     fn awaited_signal(&self) -> Option<usize> {
         let mut events = self.outside_events.iter().zip(&self.outside).enumerate();
-        let found = events.find(|(_, (event, result))| match &event.what {
+        let found = events.find(|(_, (event, result))| match &event.command {
             OutsideCommand::Signal { step, .. } | OutsideCommand::Decide { step, .. } => {
                 let waits = |step| self.draft.task.waits_for_event(step);
                 event.at.is_none()
@@ -341,7 +345,7 @@ impl<'a> World<'a> {
         found.map(|(index, _)| index)
     }
 
-    fn happen(&mut self, what: Scheduled) {
+    fn apply_scheduled(&mut self, what: Scheduled) {
         match what {
             Scheduled::Command(command) => {
                 let by = match &*command {
@@ -374,16 +378,16 @@ impl<'a> World<'a> {
                     self.schedule(next, again);
                 }
             }
-            Scheduled::Outside(index) => self.come(index),
+            Scheduled::Outside(index) => self.apply_outside_event(index),
         }
     }
 
-    /// Something comes from outside.
-    fn come(&mut self, index: usize) {
+    /// Applies an outside event.
+    fn apply_outside_event(&mut self, index: usize) {
         let reason = None;
         if let OutsideCommand::Decide {
             step, by, answer, ..
-        } = &self.outside_events[index].what
+        } = &self.outside_events[index].command
         {
             let asks = self.target(*step, self.outside_events[index].item);
             let asks = asks.ok_or_else(|| NO_STEP.to_owned());
@@ -393,22 +397,22 @@ impl<'a> World<'a> {
                 Err(why) => Some(why),
             };
             self.outside[index] = match refused {
-                None => OutsideResult::Accepted(self.passed()),
-                Some(why) => OutsideResult::Refused(self.passed(), why),
+                None => OutsideResult::Accepted(self.elapsed()),
+                Some(why) => OutsideResult::Refused(self.elapsed(), why),
             };
             return;
         }
-        if let Some(why) = self.schema_fault(&self.outside_events[index].what) {
-            self.outside[index] = OutsideResult::Refused(self.passed(), why);
+        if let Some(why) = self.schema_fault(&self.outside_events[index].command) {
+            self.outside[index] = OutsideResult::Refused(self.elapsed(), why);
             return;
         }
-        let mut command = match self.outside_events[index].what.clone() {
+        let mut command = match self.outside_events[index].command.clone() {
             OutsideCommand::Signal { step, body } => Command::Signal {
                 step,
                 digest: ReplyDigest(body.as_json().to_owned()),
                 payload: body,
             },
-            // It is made above, of what the step asks now.
+            // The command was made above, from the present ask of the step.
             OutsideCommand::Decide { .. } => return,
             OutsideCommand::Undo => Command::Undo { reason },
             OutsideCommand::Cancel => Command::Cancel { reason },
@@ -438,7 +442,7 @@ impl<'a> World<'a> {
         | Command::Resolve { step, .. } = &mut command
         {
             let Some(target) = self.target(*step, self.outside_events[index].item) else {
-                let refused = OutsideResult::Refused(self.passed(), NO_STEP.to_owned());
+                let refused = OutsideResult::Refused(self.elapsed(), NO_STEP.to_owned());
                 self.outside[index] = refused;
                 return;
             };
@@ -446,12 +450,12 @@ impl<'a> World<'a> {
         }
         let refused = self.apply(command, &Actor::operator("test"));
         self.outside[index] = match refused {
-            None => OutsideResult::Accepted(self.passed()),
-            Some(why) => OutsideResult::Refused(self.passed(), why),
+            None => OutsideResult::Accepted(self.elapsed()),
+            Some(why) => OutsideResult::Refused(self.elapsed(), why),
         };
     }
 
-    /// What a person decides with their link, if the step asks that person.
+    /// Returns the decision of a person with their link, if the step asks that person.
     fn decision(&self, step: StepIndex, by: &str, answer: AskAnswer) -> Result<Command, String> {
         let task = &self.draft.task;
         let name = &task.definition(step).name;
@@ -470,7 +474,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// The step of the task that is meant, or the item of it.
+    /// Returns the step of the task, or its item.
     fn target(&self, step: StepIndex, item: Option<u16>) -> Option<StepIndex> {
         match item {
             None => in_task(&self.names, &self.draft.task, step),
@@ -481,7 +485,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The faults of a signal's body, which is checked before the task gets it.
+    /// Returns the faults of a signal's body, which is checked before the task gets it.
     fn schema_fault(&self, command: &OutsideCommand) -> Option<String> {
         let OutsideCommand::Signal { step, body } = command else {
             return None;
@@ -499,7 +503,7 @@ impl<'a> World<'a> {
         Actor::scheduler(self.instance.as_str())
     }
 
-    /// Applies a command. The words of a refusal come back.
+    /// Applies a command. Returns the message of a refusal.
     fn apply(&mut self, command: Command, by: &Actor) -> Option<String> {
         self.commands += 1;
         let result = self.draft.apply(command, by, self.now);
@@ -507,7 +511,7 @@ impl<'a> World<'a> {
         if self.end.is_none() && self.commands >= MOST_COMMANDS {
             let message = format!(
                 "after {MOST_COMMANDS} commands, {} of virtual time, it has not ended: does a step retry or poll for ever?",
-                self.passed()
+                self.elapsed()
             );
             self.end = Some(RehearsalEnd::TooLong(message));
         }
@@ -525,9 +529,9 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Takes what a command left in the draft.
+    /// Takes the results of a command out of the draft.
     fn collect(&mut self) {
-        let passed = self.passed();
+        let passed = self.elapsed();
         for event in std::mem::take(&mut self.draft.events) {
             let error = event.error.as_ref();
             let text = error.map_or(0, |fault| {
@@ -569,7 +573,7 @@ impl<'a> World<'a> {
         let by = Claimant::Instance(self.instance.clone());
         let scheduler = self.scheduler();
         if let Some(refused) = self.apply(Command::Claim { step, by }, &scheduler) {
-            // What was due a moment ago is refused: the same would happen for ever.
+            // The step was due and is refused now. Without an end this would repeat endlessly.
             let name = &self.draft.task.definition(step).name;
             self.end = Some(RehearsalEnd::NotSimulated(format!(
                 "step {name} was due, but not claimed: {refused}"
@@ -577,7 +581,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A call is made: what its service does is known at once, and happens in its time.
+    /// Makes a call. The behaviour of its service is known at once, and takes effect at its time.
     fn call(&mut self, call: Call) {
         let step = match call.purpose {
             Purpose::Probe(_) => self.draft.task.subject(call.step.step),
@@ -585,13 +589,13 @@ impl<'a> World<'a> {
         };
         let name = CallName {
             kind: CallKind::of(&call.purpose),
-            step: named(&self.names, &self.draft.task, step),
+            step: named_step(&self.names, &self.draft.task, step),
         };
         let count = self.counts.entry(name).or_default();
         let before = *count;
         *count += 1;
         let mock = self.services.respond(name, before);
-        // The input is held once, however many calls send it.
+        // The input is in memory only once, however many calls send it.
         let (body, held) = match &call.body {
             None => (None, 0),
             Some(CallBody::Whole(payload)) => (Some(payload.clone()), 0),
@@ -600,7 +604,7 @@ impl<'a> World<'a> {
         let request = SentRequest {
             name,
             count: before + 1,
-            at: self.passed(),
+            at: self.elapsed(),
             after_events: self.events.len(),
             to: match &call.target {
                 Target::Agent(agent) => agent.to_string(),
@@ -644,7 +648,7 @@ impl<'a> World<'a> {
         let outcome = outcome.filter(|_| at < call.complete_by);
         let (at, outcome) = match outcome {
             Some(outcome) => (at, outcome),
-            // One poll may take less time than the attempt has left.
+            // The time limit of one poll may be shorter than the time that the attempt has left.
             None if is_poll => {
                 let now = call.complete_by;
                 let agent = MockedAgent { now, ..agent };
@@ -671,7 +675,7 @@ impl<'a> World<'a> {
                     call.step_name
                 ));
             }
-            // After the promise, also if both come at once.
+            // The reply is scheduled after the promise, so that it comes second if both come at the same time.
             self.reply_later(call, later, at);
         }
         Ok(())
@@ -682,7 +686,7 @@ impl<'a> World<'a> {
         let at = promised_at + later.after;
         let outcome = match &later.reply {
             Ok(output) => CallOutcome::Success(output.clone()),
-            Err((message, permanent)) => later_error(message, *permanent),
+            Err((message, permanent)) => CallOutcome::reported_error(message, *permanent),
         };
         let digest = match &later.reply {
             Ok(output) => output.as_json().to_owned(),
@@ -711,31 +715,10 @@ fn supervisor() -> Actor {
     Actor::supervisor("test", Term(1))
 }
 
-fn later_error(message: &str, permanent: bool) -> CallOutcome {
-    let fault = |kind| Fault {
-        kind,
-        message: format!("the service replied with an error: {message}"),
-        status: None,
-        body: None,
-        // The rule for later replies says when.
-        at: Timestamp::from_millis(0),
-        effect: Effect::Known,
-        step: None,
-        undo_on_resume: false,
-    };
-    match permanent {
-        true => CallOutcome::Failed(fault(FaultKind::Permanent)),
-        false => CallOutcome::Transient {
-            fault: fault(FaultKind::Transient),
-            wait: RetryWait::default(),
-        },
-    }
-}
-
 /// When the supervisor ends the attempt of a step, or what it waits for has come.
 fn ends_at(task: &Task, index: StepIndex) -> Option<Timestamp> {
     match &task.step(index).state {
-        // Its task ends as it is mocked.
+        // The mock decides when the child ends.
         StepState::Processing { .. } if task.waits_for_child(index) => None,
         StepState::Processing {
             held_by,

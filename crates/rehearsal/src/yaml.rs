@@ -1,17 +1,17 @@
-//! YAML 1.2 as JSON. What has no equal in JSON, or means one thing to one reader of YAML and another thing to the next
-//! one, is refused: a test must not depend on that.
+//! Converts YAML 1.2 to JSON. Refuses everything that has no equivalent in JSON, and everything that YAML readers
+//! understand differently, because a test must not depend on that.
 
 use std::collections::HashSet;
 
-use provost_domain::DEEPEST;
+use provost_domain::values::DEEPEST;
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span as ScannedSpan};
 
-use crate::source::{SourceFault, SourceLocation, nested_too_deeply};
+use crate::location::{SourceFault, SourceLocation, nested_too_deeply};
 
-/// The JSON, and for each value and each name its offset there and its location in the YAML.
-type Converted = (String, Vec<(usize, SourceLocation)>);
+/// The JSON, and for each value and each name its offset in the JSON and its location in the YAML.
+type LocatedJson = (String, Vec<(usize, SourceLocation)>);
 
-pub(crate) fn to_json(text: &str) -> Result<Converted, SourceFault> {
+pub(crate) fn to_json(text: &str) -> Result<LocatedJson, SourceFault> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut writer = JsonWriter::default();
     for event in Parser::new_from_str(text) {
@@ -41,7 +41,7 @@ fn unreadable(text: &str, error: &ScanError) -> SourceFault {
     if error.info().contains("recursion limit") {
         return SourceFault::new(location, nested_too_deeply());
     }
-    // The parser may notice it some lines later.
+    // The parser may report the tab some lines later.
     let lines = text.lines().enumerate().take(location.line);
     let tab = lines.filter(|(_, line)| {
         let indent = line.len() - line.trim_start().len();
@@ -69,7 +69,7 @@ struct JsonWriter {
 
 enum Collection {
     List,
-    /// With the names so far, and whether a value comes next.
+    /// The names that were read, and whether a value comes next.
     Map(HashSet<String>, bool),
 }
 
@@ -120,7 +120,7 @@ impl JsonWriter {
         Ok(())
     }
 
-    /// A list or a map begins.
+    /// Begins a list or a map.
     fn begin(&mut self, location: SourceLocation) -> Result<(), SourceFault> {
         if self.open.len() >= DEEPEST {
             return Err(SourceFault::new(location, nested_too_deeply()));
@@ -132,7 +132,7 @@ impl JsonWriter {
         Ok(())
     }
 
-    /// What stands between the value that comes next and the one before.
+    /// Writes the separator between the last value and the next.
     fn separate(&mut self, location: SourceLocation) {
         match self.open.last_mut() {
             None => {}
@@ -192,7 +192,7 @@ fn string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// What text without quotes means.
+/// Returns the JSON of a text without quotes.
 fn plain(text: &str) -> Result<String, String> {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Ok("null".to_owned()),
@@ -276,7 +276,7 @@ mod tests {
             json("\u{feff}a: 12345678901234567890123\n").unwrap(),
             r#"{"a":12345678901234567890123}"#
         );
-        // JSON is YAML.
+        // JSON is valid YAML.
         let same = r#"{"a":["b",{"c":"d\n"}],"e":-0.5}"#;
         assert_eq!(json(same).unwrap(), same);
     }
@@ -341,7 +341,7 @@ mod tests {
             let fault = refusal(&text);
             assert!(fault.len() < 300, "{fault}");
         }
-        // The second level of a billion laughs.
+        // The text is the second level of a "billion laughs" attack.
         assert!(refusal("a: &a [x, x]\nb: &b [*a, *a]\n").contains("not supported"));
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
-use crate::agent::capacity::Wants;
-use crate::domain::{AgentControl, Breaker};
+use crate::agent::queue::gate::Wants;
+use crate::domain::agent::{AgentControl, Breaker, BreakerState};
 
 const A: &str = "http://a";
 const B: &str = "http://b";
@@ -55,7 +55,7 @@ fn record(version: u64, open: &[&str]) -> ControlRecord {
     ControlRecord { version, control }
 }
 
-/// One endpoint with nine calls whose limit has grown to so many.
+/// Returns the guard of one endpoint with `max_in_flight` 9, whose adaptive limit has grown to `limit`.
 fn adapted(limit: u32) -> (Guard, Arc<Bulkhead>) {
     let (guard, bulkhead, _) = guard();
     let spec: AgentSpec = serde_json::from_str(
@@ -70,7 +70,7 @@ fn adapted(limit: u32) -> (Guard, Arc<Bulkhead>) {
     (guard, bulkhead)
 }
 
-/// So many calls with every slot taken.
+/// Makes `calls` calls, one after the other, while every slot is taken.
 fn load(guard: &Guard, bulkhead: &Arc<Bulkhead>, calls: u32, sample: LoadSample<'_>) {
     for _ in 0..calls {
         let slots: Vec<_> = std::iter::from_fn(|| bulkhead.try_take()).collect();
@@ -108,7 +108,7 @@ fn a_limit_adapts_between_the_least_and_the_most_and_says_so() {
 }
 
 fn state_spec(guard: &Guard) -> AgentSpec {
-    guard.state.lock().spec.clone()
+    guard.state.lock().machine.spec().clone()
 }
 
 #[test]
@@ -175,7 +175,8 @@ fn a_report_counts_until_its_endpoint_has_another_breaker() {
     assert_eq!(guard.counts_for(&of_b), None);
     guard.take(record(3, &[]), NOW, RecordSource::Read);
     assert_eq!(bulkhead.free(), 6, "both start slowly");
-    // What the record does not take over does not stand either, even if a later record came first.
+    // A breaker that has opened here closes if the record does not have it open after the report, even if the guard got
+    // a later record first.
     trip(&guard, A);
     guard.take(record(5, &[]), NOW, RecordSource::Read);
     assert!(guard.counts_for(&reports.take()[0]).is_some());

@@ -1,4 +1,4 @@
-//! What is sent, and how whole answers count.
+//! The requests that are sent, and the results of complete responses.
 
 use std::sync::Arc;
 
@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     agent::ReplyAddress,
-    domain::{BODY_EXCERPT, Effect, ReplyKey},
+    domain::{
+        message::ReplyKey,
+        values::{BODY_EXCERPT, Effect},
+    },
 };
 
 #[tokio::test]
@@ -192,7 +195,8 @@ async fn a_refusal_is_permanent_and_keeps_the_start_of_its_body() {
     assert_eq!(fault.status, Some(400));
     assert_eq!(fault.body.unwrap(), "x".repeat(BODY_EXCERPT));
     assert_eq!(fault.message, "the service responded 400 Bad Request");
-    // The store's clock, read off complete-by: the call was given AMPLE and took a part of it.
+    // `at` is the time of the store, which the agent derives from complete-by: the call got AMPLE, and took a part of
+    // it.
     let complete_by = a_call().complete_by;
     let left = complete_by.since(fault.at);
     assert!(fault.at < complete_by && left <= AMPLE, "{left:?}");
@@ -233,7 +237,7 @@ async fn a_flood_is_cut_off_at_the_limit() {
         async move {
             let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
             stream.write_all(head).await.unwrap();
-            // Endless: it only stops because the agent hangs up.
+            // The body is endless: it stops only when the agent closes the connection.
             let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
             while stream.write_all(chunk.as_bytes()).await.is_ok() {}
             tell.notify_one();

@@ -1,16 +1,16 @@
-//! Services that hang, drip, break off and recover.
+//! Services that hang, send slowly, break off and recover.
 
 use std::sync::Arc;
 
 use tokio::{io::AsyncWriteExt, net::TcpStream, sync::mpsc};
 
 use super::{
-    super::transport::CallAttempt,
+    super::{notes::CallNotes, transport::CallAttempt},
     servers::{Server, finish, hang, refusing, response},
     *,
 };
 
-/// A server whose first `bad` connections go wrong in some way before it answers well.
+/// Starts a server that handles its first `bad` connections with `wrong`, and responds normally to the others.
 async fn recovering<F, Fut>(bad: usize, wrong: F) -> Server
 where
     F: Fn(TcpStream) -> Fut + Send + Sync + 'static,
@@ -31,7 +31,7 @@ where
     .await
 }
 
-/// A server that never answers, and tells when the other side hangs up.
+/// Starts a server that never responds, and that reports when the client closes the connection.
 async fn hanging() -> (Server, mpsc::UnboundedReceiver<()>) {
     let (tell, hung_up) = mpsc::unbounded_channel();
     let server = Server::start(move |_, stream| {
@@ -54,11 +54,11 @@ async fn a_service_that_hangs_is_left_at_complete_by_and_nothing_is_reported() {
     assert!(began.elapsed() >= SHORT);
     assert_eq!(ended.outcome, None);
     assert!(ended.noted.is_empty());
-    // The request itself was dropped: its connection is closed.
+    // The request itself was dropped, so its connection is closed.
     assert_eq!(hung_up.recv().await, Some(()));
 }
 
-/// As when the process wakes up with a try and complete-by both due.
+/// The attempt begins after complete-by, as when the process wakes up and both are due.
 #[tokio::test]
 async fn a_try_that_comes_after_complete_by_is_not_made() {
     let mut server = Server::answering(response("200 OK", "", "1")).await;
@@ -67,6 +67,7 @@ async fn a_try_that_comes_after_complete_by_is_not_made() {
         call: &a_call(),
         deadline: Instant::now(),
         permission: &Granted,
+        notes: &CallNotes::new(false),
     };
     let made = tokio::time::timeout(SHORT, agent.wire().call(late, None));
     assert!(made.await.is_err(), "it was made");
@@ -209,7 +210,7 @@ async fn a_wait_beyond_complete_by_is_told_at_once() {
 
 #[tokio::test]
 async fn a_connection_that_never_comes_about_is_given_up_and_tried_again() {
-    // A listener with a full backlog leaves further connections hanging.
+    // If the backlog of a listener is full, further connections hang.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();

@@ -1,4 +1,4 @@
-//! HTTP/2: many calls over one connection, and what its end, its limits and a hostile service mean to them.
+//! HTTP/2: many calls over one connection, and the effects on them of its end, of its limits and of a hostile service.
 
 use std::{
     collections::HashMap,
@@ -27,13 +27,16 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::domain::{AgentTlsSpec, Effect, HttpVersion, TextOrSecret};
+use crate::domain::{
+    agent::{AgentTlsSpec, HttpVersion, TextOrSecret},
+    values::Effect,
+};
 
-/// What came, over all connections.
+/// The record of all connections and requests.
 #[derive(Default)]
 struct Ledger {
     connections: AtomicUsize,
-    /// How often each key was processed.
+    /// The number of times that each key was processed.
     keys: Mutex<HashMap<String, usize>>,
     resets: Mutex<Vec<Reason>>,
 }
@@ -62,7 +65,7 @@ struct Service {
 }
 
 impl Service {
-    /// `connected` gets the number of the connection, from 1.
+    /// Starts a service. `connected` gets the number of the connection, counted from 1.
     async fn raw<F, Fut>(connected: F) -> Self
     where
         F: Fn(usize, TcpStream, Arc<Ledger>) -> Fut + Send + 'static,
@@ -86,7 +89,7 @@ impl Service {
         }
     }
 
-    /// Each request is handled in a task of its own.
+    /// Starts a service that handles each request in a task of its own.
     async fn with<F, Fut>(builder: server::Builder, handle: F) -> Self
     where
         F: Fn(Request<RecvStream>, server::SendResponse<Bytes>, Arc<Ledger>) -> Fut
@@ -115,7 +118,7 @@ where
 }
 
 fn respond(mut respond: server::SendResponse<Bytes>) {
-    // The client may have gone.
+    // The client may have closed the connection.
     if let Ok(mut body) = respond.send_response(Response::new(()), false) {
         let _ = body.send_data(Bytes::from_static(b"\"done\""), true);
     }
@@ -150,7 +153,7 @@ fn numbered(number: usize) -> Call {
     }
 }
 
-/// The outcomes of so many calls at once, each made once.
+/// Makes `count` calls at once, each with one attempt, and returns their outcomes.
 async fn at_once(agents: &Arc<Agents>, count: usize) -> Vec<CallOutcome> {
     let calls = (0..count).map(|number| {
         let agents = agents.clone();
@@ -163,7 +166,7 @@ async fn at_once(agents: &Arc<Agents>, count: usize) -> Vec<CallOutcome> {
 async fn once(agents: &Agents, call: Call) -> CallOutcome {
     let deadline = Instant::now() + AMPLE;
     let made = agents.call(&call, call.body.clone(), deadline, &Granted);
-    made.await.unwrap()
+    made.await.unwrap().outcome
 }
 
 async fn transient(agents: &Agents) -> Fault {
@@ -235,7 +238,7 @@ async fn frame(stream: &mut TcpStream, kind: u8, flags: u8, id: u32, payload: &[
     let _ = stream.write_all(&bytes).await;
 }
 
-/// Responds to pings until so many streams have ended; returns their ids.
+/// Responds to pings until `count` streams have ended. Returns the ids of the streams.
 async fn requests(stream: &mut TcpStream, count: usize) -> Vec<u32> {
     let mut preface = [0; 24];
     stream.read_exact(&mut preface).await.unwrap();
@@ -266,13 +269,13 @@ async fn what_a_goaway_leaves_out_is_sent_again_and_nothing_is_done_twice() {
             return serve(stream, server::Builder::new(), done, ledger).await;
         }
         let ids = requests(&mut stream, 8).await;
-        // It has processed the first three, and says so.
+        // The GOAWAY frame says that the first three streams were processed.
         let last = ids[2];
         let mut payload = last.to_be_bytes().to_vec();
         payload.extend(0_u32.to_be_bytes());
         frame(&mut stream, GOAWAY, 0, 0, &payload).await;
         for id in ids.iter().filter(|id| **id <= last) {
-            // `:status: 200` is in the static table.
+            // 0x88 is `:status: 200` in the static table.
             frame(&mut stream, 1, 4, *id, &[0x88]).await;
             frame(&mut stream, 0, 1, *id, b"\"done\"").await;
         }
@@ -380,7 +383,7 @@ async fn a_service_that_speaks_http_1_only_is_named_with_the_remedy() {
     assert!(fault.message.contains("remove `http_version`"));
 }
 
-/// A service with TLS that offers these protocols, and its certificate.
+/// Starts a service with TLS that offers these protocols. Returns it and its certificate.
 async fn with_tls(protocols: &[&str]) -> (Service, String) {
     let made = generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = PrivateKeyDer::from_pem_slice(made.signing_key.serialize_pem().as_bytes()).unwrap();
@@ -443,7 +446,7 @@ async fn a_connection_whose_service_responds_to_no_ping_is_given_up() {
             return serve(stream, server::Builder::new(), done, ledger).await;
         }
         requests(&mut stream, 1).await;
-        // Suspended, or behind a cable that was cut.
+        // The service is suspended, or its network is cut.
         std::future::pending::<()>().await;
     })
     .await;
@@ -518,7 +521,7 @@ async fn a_body_for_which_the_service_has_no_room_waits_until_complete_by() {
         if request.method() == "GET" {
             return done(request, send, ledger).await;
         }
-        // Neither read nor responded to.
+        // The request is neither read nor answered.
         let _kept = (request, send);
         std::future::pending::<()>().await;
     })
@@ -550,7 +553,8 @@ async fn many_calls_that_cannot_connect_fail_together() {
     }
 }
 
-/// Each frame costs work, and none is a response. Provost says so, and not that the service speaks another protocol.
+/// Each frame costs work, and none is a response. The error must name the flood; it must not claim that the service
+/// speaks another protocol.
 #[tokio::test]
 async fn a_service_that_floods_a_connection_with_frames_that_carry_nothing_is_named_with_that() {
     const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
@@ -558,7 +562,7 @@ async fn a_service_that_floods_a_connection_with_frames_that_carry_nothing_is_na
         let service = Service::raw(move |_, mut stream, _| async move {
             let length = u8::try_from(payload.len()).unwrap();
             let frame = [&[0, 0, length, kind, 0, 0, 0, 0, 0], payload].concat();
-            // The connection may be gone by then.
+            // The connection may be closed by now.
             let _ = stream.write_all(&SETTINGS).await;
             let _ = stream.write_all(&frame.repeat(100_000)).await;
             servers::finish(stream).await;

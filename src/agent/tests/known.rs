@@ -1,4 +1,4 @@
-//! Which agents there are, where they may be called, and what is counted of them.
+//! Agents that are known or unknown, the addresses where they may be called, and their counters.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use super::{
     servers::{Server, hang, response},
     *,
 };
-use crate::domain::Fairness;
+use crate::domain::queue::Fairness;
 
 fn at_url(url: &str) -> Call {
     let after_scheme = url.find("://").unwrap() + 3;
@@ -81,7 +81,8 @@ async fn a_busy_endpoint_is_passed_over() {
     let hanging = tokio::spawn(async move { run(&busy, a_call(), AMPLE).await.outcome });
     slow.next().await;
     for _ in 0..3 {
-        // A new one each time: nobody knows yet how long its calls take, which is much on a slow machine.
+        // Each round uses a new server, because its latency is unknown, and known latencies are long on a slow
+        // machine.
         let mut quick = Server::answering(response("200 OK", "", "1")).await;
         agents.put(payments(), spec(&[&slow.url, &quick.url]));
         assert_eq!(run(&agents, a_call(), AMPLE).await.output(), "1");
@@ -210,7 +211,7 @@ async fn tries_retries_and_calls_are_counted_per_agent() {
     );
 }
 
-/// A claimer that saw the slots and no rule would claim as if the queue were not divided.
+/// A claimer that saw the slots without the rule would claim as if the queue were not divided into lanes.
 #[tokio::test]
 async fn slots_that_come_with_a_rule_are_not_seen_before_it() {
     const AGENTS: usize = 300;

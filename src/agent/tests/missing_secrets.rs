@@ -1,4 +1,4 @@
-//! What the history gets to say of a secret that was missing.
+//! The entry in the history about a secret that was missing.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
 
@@ -7,12 +7,15 @@ use tokio::time::Instant;
 
 use super::{payments, settings, spec};
 use crate::{
-    agent::{AgentSettings, Agents, SecretReader, secrets::SecretStore},
+    agent::{AgentSettings, Agents, SecretReader, secret::reader::SecretStore},
     config::SecretConfig,
-    domain::{AgentSpec, SecretName, Timestamp},
+    domain::{
+        agent::AgentSpec,
+        values::{SecretName, Timestamp},
+    },
 };
 
-/// The times of the store have no more digits.
+/// The resolution of times in the store.
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SERVICE: &str = "https://payments.example";
 
@@ -21,7 +24,7 @@ fn put(file: &Path, text: &str) {
     fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// One secret, and the agents that may name it.
+/// An instance with one secret, and with the agents that may name it.
 struct Bench {
     folder: TempDir,
     agents: Agents,
@@ -50,9 +53,9 @@ impl Bench {
         }
     }
 
-    /// As a round of the upkeep does.
+    /// Does the same as a round of the secret upkeep.
     async fn look(&mut self) -> bool {
-        let has_changed = self.reader.look(self.agents.secrets()).await;
+        let has_changed = self.reader.check_all(self.agents.secrets()).await;
         if has_changed {
             self.agents.secrets_changed();
         }
@@ -64,7 +67,7 @@ impl Bench {
         while !self.look().await {}
     }
 
-    /// Why it was not called until that time or later.
+    /// Returns the reason why the agent was not called until `earliest` or later.
     fn why(&self, earliest: Instant) -> Option<String> {
         let (now, instant) = (Timestamp::from_millis(1_000_000), Instant::now());
         let stop = self.agents.past_stop(&payments(), now, instant)?;
@@ -87,14 +90,14 @@ async fn the_fault_that_was_there_last_is_the_reason() {
     bench.look().await;
     bench.put_secret("\n").await;
     assert!(bench.agents.try_take(&payments()).is_none());
-    // An earlier note has another time.
+    // An earlier record would have another time.
     tokio::time::sleep(MILLISECOND * 10).await;
     let still_empty = Instant::now();
     bench.put_secret("the-token-of-payments").await;
     assert!(bench.agents.try_take(&payments()).is_some());
     let empty = "the secret `token` cannot be used: it is empty";
     assert_eq!(bench.why(still_empty).as_deref(), Some(empty));
-    // A rotation is no stop.
+    // The rotation of a secret is no stop.
     bench.put_secret("another-token").await;
     assert_eq!(bench.why(still_empty).as_deref(), Some(empty));
 }

@@ -1,4 +1,4 @@
-//! Agents against real sockets on loopback. What differs is the remote service: see `servers`.
+//! Tests of agents against real sockets on loopback. The remote services differ: see `servers`.
 
 mod answers;
 mod faults;
@@ -15,14 +15,18 @@ use tokio::time::Instant;
 
 use super::{AddressPolicy, AgentSettings, Agents, Permission};
 use crate::domain::{
-    AgentMode, AgentName, AgentSpec, Attempt, Call, CallBody, CallOutcome, CallTrace, Endpoint,
-    Fault, FaultKind, Method, Purpose, ReplyMode, RetrySpec, Span, StepIndex, StepName, StepRef,
-    Target, TaskId, Timestamp,
+    agent::{AgentMode, AgentSpec, Endpoint, RetrySpec},
+    definition::{Method, ReplyMode, Target},
+    task::{Call, CallBody, CallOutcome, Purpose},
+    values::{
+        AgentName, Attempt, CallTrace, Fault, FaultKind, Span, StepIndex, StepName, StepRef,
+        TaskId, Timestamp,
+    },
 };
 
-/// Long enough to never be what ends a call on a busy machine.
+/// So long that it never ends a call, even on a busy machine.
 const AMPLE: Duration = Duration::from_secs(30);
-/// For calls that can only end at their complete-by.
+/// The time for calls that can end only at their complete-by.
 const SHORT: Duration = Duration::from_millis(150);
 
 fn settings() -> AgentSettings {
@@ -56,7 +60,7 @@ fn payments() -> AgentName {
     AgentName::new("payments")
 }
 
-/// The agent `payments` at `url`, and nothing else.
+/// Returns a registry with the agent `payments` at `url` and no other.
 fn agents_at(url: &str) -> Agents {
     let agents = Agents::new(settings());
     agents.put(payments(), spec(&[url]));
@@ -72,7 +76,7 @@ fn a_call() -> Call {
         step_name: StepName::new("charge"),
         task_key: Some("order-1001".into()),
         attempt: Attempt(2),
-        tries: 0,
+        transient_faults: 0,
         idempotency_key: "0197-charge".to_owned(),
         target: Target::Agent(payments()),
         method: Method::Post,
@@ -100,7 +104,7 @@ fn a_call() -> Call {
     }
 }
 
-/// Asks nobody.
+/// A permission that is always granted.
 struct Granted;
 
 #[async_trait]
@@ -108,7 +112,7 @@ impl Permission for Granted {
     async fn granted(&self, _: &Call) {}
 }
 
-/// A transient fault and the wait after it.
+/// A transient fault, and the wait after it.
 type Noted = (Fault, Duration);
 
 struct Ended {
@@ -135,12 +139,12 @@ impl Ended {
     }
 }
 
-/// Calls until there is another answer than a transient fault, as a scheduler does, or until `within` is over.
+/// Calls until the outcome is not a transient fault, as a scheduler does, or until `within` is over.
 async fn run(agents: &Agents, call: Call, within: Duration) -> Ended {
     run_until(agents, call, within, usize::MAX).await
 }
 
-/// The first `count` transient faults.
+/// Returns the first `count` transient faults.
 async fn faults(agents: &Agents, count: usize) -> Vec<Noted> {
     let ended = run_until(agents, a_call(), AMPLE, count).await;
     assert_eq!(ended.noted.len(), count, "{:?}", ended.outcome);
@@ -153,14 +157,15 @@ async fn run_until(agents: &Agents, mut call: Call, within: Duration, faults: us
     loop {
         let outcome = agents
             .call(&call, call.body.clone(), deadline, &Granted)
-            .await;
+            .await
+            .map(|report| report.outcome);
         let Some(CallOutcome::Transient { fault, wait }) = outcome else {
             return Ended { outcome, noted };
         };
         let wait = wait.whole();
         noted.push((fault, wait));
         call.attempt = call.attempt.next();
-        call.tries += 1;
+        call.transient_faults += 1;
         let next = Instant::now() + wait;
         if next >= deadline || noted.len() == faults {
             let outcome = None;

@@ -1,5 +1,5 @@
-//! Remote services as bad as they come, on real sockets. Each connection carries one request, so that
-//! connections and tries are the same thing.
+//! Faulty remote services on real sockets. Each connection carries one request, so the number of connections is the
+//! number of attempts.
 
 use std::future::Future;
 
@@ -16,7 +16,7 @@ pub struct Server {
     _running: AbortOnDropHandle<()>,
 }
 
-/// A request as it came over the wire.
+/// A request in the form in which it was received.
 #[derive(Debug)]
 pub struct Seen {
     pub head: String,
@@ -38,7 +38,7 @@ impl Seen {
 }
 
 impl Server {
-    /// `answer` gets the number of the connection, from 1, and the stream behind the request.
+    /// Starts a server. `answer` gets the number of the connection, counted from 1, and the stream after the request.
     pub async fn start<F, Fut>(answer: F) -> Self
     where
         F: Fn(usize, TcpStream) -> Fut + Send + 'static,
@@ -63,7 +63,7 @@ impl Server {
         }
     }
 
-    /// Answers every request with these very bytes, then closes.
+    /// Starts a server that responds to every request with exactly these bytes, and then closes the connection.
     pub async fn answering(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = bytes.into();
         Self::start(move |_, mut stream| {
@@ -76,12 +76,12 @@ impl Server {
         .await
     }
 
-    /// The next request; waits for it.
+    /// Waits for the next request.
     pub async fn next(&mut self) -> Seen {
         self.seen.recv().await.unwrap()
     }
 
-    /// What came and was not looked at yet.
+    /// Returns the requests that have come and have not been read yet.
     pub fn rest(&mut self) -> Vec<Seen> {
         std::iter::from_fn(|| self.seen.try_recv().ok()).collect()
     }
@@ -95,14 +95,14 @@ pub fn response(status: &str, headers: &str, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Waits until the other side has hung up, so that unread bytes make no reset of a clean end.
+/// Waits until the client has closed the connection, so that unread bytes do not turn a clean end into a reset.
 pub async fn finish(mut stream: TcpStream) {
     let _ = stream.shutdown().await;
     let mut rest = [0; 1024];
     while matches!(stream.read(&mut rest).await, Ok(1..)) {}
 }
 
-/// A port where nobody listens.
+/// Returns the URL of a port where no process listens.
 pub async fn refusing() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())
@@ -130,7 +130,7 @@ async fn read_request(stream: &mut TcpStream) -> Option<Seen> {
     }
 }
 
-/// Keeps the connection and says nothing (more) on it.
+/// Keeps the connection open without sending (more).
 pub async fn hang(mut stream: TcpStream) {
     let mut ignored = [0; 1024];
     while matches!(stream.read(&mut ignored).await, Ok(1..)) {}

@@ -1,4 +1,4 @@
-//! Calls that undo, probes, and what a call leaves open.
+//! Calls of undo steps, probes, and calls that leave their effect unknown.
 
 use tokio::io::AsyncWriteExt;
 
@@ -6,7 +6,7 @@ use super::{
     servers::{Server, finish, refusing, response},
     *,
 };
-use crate::domain::Effect;
+use crate::domain::values::Effect;
 
 fn undoes() -> Call {
     Call {
@@ -30,7 +30,7 @@ fn probes() -> Call {
     }
 }
 
-/// Takes the first request and hangs up, half way through an answer or without one; then answers.
+/// Starts a server that closes the first connection after `half`, which may be empty, and responds to later requests.
 async fn breaking(half: &'static [u8]) -> Server {
     Server::start(move |number, mut stream| async move {
         let answer = response("200 OK", "", "1");
@@ -94,7 +94,7 @@ async fn to_a_probe_not_found_and_gone_are_answers() {
             "{:?}",
             ended.outcome
         );
-        // To any other call they are refusals.
+        // For any other call these statuses are refusals.
         let fault = run(&agents_at(&server.url), a_call(), AMPLE).await.fault();
         assert_eq!(fault.status, Some(number));
     }

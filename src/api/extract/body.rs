@@ -18,7 +18,7 @@ use crate::{
         problem::{Problem, ProblemKind},
         state::App,
     },
-    domain::{DEEPEST, is_json, too_deep},
+    domain::values::{DEEPEST, is_json, too_deep},
 };
 
 /// A JSON document.
@@ -29,13 +29,13 @@ pub struct JsonBody(pub Box<RawValue>);
 #[derive(Debug)]
 pub struct OptionalJsonBody(pub Option<Box<RawValue>>);
 
-/// The longest body that is read, and how long its client may take to send it.
+/// The longest body that is read, and the time that its client may take to send it.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimit {
     /// In bytes.
     pub length: usize,
     pub whole: Duration,
-    /// For each pause between two parts.
+    /// The longest pause between two parts.
     pub pause: Duration,
 }
 
@@ -97,7 +97,8 @@ fn must_say_json(headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
-/// `content_encoding` of a message from a queue. Publishers often call an encoding what is the character set.
+/// Refuses the `content_encoding` of a message from a queue, unless it is none or names a character set: publishers
+/// often confuse the two.
 pub fn check_encoding(encoding: Option<&str>) -> Result<(), Problem> {
     let named = encoding.unwrap_or_default().to_ascii_lowercase();
     if ["", "identity", "utf-8", "utf8"].contains(&named.as_str()) {
@@ -113,7 +114,7 @@ pub fn check_encoding(encoding: Option<&str>) -> Result<(), Problem> {
 }
 
 pub(super) async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Problem> {
-    // With Content-Length, too long a body is refused without reading a byte of it.
+    // With Content-Length, a body that is too long is refused before a byte of it is read.
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > limit.length as u64) {
@@ -167,7 +168,7 @@ pub(super) async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Pr
     }
 }
 
-/// The problem of a body that is longer than so many bytes.
+/// Returns the problem of a body that is longer than this many bytes.
 pub fn too_large(limit: usize) -> Problem {
     let detail =
         format!("the body is longer than {limit} bytes: send less, or raise limits.max_request");
@@ -190,7 +191,7 @@ impl BodyLimit {
     }
 }
 
-/// The bytes of a body that have arrived. A body that arrives in one piece is not copied.
+/// The bytes of a body that have arrived. A body that arrives in one part is not copied.
 #[derive(Default)]
 struct Pieces {
     length: usize,
@@ -344,7 +345,7 @@ mod tests {
         assert_eq!(read.unwrap().len(), 1000);
     }
 
-    /// What becomes of a body that begins, and then continues like this.
+    /// Returns the problem of a body that begins with `{` and continues with `rest`.
     async fn begun(
         rest: impl Stream<Item = &'static str> + Send + 'static,
         limit: BodyLimit,

@@ -10,7 +10,7 @@ use axum::{
 use crate::{
     api::problem::{Problem, ProblemKind},
     config::Role,
-    domain::{Actor, AgentName},
+    domain::{task::Actor, values::AgentName},
 };
 
 /// If no tokens are configured, callers may give their name in this header. It is recorded in the history and
@@ -26,19 +26,19 @@ pub struct Caller {
     /// The token's name; without tokens the value of `Provost-Actor`.
     pub name: Arc<str>,
     pub role: Role,
-    /// With the role `work`: the agents whose steps the caller may fetch.
+    /// The agents whose steps the caller may fetch, with the role `work`.
     pub agents: Arc<[AgentName]>,
-    /// Whether the name comes from a token.
+    /// True if the name comes from a token.
     pub is_known: bool,
 }
 
 impl Caller {
-    /// The caller's name as the history records it.
+    /// Returns the caller's name as the history records it.
     pub fn operator(&self) -> Actor {
         Actor::operator(&self.name)
     }
 
-    /// Refuses a worker of other agents.
+    /// Refuses a worker that may not fetch steps of this agent.
     pub fn must_work_for(&self, agent: &str) -> Result<(), Problem> {
         let is_bound = self.role == Role::Work;
         if !is_bound || self.agents.iter().any(|known| known.as_str() == agent) {
@@ -53,7 +53,7 @@ impl Caller {
         ))
     }
 
-    /// The caller if no tokens are configured.
+    /// Returns the caller if no tokens are configured.
     pub fn without_token(headers: &HeaderMap) -> Result<Self, Problem> {
         let name = match headers.get(ACTOR_HEADER) {
             None => ANONYMOUS.clone(),
@@ -85,7 +85,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        // Only a public route has no caller, and its handler does not extract one.
+        // A request without a caller is on a public route, and its handler does not extract one.
         parts.extensions.get::<Caller>().cloned().ok_or_else(|| {
             Problem::new(
                 ProblemKind::Internal,

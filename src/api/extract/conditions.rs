@@ -13,7 +13,7 @@ use utoipa::IntoParams;
 use super::{Caller, query::LONGEST_WAIT};
 use crate::{
     api::problem::{Problem, ProblemKind},
-    domain::Trace,
+    domain::values::Trace,
     store::Idempotency,
 };
 
@@ -22,7 +22,7 @@ pub struct Conditions {
     /// The version that the task must have.
     pub if_match: Option<u64>,
     pub idempotency_key: Option<String>,
-    /// How long the response may wait until the task has ended or needs an operator.
+    /// The longest time that the response may wait until the task has ended or needs an operator.
     pub prefer_wait: Option<Duration>,
     /// The trace that the caller is part of.
     pub trace: Option<Trace>,
@@ -107,7 +107,7 @@ const PREFER: HeaderName = HeaderName::from_static("prefer");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 const LONGEST_KEY: usize = 255;
-/// The length of a hash of caller and path, in hexadecimal digits: long enough to avoid collisions.
+/// The number of hexadecimal digits that are kept of a hash of caller and path: enough to avoid collisions.
 const SCOPE: usize = 32;
 
 const SUBMIT: &[u8] = b"/v1/tasks";
@@ -136,7 +136,7 @@ fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
         return Ok(None);
     };
     let value = value.to_str().unwrap_or_default().trim();
-    // `*` matches any version: the task must exist in any case.
+    // `*` matches any version: a command fails in any case if the task does not exist.
     if value == "*" {
         return Ok(None);
     }
@@ -164,8 +164,8 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-/// The key itself. `draft-ietf-httpapi-idempotency-key-header` puts it in quotes, as an RFC 8941 string; most
-/// clients send it without.
+/// Returns the key without quotes. `draft-ietf-httpapi-idempotency-key-header` puts it in quotes, as an RFC 8941
+/// string; most clients send it without.
 fn unquoted(value: &str) -> Option<String> {
     let mut key = String::with_capacity(value.len());
     match value.strip_prefix('"') {
@@ -186,7 +186,7 @@ fn unquoted(value: &str) -> Option<String> {
     usable.then_some(key)
 }
 
-/// RFC 7240. Unknown preferences are ignored.
+/// Returns the `wait` of the header Prefer (RFC 7240). Unknown preferences are ignored.
 fn prefer_wait(headers: &HeaderMap) -> Result<Option<Duration>, Problem> {
     for value in headers.get_all(PREFER) {
         for preference in value.to_str().unwrap_or_default().split([',', ';']) {
@@ -214,7 +214,7 @@ fn prefer_wait(headers: &HeaderMap) -> Result<Option<Duration>, Problem> {
 fn trace(headers: &HeaderMap) -> Option<Trace> {
     let values = |name: HeaderName| {
         let values = headers.get_all(name).iter();
-        // A value that is not text is not valid either.
+        // A value that is not text is passed on as an invalid one.
         let values = values.map(|value| value.to_str().unwrap_or("?"));
         values.collect::<Vec<_>>()
     };
@@ -225,8 +225,8 @@ pub(super) fn refused(detail: &str) -> Problem {
     Problem::new(ProblemKind::InvalidQuery, detail)
 }
 
-/// The caller's `Idempotency-Key`, separated from those of other callers and paths, with a hash of the request that
-/// distinguishes a repeat from a different request.
+/// Returns the caller's `Idempotency-Key`, kept apart from those of other callers and paths, with a hash of the
+/// request that distinguishes a repeat from a different request.
 pub fn idempotency(
     conditions: &Conditions,
     caller: &Caller,
@@ -242,7 +242,7 @@ pub fn idempotency(
     let name: &[u8] = if caller.is_known {
         caller.name.as_bytes()
     } else if path == SUBMIT {
-        // The form in which all keys used to be stored.
+        // Earlier versions stored all keys in this form.
         let key = key.to_owned();
         return Some(Idempotency { key, fingerprint });
     } else {
@@ -407,7 +407,7 @@ mod tests {
         assert_eq!(key(&ada, "/v1/tasks"), key(&ada, "/v1/tasks"));
         assert_ne!(key(&ada, "/v1/tasks"), key(&bob, "/v1/tasks"));
         assert_ne!(key(&ada, "/v1/tasks"), key(&ada, "/v1/tasks/1/cancel"));
-        // What callers say of themselves keeps nothing apart.
+        // Names that callers give themselves do not separate keys.
         let (eve, mal) = (caller("eve", false), caller("mal", false));
         assert_eq!(key(&eve, "/v1/tasks"), "k", "as it was stored once");
         assert_eq!(key(&eve, "/v1/tasks/1/undo"), key(&mal, "/v1/tasks/1/undo"));

@@ -14,7 +14,7 @@ use crate::api::{
     state::App,
 };
 
-/// In bytes. A browser encodes a character as up to twelve.
+/// The longest form, in bytes. A browser encodes a character as up to twelve.
 const LONGEST: usize = 64 * 1024;
 const MOST_FIELDS: usize = 64;
 
@@ -80,7 +80,7 @@ fn decoded(text: &[u8]) -> Result<String, Problem> {
             "the form is not encoded as UTF-8",
         )
     })?;
-    // As browsers send the ends of lines.
+    // Browsers send line ends as CR LF.
     Ok(text.replace("\r\n", "\n"))
 }
 

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::domain::{FieldFault, Fields};
+use crate::domain::values::{FieldFault, Fields};
 
 const MOST_IDS: usize = 1000;
 

@@ -18,10 +18,11 @@ pub use conditions::{
 pub use form::FormBody;
 pub use ids::ids;
 pub use path::{
-    NamePath, NameVersionPath, PlainName, SignalParams, SignalPath, StepParams, TaskParams,
-    TaskPath, TaskStepPath, plain_name,
+    AttemptParams, AttemptPath, BulkParams, BulkPath, NamePath, NameVersionPath, PlainName,
+    SignalParams, SignalPath, StepParams, TaskPairParams, TaskPairPath, TaskParams, TaskPath,
+    TaskStepPath, plain_name,
 };
 #[cfg(test)]
-pub use preconditions::judged;
-pub use preconditions::{IfTagged, RegistrationHeaders, must_be_judged};
+pub use preconditions::evaluated_preconditions;
+pub use preconditions::{IfTagged, RegistrationHeaders, refuse_unevaluated};
 pub use query::{LONGEST_WAIT, PageQuery, Query, must_be_utf8};

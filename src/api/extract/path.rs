@@ -12,7 +12,8 @@ use uuid::Uuid;
 
 use crate::{
     api::problem::{Problem, ProblemKind},
-    domain::TaskId,
+    domain::values::{Attempt, TaskId},
+    store::BulkJobId,
 };
 
 /// `{id}` of a task.
@@ -23,7 +24,7 @@ pub struct TaskPath(pub TaskId);
 #[derive(Clone, Debug)]
 pub struct TaskStepPath(pub TaskId, pub String);
 
-/// For the OpenAPI document of a request about a task: `params(TaskParams)`.
+/// The parameters of a request about a task, for the OpenAPI document: `params(TaskParams)`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
 #[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
@@ -32,7 +33,7 @@ pub struct TaskParams {
     id: Uuid,
 }
 
-/// For the OpenAPI document of a request about a step: `params(StepParams)`.
+/// The parameters of a request about a step, for the OpenAPI document: `params(StepParams)`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
 #[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
@@ -43,6 +44,52 @@ pub struct StepParams {
     name: String,
 }
 
+/// `{id}` of a task, `{name}` of one of its steps, and `{attempt}` of that.
+#[derive(Clone, Debug)]
+pub struct AttemptPath(pub TaskId, pub String, pub Attempt);
+
+/// The parameters of a request about an attempt, for the OpenAPI document: `params(AttemptParams)`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
+pub struct AttemptParams {
+    /// The task's id.
+    id: Uuid,
+    /// The step's name.
+    name: String,
+    /// The number of the attempt, from 1.
+    #[param(minimum = 1, example = 1)]
+    attempt: u32,
+}
+
+/// `{id}` of a task, and `{other}` of the one that it is compared with.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskPairPath(pub TaskId, pub TaskId);
+
+/// The parameters of a request about two tasks, for the OpenAPI document: `params(TaskPairParams)`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
+pub struct TaskPairParams {
+    /// The id of task `a`.
+    id: Uuid,
+    /// The id of task `b`.
+    other: Uuid,
+}
+
+/// `{id}` of a bulk job.
+#[derive(Clone, Copy, Debug)]
+pub struct BulkPath(pub BulkJobId);
+
+/// The parameters of a request about a bulk job, for the OpenAPI document: `params(BulkParams)`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
+pub struct BulkParams {
+    /// The job's id.
+    id: Uuid,
+}
+
 /// `{workflow}` and `{key}` of a task, and `{name}` of one of its steps.
 #[derive(Clone, Debug)]
 pub struct SignalPath {
@@ -51,7 +98,7 @@ pub struct SignalPath {
     pub name: String,
 }
 
-/// For the OpenAPI document of a request about the step of a task with a key: `params(SignalParams)`.
+/// The parameters of a request about the step of a task with a key, for the OpenAPI document: `params(SignalParams)`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
 #[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
@@ -68,7 +115,7 @@ pub struct SignalParams {
 #[derive(Clone, Debug)]
 pub struct NamePath(pub String);
 
-/// `{name}` and `{version}`. `None`: the text cannot be a version.
+/// `{name}` and `{version}`, which is `None` if the text cannot be a version.
 #[derive(Clone, Debug)]
 pub struct NameVersionPath(pub String, pub Option<u32>);
 
@@ -81,6 +128,20 @@ impl<S: Send + Sync> FromRequestParts<S> for TaskPath {
     }
 }
 
+impl<S: Send + Sync> FromRequestParts<S> for BulkPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let params = params(parts, state).await?;
+        let text = value(&params, "id")?;
+        let id = Uuid::try_parse(text).map_err(|_| {
+            let detail = format!("{text:?} is not the id of a bulk job: ids are UUIDs");
+            Problem::new(ProblemKind::NoSuchBulkJob, detail)
+        })?;
+        Ok(Self(BulkJobId(id)))
+    }
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for TaskStepPath {
     type Rejection = Problem;
 
@@ -88,6 +149,31 @@ impl<S: Send + Sync> FromRequestParts<S> for TaskStepPath {
         let params = params(parts, state).await?;
         let task = task_id(value(&params, "id")?)?;
         Ok(Self(task, value(&params, "name")?.to_owned()))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for AttemptPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let params = params(parts, state).await?;
+        let task = task_id(value(&params, "id")?)?;
+        let text = value(&params, "attempt")?;
+        let attempt = text.parse().map(Attempt).map_err(|_| {
+            let detail = format!("{text:?} is no attempt: attempts have numbers from 1");
+            Problem::new(ProblemKind::NotFound, detail)
+        })?;
+        Ok(Self(task, value(&params, "name")?.to_owned(), attempt))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for TaskPairPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let params = params(parts, state).await?;
+        let id = |name| task_id(value(&params, name)?);
+        Ok(Self(id("id")?, id("other")?))
     }
 }
 
@@ -131,7 +217,7 @@ async fn params<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<RawPathP
 fn value<'a>(params: &'a RawPathParams, name: &str) -> Result<&'a str, Problem> {
     let found = params.iter().find(|(key, _)| *key == name);
     found.map(|(_, value)| value).ok_or_else(|| {
-        // Only a handler on a route without this parameter gets here.
+        // Only a handler on a route without this parameter can cause this error.
         Problem::new(
             ProblemKind::Internal,
             format!("the route has no {{{name}}}"),

@@ -9,7 +9,7 @@ use utoipa::IntoParams;
 use super::conditions::refused;
 use crate::{
     api::problem::{Problem, ProblemKind},
-    domain::{ETags, MOST_ETAGS, Precondition},
+    domain::values::{ETags, MOST_ETAGS, Precondition},
 };
 
 /// The headers of a change to an agent or a workflow, for the OpenAPI document: `params(RegistrationHeaders)`.
@@ -26,8 +26,8 @@ pub struct RegistrationHeaders {
     if_none_match: Option<String>,
 }
 
-/// The preconditions that an operation evaluates. Its documentation names these and no others.
-pub fn judged(method: &Method, route: &str) -> &'static [HeaderName] {
+/// Returns the preconditions that an operation evaluates. Its documentation names these and no others.
+pub fn evaluated_preconditions(method: &Method, route: &str) -> &'static [HeaderName] {
     match (method.as_str(), route) {
         (
             "PUT" | "DELETE",
@@ -44,11 +44,15 @@ pub fn judged(method: &Method, route: &str) -> &'static [HeaderName] {
 }
 
 /// Refuses a precondition that the operation would not evaluate: the caller relies on it, and no ETag could match.
-pub fn must_be_judged(method: &Method, route: &str, headers: &HeaderMap) -> Result<(), Problem> {
+pub fn refuse_unevaluated(
+    method: &Method,
+    route: &str,
+    headers: &HeaderMap,
+) -> Result<(), Problem> {
     if method.is_safe() {
         return Ok(());
     }
-    let judged = judged(method, route);
+    let judged = evaluated_preconditions(method, route);
     let unjudged = |name: &HeaderName| headers.contains_key(name) && !judged.contains(name);
     let fails = |name: HeaderName, tags: &ETags| match name {
         header::IF_MATCH => *tags != ETags::Any,
@@ -86,7 +90,7 @@ impl<S: Send + Sync> FromRequestParts<S> for IfTagged {
     }
 }
 
-/// All lines of the header form one list.
+/// Returns the ETags of a header. All fields of the header with this name form one list.
 fn etags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<ETags>, Problem> {
     let lines = headers.get_all(name).iter();
     let lines: Vec<_> = lines.map(|line| line.to_str().unwrap_or("?")).collect();

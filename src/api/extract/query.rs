@@ -11,10 +11,10 @@ use utoipa::IntoParams;
 
 use crate::{
     api::{
-        cursor::{Cursors, Unusable},
+        cursor::{CursorFault, Cursors},
         problem::{Problem, ProblemKind},
     },
-    domain::{SPAN_FORMS, Span, Timestamp},
+    domain::values::{SPAN_FORMS, Span, Timestamp},
 };
 
 /// The longest time that a response is delayed: proxies time out at about this time.
@@ -33,7 +33,7 @@ pub struct Query {
     repeated: Option<&'static str>,
 }
 
-/// For the OpenAPI document of a list: `params(PageQuery)`.
+/// The parameters of a list, for the OpenAPI document: `params(PageQuery)`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
@@ -46,7 +46,7 @@ pub struct PageQuery {
     cursor: Option<String>,
 }
 
-/// The pair parser would replace bytes that are not UTF-8 by a replacement character.
+/// Refuses a query with bytes that are not UTF-8, which the parser of pairs would replace by a replacement character.
 pub fn must_be_utf8(uri: &Uri) -> Result<(), Problem> {
     let raw = uri.query().unwrap_or_default();
     match percent_decode_str(raw).decode_utf8() {
@@ -75,14 +75,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 }
 
 impl Query {
-    /// A parameter that may be repeated.
+    /// Returns all values of a parameter that may be repeated.
     pub fn repeated(&mut self, name: &'static str) -> Vec<String> {
         self.known.push(name);
         let named = self.pairs.extract_if(.., |(key, _)| key == name);
         named.map(|(_, value)| value).collect()
     }
 
-    /// If it is repeated, [`Query::finish`] refuses the request.
+    /// Returns the value of a parameter. If it is repeated, [`Query::finish`] refuses the request.
     pub fn string(&mut self, name: &'static str) -> Option<String> {
         let mut values = self.repeated(name);
         if values.len() > 1 {
@@ -114,7 +114,7 @@ impl Query {
         )
     }
 
-    /// One of `all`, identified by the word that `word` returns for it.
+    /// Returns the one of `all` that the parameter names by the word that `word` returns for it.
     pub fn one_of<T: Copy>(
         &mut self,
         name: &'static str,
@@ -133,13 +133,13 @@ impl Query {
         self.value(name, "true or false", |text| text.parse().ok())
     }
 
-    /// `limit`: the most items on a page.
+    /// Returns `limit`, the most items on a page.
     pub fn limit(&mut self) -> Result<usize, Problem> {
         let limit = self.integer("limit", 1..=MOST_ITEMS)?;
         Ok(limit.map_or(USUAL_ITEMS, |limit| limit as usize))
     }
 
-    /// `cursor`: the last item of the previous page, parsed by `parse`, and the encoder of the next cursor.
+    /// Parses `cursor`, the last item of the previous page, and returns it with the encoder of the next cursor.
     pub fn cursor<T>(
         &mut self,
         parse: impl Fn(&str) -> Option<T>,
@@ -149,12 +149,12 @@ impl Query {
             return Ok((None, cursors));
         };
         let item = cursors.read(&cursor)?;
-        // Only this service creates cursors; any other cursor is made up on purpose.
-        let item = parse(&item).ok_or(Unusable::Altered)?;
+        // Only this service creates cursors, so that any other text was made up.
+        let item = parse(&item).ok_or(CursorFault::Altered)?;
         Ok((Some(item), cursors))
     }
 
-    /// One value that `parse` must accept.
+    /// Returns the value of a parameter, which `parse` must accept.
     pub fn value<T>(
         &mut self,
         name: &'static str,
@@ -198,7 +198,7 @@ impl Query {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::TaskStatus;
+    use crate::domain::task::TaskStatus;
 
     fn query(text: &str) -> Query {
         let uri: Uri = format!("/v1/tasks?{text}").parse().unwrap();

@@ -13,9 +13,9 @@ struct ResponseTraits<'a> {
     operation: &'a str,
     method: &'a Method,
     status: &'a str,
-    /// For a JSON response: what it contains.
+    /// The name of the schema of a JSON response.
     schema: Option<&'a str>,
-    /// Whether the request may have an Idempotency-Key.
+    /// True if the request may have an Idempotency-Key.
     takes_key: bool,
 }
 
@@ -27,7 +27,7 @@ impl ResponseTraits<'_> {
         )
     }
 
-    /// Whether the request may wait for the task.
+    /// Returns true if the request may wait for the task.
     fn is_submission(&self) -> bool {
         *self.method == Method::POST
             && matches!(self.operation, "submit" | "clone_task")

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use utoipa::openapi::{
-    AllOf, AllOfBuilder, Array, Object, OneOfBuilder, OpenApi, Ref, RefOr, Schema, Type,
+    AllOf, AllOfBuilder, Array, Object, OneOf, OneOfBuilder, OpenApi, Ref, RefOr, Schema, Type,
     path::{Operation, ParameterIn},
     schema::{AdditionalProperties, SchemaType},
 };
@@ -14,7 +14,7 @@ use super::operations_of;
 
 type Schemas = BTreeMap<String, RefOr<Schema>>;
 
-const PREFIX: &str = "#/components/schemas/";
+pub const PREFIX: &str = "#/components/schemas/";
 /// The names that utoipa gives to generic pages, without their items.
 const PAGE: &str = "Page_";
 
@@ -148,10 +148,34 @@ fn joined(parts: &AllOf, schemas: &Schemas) -> Option<Object> {
         let part = match part {
             RefOr::T(Schema::Object(object)) => object.clone(),
             RefOr::T(Schema::AllOf(parts)) => joined(parts, schemas)?,
+            RefOr::T(Schema::OneOf(choice)) => alternatives(choice)?,
             _ => return None,
         };
         whole.properties.extend(part.properties);
         whole.required.extend(part.required);
+    }
+    Some(whole)
+}
+
+/// Merges a choice between objects into one object, which requires none of their properties. `None` if an alternative
+/// is not an object. An alternative with one property is a variant of an enum: its description is that of the property.
+fn alternatives(choice: &OneOf) -> Option<Object> {
+    let mut whole = Object::with_type(Type::Object);
+    for alternative in &choice.items {
+        let RefOr::T(Schema::Object(object)) = alternative else {
+            return None;
+        };
+        let is_variant = object.properties.len() == 1;
+        for (name, property) in &object.properties {
+            let mut property = property.clone();
+            if let RefOr::Ref(named) = &mut property
+                && is_variant
+                && named.description.is_empty()
+            {
+                named.description = object.description.clone().unwrap_or_default();
+            }
+            whole.properties.insert(name.clone(), property);
+        }
     }
     Some(whole)
 }

@@ -1,15 +1,18 @@
 //! The requests that Provost sends to receivers: the `webhooks` of the document. `docs/replies.md` says what
 //! receivers can rely on.
-#![allow(dead_code, reason = "only shapes, for the OpenAPI document")]
+#![allow(
+    dead_code,
+    reason = "only the shapes of the envelope, for the OpenAPI document"
+)]
 
 use utoipa::{IntoParams, OpenApi, ToSchema};
 use uuid::Uuid;
 
-use crate::api::openapi::{
-    schemas::{AlertDataSchema, AskDataSchema, ReplyDataSchema},
-    words::ReplyEventSchema,
+use crate::domain::{
+    message::{ALERT_EVENTS, ASK_EVENT, AlertData, AskData, SlackText},
+    values::Timestamp,
+    view::{ReplyData, ReplyEvent},
 };
-use crate::domain::{ALERT_EVENTS, ASK_EVENT};
 
 /// The events that an alert webhook receives.
 struct AlertEventType;
@@ -40,13 +43,12 @@ struct TaskEvent {
     #[schema(format = "uri-reference", example = "https://provost.example/v1/tasks")]
     source: String,
     #[schema(rename = "type")]
-    kind: ReplyEventSchema,
+    kind: ReplyEvent,
     /// The task's id.
     subject: Uuid,
-    #[schema(format = DateTime)]
-    time: String,
+    time: Timestamp,
     datacontenttype: EventData,
-    data: ReplyDataSchema,
+    data: ReplyData<'static>,
 }
 
 /// Reports an alert, as a CloudEvent.
@@ -65,10 +67,9 @@ struct AlertEvent {
     kind: AlertEventType,
     /// The task's id; for an alert without a task, the alert's id.
     subject: Uuid,
-    #[schema(format = DateTime)]
-    time: String,
+    time: Timestamp,
     datacontenttype: EventData,
-    data: AlertDataSchema,
+    data: AlertData<'static>,
 }
 
 /// Reports that people are asked, as a CloudEvent.
@@ -84,10 +85,9 @@ struct AskEvent {
     kind: AskEventType,
     /// The task's id.
     subject: Uuid,
-    #[schema(format = DateTime)]
-    time: String,
+    time: Timestamp,
     datacontenttype: EventData,
-    data: AskDataSchema,
+    data: AskData<'static>,
 }
 
 /// An alert, or what people are asked.
@@ -96,15 +96,6 @@ struct AskEvent {
 enum AlertOrAskEvent {
     Alert(AlertEvent),
     Ask(AskEvent),
-}
-
-/// A plain text message, with `format = "slack"`.
-#[derive(ToSchema)]
-struct SlackText {
-    #[schema(
-        example = ":rotating_light: *task.error* task order-1001 (order): the service refused: 402 Payment Required"
-    )]
-    text: String,
 }
 
 #[derive(IntoParams)]
@@ -176,7 +167,7 @@ mod tests {
     use utoipa::PartialSchema;
 
     use super::*;
-    use crate::domain::{AlertFormat, AlertNotice, AlertWebhook, Sender, Timestamp};
+    use crate::domain::message::{AlertFormat, AlertNotice, AlertWebhook, Sender};
 
     fn names(members: &Value) -> BTreeSet<&str> {
         members
@@ -207,7 +198,7 @@ mod tests {
         for schema in schemas.map(|schema| serde_json::to_value(schema).unwrap()) {
             assert_eq!(names(&schema["properties"]), names(&sent));
         }
-        let data = serde_json::to_value(AlertDataSchema::schema()).unwrap();
+        let data = serde_json::to_value(AlertData::schema()).unwrap();
         assert_eq!(names(&data["properties"]), names(&sent["data"]));
     }
 }

@@ -1,10 +1,10 @@
-//! One address of a service, and what came to it. A sick one refuses all work at first.
+//! One address of a service, and the counts of its requests. A sick one refuses all work at first.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// From its first request on.
+/// The time after its first request in which a sick address refuses work.
 const SICK_FOR: Duration = Duration::from_millis(1500);
 
 #[derive(Default)]
@@ -19,16 +19,16 @@ struct Visits {
     counts: DoorCounts,
 }
 
-/// How many requests for work came.
+/// The numbers of requests for work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DoorCounts {
     pub calls: usize,
-    /// Those that were refused.
+    /// The requests among them that were refused.
     pub refused: usize,
 }
 
 impl Door {
-    /// So many requests are refused however long that takes: they are what it takes to be ejected.
+    /// The requests that are refused at least, also after `SICK_FOR`: fewer would not eject the endpoint.
     pub const LEAST_REFUSED: usize = 3;
 
     pub fn sick() -> Self {
@@ -46,7 +46,7 @@ impl Door {
         self.visits.lock().counts
     }
 
-    /// A request has come. False if it is refused.
+    /// Counts a request. Returns false if it is refused.
     pub fn enter(&self, now: Instant) -> bool {
         let mut visits = self.visits.lock();
         let first_at = *visits.first_at.get_or_insert(now);

@@ -24,8 +24,8 @@ struct Pages {
 pub struct Ledger(Mutex<Pages>);
 
 impl Ledger {
-    /// Does the work for this key, unless it has been done: then it returns the first response again. `None` if it
-    /// was undone.
+    /// Does the work for this key, unless it has been done: in that case it returns the first response again. Returns
+    /// `None` if the work was undone.
     pub fn once(
         &self,
         idempotency_key: &str,
@@ -53,7 +53,7 @@ impl Ledger {
         Some(answer)
     }
 
-    /// Undoes the work with this key and this id. False if there is nothing to undo.
+    /// Undoes the work with this key and this id. Returns false if there is nothing to undo.
     pub fn undo(&self, id: &str, key: &str) -> bool {
         let mut pages = self.0.lock();
         pages.withdrawn.insert(key.to_owned());
@@ -64,14 +64,14 @@ impl Ledger {
         pages.effects.len() < before
     }
 
-    /// The work for this order, oldest first.
+    /// Returns the first work for this order.
     pub fn find(&self, order: &str) -> Option<Value> {
         let pages = self.0.lock();
         let found = pages.effects.iter().find(|effect| effect.order == order);
         found.map(|effect| effect.answer.clone())
     }
 
-    /// How often work was done for this order.
+    /// Returns how often work was done for this order.
     pub fn effects_for(&self, order: &str) -> usize {
         let pages = self.0.lock();
         let of_order = pages.effects.iter().filter(|effect| effect.order == order);
@@ -82,12 +82,12 @@ impl Ledger {
         self.0.lock().effects.len()
     }
 
-    /// How many requests asked for work that had been done already.
+    /// Returns how many requests asked for work that had been done already.
     pub fn repeats(&self) -> usize {
         self.0.lock().repeats
     }
 
-    /// All work, in order.
+    /// Returns the responses of all work, oldest first.
     pub fn answers(&self) -> Vec<Value> {
         let pages = self.0.lock();
         pages

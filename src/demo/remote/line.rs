@@ -21,10 +21,10 @@ impl Connected<IncomingStream<'_, TcpListener>> for WaitingLine {
 }
 
 impl WaitingLine {
-    /// Closes it in both directions, and waits: the server notices and drops the request.
+    /// Closes the connection in both directions, and waits: the server notices and drops the request.
     pub async fn hang_up<T>(self) -> T {
         if let Some(stream) = &self.0 {
-            // If it is closed already, that is fine too.
+            // A connection that is closed already is no error.
             let _ = stream.shutdown(Shutdown::Both);
         }
         std::future::pending().await

@@ -1,6 +1,6 @@
 //! The remote services of the demo, which Provost calls, each on its own socket. They know only Provost's headers,
-//! and do what any service should do that is called at least once: they remember the result for each
-//! `Idempotency-Key`. Shipping replies later, and has two addresses, one of them sick at first.
+//! and do the duty of any service that is called at least once: they remember the result for each `Idempotency-Key`.
+//! Shipping replies later, and has two addresses, one of them sick at first.
 
 mod door;
 mod ledger;
@@ -37,12 +37,12 @@ pub use door::{Door, DoorCounts};
 pub use ledger::Ledger;
 
 /// A running remote service; it runs until the process ends.
-pub struct RunningServices {
+pub struct RunningService {
     pub remote: Remote,
     pub address: SocketAddr,
     /// All its addresses, the first included.
     pub doors: Vec<RunningDoor>,
-    desk: Arc<Desk>,
+    desk: Arc<ServiceState>,
 }
 
 /// One address of a service.
@@ -51,7 +51,7 @@ pub struct RunningDoor {
     pub door: Arc<Door>,
 }
 
-impl RunningServices {
+impl RunningService {
     pub fn ledger(&self) -> &Ledger {
         &self.desk.ledger
     }
@@ -61,7 +61,7 @@ impl RunningServices {
     }
 }
 
-struct Desk {
+struct ServiceState {
     remote: Remote,
     ledger: Ledger,
     /// The faults that each order will meet here, in order.
@@ -69,13 +69,13 @@ struct Desk {
     declined_cards: Mutex<HashSet<String>>,
     /// Responds with 503 to every request for work.
     is_down: AtomicBool,
-    /// For replies that come later.
+    /// The client that sends later replies.
     client: reqwest::Client,
 }
 
-/// Starts one on free ports of the loopback interface.
-pub async fn start(remote: Remote, orders: &[Order]) -> io::Result<RunningServices> {
-    let desk = Arc::new(Desk {
+/// Starts a service on free ports of the loopback interface.
+pub async fn start(remote: Remote, orders: &[Order]) -> io::Result<RunningService> {
+    let desk = Arc::new(ServiceState {
         remote,
         ledger: Ledger::default(),
         troubles: Mutex::new(troubles(remote, orders)),
@@ -90,7 +90,7 @@ pub async fn start(remote: Remote, orders: &[Order]) -> io::Result<RunningServic
         .route(&format!("{path}/of/{{order}}"), get(find))
         .route("/outage", put(set_outage));
     match remote {
-        // For the example of parallel steps.
+        // The paths of the example of parallel steps.
         Remote::Inventory => {
             router = router
                 .route("/imports", post(work))
@@ -106,7 +106,7 @@ pub async fn start(remote: Remote, orders: &[Order]) -> io::Result<RunningServic
     if remote == Remote::Shipping {
         doors.push(open(Door::sick(), router).await?);
     }
-    Ok(RunningServices {
+    Ok(RunningService {
         remote,
         address,
         doors,
@@ -124,7 +124,7 @@ async fn open(door: Door, router: Router) -> io::Result<RunningDoor> {
     Ok(RunningDoor { address, door })
 }
 
-/// A POST is a request for work.
+/// Passes a request on, unless it asks for work (a POST) and the door refuses it.
 async fn pass(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
     if request.method() == Method::POST && !door.enter(Instant::now()) {
         let (error, message) = ("sick", "this address is being repaired");
@@ -141,9 +141,9 @@ fn troubles(remote: Remote, orders: &[Order]) -> HashMap<String, VecDeque<Inject
     orders.iter().map(here).collect()
 }
 
-/// The request of a step.
+/// Handles the request of a step.
 async fn work(
-    State(desk): State<Arc<Desk>>,
+    State(desk): State<Arc<ServiceState>>,
     ConnectInfo(line): ConnectInfo<WaitingLine>,
     path: Uri,
     headers: HeaderMap,
@@ -198,7 +198,8 @@ async fn work(
     }
 }
 
-/// A parcel is collected some time after it was ordered. The same reply again is safe, so it is sent until it arrives.
+/// Sends the reply that a parcel was collected, some time after it was ordered. The same reply again is safe, so it
+/// is sent until it arrives.
 async fn reply_later(client: reqwest::Client, address: String, answer: Value, wait: Duration) {
     let reply = json!({ "output": answer });
     loop {
@@ -214,9 +215,9 @@ fn refusal(status: StatusCode, error: &str, message: &str) -> Response {
     (status, Json(json!({ "error": error, "message": message }))).into_response()
 }
 
-/// The request of an undo.
+/// Handles the request of an undo.
 async fn undo(
-    State(desk): State<Arc<Desk>>,
+    State(desk): State<Arc<ServiceState>>,
     headers: HeaderMap,
     Path(id): Path<String>,
 ) -> Response {
@@ -231,8 +232,8 @@ async fn undo(
     }
 }
 
-/// The request of a probe: whether any work was done for an order.
-async fn find(State(desk): State<Arc<Desk>>, Path(order): Path<String>) -> Response {
+/// Handles the request of a probe: whether any work was done for an order.
+async fn find(State(desk): State<Arc<ServiceState>>, Path(order): Path<String>) -> Response {
     match desk.ledger.find(&order) {
         Some(answer) => Json(answer).into_response(),
         None => {
@@ -249,13 +250,16 @@ struct Outage {
 }
 
 /// Takes the service down, or brings it back.
-async fn set_outage(State(desk): State<Arc<Desk>>, Json(outage): Json<Outage>) -> Json<Value> {
+async fn set_outage(
+    State(desk): State<Arc<ServiceState>>,
+    Json(outage): Json<Outage>,
+) -> Json<Value> {
     desk.is_down.store(outage.down, Ordering::Relaxed);
     Json(json!({ "down": outage.down }))
 }
 
-/// All work that was done here.
-async fn list(State(desk): State<Arc<Desk>>) -> Json<Vec<Value>> {
+/// Returns all work that was done here.
+async fn list(State(desk): State<Arc<ServiceState>>) -> Json<Vec<Value>> {
     Json(desk.ledger.answers())
 }
 
@@ -265,9 +269,10 @@ struct CardSettings {
     accepted: bool,
 }
 
-/// The payment service's own administration: an operator uses it to fix the cause of a declined card.
+/// Accepts or declines a card. This is the payment service's own administration: an operator uses it to fix the cause
+/// of a declined card.
 async fn set_card(
-    State(desk): State<Arc<Desk>>,
+    State(desk): State<Arc<ServiceState>>,
     Path(card): Path<String>,
     Json(settings): Json<CardSettings>,
 ) -> Json<Value> {
@@ -281,8 +286,8 @@ async fn set_card(
     Json(answer)
 }
 
-impl Desk {
-    /// Between 80 and 400 ms, so that there is something to watch; the same in each run.
+impl ServiceState {
+    /// Returns a delay between 80 and 400 ms, so that a user can watch the orders; it is the same in each run.
     fn thinking_time(&self, order: &str) -> Duration {
         let seed = order.bytes().fold(self.remote as u64 + 1, |seed, byte| {
             seed.wrapping_mul(131).wrapping_add(u64::from(byte))
@@ -307,7 +312,7 @@ impl Desk {
     }
 }
 
-/// The work itself: the requested item, with an id and the order.
+/// Returns the result of the work: the requested item, with an id and the order.
 fn effect(path: &str, order: &str, wanted: Value) -> Value {
     let prefix = match path {
         "/reservations" => "res",

@@ -4,7 +4,7 @@ use super::*;
 use crate::{demo::orders, plain_http};
 
 async fn ask(
-    running: &RunningServices,
+    running: &RunningService,
     order: &str,
     body: Value,
 ) -> reqwest::Result<reqwest::Response> {
@@ -25,7 +25,7 @@ async fn only_shipping_has_a_sick_address_and_it_refuses_before_anything_is_done
         let Some(sick) = running.sick_door() else {
             continue;
         };
-        let at_sick_door = RunningServices {
+        let at_sick_door = RunningService {
             address: sick.address,
             doors: Vec::new(),
             desk: running.desk.clone(),

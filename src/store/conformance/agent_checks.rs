@@ -2,8 +2,8 @@
 
 use super::harness::Harness;
 use crate::domain::{
-    AgentCheck, AgentName, AgentSpec, CheckPoint, CheckStatus, CheckVerdict, KeptFinding,
-    Precondition, Timestamp,
+    agent::{AgentCheck, AgentSpec, CheckPoint, CheckStatus, CheckVerdict, KeptFinding},
+    values::{AgentName, Precondition, Timestamp},
 };
 
 fn check(at: i64) -> AgentCheck {
@@ -46,7 +46,7 @@ pub async fn the_last_check_is_kept_as_long_as_its_agent(h: Harness) {
             .unwrap()
     );
     assert_eq!(all().await, []);
-    // One of the configuration file is in no table.
+    // An agent of the configuration file is in no table, and can have a check nevertheless.
     assert!(keep(3, true).await);
     assert_eq!(all().await, [(payments, check(3))]);
 }

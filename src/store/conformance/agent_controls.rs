@@ -7,8 +7,12 @@ use uuid::Uuid;
 use super::harness::Harness;
 use crate::{
     domain::{
-        AgentName, AgentSpec, BreakerAction, ControlChange, Holder, Incarnation, InstanceId,
-        KnownDead, Observation, Precondition, RateLimitSpec, Renewal, SlotNeed, SlotShares, Span,
+        agent::{AgentSpec, BreakerAction, ControlChange, Observation},
+        queue::{SlotNeed, SlotShares},
+        values::{
+            AgentName, DeadHolders, Holder, Incarnation, InstanceId, Precondition, RateLimitSpec,
+            Renewal, Span,
+        },
     },
     store::{ControlRecord, ControlRequest, ControlResponse, query::AlertQuery},
 };
@@ -69,7 +73,7 @@ pub async fn what_an_instance_saw_counts_for_the_record_that_it_knew(h: Harness)
     let opened = change(&h, saw(Some(0), tripped())).await;
     assert!(opened.is_changed);
     assert_eq!(opened.record, saved(&h).await);
-    // Another instance saw the same, or something older.
+    // Another instance observed the same, with the same or an older control.
     let again = change(&h, saw(Some(1), tripped())).await;
     assert!(!again.is_changed);
     assert_eq!(again.record, opened.record);
@@ -91,6 +95,7 @@ pub async fn one_alert_is_open_while_a_breaker_is(h: Harness) {
             state: None,
             task: None,
             part_of: None,
+            cause: None,
             id: None,
             before: None,
             limit: 100,
@@ -106,7 +111,7 @@ pub async fn one_alert_is_open_while_a_breaker_is(h: Harness) {
     assert_eq!(open().await, (1, 0));
     change(&h, operated(BreakerAction::Open)).await;
     assert_eq!(open().await, (2, 1));
-    // Nobody could close the breaker of an endpoint that the agent has no more.
+    // If the agent no longer had the endpoint's breaker, no operator could close it.
     let unprotected = AgentSpec {
         breaker: None,
         ..spec()
@@ -122,7 +127,7 @@ pub async fn one_alert_is_open_while_a_breaker_is(h: Harness) {
     assert!(saved(&h).await.control.is_empty());
     change(&h, operated(BreakerAction::Open)).await;
     assert_eq!(open().await, (3, 1));
-    // What was decided about an agent goes with it.
+    // The control of an agent is deleted with the agent.
     let agent = AgentName::new("payments");
     let any = Precondition::default();
     h.store
@@ -143,7 +148,7 @@ pub async fn instances_share_the_bucket_of_a_rate(h: Harness) {
     let slow = grant(limit(r#"{"rate": "1/h", "burst": 5}"#)).await;
     assert_eq!(slow.calls, 0, "it begins empty");
     assert!(slow.next_in > Duration::from_secs(3000), "{slow:?}");
-    // A faster one is not bound by what the slow one owed.
+    // A faster rate is not delayed by the debt of the slow one.
     let fast = limit(r#"{"rate": "1000/s", "burst": 5}"#);
     let mut granted = grant(fast.clone()).await;
     assert!(granted.calls <= 5);
@@ -163,7 +168,7 @@ pub async fn instances_share_the_slots_of_an_agent(h: Harness) {
     };
     let settle = async |by: &Holder, need: SlotNeed| {
         let needs = vec![(AgentName::new("payments"), need)];
-        h.store.settle_slots(by.clone(), needs).await.unwrap()[0].1
+        h.store.grant_slots(by.clone(), needs).await.unwrap()[0].1
     };
     let holder = |name: &str| Holder {
         instance: InstanceId::new(name),
@@ -177,7 +182,7 @@ pub async fn instances_share_the_slots_of_an_agent(h: Harness) {
             version: "1".to_owned(),
             process: "of a test".to_owned(),
             length: Span::from_secs(60),
-            known_dead: KnownDead::None,
+            known_dead: DeadHolders::None,
             supervise: false,
         };
         h.store.renew(renewal).await.unwrap().outcome.unwrap();
@@ -199,8 +204,14 @@ pub async fn instances_share_the_slots_of_an_agent(h: Harness) {
     h.store.give_up(one.clone()).await.unwrap();
     assert_eq!(settle(&two, need(2, 4)).await.slots, 4);
     let shares = h.store.reader.slots_of(&payments).await.unwrap();
-    assert_eq!((shares.of(&one.instance), shares.of(&two.instance)), (0, 4));
-    // What is held of an agent goes with it.
+    assert_eq!(
+        (
+            shares.slots_of(&one.instance),
+            shares.slots_of(&two.instance)
+        ),
+        (0, 4)
+    );
+    // The shares of an agent are deleted with the agent.
     let any = Precondition::default();
     let put = h.store.put_agent(payments.clone(), spec(), any.clone());
     put.await.unwrap();

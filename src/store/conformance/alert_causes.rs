@@ -5,7 +5,10 @@ use serde_json::json;
 
 use super::harness::{Harness, New, refusal, success};
 use crate::{
-    domain::{CallOutcome, Command, Fault, Span, TaskId},
+    domain::{
+        task::{CallOutcome, Command},
+        values::{Fault, Span, TaskId},
+    },
     store::{Alert, AlertQuery, AlertState, CausesSeen, MessageQuery},
 };
 
@@ -39,8 +42,8 @@ pub(super) async fn failed(h: &Harness, count: usize) -> Vec<TaskId> {
     tasks
 }
 
-/// A step that fails for a cause of its own.
-async fn fail_with(h: &Harness, status: u16) -> TaskId {
+/// Makes a step fail for a cause of its own.
+pub(super) async fn fail_with(h: &Harness, status: u16) -> TaskId {
     let task = h.submit(New::default()).await.id();
     let CallOutcome::Failed(fault) = refusal() else {
         unreachable!("a refusal is a failure")
@@ -53,8 +56,8 @@ async fn fail_with(h: &Harness, status: u16) -> TaskId {
     task
 }
 
-/// Fails a step for each of these statuses with these words, all at once.
-async fn fail_with_words(h: &Harness, statuses: [u16; 2], words: &[String]) {
+/// Makes a step fail for each of these statuses with each of these texts, all at once.
+pub(super) async fn fail_with_words(h: &Harness, statuses: [u16; 2], words: &[String]) {
     let failures = statuses.iter().flat_map(|status| {
         words.iter().map(async |words| {
             let task = h.submit(New::default()).await.id();
@@ -84,7 +87,7 @@ pub async fn words_of_a_batch_get_alerts_of_their_own_while_there_is_room(h: Har
     fail_with_words(&h, STATUSES, &words(0..12)).await;
     let all_open = open(&h).await;
     assert_eq!(all_open.len(), 24, "{all_open:#?}");
-    // Twelve are known, and of the others of each status there is room for eight.
+    // Twelve causes are known. There is room for eight more of each status.
     fail_with_words(&h, STATUSES, &words(0..40)).await;
     let all_open = open(&h).await;
     for status in STATUSES {
@@ -94,7 +97,7 @@ pub async fn words_of_a_batch_get_alerts_of_their_own_while_there_is_room(h: Har
         });
         let (worded, general): (Vec<_>, Vec<_>) =
             of_status.partition(|alert| alert.cause.as_deref().unwrap().contains(": no "));
-        // Two committers that look at once may both raise eight.
+        // Two committers that read at the same time may both raise eight.
         assert!((20..=28).contains(&worded.len()), "{all_open:#?}");
         let count = worded.iter().filter(|alert| alert.count == 2).count();
         assert_eq!(count, 12, "{all_open:#?}");
@@ -131,7 +134,7 @@ pub async fn steps_that_fail_for_one_cause_have_one_alert_until_the_last_is_reso
     };
     assert_eq!(alerts(&h, parts.clone()).await.len(), 5);
 
-    // Acknowledged by one of its parts, with all of them.
+    // Acknowledging one of its parts acknowledges the alert with all parts.
     let part = alerts(&h, parts.clone()).await.remove(0);
     let known = h.store.acknowledge(part.id, "ann".to_owned()).await;
     assert_eq!(known.unwrap().unwrap().id, alert.id);
@@ -152,7 +155,7 @@ pub async fn steps_that_fail_for_one_cause_have_one_alert_until_the_last_is_reso
     assert_eq!(closed[0].state, AlertState::Closed);
     assert_eq!(closed[0].count, 5, "as many as there were");
 
-    // The cause comes back: another alert.
+    // The cause recurs, and has another alert.
     failed(&h, 1).await;
     let again = open(&h).await;
     assert_eq!(again.len(), 1);
@@ -163,7 +166,7 @@ pub async fn steps_that_fail_for_one_cause_have_one_alert_until_the_last_is_reso
     assert_eq!(counts.failed, 1);
 }
 
-/// The kinds of the messages to webhooks, oldest first.
+/// Returns the kinds of the messages to webhooks, oldest first.
 async fn messages(h: &Harness) -> Vec<String> {
     let query = MessageQuery {
         limit: 1000,
@@ -181,19 +184,19 @@ pub async fn tasks_resolved_at_the_same_time_leave_no_alert_open(h: Harness) {
     let mut seen = CausesSeen::default();
     h.store.maintain_causes(&mut seen).await.unwrap();
     join_all(tasks.iter().map(|task| retry(&h, *task))).await;
-    // What both committers passed over.
+    // Both committers skipped this alert.
     assert!(h.store.maintain_causes(&mut seen).await.unwrap() <= 1);
     assert!(open(&h).await.is_empty());
     let kinds = messages(&h).await;
     assert_eq!(kinds, ["alert.raised", "alert.updated", "alert.closed"]);
 }
 
-/// As if the last alert of a step had been closed while others had locked that of the cause, which stays open then.
+/// Closes the last alert of a step as if others had locked the alert of the cause, which stays open in that case.
 const CLOSE_PARTS: &str =
     "UPDATE alerts SET state = 'closed', closed_at = 1 WHERE part_of IS NOT NULL";
 
 pub async fn the_upkeep_closes_every_alert_of_a_cause_that_has_no_step_left(h: Harness) {
-    // More than it looks at in one round.
+    // This is more than the upkeep reads in one round.
     const CAUSES: u16 = 250;
     h.slots("x", CAUSES.into());
     for status in 400..400 + CAUSES {
@@ -219,7 +222,7 @@ pub async fn the_upkeep_closes_every_alert_of_a_cause_that_has_no_step_left(h: H
     assert_eq!((kinds.len(), closed), (2 * closed, usize::from(CAUSES)));
 }
 
-/// A step may join an alert after somebody found that none is left, and before it is locked.
+/// A step may join an alert after a transaction has found that none is left, and before the alert is locked.
 pub async fn an_alert_of_a_cause_with_a_step_in_error_is_not_closed(h: Harness) {
     h.slots("x", 5);
     failed(&h, 1).await;
@@ -268,7 +271,7 @@ pub async fn alerts_of_causes_are_deleted_after_the_last_of_their_tasks(h: Harne
         retry(&h, task).await;
         h.reply(task, 0, 2, success(json!(1))).await.unwrap();
     };
-    // More than one round looks at, whose tasks are not deleted yet.
+    // There are more than one round reads, and their tasks are not deleted yet.
     let mut others = Vec::new();
     for status in 500..600 {
         let task = fail_with(&h, status).await;

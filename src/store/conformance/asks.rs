@@ -4,11 +4,15 @@ use serde_json::json;
 
 use super::harness::{Harness, New};
 use crate::{
-    domain::{Command, Payload, StepIndex, StepRef, TaskId, WorkflowName, WorkflowRef},
+    domain::{
+        task::Command,
+        template::Payload,
+        values::{StepIndex, StepRef, TaskId, WorkflowName, WorkflowRef},
+    },
     store::{AskQuery, Submitted},
 };
 
-/// Two questions that are open at once.
+/// Returns a task with several questions that are open at once.
 fn asking(people: &[&[&str]]) -> New {
     let steps = people.iter().enumerate().map(|(at, people)| {
         json!({ "name": format!("ask{at}"), "after": [],
@@ -68,7 +72,7 @@ pub async fn open_questions_are_listed_by_person_and_by_workflow_in_pages(h: Har
         (first, 1),
         (first, 0),
     ];
-    // However many are asked, each question once.
+    // Each question is listed once, for any number of people.
     assert_eq!(listed(&h, all()).await, newest);
     assert_eq!(listed(&h, of("ann@x")).await, newest);
     let of_bob = [(fourth, 1), (second, 0), (first, 1)];
@@ -142,7 +146,7 @@ pub async fn a_question_is_listed_until_it_is_closed_however_that_happens(h: Har
         |step, payload| Command::Signal {
             step,
             payload,
-            digest: crate::domain::ReplyDigest("one".to_owned()),
+            digest: crate::domain::task::ReplyDigest("one".to_owned()),
         },
     ];
     for command in commands {
@@ -150,7 +154,7 @@ pub async fn a_question_is_listed_until_it_is_closed_however_that_happens(h: Har
         assert_eq!(listed(&h, all()).await, [(task, 0)]);
         let command = command(step, nobody());
         let closes = h.apply(task, command.clone()).await;
-        // A signal cannot decide what people are asked.
+        // A signal cannot decide an ask.
         if closes.is_err() {
             assert_eq!(listed(&h, of("bob@x")).await, [(task, 0)], "{command:?}");
             h.apply(task, Command::Cancel { reason: None })
@@ -160,7 +164,7 @@ pub async fn a_question_is_listed_until_it_is_closed_however_that_happens(h: Har
         assert_eq!(listed(&h, all()).await, [], "{command:?}");
         assert_eq!(listed(&h, of("bob@x")).await, [], "{command:?}");
     }
-    // One that is asked again is listed once.
+    // A question that is asked again is listed once.
     let steps = json!([{ "name": "ask", "signal": { "within": "1h", "ask": { "title": "Pay?", "of": ["ann@x", "bob@x"] } } },
                        { "name": "then", "agent": "x" }]);
     let new = New {

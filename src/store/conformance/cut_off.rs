@@ -1,4 +1,4 @@
-//! What an instance makes of a database that is cut off, blocked or lost in a crash.
+//! The reactions of an instance to a database that is cut off, blocked or lost in a crash.
 
 use std::{
     num::NonZeroUsize,
@@ -20,15 +20,18 @@ use super::{
     leases,
 };
 use crate::{
-    domain::{Command, Span, Task},
-    store::{Backend, CommandError, Definitions, StoreError, Transaction, postgres as pg},
+    domain::{
+        task::{Command, Task},
+        values::Span,
+    },
+    store::{Backend, CommandError, CompiledDefinitions, StoreError, Transaction, postgres as pg},
 };
 
 async fn outside(url: &str) -> PgConnection {
     PgConnection::connect(url).await.unwrap()
 }
 
-/// Interrupted as often as is tried, and then not to be reached at all.
+/// A backend whose first `interrupted` transactions are interrupted, and which cannot be reached after that.
 struct Leaving {
     begun: Arc<AtomicUsize>,
     interrupted: usize,
@@ -100,7 +103,7 @@ async fn an_instance_that_waits_for_a_locked_row_renews_its_lease_all_the_same()
     assert_eq!(pausing.await.unwrap().unwrap().version, 2);
 }
 
-/// A firewall forgets the connections, while a read is under way whose caller loses patience.
+/// A firewall drops the connections, while a read is running whose caller gives up.
 #[tokio::test]
 async fn readers_come_back_after_a_cut_that_nobody_reports() {
     let url = tokio::task::spawn_blocking(cluster::new_database)
@@ -115,10 +118,10 @@ async fn readers_come_back_after_a_cut_that_nobody_reports() {
         migrate: true,
     };
     let url = cluster::url(proxy.port()).replace("/postgres?", &format!("/{name}?"));
-    let definitions = Arc::new(Definitions::new(NonZeroUsize::MIN));
+    let definitions = Arc::new(CompiledDefinitions::new(NonZeroUsize::MIN));
     let opened = pg::open(&url, settings, definitions).await.unwrap();
     let reader = opened.connections.readers.callers;
-    // Each time another moment of a read is met.
+    // Each round hits another moment of a read.
     for _ in 0..4 {
         let (tell, mut told) = mpsc::unbounded_channel();
         let reading = tokio::spawn({
@@ -142,8 +145,8 @@ async fn readers_come_back_after_a_cut_that_nobody_reports() {
     }
 }
 
-/// The server crashes before any word of the transaction is on its disk, and gives its id to another
-/// transaction, which commits.
+/// The server crashes before any part of the transaction is on its disk, and gives its id to another transaction, which
+/// commits.
 #[tokio::test]
 async fn what_a_crash_has_undone_is_not_taken_for_done_because_another_has_its_id() {
     let server = Server::start().await;
@@ -205,7 +208,7 @@ async fn loses_and_sees_the_id_again(server: &Server) -> bool {
     taken == lost
 }
 
-/// Commits wait until the test lets go of an advisory lock.
+/// Makes commits wait until the test releases an advisory lock.
 const COMMITS_WAIT: [&str; 2] = [
     "CREATE FUNCTION wait_for_test() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         PERFORM set_config('lock_timeout', '0', true), pg_advisory_xact_lock(7); RETURN NULL; END $$",
@@ -249,7 +252,7 @@ impl Waiting {
         waiting
     }
 
-    /// Comes back when there is such a session of the store's.
+    /// Returns when the store has such a session.
     async fn sees(&mut self, session: &'static str) {
         let asked = format!(
             "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND {session}"
@@ -276,7 +279,7 @@ impl Waiting {
     }
 }
 
-/// The server only learns that nobody listens when it wants to answer.
+/// The server only notices the loss of the connection when it sends the response.
 #[tokio::test]
 async fn a_commit_that_goes_on_after_the_connection_is_lost_is_waited_for_and_told_as_done() {
     let asked = [
@@ -318,7 +321,7 @@ async fn a_command_that_the_network_swallows_is_done_once_all_the_same() {
     proxy.heal_for_new_ones();
     let paused = loop {
         match h.apply(task.id(), Command::Pause { reason: None }).await {
-            // A busy machine may be slow to connect again; nothing was done then.
+            // A busy machine may reconnect slowly; nothing was done in that case.
             Err(CommandError::Store(StoreError::Unavailable(_))) => {}
             paused => break paused.unwrap(),
         }

@@ -5,8 +5,11 @@ use std::time::Duration;
 use super::harness::{Harness, New};
 use crate::{
     domain::{
-        DeliveryDecision, DeliveryPolicy, Destination, DestinationFailure, InstanceId,
-        MessageAction, ReceiverName, ReleaseReason, ReplyTo, Span, Timestamp,
+        message::{
+            DeliveryDecision, DeliveryPolicy, DestinationFailure, MessageAction, ReleaseReason,
+        },
+        task::ReplyTo,
+        values::{Destination, InstanceId, ReceiverName, Span, Timestamp},
     },
     store::{
         AlertQuery, ClaimRequest, ClaimResponse, DueWork, MessageId, MessageQuery, MessageRecord,
@@ -98,7 +101,7 @@ fn failure(claim: &QueueClaim, began: Timestamp) -> DestinationFailure {
     }
 }
 
-/// An attempt that failed with its destination; the next of its own is much later.
+/// An attempt that failed with its destination; its own next attempt is much later.
 async fn failed(h: &Harness, claim: &QueueClaim) -> QueueRelease {
     let decision = DeliveryDecision::Retry {
         at: now(h).await + LONG,
@@ -141,7 +144,7 @@ async fn delivered(h: &Harness, claim: &QueueClaim) -> QueueRelease {
     }
 }
 
-/// `count` messages wait for the destination, one of which was tried and failed with it.
+/// Makes the destination fail: `count` messages wait for it, one of which was attempted and failed with it.
 async fn failing(h: &Harness, path: &str, count: usize) {
     submit(h, path, count).await;
     let mut claim = claim_due(h, "a").await.claims;
@@ -173,6 +176,7 @@ async fn alerts(h: &Harness) -> usize {
         state: None,
         task: None,
         part_of: None,
+        cause: None,
         id: None,
         before: None,
         limit: 10,
@@ -211,7 +215,7 @@ pub async fn a_failing_destination_is_probed_by_one_message_of_all_instances(h: 
     let claim = probe(&h, "a", "/dead").await;
     assert!(claim_from_backlog(&h, "b", "/dead", 10).await.is_empty());
     assert!(due_work(&h).await.failing.is_empty());
-    // It was not sent: another instance may send one.
+    // The probe was not sent, so another instance may send one.
     let request = ClaimRequest {
         releases: vec![not_attempted(&claim)],
         cancelled_probes: vec![at("/dead")],
@@ -223,14 +227,14 @@ pub async fn a_failing_destination_is_probed_by_one_message_of_all_instances(h: 
         [(at("/dead"), ReceiverName::new(SHOP))]
     );
     probe(&h, "b", "/dead").await;
-    // A probe is not lost with its instance either.
+    // Nor is a probe lost with its instance.
     assert!(claim_from_backlog(&h, "a", "/dead", 1).await.is_empty());
     h.store
         .release_queues(Some(InstanceId::new("b")))
         .await
         .unwrap();
     let claim = probe(&h, "a", "/dead").await;
-    // A message that was tried comes after those that were not.
+    // A message that was attempted comes after those that were not.
     fail(&h, "a", &claim).await;
     assert_eq!(
         claim_due(&h, "a").await.moved_to_backlog,
@@ -256,7 +260,7 @@ pub async fn the_first_delivered_message_ends_the_pause_for_all(h: Harness) {
     assert_eq!(response.claims.len(), 2, "as many as it has slots for");
     assert!(response.claims.iter().all(|claim| !claim.is_probe));
     assert!(response.drained.is_empty());
-    // Also those whose next try is later: they failed with the destination.
+    // The claims include messages whose next attempt is later, because they failed with the destination.
     let others = claim_from_backlog(&h, "b", "/dead", 10).await;
     assert_eq!(others.len(), 3);
     let due = due_work(&h).await;
@@ -278,7 +282,7 @@ pub async fn an_earlier_failure_or_recovery_changes_nothing(h: Harness) {
         ..ClaimRequest::default()
     };
     claim_queues(&h, "a", request).await;
-    // An attempt of another instance that took long.
+    // Another instance reports an attempt that took long.
     let late = ClaimRequest {
         failures: vec![failure(&claim, long_ago)],
         cancelled_probes: vec![at("/dead")],
@@ -333,7 +337,7 @@ pub async fn expired_messages_become_dead_letters_in_batches_with_one_alert(h: H
         "{error}"
     );
     assert_eq!(alerts(&h).await, 1);
-    // Their queues are deleted too; messages to other destinations remain.
+    // Their queues are deleted too. Messages to other destinations remain.
     while due_work(&h).await.failing.is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -356,7 +360,7 @@ pub async fn no_message_expires_before_its_time(h: Harness) {
     h.database
         .execute("UPDATE queues SET waits_since = waits_since - 400000")
         .await;
-    // The destination has not failed for so long.
+    // The destination has not failed that long.
     let five_minutes = Span::from_secs(300);
     let fails = async |policy: DeliveryPolicy| {
         let claim = probe(&h, "a", "/dead").await;
@@ -377,7 +381,7 @@ pub async fn no_message_expires_before_its_time(h: Harness) {
     claim_due(&h, "a").await;
     let expiries = fails(within(five_minutes)).await;
     assert_eq!(expiries[0].messages, 3, "all but the new one");
-    // Redelivered, a dead letter has all of its time again.
+    // A redelivered dead letter has its whole time again.
     let dead = of_shop(&h, MessageState::Dead).await;
     let ids: Vec<MessageId> = dead.iter().map(|letter| letter.id).collect();
     let requeued = h
@@ -426,7 +430,7 @@ pub async fn a_message_that_becomes_due_for_an_idle_destination_is_tried(h: Harn
     submit(&h, "/dead", 1).await;
     let claim = claim_due(&h, "a").await.claims.remove(0);
     fail(&h, "a", &claim).await;
-    // No queue in its backlog is due: it is idle until one is.
+    // No queue in the backlog is due, so the destination is idle until one is.
     while due_work(&h).await.failing.is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -474,7 +478,7 @@ pub async fn destinations_without_waiting_messages_are_purged(h: Harness) {
     assert_eq!(purge(Timestamp::from_millis(0)).await, 0, "for a while");
     assert_eq!(purge(soon).await, 1);
     assert_eq!(purge(soon).await, 0);
-    // The destination starts again without failures.
+    // The destination is recorded again without failures.
     submit(&h, "/dead", 1).await;
     let response = claim_due(&h, "a").await.claims;
     assert!(

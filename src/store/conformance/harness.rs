@@ -1,4 +1,4 @@
-//! A store under test, with a scheduler that only takes notes.
+//! A store under test, with a scheduler that only records its calls.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,33 +15,43 @@ use sqlx::Connection;
 use uuid::Uuid;
 
 use super::cluster;
+use crate::store::RecordLimits;
 use crate::{
     domain::{
-        Accepted as Known, Actor, AgentName, AlertFormat, AlertWebhook, Attempt, CallOutcome,
-        Command, Details, Fairness, InstanceId, LaneRule, Limits, Payload, Policies, Priority,
-        ReplyTo, Sender, Span, StepIndex, StepRef, Task, TaskId, Timestamp, Trace, parse_steps,
+        definition::{Accepted as Known, Limits, Policies, parse_steps},
+        message::{AlertFormat, AlertWebhook, Sender},
+        queue::{Fairness, LaneRule},
+        task::{Actor, CallOutcome, Command, Details, ReplyTo, Task},
+        template::Payload,
+        values::{
+            AgentName, Attempt, Fault, InstanceId, Priority, Span, StepIndex, StepRef, TaskId,
+            Timestamp, Trace,
+        },
     },
     store::{
-        Apply, CacheLimits, CommandError, Definitions, Dispatch, Health, LocalScheduler,
+        Apply, CacheLimits, CommandError, CompiledDefinitions, Dispatch, Health, LocalScheduler,
         SlotPermit, Store, StoreConnections, Submitted, WriterSettings, postgres, sqlite,
     },
 };
 
+/// The most bytes of recorded attempts of a task.
+pub const MOST_RECORDED: u64 = 100 << 10;
+
 pub struct Opened {
     pub connections: StoreConnections,
-    pub definitions: Arc<Definitions>,
+    pub definitions: Arc<CompiledDefinitions>,
     pub database: TestDatabase,
 }
 
-/// The database itself, for what a test does behind the store's back.
+/// The database itself, for statements that a test runs without the store.
 pub enum TestDatabase {
-    /// Gone when dropped.
+    /// The folder is deleted when this is dropped.
     Sqlite(tempfile::TempDir),
     Postgres(String),
 }
 
-fn definitions() -> Arc<Definitions> {
-    Arc::new(Definitions::new(NonZeroUsize::new(16).unwrap()))
+fn definitions() -> Arc<CompiledDefinitions> {
+    Arc::new(CompiledDefinitions::new(NonZeroUsize::new(16).unwrap()))
 }
 
 pub async fn sqlite() -> Opened {
@@ -66,7 +76,7 @@ pub async fn postgres_at(url: String) -> Opened {
     postgres_with(url, true).await
 }
 
-/// Without `listen`, as with a pooler.
+/// Without `listen`, the store works as with a pooler.
 pub async fn postgres_with(url: String, listen: bool) -> Opened {
     let definitions = definitions();
     let settings = postgres::Settings {
@@ -100,7 +110,7 @@ impl TestDatabase {
         }
     }
 
-    /// The number that a query finds.
+    /// Returns the number that a query finds.
     pub async fn count(&self, sql: &'static str) -> i64 {
         match self {
             TestDatabase::Sqlite(folder) => {
@@ -118,8 +128,8 @@ impl TestDatabase {
 
 type TestSlots = Arc<Mutex<HashMap<AgentName, usize>>>;
 
-/// A slot for a call. It is free again where the call is never made, because its batch was decided again;
-/// no call ends here, so none that is made frees its slot.
+/// A slot for a call. It becomes free again if the call is never made because its batch was decided again. Calls do not
+/// end here, so a call that is made never frees its slot.
 struct TestSlot {
     slots: TestSlots,
     agent: AgentName,
@@ -138,16 +148,16 @@ pub struct Notes {
     instance: InstanceId,
     actor: Actor,
     slots: TestSlots,
-    /// A step that becomes ready finds others in its agent's queue.
+    /// True if a step that becomes ready finds others in its agent's queue.
     pub has_queued: AtomicBool,
-    /// What others have just enqueued is left to them.
+    /// True if the steps that others have just enqueued are left to them.
     pub leaves_to_others: AtomicBool,
     pub dispatched: Mutex<Vec<Dispatch>>,
     pub pending: Mutex<Vec<AgentName>>,
     pub drained: Mutex<Vec<AgentName>>,
     pub dropped: Mutex<Vec<(StepRef, Attempt)>>,
     pub closed: Mutex<Vec<AgentName>>,
-    /// How the queue of every agent is divided.
+    /// The rule by which the queue of every agent is divided.
     lanes: Mutex<Option<Arc<LaneRule>>>,
 }
 
@@ -233,7 +243,7 @@ pub struct Harness {
     pub database: TestDatabase,
 }
 
-/// What a test submits; the rest has a value that does not matter.
+/// The submission of a test. The other fields have values that do not matter.
 pub struct New {
     pub steps: Value,
     pub key: Option<&'static str>,
@@ -281,6 +291,11 @@ impl Harness {
             },
             batch: 64,
             most_kept: usize::MAX,
+            record: RecordLimits {
+                task_bytes: MOST_RECORDED,
+                saves_successes_later: true,
+                ..RecordLimits::default()
+            },
             sender: Arc::new(arc_swap::ArcSwap::from_pointee(Sender {
                 public_url: None,
                 webhooks: vec![AlertWebhook {
@@ -307,7 +322,7 @@ impl Harness {
         }
     }
 
-    /// Who claims here.
+    /// Returns the instance that claims here.
     pub fn instance(&self) -> &InstanceId {
         &self.notes.instance
     }
@@ -361,15 +376,9 @@ impl Harness {
         self.ask(task, command).await.map(now)
     }
 
-    /// As [`Self::apply`], for a command that may change nothing.
+    /// Applies a command as [`Self::apply`] does, for a command that may change nothing.
     pub async fn ask(&self, task: TaskId, command: Command) -> Result<Submitted, CommandError> {
-        let apply = Apply {
-            task,
-            command,
-            by: Actor::operator("test"),
-            if_version: None,
-            idempotency: None,
-        };
+        let apply = Apply::new(task, command, Actor::operator("test"));
         self.store.apply(apply).await
     }
 
@@ -388,7 +397,7 @@ impl Harness {
         self.apply(task, command).await
     }
 
-    /// Everything that was handed out to be called, since the last time.
+    /// Returns all calls that were dispatched since the last time.
     pub fn calls(&self) -> Vec<(TaskId, u16, u32)> {
         let dispatched = std::mem::take(&mut *self.notes.dispatched.lock());
         dispatched
@@ -414,19 +423,14 @@ pub fn success(output: Value) -> CallOutcome {
 }
 
 pub fn refusal() -> CallOutcome {
-    CallOutcome::Failed(crate::domain::Fault {
-        kind: crate::domain::FaultKind::Permanent,
-        message: "402 Payment Required".to_owned(),
+    CallOutcome::Failed(Fault {
         status: Some(402),
         body: Some("{\"error\":\"declined\"}".to_owned()),
-        at: Timestamp::from_millis(0),
-        effect: crate::domain::Effect::Known,
-        step: None,
-        undo_on_resume: false,
+        ..Fault::permanent("402 Payment Required", Timestamp::from_millis(0))
     })
 }
 
-/// Whose parts all have to be read back.
+/// Returns a trace all of whose parts must be read back.
 pub fn trace() -> Trace {
     Trace {
         id: 42,

@@ -1,4 +1,4 @@
-//! Undos by policy that wait until an operator resumes the task, beside instances that do not know of them.
+//! Undos by policy that wait until an operator resumes the task, together with instances that do not know of them.
 
 use serde_json::json;
 
@@ -8,21 +8,21 @@ use super::{
     untouched::known_by_all,
 };
 use crate::{
-    domain::{Command, Task, TaskStatus},
+    domain::task::{Command, Task, TaskStatus},
     store::SharedFeature,
 };
 
-/// The record of an instance that was there before undos waited for the resumption.
+/// The record of an instance that joined before undos waited for the resumption.
 const OLDER: &str =
     "INSERT INTO instances (id, incarnation, term, until, started_at, version, process,
         reads_untouched, reads_claims, reads_key_prefix, completes_links, holds_undos)
     VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', 1, 1, 1, 1, NULL)";
-/// The record of an instance that comes after that.
+/// The record of an older instance that joins after that.
 const LATE: &str = "INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_untouched, reads_claims,
         reads_key_prefix, completes_links)
     VALUES ('late', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', 1, 1, 1, 1)";
 
-/// A task that was paused before its step was refused, whose policy is to undo it.
+/// Returns a task that was paused before its step was refused. The policy of the step is to undo the task.
 async fn refused_while_paused(h: &Harness) -> Task {
     h.slots("x", 100);
     let steps = json!([{ "name": "a", "agent": "x", "on_permanent": "undo" }]);
@@ -52,7 +52,7 @@ async fn while_an_older_instance_is_on_record_no_undo_waits_for_the_resumption()
     known_by_all(&first, SharedFeature::HeldUndos).await;
     first.database.execute(OLDER).await;
     let h = Harness::new(postgres_at(url(&first)).await).await;
-    // It knows of the other feature: so it has looked.
+    // The store knows of the other feature, which proves that it has read the record.
     known_by_all(&h, SharedFeature::StepsWithoutRows).await;
     let task = refused_while_paused(&h).await;
     assert_eq!(task.status(), TaskStatus::Undone);

@@ -1,4 +1,5 @@
-//! The prefix of the keys of a task's steps is kept with the task, and given to no task that an older instance may call.
+//! The prefix of the keys of a task's steps is kept with the task, and no task that an older instance may call gets
+//! one.
 
 use super::{
     harness::{Harness, New, now, postgres, postgres_at},
@@ -6,7 +7,10 @@ use super::{
     untouched::known_by_all,
 };
 use crate::{
-    domain::{Details, KeyPrefixes, StepIndex},
+    domain::{
+        task::{Details, KeyPrefixes},
+        values::StepIndex,
+    },
     store::SharedFeature,
 };
 
@@ -23,7 +27,7 @@ pub async fn a_task_keeps_the_prefix_that_it_was_submitted_with(h: Harness) {
     let keyed = now(h.store.submit(details, None, None).await.unwrap());
     let read = h.read(keyed.id()).await;
     assert_eq!(read.idempotency_key(StepIndex(0)), format!("{prefix}:a"));
-    // A task without a prefix is like every task from before.
+    // A task without a prefix is like the tasks of earlier versions.
     let plain = h.submit(New::default()).await;
     let read = h.read(plain.id()).await;
     assert_eq!(
@@ -39,14 +43,14 @@ pub async fn tasks_get_prefixes_where_the_operator_wants_them(h: Harness) {
     assert!(h.store.key_prefixes().is_some());
 }
 
-/// The record of an instance that was there before keys had prefixes.
+/// The record of an instance that joined before keys had prefixes.
 const OLDER: &str =
     "INSERT INTO instances (id, incarnation, term, until, started_at, version, process,
         reads_untouched, reads_claims, reads_key_prefix, completes_links, holds_undos)
     VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', 1, 1, NULL, NULL, NULL)";
-/// It renews its lease.
+/// Renews the lease of the older instance.
 const RENEWED: &str = "UPDATE instances SET term = 2, until = 2, reads_untouched = 1, reads_claims = 1 WHERE id = 'older'";
-/// The record of an instance that comes after that.
+/// The record of an older instance that joins after that.
 const LATE: &str = "INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_untouched, reads_claims)
     VALUES ('late', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', 1, 1)";
 
@@ -57,7 +61,7 @@ async fn while_an_older_instance_is_on_record_no_task_gets_a_prefix_of_its_own()
     first.database.execute(OLDER).await;
     let h = Harness::new(postgres_at(url(&first)).await).await;
     h.store.use_key_prefixes(prefixes());
-    // It knows of the other feature: so it has looked.
+    // The store knows of the other feature, which proves that it has read the record.
     known_by_all(&h, SharedFeature::StepsWithoutRows).await;
     assert!(h.store.key_prefixes().is_none());
     h.database.execute(RENEWED).await;

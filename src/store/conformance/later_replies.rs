@@ -1,4 +1,4 @@
-//! Replies that come later, as the store keeps them.
+//! Replies that come later, as the store saves and reads them.
 
 use serde_json::{Value, json};
 
@@ -8,15 +8,16 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentName, Attempt, CallOutcome, Command, Payload, Progress, ReplyDigest, StepIndex,
-        TaskId, TaskStatus,
+        task::{CallOutcome, Command, Progress, ReplyDigest, TaskStatus},
+        template::Payload,
+        values::{AgentName, Attempt, StepIndex, TaskId},
     },
     store::{CommandError, Submitted},
 };
 
 const STEP: StepIndex = StepIndex(0);
 
-/// A task whose first step waits for a reply.
+/// Returns a task whose first step waits for a reply.
 async fn deferred(h: &Harness, extra: &Value) -> TaskId {
     h.slots("x", 2);
     let mut step = json!({ "name": "a", "agent": "x", "complete_within": "1h" });
@@ -66,7 +67,7 @@ pub async fn a_promised_reply_is_read_back_and_held_by_no_instance(h: Harness) {
     assert_eq!(h.read(id).await, *task);
     assert_eq!(*h.notes.closed.lock(), [AgentName::new("x")]);
     assert_eq!(h.store.reader.open_replies().await.unwrap(), []);
-    // The cache has forgotten it by now: what is known of the reply comes from the record.
+    // The task has left the cache, so the reply is found in the record.
     let again = h.ask(id, reply(json!(1))).await;
     assert!(matches!(again, Ok(Submitted::Replayed(_))), "{again:?}");
     for _ in 0..2 {
@@ -116,7 +117,7 @@ pub async fn operations_are_counted_where_they_are_polled(h: Harness) {
         h.reply(id, 0, 1, promise).await.unwrap();
         ids.push(id);
     }
-    // This one's service replies by itself.
+    // The service of this step replies by itself.
     deferred(&h, &json!({})).await;
     let agent = AgentName::new("x");
     let reader = &h.store.reader;

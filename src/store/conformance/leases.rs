@@ -1,17 +1,20 @@
-//! Who runs, who supervises, and what a lost instance leaves behind.
+//! The leases of instances and of the supervisor, and the steps that a lost instance leaves.
 
 use uuid::Uuid;
 
 use super::harness::{Harness, New, Opened};
 use crate::{
     domain::{
-        Attempt, Expiry, Holder, IdInUse, Incarnation, InstanceId, KnownDead, Leases, Renewal,
-        Span, StepIndex, StepRef, TaskId, Term,
+        task::Expiry,
+        values::{
+            Attempt, DeadHolders, Holder, IdInUse, Incarnation, InstanceId, Leases, Renewal, Span,
+            StepIndex, StepRef, TaskId, Term,
+        },
     },
     store::{ExpiredStep, Renewed, Saved},
 };
 
-/// A process under this id that would supervise.
+/// Returns the renewal of a process with this id that would supervise.
 pub fn process(instance: &str, length: Span) -> Renewal {
     Renewal {
         holder: Holder {
@@ -21,7 +24,7 @@ pub fn process(instance: &str, length: Span) -> Renewal {
         version: "0.1.0".to_owned(),
         process: format!("the process of {instance}"),
         length,
-        known_dead: KnownDead::None,
+        known_dead: DeadHolders::None,
         supervise: true,
     }
 }
@@ -33,7 +36,7 @@ async fn renew(h: &Harness, renewal: &Renewal) -> Renewed {
     h.store.renew(renewal.clone()).await.unwrap()
 }
 
-/// Asks until another's short lease has run out.
+/// Renews until another instance's short lease has expired.
 async fn renew_when_free(h: &Harness, renewal: &Renewal) -> Option<Term> {
     loop {
         if let Ok(Some(term)) = renew(h, renewal).await.outcome {
@@ -88,8 +91,9 @@ pub async fn one_instance_supervises_and_another_after_it(h: Harness) {
     h.store.give_up(first.holder).await.unwrap();
     assert_eq!(renew(&h, &second).await.outcome, Ok(Some(Term(2))));
     let instances = h.store.reader.instances().await.unwrap();
-    let ended =
-        |(record, _): &(crate::domain::InstanceRecord, u64)| record.lease.is_over(instances.now);
+    let ended = |(record, _): &(crate::domain::values::InstanceRecord, u64)| {
+        record.lease.is_over(instances.now)
+    };
     let ended: Vec<_> = instances.records.iter().map(ended).collect();
     assert_eq!(ended, [true, false], "the first is on record still");
 }
@@ -129,7 +133,7 @@ pub async fn a_process_alone_on_its_store_succeeds_everybody_at_once(h: Harness)
         renew(&h, &process(name, LONG)).await;
     }
     let alone = Renewal {
-        known_dead: KnownDead::All,
+        known_dead: DeadHolders::All,
         ..process("node-2", LONG)
     };
     assert_eq!(renew(&h, &alone).await.outcome, Ok(Some(Term(2))));
@@ -208,16 +212,16 @@ pub async fn what_an_instance_holds_is_told_apart_from_what_others_hold(h: Harne
     assert_eq!(counted, [("node-0", 0), ("node-1", 3)]);
 }
 
-/// Two transactions that read the same leases: the second to save hears that they are stale.
+/// Two transactions read the same leases: the second one to save gets a conflict.
 pub async fn leases_are_saved_by_compare_and_set(mut opened: Opened) {
     let mut backend = opened.connections.writers.remove(0);
     let (a, b) = (process("node-1", LONG), process("node-1", LONG));
     let mut seen = Leases::default();
     for _ in 0..2 {
-        // At first there are no rows, then there are.
+        // In the first round there are no rows, in the second there are.
         let mut tx = backend.begin().await.unwrap();
         assert_eq!(tx.leases(&a.holder.instance).await.unwrap(), seen);
-        let given_up = seen.given_up(&a.holder, tx.now());
+        let given_up = seen.released(&a.holder, tx.now());
         let by_a = given_up.renew(&a, tx.now()).unwrap();
         assert_eq!(tx.save_leases(&seen, &by_a).await.unwrap(), Saved::All);
         tx.commit().await.unwrap();
@@ -240,7 +244,7 @@ pub async fn leases_are_saved_by_compare_and_set(mut opened: Opened) {
     }
 }
 
-/// Instances are forgotten by the end of their leases, not by their start.
+/// Instances are deleted by the end of their leases, not by their start.
 pub async fn only_instances_that_ended_long_ago_are_forgotten(mut opened: Opened) {
     let mut backend = opened.connections.writers.remove(0);
     let mut tx = backend.begin().await.unwrap();

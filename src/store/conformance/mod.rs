@@ -1,14 +1,17 @@
-//! What every backend must do, run whole against each. A backend is opened by a function; nothing here
-//! knows which one it is.
+//! The requirements for every backend: the whole suite runs against each. A function opens the backend; the tests do
+//! not know which one it is.
 
 mod agent_checks;
 mod agent_controls;
 mod alert_causes;
 mod asks;
+mod attempts;
+mod bulk_jobs;
 #[path = "../../../tests/cluster/mod.rs"]
 pub mod cluster;
 mod cut_off;
 mod destinations;
+mod failures;
 pub mod harness;
 mod held_undos;
 mod key_prefixes;
@@ -32,7 +35,7 @@ mod writes;
 
 use std::time::Duration;
 
-/// The longest that anything is waited for. It only decides how soon a broken test fails.
+/// The longest time that a test waits for anything. It only decides how soon a broken test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs the whole suite for each backend, which its function in [`harness`] opens empty.
@@ -57,6 +60,14 @@ macro_rules! suite {
 suite!([sqlite postgres] {
     asks::open_questions_are_listed_by_person_and_by_workflow_in_pages,
     asks::a_question_is_listed_until_it_is_closed_however_that_happens,
+    attempts::failed_attempts_are_listed_latest_first_in_pages_and_deleted_with_their_task,
+    attempts::the_attempts_of_a_task_take_no_more_room_than_they_may_and_the_latest_stay,
+    attempts::samples_of_successes_are_saved_together_after_their_replies,
+    attempts::the_last_attempts_of_several_steps_are_read_at_once,
+    attempts::recorded_attempts_are_deleted_by_age_and_by_the_room_that_all_take,
+    bulk_jobs::a_job_is_changed_by_the_instance_that_has_it_alone,
+    bulk_jobs::the_tasks_of_a_job_are_listed_by_result_in_pages_and_deleted_with_it,
+    bulk_jobs::a_repeated_request_adds_no_job_and_so_many_run_at_once,
     agent_checks::the_last_check_is_kept_as_long_as_its_agent,
     schedules::of_two_that_look_at_a_schedule_one_decides,
     schedules::schedules_are_due_until_they_are_looked_at_and_listed_by_name,
@@ -89,6 +100,11 @@ suite!([sqlite postgres] {
     alert_causes::an_alert_of_a_cause_with_a_step_in_error_is_not_closed,
     alert_causes::a_step_that_fails_again_counts_once_for_a_closed_alert,
     alert_causes::alerts_of_causes_are_deleted_after_the_last_of_their_tasks,
+    failures::failures_of_one_cause_are_counted_until_they_are_resolved_and_the_cause_stays,
+    failures::words_that_differ_in_each_failure_make_no_more_causes_than_alerts,
+    failures::alerts_of_an_earlier_release_get_their_causes,
+    failures::old_counts_are_added_up_and_causes_are_deleted_long_after_their_last_failure,
+    failures::the_failures_of_a_deleted_task_need_nobody,
     writes::a_pipeline_runs_through_the_writer,
     writes::one_refused_command_does_not_fail_the_others,
     writes::many_commands_on_one_task_are_decided_in_order,
@@ -179,7 +195,7 @@ suite!([sqlite postgres] {
     undo::an_instance_lost_while_it_probes_leaves_the_doubt,
 });
 
-/// What needs the backend itself, without a writer.
+/// Tests that need the backend itself, without a writer.
 macro_rules! transactions {
     ($name:ident, $backend:ident) => {
         mod $name {

@@ -1,4 +1,5 @@
-//! Tasks that move to another version of their workflow: what is saved and read again, and what older caches make of it.
+//! Tasks that move to another version of their workflow: their changes are saved and read again, and older caches cope
+//! with them.
 
 use std::sync::Arc;
 
@@ -10,8 +11,9 @@ use super::{
 };
 use crate::{
     domain::{
-        Actor, AgentName, Command, Precondition, StepIndex, StepLayout, StepStatus, TaskId,
-        VersionMove, WorkflowName, WorkflowRef,
+        definition::StepLayout,
+        task::{Actor, Command, StepStatus, VersionMove},
+        values::{AgentName, Precondition, StepIndex, TaskId, WorkflowName, WorkflowRef},
     },
     store::StoredWorkflow,
 };
@@ -39,7 +41,7 @@ async fn submit(h: &Harness, steps: &Value) -> TaskId {
 }
 
 /// Moves the task to a version with these steps.
-async fn migrate(h: &Harness, id: TaskId, steps: &Value) -> Arc<crate::domain::Task> {
+async fn migrate(h: &Harness, id: TaskId, steps: &Value) -> Arc<crate::domain::task::Task> {
     let workflow = put(h, steps).await;
     let record = h
         .store
@@ -47,8 +49,8 @@ async fn migrate(h: &Harness, id: TaskId, steps: &Value) -> Arc<crate::domain::T
         .workflow(&workflow.name, Some(workflow.version));
     let record = record.await.unwrap().unwrap();
     let plain = StoredWorkflow::of(&record).unwrap().definition().unwrap();
-    let layout = StepLayout::over(&h.read(id).await.details.definition, &plain).unwrap();
-    let definition = Arc::new(plain.laid_out(&layout).unwrap());
+    let layout = StepLayout::for_move(&h.read(id).await.details.definition, &plain).unwrap();
+    let definition = Arc::new(plain.with_layout(&layout).unwrap());
     let to = Arc::new(VersionMove {
         workflow,
         definition,
@@ -65,7 +67,7 @@ fn before() -> Value {
     ])
 }
 
-/// `new` is before the others, and the second step calls another agent.
+/// In this version `new` is before the others, and the second step calls another agent.
 fn after() -> Value {
     json!([
         { "name": "new", "agent": "x" },
@@ -122,7 +124,7 @@ async fn an_older_cache_decides_again_on_the_moved_task() {
     let id = submit(&a, &before()).await;
     assert_eq!(a.calls(), [(id, 0, 1)]);
     migrate(&b, id, &after()).await;
-    // In its memory the second step is one of the agent y.
+    // In the memory of this instance, the second step calls the agent y.
     let task = a.reply(id, 0, 1, success(json!(1))).await.unwrap();
     assert_eq!(task.details.workflow.as_ref().unwrap().version, 2);
     assert_eq!(task.step(StepIndex(1)).status(), StepStatus::Pending);
@@ -143,7 +145,7 @@ async fn an_older_cache_decides_again_on_the_moved_task() {
 async fn a_step_that_was_queued_for_another_agent_is_not_claimed_for_it() {
     let (a, b) = pair().await;
     let id = submit(&a, &json!([{ "name": "only", "agent": "x" }])).await;
-    // The instance knows it as the head of that queue.
+    // The instance knows the step as the head of that queue.
     assert_eq!(
         a.store
             .claim_queued(vec![AgentName::new("x")])

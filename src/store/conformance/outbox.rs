@@ -7,8 +7,12 @@ use serde_json::{Value, json};
 use super::harness::{Harness, New, refusal, success};
 use crate::{
     domain::{
-        Command, DeliveryDecision, InstanceId, MessageAction, MessageEvent, MessageStatus,
-        ReceiverAlert, ReceiverName, ReleaseReason, ReplyTo, Span, TaskId, Timestamp,
+        message::{
+            DeliveryDecision, MessageAction, MessageEvent, MessageStatus, ReceiverAlert,
+            ReleaseReason,
+        },
+        task::{Command, ReplyTo},
+        values::{InstanceId, ReceiverName, Span, TaskId, Timestamp},
     },
     store::{
         AlertQuery, ClaimRequest, ClaimResponse, DueWork, MessageId, MessageQuery, MessageRecord,
@@ -51,7 +55,7 @@ async fn claim_queues(h: &Harness, by: &str, hold: Span, request: ClaimRequest) 
     h.store.claim_queues(request, by, hold).await.unwrap()
 }
 
-/// Claims due queues of the shop. Webhooks may have messages about alerts, too.
+/// Claims due queues of the shop. There may be messages to webhooks about alerts, too.
 async fn claim_due(h: &Harness, by: &str, most: usize, hold: Span) -> Vec<QueueClaim> {
     let mut claim: Vec<QueueClaim> = Vec::new();
     while claim.len() < most {
@@ -91,7 +95,7 @@ async fn head(h: &Harness, claim: &QueueClaim) -> crate::store::NextMessage {
     }
 }
 
-/// Tries the first message of a claimed queue, with this decision.
+/// Records an attempt of the first message of a claimed queue, with this decision.
 async fn tried(h: &Harness, by: &str, claim: &QueueClaim, decision: DeliveryDecision) {
     let message = head(h, claim).await.id;
     release(h, by, claim, tried_as(message, decision)).await;
@@ -111,6 +115,7 @@ async fn alerts(h: &Harness) -> Vec<crate::store::Alert> {
         state: None,
         task: None,
         part_of: None,
+        cause: None,
         id: None,
         before: None,
         limit: 10,
@@ -192,7 +197,7 @@ pub async fn a_failed_message_waits_for_its_time_and_counts_its_tries(h: Harness
     assert_eq!((waiting.tries, waiting.next_try_at), (1, Some(now + LONG)));
     assert_eq!(waiting.error.as_deref(), Some("500 <oh>"));
 
-    // An operator has it tried at once; the first try is still the first.
+    // An operator makes the next attempt due at once. The time of the first attempt stays.
     let id = waiting.id;
     let expedited = h
         .store
@@ -228,7 +233,7 @@ pub async fn a_queue_whose_claim_ran_out_is_claimed_again_and_a_late_failure_cha
         claim_due(&h, "a", 1, LONG).await.is_empty(),
         "b has claimed it"
     );
-    // A late delivery counts; the instance that has claimed the queue then finds it empty.
+    // A late delivery counts. The instance that has claimed the queue finds it empty after that.
     tried(&h, "a", &late, DeliveryDecision::Delivered).await;
     assert!(all(&h).await.is_empty());
     let queue_heads = h
@@ -260,7 +265,7 @@ pub async fn a_dead_letter_raises_one_alert_that_closes_when_it_is_delivered_aft
     h.reply(id, 0, 1, success(json!(1))).await.unwrap();
     let claim = claim_due(&h, "a", 1, LONG).await.remove(0);
     tried(&h, "a", &claim, dead()).await;
-    // The messages after it go on.
+    // The messages after it are delivered.
     let claim = claim_due(&h, "a", 1, LONG).await.remove(0);
     assert_eq!(head(&h, &claim).await.kind, "task.processed");
     tried(&h, "a", &claim, dead()).await;
@@ -331,7 +336,7 @@ pub async fn the_alert_of_a_broker_is_one_and_deliveries_do_not_close_it(h: Harn
         let reason = reason.map(str::to_owned);
         h.store.report_broker("main".to_owned(), reason).await
     };
-    // Nothing is open yet.
+    // No alert is open yet.
     report(None).await.unwrap();
     for _ in 0..2 {
         report(Some("connection refused")).await.unwrap();
@@ -366,7 +371,7 @@ pub async fn webhooks_get_one_message_when_an_alert_is_raised_and_one_when_it_cl
         messages[0].next_try_at.is_none(),
         "the second waits for the first"
     );
-    // Nothing was open: nothing has closed.
+    // No alert was open, so none is closed.
     let skip = Command::Cancel { reason: None };
     h.apply(id, skip).await.unwrap();
     assert_eq!(all(&h).await.len(), 2);
@@ -426,7 +431,7 @@ pub async fn messages_are_listed_in_pages_and_counted(h: Harness) {
     assert_eq!(counts.open_alerts, alerts);
 }
 
-/// The statements decide with one condition each what the domain decides for a receiver.
+/// The statements decide with one condition each in the same way as the domain does for a receiver.
 pub async fn an_alert_is_raised_and_closed_exactly_when_the_domain_decides_so(h: Harness) {
     let is_open = async || {
         let alerts = alerts(&h).await;
@@ -445,7 +450,7 @@ pub async fn an_alert_is_raised_and_closed_exactly_when_the_domain_decides_so(h:
         };
         claim_queues(&h, "a", LONG, request).await;
     };
-    // Dead letters come and go; after each change the alert is as the domain has it.
+    // Dead letters are added and removed; after each change the alert is as the domain decides.
     for _ in 0..3 {
         submit(&h).await;
     }

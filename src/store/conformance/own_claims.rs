@@ -1,5 +1,5 @@
-//! The first claim of a step stands in the row of its task if nothing else is to be said of the step. Every look for running steps
-//! finds it.
+//! The first claim of a step is stored in the row of its task if the step has no other data. Every search for running
+//! steps finds it.
 
 use serde_json::json;
 
@@ -11,13 +11,13 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentName, Attempt, Command, Expiry, InstanceId, Release, StepIndex, StepRef, StepStatus,
-        Task, TaskId, TaskStatus, Timestamp,
+        task::{Command, Expiry, Release, StepStatus, Task, TaskStatus},
+        values::{AgentName, Attempt, InstanceId, StepIndex, StepRef, TaskId, Timestamp},
     },
     store::{ExpiredStep, HeldStep, StoreError},
 };
 
-/// Both steps are called at once.
+/// Returns a task whose two steps are called at once.
 fn parallel() -> New {
     New {
         steps: json!([
@@ -33,7 +33,7 @@ fn first_of(task: TaskId) -> StepRef {
     StepRef { task, step }
 }
 
-/// A task of the pipeline, whose first step is called.
+/// Returns a task of the pipeline, whose first step is called.
 async fn claimed(h: &Harness) -> std::sync::Arc<Task> {
     spares_rows(h).await;
     for agent in ["x", "y", "z"] {
@@ -93,7 +93,7 @@ pub async fn a_claim_in_the_row_of_its_task_is_found_by_all_who_look_for_running
     };
     assert_eq!(reader.held(second, Attempt(1)).await.unwrap(), None);
     assert_eq!(reader.counts().await.unwrap().held, 1);
-    // Its instance has no lease.
+    // The instance of the step has no lease.
     let lost = ExpiredStep {
         step: held.step,
         attempt: Attempt(1),
@@ -132,7 +132,7 @@ pub async fn a_claim_in_the_row_of_its_task_expires(h: Harness) {
     expect_rows(&h, &read, 1).await;
 }
 
-/// What the row of the task has no room for needs a row.
+/// Data that the row of the task has no column for needs a row of the step.
 pub async fn a_step_gets_its_row_with_the_second_thing_that_happens_in_it(h: Harness) {
     let id = claimed(&h).await.id();
     let released = h.apply(
@@ -183,18 +183,18 @@ const DAMAGES: [&str; 7] = [
     "UPDATE tasks SET claim_until = NULL",
 ];
 
-/// Who looks for running steps goes on, and the damaged task can be cancelled.
+/// Searches for running steps continue, and the damaged task can be cancelled.
 pub async fn a_damaged_claim_costs_its_task_alone(h: Harness) {
     for damage in DAMAGES {
         let bad = claimed(&h).await.id();
         h.database.execute(damage).await;
-        // Until it is in the memory of this process no more.
+        // These tasks evict the damaged one from the cache.
         for _ in 0..100 {
             h.submit(New::default()).await;
         }
         let read = h.store.reader.task(bad).await;
         match (damage, read) {
-            // Another untouched step is as good as the first one.
+            // A claim of another untouched step is as valid as one of the first.
             (
                 "UPDATE tasks SET claim_step = 1" | "UPDATE tasks SET claim_step = 2",
                 Ok(Some(_)),
@@ -225,7 +225,7 @@ pub async fn a_damaged_claim_costs_its_task_alone(h: Harness) {
     }
 }
 
-/// Its undo has a row, and so the step must have one by which both are put together.
+/// The undo of the step has a row, so the step must have one by which both are assembled.
 pub async fn a_damaged_task_that_is_undone_while_a_step_runs_can_be_cancelled(h: Harness) {
     spares_rows(&h).await;
     h.slots("x", 1);
@@ -247,7 +247,7 @@ pub async fn a_damaged_task_that_is_undone_while_a_step_runs_can_be_cancelled(h:
     h.database
         .execute("UPDATE task_details SET steps = '['")
         .await;
-    // Until it is in the memory of this process no more.
+    // These tasks evict the damaged one from the cache.
     for _ in 0..100 {
         h.submit(New::default()).await;
     }
@@ -255,7 +255,7 @@ pub async fn a_damaged_task_that_is_undone_while_a_step_runs_can_be_cancelled(h:
     assert_eq!(cancelled.status(), TaskStatus::Cancelled);
 }
 
-/// An instance with an older cache, in which the step is not claimed yet, or is claimed still.
+/// Tests an instance with an older cache, in which the step is not claimed yet, or is still claimed.
 #[tokio::test]
 async fn claims_in_the_rows_of_tasks_are_fenced() {
     let (a, b) = pair().await;
@@ -263,11 +263,11 @@ async fn claims_in_the_rows_of_tasks_are_fenced() {
     let id = task.id();
     spares_rows(&b).await;
     b.slots("y", 1);
-    // The second step is claimed by the other one, as the first claim's reply comes to it.
+    // The other instance claims the second step, when the reply to the first one arrives there.
     let at_b = b.reply(id, 0, 1, success(json!(1))).await.unwrap();
     assert_eq!(at_b.own_claim, Some(StepIndex(1)));
     expect_rows(&a, &at_b, 1).await;
-    // In its memory the first step still runs, and the second is untouched.
+    // In the memory of this instance, the first step still runs, and the second is untouched.
     let stale = a.reply(id, 0, 1, success(json!(2))).await;
     stale.unwrap_err();
     let at_a = a.reply(id, 1, 1, success(json!(2))).await.unwrap();

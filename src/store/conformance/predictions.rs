@@ -1,12 +1,14 @@
-//! Tasks at risk, and what is known to predict them.
+//! Tasks at risk, and the data of the predictions.
 
 use serde_json::json;
 
 use super::harness::{Harness, New, refusal, success};
 use crate::{
     domain::{
-        AgentName, AlertKind, AtRisk, Command, CompleteSteps, InstanceId, Payload, Span, StepIndex,
-        TaskId, Timestamp, at_risk_subject,
+        task::{AlertKind, Command},
+        template::Payload,
+        values::{AgentName, InstanceId, Span, StepIndex, TaskId, Timestamp},
+        view::{AtRisk, CompleteSteps, at_risk_subject},
     },
     store::{
         AlertQuery, AlertState, CountedSteps, LimitedEnd, PredictionChanges, TaskFilter, TaskQuery,
@@ -30,7 +32,7 @@ async fn limited(h: &Harness, within: u64) -> TaskId {
     h.submit(new).await.id()
 }
 
-/// What a list shows, newest first.
+/// Returns the content of a list, newest first.
 async fn listed(h: &Harness, filter: TaskFilter) -> Vec<(TaskId, Option<AtRisk>)> {
     let query = TaskQuery {
         filter,
@@ -59,7 +61,7 @@ pub async fn tasks_at_risk_are_listed_until_they_end(h: Harness) {
         ..PredictionChanges::default()
     })
     .await;
-    // What is known since when stays.
+    // The time since which a task is at risk stays.
     let later = AtRisk {
         since: Timestamp::from_millis(8),
         ..at_risk(Some(10), "x")
@@ -101,12 +103,13 @@ pub async fn tasks_at_risk_are_listed_until_they_end(h: Harness) {
     let looked = h.store.reader.count_tasks(&is_at_risk(), None, 100).await;
     assert_eq!(looked.unwrap().found, 2);
 
-    // One alert, whatever is raised again.
+    // There is one alert, even if it is raised again.
     let query = AlertQuery {
         state: Some(AlertState::Open),
         task: None,
         id: None,
         part_of: None,
+        cause: None,
         before: None,
         limit: 10,
     };
@@ -117,7 +120,7 @@ pub async fn tasks_at_risk_are_listed_until_they_end(h: Harness) {
     let open = h.store.reader.at_risk_alerts().await.unwrap();
     assert_eq!(open, std::slice::from_ref(&subject));
 
-    // One that has ended is not listed, although its row is there for a while.
+    // A task that has ended is not listed, although its row exists for a while.
     let cancel = Command::Cancel { reason: None };
     h.apply(ids[0], cancel).await.unwrap();
     assert_eq!(listed(&h, is_at_risk()).await, [last]);
@@ -160,7 +163,7 @@ pub async fn a_queue_is_outlined_by_its_turns(h: Harness) {
     assert_eq!(last, turns[2]);
     let none = h.store.reader.queue_outline(&AgentName::new("y")).await;
     assert!(none.unwrap().0.is_empty());
-    // Those that must be complete, the next one first, in pages.
+    // The tasks with a limited time are returned in pages, the next one first.
     let mut ids = Vec::new();
     for within in [600, 60, 6000] {
         ids.push(limited(&h, within).await);
@@ -200,7 +203,7 @@ pub async fn what_instances_count_is_known_to_all(h: Harness) {
     let mut all = h.store.reader.counted_steps().await.unwrap();
     all.sort_by_key(|(instance, _)| instance.to_string());
     assert_eq!(all, [(one.clone(), counted(3)), (two.clone(), counted(2))]);
-    // One that has ended long ago is forgotten, and a report that cannot be read counts for nothing.
+    // The counts of a process that ended long ago are deleted, and a report that cannot be read counts as empty.
     h.database
         .execute("UPDATE counted_steps SET at = 5 WHERE instance = 'one'")
         .await;

@@ -5,7 +5,9 @@ use serde_json::json;
 use super::harness::{Harness, New, refusal, success};
 use crate::{
     domain::{
-        Actor, AgentName, AgentSpec, Command, ETag, ETags, Precondition, TaskStatus, WorkflowName,
+        agent::AgentSpec,
+        task::{Actor, Command, TaskStatus},
+        values::{AgentName, ETag, ETags, Precondition, WorkflowName},
     },
     store::{RegisterError, TaskFilter, TaskQuery},
 };
@@ -150,7 +152,7 @@ pub async fn the_history_tells_every_change_in_order(h: Harness) {
             .unwrap();
         assert_eq!((page.changes.len(), page.has_more), (1, true), "{limit}");
     }
-    let nobody = crate::domain::TaskId(uuid::Uuid::now_v7());
+    let nobody = crate::domain::values::TaskId(uuid::Uuid::now_v7());
     assert!(
         h.store
             .reader
@@ -209,7 +211,7 @@ pub async fn a_delayed_step_is_enqueued_when_it_is_due(h: Harness) {
     let promoted = h.store.promote().await.unwrap();
     assert!(promoted.agents.is_empty());
     let due = promoted.next_due.unwrap();
-    // The store's clock is real time: the due time itself is what is waited for.
+    // The store's clock is real time, so the test waits for the due time itself.
     let wait = due.since(h.store.reader.now().await.unwrap());
     tokio::time::sleep(wait + std::time::Duration::from_millis(2)).await;
     let promoted = h.store.promote().await.unwrap();
@@ -288,7 +290,7 @@ fn unmet<T: std::fmt::Debug>(refused: Result<T, RegisterError>) -> Option<ETag> 
     }
 }
 
-/// If-Match, If-None-Match.
+/// Returns the condition of If-Match and If-None-Match.
 fn condition(if_match: Option<&ETag>, if_none_match: Option<&str>) -> Precondition {
     let if_match = if_match.map(ToString::to_string);
     Precondition {
@@ -343,7 +345,7 @@ pub async fn conditions_on_workflows_are_judged_with_the_write(h: Harness) {
     let same = put("1", on_first.clone()).await.unwrap();
     assert_eq!((same.version, same.is_new), (1, false));
     assert_eq!(put("2", on_first.clone()).await.unwrap().version, 2);
-    // Not even what is there already: it came from somebody else.
+    // The condition fails even for the current body, because another request has put it.
     for body in ["2", "3"] {
         assert_eq!(unmet(put(body, on_first.clone()).await), Some(tag().await));
     }
@@ -356,7 +358,7 @@ pub async fn the_pending_steps_of_a_paused_task_are_not_queued(h: Harness) {
     h.slots("x", 5);
     let x = AgentName::new("x");
     assert_eq!(h.store.claim_queued(vec![x.clone()]).await.unwrap(), 0);
-    // Resumed without a free slot, it is queued again.
+    // When it is resumed without a free slot, it is queued again.
     h.slots("x", 0);
     h.apply(id, Command::Resume { reason: None }).await.unwrap();
     h.slots("x", 5);

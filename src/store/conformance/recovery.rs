@@ -1,10 +1,13 @@
-//! What the supervisor, a restart and retention look for.
+//! The searches of the supervisor, of a restart and of retention.
 
 use serde_json::json;
 
 use super::harness::{Harness, New, refusal, success};
 use crate::{
-    domain::{Command, Span, StepIndex, TaskStatus},
+    domain::{
+        task::{Command, TaskStatus},
+        values::{Span, StepIndex},
+    },
     store::{AlertQuery, AlertState, EndedCount, EndedTask},
 };
 
@@ -16,12 +19,13 @@ pub const EVERY_ALERT: AlertQuery = AlertQuery {
     state: None,
     task: None,
     part_of: None,
+    cause: None,
     id: None,
     before: None,
     limit: 10,
 };
 
-/// Waits until `count` steps have expired on the store's clock, and asks for their recovery.
+/// Waits until `count` steps have expired on the store's clock, and requests their recovery.
 pub async fn expire_all(h: &Harness, count: usize) {
     let expired = loop {
         let expired = h.store.reader.expired(h.instance(), 100).await.unwrap();
@@ -101,7 +105,7 @@ pub async fn an_alert_is_raised_once_and_closed_when_mended(h: Harness) {
     };
     assert_eq!(h.store.reader.alerts(&open).await.unwrap().len(), 1);
     let none = AlertQuery {
-        task: Some(crate::domain::TaskId(uuid::Uuid::now_v7())),
+        task: Some(crate::domain::values::TaskId(uuid::Uuid::now_v7())),
         ..EVERY_ALERT
     };
     assert!(h.store.reader.alerts(&none).await.unwrap().is_empty());
@@ -127,7 +131,7 @@ pub async fn ended_tasks_are_purged_with_all_that_belongs_to_them(h: Harness) {
     }
     h.reply(ids[2], 0, 1, refusal()).await.unwrap();
     let purge = async |before| h.store.purge(ids.clone(), before).await.unwrap().tasks;
-    let long_ago = crate::domain::Timestamp::from_millis(0);
+    let long_ago = crate::domain::values::Timestamp::from_millis(0);
     assert_eq!(purge(long_ago).await, 0);
     let soon = h.store.reader.now().await.unwrap() + Span::from_secs(60);
     assert_eq!(purge(soon).await, 2, "and none that has not ended");
@@ -226,12 +230,15 @@ pub async fn counts_tell_what_is_there(h: Harness) {
         [(TaskStatus::Pending, 1), (TaskStatus::Processing, 1),],
         "those that have ended are counted apart"
     );
-    assert_eq!(counts.queued, [(crate::domain::AgentName::new("x"), 1)]);
+    assert_eq!(
+        counts.queued,
+        [(crate::domain::values::AgentName::new("x"), 1)]
+    );
     assert_eq!(counts.waiting, 2);
     assert_eq!(counts.held + counts.awaited, 1);
 }
 
-/// So that pages end within tasks that ended at one time, and between them.
+/// Pages end within tasks that ended at one time, and between them.
 pub async fn ended_tasks_are_counted_in_pages_of_any_size(h: Harness) {
     let counted = async |limit: usize| {
         let (mut counted, mut pages) = (EndedCount::default(), 0);
@@ -259,7 +266,7 @@ pub async fn ended_tasks_are_counted_in_pages_of_any_size(h: Harness) {
         h.reply(*id, 0, 1, refusal()).await.unwrap();
         h.apply(*id, Command::Undo { reason: None }).await.unwrap();
     }
-    // Three ended at once, then two, then one by one.
+    // Three tasks ended at one time, two at another, and the others one by one.
     for sql in [
         "UPDATE tasks SET ended_at = 1000 WHERE state = 'cancelled'",
         "UPDATE tasks SET ended_at = 2000 WHERE state = 'undone'",

@@ -3,8 +3,10 @@
 use super::harness::Harness;
 use crate::{
     domain::{
-        Begun, InstanceId, KEPT_RUNS, Overlap, Precondition, RunRequest, RunState, ScheduleSpec,
-        TaskId, Timestamp, TriggerRequest,
+        schedule::{
+            KEPT_RUNS, Overlap, RunRequest, RunState, RunSubmission, ScheduleSpec, TriggerRequest,
+        },
+        values::{InstanceId, Precondition, TaskId, Timestamp},
     },
     store::{ScheduleCommand, ScheduleError, SchedulePut, ScheduleRecord, ScheduleSave},
 };
@@ -54,7 +56,7 @@ pub async fn of_two_that_look_at_a_schedule_one_decides(h: Harness) {
     let mut saves = Vec::new();
     for _ in 0..2 {
         let mut record = seen.clone();
-        let look = record.state.look(&rule, later, |_| true);
+        let look = record.state.decide(&rule, later, |_| true);
         record.next_at = look.next_at;
         saves.push(ScheduleSave {
             record,
@@ -136,10 +138,10 @@ pub async fn so_many_runs_of_a_schedule_are_kept_and_a_repeated_request_makes_no
         let key = format!("n{number}");
         let run = trigger(&key, "1").await.unwrap().unwrap().runs.remove(0);
         let mut record = read(&h, "a").await;
-        let task = Begun::Task(TaskId(uuid::Uuid::from_u128(u128::from(number))));
+        let task = RunSubmission::Task(TaskId(uuid::Uuid::from_u128(u128::from(number))));
         let begun = record
             .state
-            .begun(run.number, task, Timestamp::from_millis(1));
+            .record_submission(run.number, task, Timestamp::from_millis(1));
         let save = ScheduleSave {
             record,
             runs: begun.into_iter().collect(),

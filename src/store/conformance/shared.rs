@@ -1,5 +1,5 @@
-//! What only a database that several instances share must do: here two stores with a writer each work
-//! on one PostgreSQL, and the server is treated badly.
+//! Tests for a database that several instances share: two stores with a writer each work on one PostgreSQL, whose
+//! sessions are ended and whose connections are cut.
 
 use std::{
     net::Ipv4Addr,
@@ -24,7 +24,10 @@ use super::{
     untouched::{pipeline, spares_rows},
 };
 use crate::{
-    domain::{Actor, AgentName, Attempt, Command, Expiry, StepIndex, TaskStatus},
+    domain::{
+        task::{Actor, Command, Expiry, TaskStatus},
+        values::{AgentName, Attempt, StepIndex},
+    },
     store::{Apply, CommandError, Idempotency, OpenError, Submitted, TaskFilter, postgres as pg},
 };
 
@@ -45,7 +48,7 @@ pub(super) async fn outside(h: &Harness) -> PgConnection {
     PgConnection::connect(&url(h)).await.unwrap()
 }
 
-/// Ends every session of the database but the one that asks.
+/// Ends every session of the database except the one that runs it.
 const END_ALL: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
      WHERE datname = current_database() AND pid <> pg_backend_pid()";
 
@@ -84,7 +87,7 @@ async fn two_instances_that_finish_two_branches_open_the_join_once() {
     assert_eq!(joins, once);
 }
 
-/// What an instance knows of a queue is a hint: a step that another one has claimed meanwhile is called once.
+/// The known head of a queue is a hint: a step that another instance has claimed in the meantime is called once.
 #[tokio::test]
 async fn a_queued_step_that_another_instance_has_claimed_is_not_claimed_with_a_reply() {
     let (a, b) = pair().await;
@@ -99,7 +102,7 @@ async fn a_queued_step_that_another_instance_has_claimed_is_not_claimed_with_a_r
     b.slots("x", 2);
     assert_eq!(b.store.claim_queued(x).await.unwrap(), 2);
     assert_eq!(b.calls(), [(ids[1], 0, 1), (ids[2], 0, 1)]);
-    // The slots of the tries that other instances spoilt are not freed here.
+    // The slots of attempts that failed because of other instances are not freed here.
     a.slots("x", 8);
     a.reply(ids[0], 0, 1, success(json!(1))).await.unwrap();
     assert_eq!(a.calls(), [(ids[3], 0, 1)]);
@@ -108,7 +111,8 @@ async fn a_queued_step_that_another_instance_has_claimed_is_not_claimed_with_a_r
     }
 }
 
-/// It has the task in memory, and its callers wait there. One that does not claim it in time leaves it to all.
+/// The instance that enqueued the step has its task in memory, and its callers wait there. If it does not claim the
+/// step in time, any instance may.
 #[tokio::test]
 async fn a_step_that_was_just_enqueued_is_left_to_its_instance_for_a_moment() {
     let (a, b) = pair().await;
@@ -117,7 +121,7 @@ async fn a_step_that_was_just_enqueued_is_left_to_its_instance_for_a_moment() {
     b.notes.leaves_to_others.store(true, Ordering::Relaxed);
     b.slots("x", 2);
     let due = |sql| a.database.execute(sql);
-    // As if it were enqueued in a moment.
+    // The step looks as if it were enqueued in a moment.
     due("UPDATE steps SET due_at = due_at + 8000").await;
     assert_eq!(b.store.claim_queued(x.clone()).await.unwrap(), 0);
     assert!(b.notes.drained.lock().is_empty(), "it is still queued");
@@ -128,8 +132,9 @@ async fn a_step_that_was_just_enqueued_is_left_to_its_instance_for_a_moment() {
     assert_eq!(*b.notes.drained.lock(), x);
 }
 
-/// While a worker waits at an instance, nothing is left to others: there may be no other worker. Nor is what was enqueued
-/// before the clock of the database was set back, and what was delayed, which is in nobody's head.
+/// While a worker waits at an instance, nothing is left to others: there may be no other worker. Nor are steps that
+/// were enqueued before the clock of the database was set back, and delayed steps, which no instance has in its known
+/// heads.
 #[tokio::test]
 async fn a_step_that_nobody_may_be_about_to_claim_is_left_to_nobody() {
     let (a, b) = pair().await;
@@ -154,7 +159,7 @@ async fn a_step_that_nobody_may_be_about_to_claim_is_left_to_nobody() {
     assert_eq!(b.calls(), [(ids[2], 0, 1)]);
 }
 
-/// An instance whose task in memory is older than its steps in a lane reads it again.
+/// An instance whose task in memory is older than its steps in a lane reads the task again.
 #[tokio::test]
 async fn a_step_in_a_lane_that_a_stale_task_lacks_is_claimed_as_the_record_has_it() {
     let (a, b) = pair().await;
@@ -181,7 +186,7 @@ async fn a_step_in_a_lane_that_a_stale_task_lacks_is_claimed_as_the_record_has_i
     assert_eq!(a.calls(), [(id, 2, 1)]);
 }
 
-/// What is cached refuses nothing by itself: the one who asks may be the only one left.
+/// A cached task refuses nothing by itself, because this instance may be the only one left.
 #[tokio::test]
 async fn what_another_instance_has_moved_on_is_not_refused_because_of_what_is_remembered() {
     let (a, b) = pair().await;
@@ -197,10 +202,10 @@ async fn what_another_instance_has_moved_on_is_not_refused_because_of_what_is_re
     let x = vec![AgentName::new("x")];
     b.slots("x", 10);
     assert_eq!(b.store.claim_queued(x.clone()).await.unwrap(), 2);
-    // Here it was never claimed.
+    // In the cache of this instance, this step was never claimed.
     a.apply(waits, lost(1)).await.unwrap();
 
-    // And here it is claimed still.
+    // In the cache of this instance, this step is still claimed.
     a.apply(runs, lost(1)).await.unwrap();
     b.slots("x", 10);
     b.calls();
@@ -210,13 +215,12 @@ async fn what_another_instance_has_moved_on_is_not_refused_because_of_what_is_re
     assert_eq!(calls, [(waits, 0, 2), (runs, 0, 2)]);
 
     // And here it has another version.
-    let pause = Apply {
-        task: runs,
-        command: Command::Pause { reason: None },
-        by: Actor::operator("test"),
-        if_version: Some(b.read(runs).await.version),
-        idempotency: None,
-    };
+    let pause = Apply::new(
+        runs,
+        Command::Pause { reason: None },
+        Actor::operator("test"),
+    )
+    .at_version(Some(b.read(runs).await.version));
     a.store.apply(pause).await.unwrap();
 }
 
@@ -227,7 +231,7 @@ async fn two_instances_take_different_steps_off_one_line() {
     let mut ids: Vec<_> = tasks.await.iter().map(|task| (task.id(), 0, 1)).collect();
     ids.sort_unstable();
     let x = AgentName::new("x");
-    // How many either of them gets is open: a claim passes over what the other has locked.
+    // The share of either instance is random: a claim skips the tasks that the other has locked.
     let claimed = AtomicUsize::new(0);
     let claim = async |h: &Harness| {
         while claimed.load(Ordering::Relaxed) < ids.len() {
@@ -244,7 +248,7 @@ async fn two_instances_take_different_steps_off_one_line() {
     assert_eq!(calls, ids, "each step once");
 }
 
-/// Both orders of locking at once: tasks in batches, and agent queues.
+/// Both orders of locking occur at once: tasks in batches, and agent queues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn instances_that_work_on_the_same_tasks_never_wait_in_a_circle() {
     let (a, b) = pair().await;
@@ -296,11 +300,11 @@ async fn instances_that_work_on_the_same_tasks_never_wait_in_a_circle() {
     assert_eq!(row.get::<i64, _>("deadlocks"), 0);
 }
 
-/// A promotion changes steps and not the versions of their tasks: a save that began before its commit finds the
-/// rows as they were before.
+/// A promotion changes steps and not the versions of their tasks: a save that began before its commit finds the old
+/// rows.
 #[tokio::test]
 async fn a_step_that_is_enqueued_while_it_is_saved_is_saved_all_the_same() {
-    // By one statement, and in a transaction of several.
+    // The save is one statement, or a transaction of several.
     for listen in [true, false] {
         let h = Arc::new(Harness::new(postgres_with(cluster::new_database(), listen).await).await);
         let id = h.submit(New::default()).await.id();
@@ -341,7 +345,7 @@ pub(super) async fn one_waits_for_a_lock(h: &Harness) {
     }
 }
 
-/// A transaction that changes a step has locked its task, so that none waits for a step, in whatever order.
+/// A transaction that changes a step has locked its task, so that no transaction waits for a step, in any order.
 #[tokio::test]
 async fn a_promotion_locks_the_tasks_of_its_steps_and_passes_over_locked_ones() {
     let h = Harness::new(postgres().await).await;
@@ -374,7 +378,7 @@ async fn a_promotion_locks_the_tasks_of_its_steps_and_passes_over_locked_ones() 
     promotion.commit().await.unwrap();
     assert_eq!(queued().await, ids[1..]);
 
-    // What was changed by the one who held the lock is looked at as it is then.
+    // A step that the holder of the lock has changed is read again after that.
     sqlx::query("UPDATE steps SET due_at = NULL WHERE task_id = $1")
         .bind(ids[0])
         .execute(&mut *holds)
@@ -385,7 +389,7 @@ async fn a_promotion_locks_the_tasks_of_its_steps_and_passes_over_locked_ones() 
     assert_eq!(promoted.next_due, None);
     assert_eq!(queued().await, ids[1..]);
 
-    // One by one it is the same.
+    // Promoting the steps one by one has the same results.
     h.database
         .execute("UPDATE steps SET due_at = 1, queued = 0")
         .await;
@@ -399,7 +403,7 @@ async fn a_promotion_locks_the_tasks_of_its_steps_and_passes_over_locked_ones() 
     assert_eq!(queued().await, ids);
 }
 
-/// Whatever keeps a row from being saved, nobody is told that it was.
+/// If a row is not saved, for any reason, no caller gets a response that it was.
 #[tokio::test]
 async fn a_step_whose_row_cannot_be_found_is_not_saved_and_its_task_neither() {
     for listen in [true, false] {
@@ -427,7 +431,7 @@ async fn a_step_whose_row_cannot_be_found_is_not_saved_and_its_task_neither() {
         h.database.execute("DROP TRIGGER ignore ON steps").await;
         let paused = h.apply(id, Command::Pause { reason: None }).await;
         assert_eq!(paused.unwrap().version, 2);
-        // The same for a row that is to be added: that of the second step.
+        // The same is true for a row that must be added, that of the second step.
         h.slots("x", 1);
         let id = h.submit(pipeline()).await.id();
         h.database
@@ -472,7 +476,7 @@ async fn one_idempotency_key_sent_to_two_instances_makes_one_task() {
     }
 }
 
-/// The writer finds its session gone, and nobody who wrote hears of it.
+/// The writer finds that its session was ended, and no caller gets an error.
 #[tokio::test]
 async fn a_session_that_is_ended_is_replaced_before_anybody_notices() {
     let h = Harness::new(postgres().await).await;
@@ -482,7 +486,7 @@ async fn a_session_that_is_ended_is_replaced_before_anybody_notices() {
         sqlx::query(END_ALL).execute(&mut outside).await.unwrap();
         let task = h.submit(New::default()).await;
         let read = loop {
-            // A reader may meet a session that was just ended; it says so, and the next try is well.
+            // A reader may use a session that was just ended. It returns an error, and the next attempt succeeds.
             if let Ok(read) = h.store.reader.task(task.id()).await {
                 break read.unwrap();
             }
@@ -492,7 +496,7 @@ async fn a_session_that_is_ended_is_replaced_before_anybody_notices() {
     assert_eq!(h.calls().len(), 10);
 }
 
-/// Sessions end at any moment, in the middle of a commit too: what was answered is there, once.
+/// Sessions end at any moment, also during a commit: every task that was accepted exists, once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_was_answered_is_there_once_however_often_sessions_end() {
     let h = Arc::new(Harness::new(postgres().await).await);
@@ -517,7 +521,7 @@ async fn what_was_answered_is_there_once_however_often_sessions_end() {
     });
     let submitters: Vec<_> = submitters.collect();
     for round in 0..60 {
-        // After so many answers, so that the end falls into another moment of a transaction each time.
+        // The number of responses varies, so that the session ends at another moment of a transaction each time.
         for _ in 0..=round % 7 {
             told.recv().await.unwrap();
         }
@@ -544,7 +548,7 @@ async fn what_was_answered_is_there_once_however_often_sessions_end() {
     assert!(accepted > 30, "only {accepted} were accepted");
 }
 
-/// The session ends while the commit is under way, and the server rolls back.
+/// The session ends while the commit is running, and the server rolls back.
 #[tokio::test]
 async fn a_commit_that_failed_is_no_success() {
     let h = Harness::new(postgres().await).await;
@@ -564,7 +568,7 @@ async fn a_commit_that_failed_is_no_success() {
     assert_eq!(paused.unwrap().version, 2);
 }
 
-/// A proxy before the server that on request lets one COMMIT through and keeps the answer.
+/// Starts a proxy to the server that on request forwards one COMMIT and keeps the response.
 async fn thief(server: u16) -> (u16, Arc<AtomicBool>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -626,7 +630,7 @@ async fn a_commit_whose_answer_is_lost_is_asked_after_and_done_once() {
 #[tokio::test]
 async fn text_that_this_database_cannot_hold_finds_nothing() {
     let h = Harness::new(postgres().await).await;
-    let name = crate::domain::WorkflowName::new("a\0b");
+    let name = crate::domain::values::WorkflowName::new("a\0b");
     assert!(
         h.store
             .reader
@@ -680,7 +684,7 @@ fn settings(migrate: bool) -> pg::Settings {
 }
 
 async fn open(url: &str, migrate: bool) -> Result<pg::OpenedPostgres, OpenError> {
-    let definitions = crate::store::Definitions::new(std::num::NonZeroUsize::MIN);
+    let definitions = crate::store::CompiledDefinitions::new(std::num::NonZeroUsize::MIN);
     pg::open(url, settings(migrate), Arc::new(definitions)).await
 }
 
@@ -698,7 +702,7 @@ async fn after_a_failed_read_a_transaction_writes_nothing() {
     assert!(tx.idempotency(&["key"]).await.is_err());
     assert!(tx.heartbeat().await.is_err());
     assert!(tx.commit().await.is_err());
-    // Fails by a division by zero if a row is there.
+    // This statement divides by zero if a row exists.
     database
         .execute("SELECT 1 / (count(*) = 0)::int FROM heartbeat")
         .await;
@@ -743,11 +747,13 @@ async fn a_newer_schema_is_refused_with_a_remedy() {
     }
 }
 
-/// Without LISTEN there are no prepared statements either, as a transaction-mode pooler wants it.
+/// Without LISTEN there are no prepared statements either, as a transaction-mode pooler requires.
 #[tokio::test]
 async fn nothing_is_kept_on_a_connection_where_listening_is_off() {
     let url = cluster::new_database();
-    let definitions = Arc::new(crate::store::Definitions::new(std::num::NonZeroUsize::MIN));
+    let definitions = Arc::new(crate::store::CompiledDefinitions::new(
+        std::num::NonZeroUsize::MIN,
+    ));
     let off = pg::Settings {
         listen: false,
         ..settings(true)

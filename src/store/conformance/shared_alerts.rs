@@ -9,7 +9,7 @@ use super::{
     shared::{one_waits_for_a_lock, outside, pair},
 };
 use crate::{
-    domain::Command,
+    domain::task::Command,
     store::{AlertQuery, AlertState, CausesSeen},
 };
 
@@ -17,7 +17,7 @@ async fn count(outside: &mut PgConnection, sql: &'static str) -> i64 {
     sqlx::query_scalar(sql).fetch_one(outside).await.unwrap()
 }
 
-/// Alerts of causes that are closed, although a step is in error for them.
+/// Counts alerts of causes that are closed, although a step is in error for them.
 const CLOSED_TOO_EARLY: &str =
     "SELECT count(*) FROM alerts AS part JOIN alerts AS whole ON whole.id = part.part_of
      WHERE part.state <> 'closed' AND whole.state = 'closed'";
@@ -32,7 +32,7 @@ async fn a_step_does_not_join_an_alert_that_is_being_closed() {
     let task = failed(&h, 1).await[0];
     let first = open(&h).await.remove(0);
     let mut outside = outside(&h).await;
-    // Before the lock is followed by the change, and after.
+    // The step joins before the change that follows the lock, or after it.
     for (attempt, (before, after)) in [
         ([LOCK].as_slice(), [CLOSE].as_slice()),
         (&[LOCK, CLOSE], &[]),
@@ -86,7 +86,7 @@ async fn a_step_joins_an_alert_without_waiting_for_its_acknowledgement() {
     assert_eq!(found[0].state, AlertState::Acknowledged);
 }
 
-/// Two that each join an alert and close steps of it would wait for each other.
+/// Two transactions that each join an alert and close steps of it would wait for each other.
 #[tokio::test]
 async fn an_alert_that_others_have_locked_is_closed_by_the_upkeep() {
     let h = Harness::new(postgres().await).await;
@@ -99,7 +99,7 @@ async fn an_alert_that_others_have_locked_is_closed_by_the_upkeep() {
     retry(&h, task).await;
     let left = open(&h).await;
     assert_eq!((left.len(), left[0].count), (1, 0));
-    // Who acknowledges it does not wait for the steps that join it.
+    // Acknowledging the alert does not wait for the steps that join it.
     let known = h.store.acknowledge(left[0].id, "ann".to_owned()).await;
     assert_eq!(known.unwrap().unwrap().state, AlertState::Acknowledged);
     let mut seen = CausesSeen::default();
@@ -114,7 +114,7 @@ async fn an_alert_that_others_have_locked_is_closed_by_the_upkeep() {
     assert_eq!(states().await, [AlertState::Closed]);
 }
 
-/// Whatever the two do at the same time, each step in error has one open alert, and each alert a step.
+/// For any changes of the two at the same time, each step in error has one open alert, and each alert has a step.
 #[tokio::test]
 async fn two_instances_that_fail_and_resolve_steps_for_one_cause_agree_on_its_alert() {
     const ROUNDS: usize = 25;
@@ -154,7 +154,7 @@ async fn two_instances_that_fail_and_resolve_steps_for_one_cause_agree_on_its_al
     a.store.maintain_causes(&mut seen).await.unwrap();
     let all = alerts(&a, AlertQuery::default()).await;
     assert!(all.iter().all(|alert| alert.state == AlertState::Closed));
-    // Each was announced once when it was raised, and once when it closed.
+    // Each alert was announced once when it was raised, and once when it was closed.
     let messages = |kind: &'static str| {
         let id = "body::json -> 'data' -> 'alert' ->> 'id'";
         let sql =

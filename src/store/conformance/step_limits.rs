@@ -1,4 +1,4 @@
-//! Limits of workflows on the steps of their tasks: what is counted, whichever agents and instances claim.
+//! Limits of workflows on the steps of their tasks: running steps are counted for all agents and instances.
 
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -9,7 +9,11 @@ use super::{
     shared::pair,
 };
 use crate::{
-    domain::{Actor, AgentName, Policies, Precondition, TaskId, WorkflowName, WorkflowRef},
+    domain::{
+        definition::Policies,
+        task::Actor,
+        values::{AgentName, Precondition, TaskId, WorkflowName, WorkflowRef},
+    },
     store::StoreError,
 };
 
@@ -20,7 +24,7 @@ fn agents() -> Vec<AgentName> {
     vec![AgentName::new("x"), AgentName::new("y")]
 }
 
-/// A task of the workflow `sync` with so many steps that are ready at once, half of them at each agent.
+/// Submits a task of the workflow `sync` with `count` steps that are ready at once, half of them at each agent.
 async fn submit(h: &Harness, limit: Value, count: usize) -> TaskId {
     let step = |at: usize| {
         let agent = ["x", "y"][at % 2];
@@ -52,7 +56,7 @@ async fn submit(h: &Harness, limit: Value, count: usize) -> TaskId {
     now(h.store.submit(details, None, None).await.unwrap()).id()
 }
 
-/// Claims until nothing more can be claimed. Returns how many steps that were.
+/// Claims until no step can be claimed any more. Returns how many steps were claimed.
 async fn claim(h: &Harness) -> usize {
     let claims = async { while h.store.claim_queued(agents()).await.unwrap() > 0 {} };
     let ended = timeout(PATIENCE, claims).await;
@@ -67,7 +71,7 @@ pub async fn a_key_of_a_workflow_is_counted_over_the_agents_of_one_claim(h: Harn
         h.slots(agent, 8);
     }
     assert_eq!(claim(&h).await, 3);
-    // Another version, with room for more.
+    // Another version of the workflow has room for more.
     submit(&h, json!({ "max_in_flight": 5 }), 10).await;
     assert_eq!(claim(&h).await, 5);
 }
@@ -108,7 +112,7 @@ pub async fn steps_of_a_key_begin_at_one_rate_over_all_agents(h: Harness) {
     assert!(!h.read(id).await.is_ended());
 }
 
-/// Rows that say otherwise, such as those of tasks that were purged, count for nothing.
+/// Rows that say otherwise, such as those of tasks that were purged, are not counted.
 pub async fn only_steps_that_run_count(h: Harness) {
     let id = submit(&h, json!({ "max_in_flight": 2 }), 6).await;
     h.slots("x", 8);
@@ -122,7 +126,7 @@ pub async fn only_steps_that_run_count(h: Harness) {
         }
     };
     h.database.execute(stale).await;
-    // Their steps are there, and do not run.
+    // The steps of these rows exist, and do not run.
     let ended = "INSERT INTO limited_steps SELECT limit_key, task_id, idx + 1 FROM limited_steps";
     h.database.execute(ended).await;
     for (task, step, attempt) in h.calls() {
@@ -150,7 +154,7 @@ pub async fn steps_without_limits_are_claimed_where_they_become_ready(h: Harness
     assert_eq!(h.calls(), [(limited, 1, 1)]);
     h.reply(limited, 1, 1, success(json!(1))).await.unwrap();
     claim(&h).await;
-    // The queue is empty, and is claimed from as if such steps had never been there.
+    // The queue is empty, and is claimed from as if it had never contained limited steps.
     h.slots("x", 0);
     let waits = h.submit(New::default()).await.id();
     h.slots("x", 1);
@@ -163,7 +167,7 @@ pub async fn steps_without_limits_are_claimed_where_they_become_ready(h: Harness
 #[tokio::test]
 async fn instances_that_claim_for_two_agents_at_once_count_one_key() {
     let (a, b) = pair().await;
-    // Of many tasks: a claim passes over those that the other one has locked.
+    // There are many tasks, because a claim skips those that the other instance has locked.
     for _ in 0..10 {
         submit(&a, json!({ "max_in_flight": 3 }), 4).await;
     }

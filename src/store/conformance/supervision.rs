@@ -1,5 +1,4 @@
-//! Supervisors that do not know of each other. They live in a room above; what keeps them from harm is
-//! the store's to prove.
+//! Supervisors that do not know of each other. They belong to a layer above; the store must prove that they do no harm.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,13 +7,16 @@ use tokio::time::Instant;
 
 use super::harness::{Harness, New, success};
 use crate::{
-    domain::{Expiry, InstanceId, StepIndex, StepStatus, TaskStatus, Term},
+    domain::{
+        task::{Expiry, StepStatus, TaskStatus},
+        values::{InstanceId, StepIndex, Term},
+    },
     instance::LocalLease,
     store::DueSummary,
     supervisor::Supervisor,
 };
 
-/// One that believes that it supervises, whatever the store says.
+/// Returns a supervisor that believes in its term, even if the store has another one.
 fn believer(h: &Harness, name: &str, term: u64) -> Supervisor {
     let local_lease = LocalLease::new();
     local_lease.renewed(Some(Term(term)), Instant::now() + Duration::from_secs(3600));
@@ -22,7 +24,7 @@ fn believer(h: &Harness, name: &str, term: u64) -> Supervisor {
     Supervisor::new(h.store.clone(), instance, Arc::new(local_lease), 100)
 }
 
-async fn history(h: &Harness, task: crate::domain::TaskId) -> String {
+async fn history(h: &Harness, task: crate::domain::values::TaskId) -> String {
     let changes = h
         .store
         .reader
@@ -49,7 +51,7 @@ pub async fn two_that_both_believe_they_supervise_do_no_harm(h: Harness) {
             .id(),
         );
     }
-    // Both are the instance that holds the steps, so that these are overdue and not lost.
+    // Both have the id of the instance that holds the steps, so that these are overdue and not lost.
     let (old, new) = (believer(&h, "node-1", 1), believer(&h, "node-1", 2));
     let seen = loop {
         let seen = old.find().await.unwrap();
@@ -95,7 +97,7 @@ pub async fn a_lost_instance_loses_its_steps_once_and_its_late_answer_is_refused
     assert_eq!(seen[0].cause, Expiry::InstanceLost, "node-1 has no lease");
     assert_eq!(other.find().await.unwrap(), seen);
     assert_eq!(one.recover(Term(4), seen.clone()).await.unwrap(), 1);
-    // It is claimed again in the same transaction, here by this very store.
+    // The step is claimed again in the same transaction, here by this store.
     assert_eq!(h.calls(), [(task, 0, 1), (task, 0, 2)]);
     assert_eq!(other.recover(Term(5), seen).await.unwrap(), 0);
     assert_eq!(h.read(task).await.step(StepIndex(0)).failure_count, 1);
@@ -122,11 +124,15 @@ pub async fn an_instance_that_does_not_supervise_recovers_nothing(h: Harness) {
     let instance = InstanceId::new("node-2");
     let supervisor = Supervisor::new(h.store.clone(), instance, local_lease.clone(), 100);
     local_lease.renewed(None, Instant::now() + Duration::from_secs(3600));
-    assert_eq!(supervisor.look().await.unwrap(), 0);
+    assert_eq!(supervisor.recover_expired().await.unwrap(), 0);
     local_lease.renewed(Some(Term(1)), Instant::now());
-    assert_eq!(supervisor.look().await.unwrap(), 0, "its trust is over");
+    assert_eq!(
+        supervisor.recover_expired().await.unwrap(),
+        0,
+        "its trust is over"
+    );
     local_lease.renewed(Some(Term(1)), Instant::now() + Duration::from_secs(3600));
-    assert_eq!(supervisor.look().await.unwrap(), 1);
+    assert_eq!(supervisor.recover_expired().await.unwrap(), 1);
     assert_eq!(h.read(task).await.step(StepIndex(0)).failure_count, 1);
 }
 

@@ -1,4 +1,4 @@
-//! What an undo adds to the record: why, what undoes each step, what is in doubt, and the policies.
+//! The data that an undo adds to the record: its reason, the undo of each step, unknown effects, and the policies.
 
 use serde_json::json;
 
@@ -8,9 +8,13 @@ use super::{
 };
 use crate::{
     domain::{
-        Actor, CallOutcome, Command, Effect, Expiry, Fault, FaultKind, Payload, Policies, Policy,
-        Precondition, Release, StepIndex, StepStatus, Task, TaskId, TaskStatus, Timestamp,
-        WorkflowName, WorkflowRef,
+        definition::{Policies, Policy},
+        task::{Actor, CallOutcome, Command, Expiry, Release, StepStatus, Task, TaskStatus},
+        template::Payload,
+        values::{
+            Effect, Fault, FaultKind, Precondition, StepIndex, TaskId, Timestamp, WorkflowName,
+            WorkflowRef,
+        },
     },
     store::AlertState,
 };
@@ -19,7 +23,7 @@ const CHARGE: StepIndex = StepIndex(1);
 const UNDO_RESERVE: StepIndex = StepIndex(3);
 const UNDO_CHARGE: StepIndex = StepIndex(4);
 
-/// Three steps; what undoes the first two are the fourth and the fifth.
+/// Returns a task of three steps. The undos of the first two are the fourth and the fifth step.
 fn saga() -> New {
     New {
         steps: json!([
@@ -42,7 +46,7 @@ async fn done(h: &Harness, id: TaskId, step: u16) {
     h.reply(id, step, attempt, output).await.unwrap();
 }
 
-/// A saga whose first two steps are done and whose third was refused.
+/// Returns a saga whose first two steps are done and whose third was refused.
 async fn refused(h: &Harness) -> Task {
     h.slots("x", 100);
     let id = h.submit(saga()).await.id();
@@ -116,7 +120,7 @@ pub async fn the_policies_of_a_workflow_are_read_back(h: Harness) {
         name,
         version: version.unwrap().version,
     });
-    // This store never saw it compiled, as after a restart.
+    // This store has never compiled the workflow, as after a restart.
     let id = now(h.store.submit(details, None, None).await.unwrap()).id();
     let definition = h.read(id).await.details.definition.clone();
     assert_eq!(
@@ -133,7 +137,7 @@ pub async fn a_doubt_is_read_back_until_a_probe_ends_it(h: Harness) {
     done(&h, id, 0).await;
     expire_all(&h, 1).await;
     assert_eq!(h.read(id).await.step(CHARGE).effect, Effect::Unknown);
-    // Its turn comes a second later, or when an operator says so.
+    // The step is due a second later, or when an operator retries it.
     let retry = Command::Retry {
         step: Some(CHARGE),
         body: None,
@@ -219,16 +223,8 @@ pub async fn an_instance_lost_while_it_probes_leaves_the_doubt(h: Harness) {
     h.slots("x", 100);
     let id = h.submit(saga()).await.id();
     done(&h, id, 0).await;
-    let broken = CallOutcome::Crashed(Fault {
-        kind: FaultKind::Transient,
-        message: "the call broke off".to_owned(),
-        status: None,
-        body: None,
-        at: Timestamp::from_millis(0),
-        effect: Effect::Known,
-        step: None,
-        undo_on_resume: false,
-    });
+    let at = Timestamp::from_millis(0);
+    let broken = CallOutcome::Crashed(Fault::transient("the call broke off", at));
     h.reply(id, 1, 1, broken).await.unwrap();
     let task = h.apply(id, Command::Undo { reason: None }).await.unwrap();
     assert_eq!(task.step(CHARGE).status(), StepStatus::Cancelled);

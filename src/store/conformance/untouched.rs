@@ -1,4 +1,4 @@
-//! Steps in which nothing has happened have no rows. A task that is read has them all the same.
+//! Untouched steps have no rows. A task that is read has them nevertheless.
 
 use std::time::Duration;
 
@@ -13,15 +13,16 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentName, Command, Policies, Span, StepIndex, StepStatus, Task, TaskId, TaskStatus,
-        Timestamp,
+        definition::Policies,
+        task::{Command, StepStatus, Task, TaskStatus},
+        values::{AgentName, Span, StepIndex, TaskId, Timestamp},
     },
     store::{SharedFeature, StoreError, TaskFilter, TaskQuery},
 };
 
 const ROWS: &str = "SELECT count(*) FROM steps";
 
-/// Three steps, one after the other, at three agents.
+/// Returns a task of three steps, one after the other, at three agents.
 pub(super) fn pipeline() -> New {
     New {
         steps: json!([
@@ -34,7 +35,7 @@ pub(super) fn pipeline() -> New {
     }
 }
 
-/// Once the store knows of no older instance.
+/// Waits until the store may save steps without rows.
 pub(super) async fn spares_rows(h: &Harness) {
     known_by_all(h, SharedFeature::StepsWithoutRows).await;
 }
@@ -50,7 +51,8 @@ pub(super) async fn known_by_all(h: &Harness, feature: SharedFeature) {
     known.expect("older instances are still on record");
 }
 
-/// The task is read as it was saved, has so many rows, and as many untouched steps as it says.
+/// Asserts that the task is read as it was saved, and has this number of rows and the recorded number of untouched
+/// steps.
 pub(super) async fn expect_rows(h: &Harness, saved: &Task, rows: i64) {
     assert_eq!(h.read(saved.id()).await, *saved);
     assert_eq!(h.database.count(ROWS).await, rows);
@@ -80,7 +82,7 @@ pub async fn a_step_has_a_row_once_something_happens_in_it(h: Harness) {
     expect_rows(&h, &task, 3).await;
 }
 
-/// None of its steps has a row before it begins or ends.
+/// No step has a row before it begins or ends.
 pub async fn a_task_that_has_not_begun_has_no_rows_of_steps(h: Harness) {
     spares_rows(&h).await;
     let mut details = h.details(&pipeline());
@@ -114,7 +116,7 @@ pub async fn an_undo_and_items_leave_what_is_untouched_in_its_place(h: Harness) 
     expect_rows(&h, &task, 0).await;
     let task = h.reply(id, 0, 1, success(json!([1, 2]))).await.unwrap();
     assert_eq!(task.untouched, [StepIndex(2), StepIndex(3)]);
-    // The first step, the group and its two items.
+    // The rows are those of the first step, the group and its two items.
     expect_rows(&h, &task, 4).await;
     h.reply(id, 4, 1, success(json!(1))).await.unwrap();
     let task = h.reply(id, 5, 1, refusal()).await.unwrap();
@@ -207,14 +209,14 @@ const DAMAGES: [&str; 5] = [
     r#"UPDATE tasks SET untouched = 1, agents = '{"1":"y","2'"#,
 ];
 
-/// Lists, counts and claims of other tasks go on, and the damaged task can be cancelled.
+/// Lists, counts and claims of other tasks continue, and the damaged task can be cancelled.
 pub async fn a_damaged_number_of_untouched_steps_costs_its_task_alone(h: Harness) {
     spares_rows(&h).await;
     for damage in DAMAGES {
         let bad = h.submit(pipeline()).await.id();
         h.database.execute(damage).await;
         let good = h.submit(pipeline()).await.id();
-        // Until neither is in the memory of this process any more.
+        // These tasks evict both from the cache.
         for _ in 0..100 {
             h.submit(New::default()).await;
         }
@@ -230,7 +232,7 @@ pub async fn a_damaged_number_of_untouched_steps_costs_its_task_alone(h: Harness
         h.store.reader.tasks(&of_agent("y")).await.unwrap();
         h.slots("x", 300);
         let agents = || vec![AgentName::new("x")];
-        // The budget of a batch may be spent on the damaged task.
+        // The budget of a batch may be used up by the damaged task.
         while h.store.claim_queued(agents()).await.unwrap() > 0 {}
         let claimed = h.calls();
         assert!(claimed.contains(&(good, 0, 1)), "{damage}");
@@ -250,7 +252,7 @@ pub async fn a_damaged_number_of_untouched_steps_costs_its_task_alone(h: Harness
     }
 }
 
-/// Its definition is lost, and with it the names of the steps that have no rows.
+/// The definition is damaged, and with it the names of the steps that have no rows.
 pub async fn a_damaged_task_with_untouched_steps_can_be_cancelled(h: Harness) {
     spares_rows(&h).await;
     h.slots("x", 1);
@@ -268,7 +270,7 @@ pub async fn a_damaged_task_with_untouched_steps_can_be_cancelled(h: Harness) {
         .id();
     let damage = "UPDATE task_details SET steps = '['";
     h.database.execute(damage).await;
-    // Until it is in the memory of this process no more.
+    // These tasks evict the damaged one from the cache.
     for _ in 0..100 {
         h.submit(New::default()).await;
     }
@@ -281,13 +283,13 @@ pub async fn a_damaged_task_with_untouched_steps_can_be_cancelled(h: Harness) {
     assert_eq!(h.database.count(names).await, 3);
 }
 
-/// The record of an instance that was there before steps went without rows.
+/// The record of an instance that joined before steps could have no rows.
 const OLDER: &str = "INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_claims,
         reads_key_prefix, completes_links, holds_undos)
     VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', NULL, NULL, NULL, NULL)";
 const RENEWED: &str = "UPDATE instances SET incarnation = '00000000-0000-0000-0000-000000000002', term = 2, until = 2,
     started_at = 2, version = '0.0.9', process = 'q' WHERE id = 'older'";
-/// As that of one that comes after.
+/// The record of an older instance that joins after that.
 const LATE: &str =
     "INSERT INTO instances (id, incarnation, term, until, started_at, version, process)
     VALUES ('late', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p')";
@@ -304,7 +306,7 @@ async fn while_an_older_instance_is_on_record_every_step_has_a_row() {
     assert_eq!(task.own_claim, None);
     assert_eq!(task.step(StepIndex(0)).status(), StepStatus::Processing);
     expect_rows(&h, &task, 3).await;
-    // It goes on.
+    // The older instance renews its lease.
     h.database.execute(RENEWED).await;
     h.database.execute("DELETE FROM instances").await;
     spares_rows(&h).await;
@@ -323,14 +325,14 @@ async fn an_older_cache_adds_no_row_that_is_there() {
     a.slots("x", 1);
     let id = a.submit(pipeline()).await.id();
     b.reply(id, 0, 1, success(json!(1))).await.unwrap();
-    // In its memory the second step is untouched.
+    // In the memory of this instance, the second step is untouched.
     let cancelled = a.apply(id, Command::Cancel { reason: None }).await.unwrap();
     assert_eq!(cancelled.step(StepIndex(0)).status(), StepStatus::Processed);
     expect_rows(&a, &cancelled, 3).await;
     assert_eq!(b.read(id).await, *cancelled);
 }
 
-/// The second step's row, which somebody adds between the two statements of a read.
+/// Adds the second step's row, between the two statements of a read.
 const TOUCH_SECOND: [&str; 5] = [
     "CREATE TEMPORARY TABLE second AS SELECT * FROM steps",
     "UPDATE second SET idx = 1, name = 'b', agent = 'y', state = 'waiting', ready_at = NULL, due_at = NULL, queued = 0",
@@ -350,7 +352,7 @@ async fn a_task_that_changes_while_it_is_read_is_read_again() {
     for sql in ["BEGIN", "LOCK TABLE steps IN ACCESS EXCLUSIVE MODE"] {
         sqlx::query(sql).execute(&mut other).await.unwrap();
     }
-    // Nothing of the task is in its memory.
+    // The task is not in the cache of the instance b.
     let asked = tokio::spawn({
         let b = b.clone();
         async move { b.ask(id, Command::Pause { reason: None }).await }

@@ -2,7 +2,8 @@
 
 use super::{harness::Harness, recovery::EVERY_ALERT};
 use crate::domain::{
-    AgentName, InstanceId, SecretName, SecretSubject, UnusableSecret, UnusableSecrets,
+    agent::{SecretSubject, UnusableSecret, UnusableSecrets},
+    values::{AgentName, InstanceId, SecretName},
 };
 
 fn missing(names: &[&str]) -> UnusableSecrets {
@@ -37,7 +38,7 @@ pub async fn a_secret_has_one_alert_while_some_instance_cannot_use_it(h: Harness
     };
     report("a", &[]).await;
     assert_eq!(alerts().await, []);
-    // At the same time: one of them decides again.
+    // The reports are made at the same time, so that one of them is decided again.
     tokio::join!(
         report("a", &["token"]),
         report("b", &["token"]),
@@ -69,7 +70,7 @@ pub async fn a_secret_has_one_alert_while_some_instance_cannot_use_it(h: Harness
     assert!(closed.len() == 2 && closed.iter().all(|alert| !alert.1));
     report("a", &["token"]).await;
     assert_eq!(alerts().await.iter().filter(|alert| alert.1).count(), 1);
-    // Nothing is stale, so nothing is forgotten.
+    // No report is stale, so none is deleted.
     assert!(
         !h.store
             .housekeeping

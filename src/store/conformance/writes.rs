@@ -7,7 +7,11 @@ use serde_json::json;
 
 use super::harness::{Harness, New, now, refusal, success, trace};
 use crate::{
-    domain::{Actor, Command, Payload, Refusal, StepIndex, StepStatus, TaskId, TaskStatus},
+    domain::{
+        task::{Actor, Command, Refusal, StepStatus, TaskStatus},
+        template::Payload,
+        values::{StepIndex, TaskId},
+    },
     store::{AlertQuery, AlertState, Apply, CommandError, Idempotency, Submitted},
 };
 
@@ -20,10 +24,10 @@ fn three() -> serde_json::Value {
 }
 
 pub async fn a_task_is_read_back_as_it_was_submitted(h: Harness) {
-    let reply_to = crate::domain::ReplyTo {
+    let reply_to = crate::domain::task::ReplyTo {
         url: Some("http://shop:9000/r?x=ü".into()),
         events: vec!["task.error".into()],
-        ..crate::domain::ReplyTo::default()
+        ..crate::domain::task::ReplyTo::default()
     };
     let task = h
         .submit(New {
@@ -31,7 +35,7 @@ pub async fn a_task_is_read_back_as_it_was_submitted(h: Harness) {
             key: Some("order-1"),
             priority: -7,
             labels: &[("customer", "acme"), ("region", "eu")],
-            complete_within: Some(crate::domain::Span::from_secs(60)),
+            complete_within: Some(crate::domain::values::Span::from_secs(60)),
             reply_to: Some(reply_to.clone()),
             ..New::default()
         })
@@ -61,13 +65,13 @@ pub async fn without_a_free_slot_a_step_stays_queued(h: Harness) {
     assert_eq!(h.calls(), []);
     assert_eq!(h.notes.pending.lock().len(), 1);
     h.slots("x", 5);
-    let x = crate::domain::AgentName::new("x");
+    let x = crate::domain::values::AgentName::new("x");
     assert_eq!(h.store.claim_queued(vec![x.clone()]).await.unwrap(), 1);
     assert_eq!(h.calls(), [(task.id(), 0, 1)]);
     assert_eq!(*h.notes.drained.lock(), [x]);
 }
 
-/// The slot that a reply frees is taken in the same transaction, without a look at the queue.
+/// The slot that a reply frees is taken in the same transaction, without a read of the queue.
 pub async fn a_reply_claims_the_next_queued_step(h: Harness) {
     let mut ids = Vec::new();
     for priority in [0, 0, 0, 5] {
@@ -77,11 +81,11 @@ pub async fn a_reply_claims_the_next_queued_step(h: Harness) {
         };
         ids.push(h.submit(new).await.id());
     }
-    let x = vec![crate::domain::AgentName::new("x")];
+    let x = vec![crate::domain::values::AgentName::new("x")];
     h.slots("x", 1);
     assert_eq!(h.store.claim_queued(x).await.unwrap(), 1);
     assert_eq!(h.calls(), [(ids[3], 0, 1)]);
-    // One that is cancelled meanwhile is passed over, and its slot goes to the next.
+    // A step that was cancelled in the meantime is skipped, and its slot is used for the next.
     h.apply(ids[1], Command::Cancel { reason: None })
         .await
         .unwrap();
@@ -92,7 +96,7 @@ pub async fn a_reply_claims_the_next_queued_step(h: Harness) {
         let claimed = h.read(next).await;
         assert_eq!(claimed.step(StepIndex(0)).status(), StepStatus::Processing);
     }
-    // A step that becomes ready with a slot free and nothing queued is claimed at once.
+    // If a slot is free and no step is queued, a step that becomes ready is claimed immediately.
     h.slots("x", 1);
     let task = h.submit(New::default()).await;
     assert_eq!(h.calls(), [(task.id(), 0, 1)]);
@@ -107,7 +111,7 @@ pub async fn a_step_that_becomes_ready_is_claimed_in_its_turn(h: Harness) {
     let older = h.submit(two()).await.id();
     let younger = h.submit(two()).await.id();
     let youngest = h.submit(two()).await.id();
-    let x = vec![crate::domain::AgentName::new("x")];
+    let x = vec![crate::domain::values::AgentName::new("x")];
     h.slots("x", 2);
     assert_eq!(h.store.claim_queued(x).await.unwrap(), 2);
     assert_eq!(h.calls(), [(older, 0, 1), (younger, 0, 1)]);
@@ -121,7 +125,7 @@ pub async fn a_step_that_becomes_ready_is_claimed_in_its_turn(h: Harness) {
         h.reply(task, step, 1, success(json!(1))).await.unwrap();
         assert_eq!(h.calls(), [next]);
     }
-    // A more important one is queued: the step waits behind it.
+    // A more important step is queued, so this one waits.
     let important = New {
         priority: 5,
         ..two()
@@ -141,7 +145,7 @@ pub async fn a_step_that_becomes_ready_is_claimed_in_its_turn(h: Harness) {
     assert_eq!(h.calls(), [(youngest, 1, 1)]);
 }
 
-/// An alert takes statements of its own, between which no other batch may come.
+/// An alert takes statements of its own, and no other batch may be saved between them.
 pub async fn batches_with_alerts_and_without_are_saved_side_by_side(h: Harness) {
     const TASKS: usize = 300;
     h.slots("x", TASKS);
@@ -161,6 +165,7 @@ pub async fn batches_with_alerts_and_without_are_saved_side_by_side(h: Harness) 
         state: Some(AlertState::Open),
         task: None,
         part_of: None,
+        cause: None,
         id: None,
         before: None,
         limit: TASKS,
@@ -193,7 +198,8 @@ pub async fn a_pipeline_runs_through_the_writer(h: Harness) {
 }
 
 pub async fn one_refused_command_does_not_fail_the_others(h: Harness) {
-    // One to spare: where a refusal may be stale, all is decided again, and these slots are not freed.
+    // One slot is spare: if a refusal may be stale, the batch is decided again, and the slots of the first decision are
+    // not freed.
     h.slots("x", 4);
     let first = h.submit(New::default()).await.id();
     let second = h.submit(New::default()).await.id();
@@ -257,7 +263,7 @@ pub async fn an_idempotency_key_makes_one_task(h: Harness) {
         })
     };
     let new = New::default();
-    // Three at once: the second and third may be in the very batch of the first.
+    // The three are sent at once: the second and third may be in the batch of the first.
     let answers =
         join_all((0..3).map(|_| h.store.submit(h.details(&new), None, key("same")))).await;
     let mut ids: Vec<_> = answers
@@ -281,12 +287,13 @@ pub async fn an_idempotency_key_makes_one_task(h: Harness) {
 
 pub async fn a_version_that_does_not_match_is_refused(h: Harness) {
     let task = h.submit(New::default()).await;
-    let pause = |version| Apply {
-        task: task.id(),
-        command: Command::Pause { reason: None },
-        by: Actor::operator("test"),
-        if_version: Some(version),
-        idempotency: None,
+    let pause = |version| {
+        Apply::new(
+            task.id(),
+            Command::Pause { reason: None },
+            Actor::operator("test"),
+        )
+        .at_version(Some(version))
     };
     let refused = h.store.apply(pause(7)).await;
     assert!(matches!(
@@ -300,7 +307,7 @@ pub async fn a_version_that_does_not_match_is_refused(h: Harness) {
     assert_eq!(paused.status(), TaskStatus::Paused);
 }
 
-/// Another instance changed the task without the cache's knowledge: here a second connection does.
+/// Another instance changed the task, which the cache does not know; here a second connection does so.
 pub async fn a_stale_cache_costs_a_second_try_and_no_wrong_write(h: Harness) {
     let task = h.submit(New::default()).await;
     h.database
@@ -358,7 +365,7 @@ pub async fn what_a_step_did_before_it_ran_again_is_kept(h: Harness) {
         reason: None,
     };
     let task = h.apply(id, again).await.unwrap();
-    let kept = |task: &crate::domain::Task, step| {
+    let kept = |task: &crate::domain::task::Task, step| {
         let earlier = task.step(StepIndex(step)).previous_output.as_ref();
         earlier.map(|earlier| earlier.as_json().to_owned())
     };
@@ -373,11 +380,11 @@ pub async fn what_a_step_did_before_it_ran_again_is_kept(h: Harness) {
     assert_eq!(kept(&task, 2), None, "it never took effect");
 }
 
-/// What one batch loads, in inputs of this size.
+/// The number of inputs of this size that one batch loads.
 const AT_ONCE: usize = 16;
 const LARGE: usize = 2 * 1024 * 1024;
 
-/// Tasks with a large input, none of which is cached any more.
+/// Submits tasks with a large input, none of which is cached any more.
 async fn large_and_not_cached(h: &Harness, count: usize) -> Vec<TaskId> {
     let mut ids = Vec::new();
     for _ in 0..count {
@@ -388,13 +395,13 @@ async fn large_and_not_cached(h: &Harness, count: usize) -> Vec<TaskId> {
         details.input = Payload::from_string(&"x".repeat(LARGE));
         ids.push(now(h.store.submit(details, None, None).await.unwrap()).id());
     }
-    // A hundred are.
+    // The cache has room for a hundred tasks.
     let others = (0..100).map(|_| h.submit(New::default()));
     join_all(others).await;
     ids
 }
 
-/// How many of the tasks were changed last at one time.
+/// Returns how many of the tasks were last changed at the same time.
 async fn most_at_once(h: &Harness, ids: &[TaskId]) -> usize {
     let mut changed = HashMap::new();
     for id in ids {
@@ -413,7 +420,7 @@ async fn most_at_once(h: &Harness, ids: &[TaskId]) -> usize {
 
 pub async fn a_batch_loads_so_many_bytes_and_the_others_follow_in_order(h: Harness) {
     let ids = large_and_not_cached(&h, 20).await;
-    // In another order each would be refused.
+    // In another order each command would be refused.
     let asked = ids.iter().flat_map(|id| {
         let resume = Command::Resume { reason: None };
         [
@@ -424,7 +431,7 @@ pub async fn a_batch_loads_so_many_bytes_and_the_others_follow_in_order(h: Harne
         .map(|command| Box::pin(h.apply(*id, command)))
     });
     let mut asked: Vec<_> = asked.collect();
-    // Sent one after the other: not when the runtime would rather have another go.
+    // The commands are sent one after the other, even if the runtime would yield in between.
     tokio::task::unconstrained(async {
         for command in &mut asked {
             assert!(futures::poll!(command).is_pending());
@@ -441,12 +448,12 @@ pub async fn a_batch_loads_so_many_bytes_and_the_others_follow_in_order(h: Harne
     assert!(most <= AT_ONCE, "{most} were loaded at once");
 }
 
-/// Steps of an agent queue are not forgotten either, and commands on other tasks do not starve them.
+/// Steps of an agent queue are not lost either, and commands on other tasks do not starve them.
 pub async fn claims_load_so_many_bytes_and_the_claimer_looks_again(h: Harness) {
     let ids = large_and_not_cached(&h, 40).await;
     let (claimed, paused) = ids.split_at(20);
     h.slots("x", 20);
-    let x = || vec![crate::domain::AgentName::new("x")];
+    let x = || vec![crate::domain::values::AgentName::new("x")];
     let pauses = paused
         .iter()
         .map(|id| h.apply(*id, Command::Pause { reason: None }));

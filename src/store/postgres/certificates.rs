@@ -1,4 +1,4 @@
-//! TLS to a server: the files that the URL or the environment names, and what it means when a handshake fails.
+//! TLS to a server: the files that the URL or the environment names, and the explanation of a failed handshake.
 
 use std::{
     fs, io,
@@ -15,7 +15,7 @@ use rustls::{
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use thiserror::Error;
 
-/// The largest file that is read: collections of certificates are smaller.
+/// The largest file that is read, in bytes. Collections of certificates are smaller.
 const LARGEST: u64 = 8 << 20;
 
 #[derive(Debug, Error, PartialEq)]
@@ -48,7 +48,7 @@ pub(super) enum TlsFault {
     Other(TlsError),
 }
 
-/// The files of one URL, each where it is named.
+/// The TLS files of one URL.
 #[derive(Debug, Default)]
 pub(super) struct TlsFiles {
     root: Option<PathBuf>,
@@ -57,14 +57,14 @@ pub(super) struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Those of a query such as `sslmode=verify-full&sslrootcert=/etc/ca.pem`, or else of the variables that
-    /// the crate reads.
+    /// Returns the files that a query such as `sslmode=verify-full&sslrootcert=/etc/ca.pem` names, or else those that
+    /// the variables of the crate name.
     pub fn named(query: &str) -> Self {
         let file = |parameter: &str, variable: &str| {
             let named = url::form_urlencoded::parse(query.as_bytes());
             match named.filter(|(name, _)| name == parameter).last() {
                 Some((_, path)) => Some(PathBuf::from(path.into_owned())),
-                // It may hold a certificate in place of a path.
+                // The variable may contain a certificate instead of a path.
                 None => std::env::var_os(variable)
                     .filter(|value| !value.to_string_lossy().contains("-----BEGIN"))
                     .map(PathBuf::from),
@@ -77,8 +77,8 @@ impl TlsFiles {
         }
     }
 
-    /// As psql does it: who names a file of authorities wants it to count. The crate reads it with the two
-    /// modes alone that say so.
+    /// Verifies the authority if a file of authorities is named, as psql does. The crate reads that file only in the
+    /// two modes that request it.
     pub fn apply(&self, options: PgConnectOptions) -> PgConnectOptions {
         match options.get_ssl_mode() {
             PgSslMode::Require if self.root.is_some() => options.ssl_mode(PgSslMode::VerifyCa),
@@ -86,7 +86,7 @@ impl TlsFiles {
         }
     }
 
-    /// What is wrong with a file that a connection with these options needs.
+    /// Returns the fault of a file that a connection with these options needs, if there is one.
     pub fn fault(&self, options: &PgConnectOptions) -> Option<TlsFault> {
         if matches!(
             options.get_ssl_mode(),
@@ -113,13 +113,13 @@ impl TlsFiles {
         check("sslkey", key, "private key", read).err()
     }
 
-    /// Why a connection failed, where that was for TLS.
+    /// Returns the TLS fault that made a connection fail, if there is one.
     pub fn explain(&self, options: &PgConnectOptions, error: &sqlx::Error) -> Option<TlsFault> {
         let may_be_tls = matches!(
             error,
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Configuration(_)
         );
-        // First the files: the crate names none, and passes over what is no certificate.
+        // The files are checked first: the crate's errors name no file, and it ignores content that is no certificate.
         if let Some(fault) = may_be_tls.then(|| self.fault(options)).flatten() {
             return Some(fault);
         }
@@ -131,7 +131,7 @@ impl TlsFiles {
                 host: options.get_host().to_owned(),
                 said,
             },
-            // A wrong authority of the same name and key type shows in the signature.
+            // A wrong authority with the same name and key type is detected by the signature.
             TlsError::InvalidCertificate(
                 CertificateError::UnknownIssuer | CertificateError::BadSignature,
             ) => TlsFault::Authority {
@@ -171,7 +171,7 @@ fn check(
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let found = fs::metadata(path)?;
-    // To read a pipe would wait for its writer.
+    // Reading a pipe would wait for its writer.
     if !found.is_file() {
         return Err(io::Error::other("it is not a file"));
     }

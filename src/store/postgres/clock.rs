@@ -1,22 +1,22 @@
-//! The database's clock, read on by this process's own for a few seconds, so that not every
-//! reading of the time asks the database.
+//! The database's clock. Between two readings it is estimated by the clock of this process for a few seconds, so that
+//! not every reading of the time asks the database.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::domain::{Span, Timestamp};
+use crate::domain::values::{Span, Timestamp};
 
-/// What two clocks differ by after so long is below a millisecond, and few where one is being set right.
+/// Within this time two clocks drift apart by less than a millisecond, or by a few while one of them is being adjusted.
 const FRESH: Duration = Duration::from_secs(5);
-/// A sample that took longer is not used: the time in the record may be late by as much.
+/// A sample that took longer is not used, because the time in the record could be late by as much.
 const CLOSE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
 pub(super) struct Clock(Mutex<Option<ClockSample>>);
 
-/// The database read this time at some moment between `asked` and `answered`, which are on this process's clock.
+/// A reading of the database's clock. It was made between `asked` and `answered`, which are by this process's clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClockSample {
     pub now: Timestamp,
@@ -24,18 +24,18 @@ pub(super) struct ClockSample {
     pub answered: Instant,
 }
 
-/// A time of the database's clock beside one of this process's.
+/// A time of the database's clock, with the matching time of this process's clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ClockEstimate {
     /// The database's clock is not earlier than this, and at most a little later.
     pub now: Timestamp,
-    /// When the database's clock had not gone beyond `now` yet.
+    /// A moment at which the database's clock was not later than `now`.
     pub instant: Instant,
 }
 
 impl Clock {
-    /// Of two samples the one with the later time is the better one: neither is ahead of the database, and time
-    /// that was returned must not go back.
+    /// Keeps the sample with the later time: no sample is ahead of the database, and the time that was returned must
+    /// not go back.
     pub fn set(&self, sample: ClockSample) {
         let mut best = self.0.lock();
         let known = best.and_then(|best| best.at(sample.answered));
@@ -44,13 +44,13 @@ impl Clock {
         }
     }
 
-    /// `None` where the database has not been asked lately, or took long to answer.
+    /// Returns `None` if the database was not asked within [`FRESH`], or took longer than [`CLOSE`] to respond.
     pub fn at(&self, instant: Instant) -> Option<ClockEstimate> {
         let best = *self.0.lock();
         best?.at(instant)
     }
 
-    /// However long ago it was asked; `None` before the first time.
+    /// Returns the estimated time, however long ago the database was asked. Returns `None` before the first time.
     pub fn estimated_now(&self, instant: Instant) -> Option<Timestamp> {
         let best = *self.0.lock();
         Some(best?.read_on(instant).now)
@@ -58,9 +58,8 @@ impl Clock {
 }
 
 impl ClockSample {
-    /// Counted from when the answer was there, this is later than the database's clock by what the answer
-    /// took, and never ahead of it: nothing is found to be due that the writer would refuse because it
-    /// is not.
+    /// The estimate counts from the arrival of the response, so it is late by the duration of the response and never
+    /// ahead of the database's clock. Therefore nothing is found to be due that the writer would refuse as not yet due.
     fn at(self, instant: Instant) -> Option<ClockEstimate> {
         let since = instant.saturating_duration_since(self.answered);
         let is_close = self.answered - self.asked <= CLOSE;
@@ -133,7 +132,7 @@ mod tests {
         assert_eq!(told(150), 5149);
         clock.set(read(5200, 199, 200));
         assert_eq!(told(200), 5200);
-        // The database's clock was set back: once the old sample has had its time, it counts.
+        // The database's clock was set back. The new time counts once the old sample has expired.
         clock.set(read(100, 300, 301));
         assert_eq!(told(301), 5301);
         clock.set(read(5100, 5300, 5301));

@@ -1,12 +1,12 @@
 //! Finds out whether a transaction was committed whose COMMIT got no response.
 //!
-//! The witness is an entry of the history that the transaction wrote. Before its absence counts, the old session
-//! must have ended: the server may not have noticed the loss yet, and may even receive the statement later, from
-//! data that the network held back.
+//! The witness is an entry of the history that the transaction wrote. Before its absence counts, the old session must
+//! have ended: the server may not have noticed the loss yet, and may even receive the statement later, from data that
+//! the network held back.
 //!
-//! A session is identified by its process and its start time, so that it is not confused with another after a crash
-//! or a failover. An idle one is asked to end. A pooler lends sessions for one transaction; there only the
-//! transaction's id can be used, which proves less: after a crash or a failover the server assigns the ids again of
+//! A session is identified by its process and its start time, so that it is not confused with another after a crash or
+//! a failover. An idle session is asked to end. A pooler lends sessions for one transaction, so there only the
+//! transaction's id can be used, which proves less: after a crash or a failover the server assigns again the ids of
 //! transactions that had not reached its disk or its standby, and the id may belong to another transaction by now.
 
 use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
@@ -14,8 +14,8 @@ use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
 use super::{answered, prepared::Prepared};
 use crate::store::{Batch, StoreError, record::HistoryRow};
 
-/// An entry of the history that a transaction wrote. No other writes the same: it names who changed what
-/// and when.
+/// An entry of the history that a transaction wrote. No other transaction writes the same entry: it names who changed
+/// what and when.
 pub(super) struct CommitWitness(HistoryRow);
 
 /// Relies on the primary key.
@@ -30,20 +30,20 @@ pub(super) enum LostSession<'s> {
     Transaction(u64),
 }
 
-/// A session of one's own.
+/// Identifies a session that serves this connection only.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct SessionId {
     pub process: i32,
     pub since: String,
 }
 
-/// One row while the session exists. It is asked to end if it is idle; a running statement ends either way, and the
-/// session with it once the server notices the loss.
+/// Returns one row while the session exists. The session is asked to end if it is idle. A running statement ends in any
+/// case, and the session with it once the server notices the loss.
 const SESSION: &str = r#"
 SELECT CASE WHEN state = 'idle' THEN pg_terminate_backend(pid) END
 FROM pg_stat_activity WHERE pid = $1 AND backend_start::text = $2"#;
 
-/// `transaction ID … is in the future`: the server has never heard of it, or not any more.
+/// The code of `transaction ID … is in the future`: the server does not know the id, or does not know it any more.
 const UNKNOWN_ID: &str = "22023";
 
 impl CommitWitness {
@@ -53,8 +53,8 @@ impl CommitWitness {
     }
 }
 
-/// Whether the transaction is in the record; `None` while it may still come. A transaction without a witness counts
-/// as lost: what such transactions do can be done twice.
+/// Returns whether the transaction is in the record, or `None` while it may still be committed. A transaction without a
+/// witness counts as lost, because the changes of such transactions can be made twice.
 pub(super) async fn is_committed(
     connection: &mut PgConnection,
     lost_session: LostSession<'_>,
@@ -102,7 +102,7 @@ impl SessionId {
     }
 }
 
-/// A simple statement: a pooler gives out connections by the transaction.
+/// A simple statement, because a pooler gives out connections for one transaction.
 async fn is_in_progress(connection: &mut PgConnection, id: u64) -> Result<bool, StoreError> {
     let status = format!("SELECT pg_xact_status('{id}'::xid8) AS outcome");
     let status = match connection.fetch_one(AssertSqlSafe(status)).await {
@@ -153,10 +153,10 @@ SELECT pg_current_xact_id()::text AS id"#;
         assert_eq!(asked(id, Some(witness(2))).await, None, "it may still come");
         writer.execute("COMMIT").await.unwrap();
         assert_eq!(asked(id, Some(witness(2))).await, Some(true));
-        // The id is of a transaction that committed, but it was not this one.
+        // The id belongs to a transaction that committed, but not to this one.
         assert_eq!(asked(id, Some(witness(4))).await, Some(false));
         assert_eq!(asked(id, None).await, Some(false));
-        // Nothing of it had reached the disk when the server crashed.
+        // No part of the transaction had reached the disk when the server crashed.
         assert_eq!(asked(id + 1_000_000, Some(witness(4))).await, Some(false));
     }
 }

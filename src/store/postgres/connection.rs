@@ -27,10 +27,10 @@ use crate::store::RECONNECT;
 const READ_ONLY: &str = "the database accepts no writes: check default_transaction_read_only of the database, the user and the server";
 
 const ROLLBACK_WITHIN: Duration = Duration::from_secs(2);
-/// How long after a loss the writer waits for the new connection before it turns its callers away: a
-/// session that was ended is back within milliseconds, and nobody need hear of it. When that time is over,
-/// callers hear at once that there is none; but they wait as long again once any other connection was made that
-/// can write, because this one will be there in a moment too.
+/// The time for which the writer waits for the new connection after a loss, before it refuses requests. A session that
+/// was ended is replaced within milliseconds, and no caller needs to know. After this time callers get the error at
+/// once. They wait as long again once any other connection was made that can write, because this one will be ready soon
+/// too.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct WriterConnection {
@@ -43,7 +43,7 @@ pub(super) struct WriterConnection {
 pub(super) struct Connector {
     pub servers: Arc<Servers>,
     pub prepared: Prepared,
-    /// The connection that was made last cannot write: the database is set read-only.
+    /// True if the last connection that was made cannot write, because the database is set read-only.
     pub is_read_only: Arc<AtomicBool>,
 }
 
@@ -84,18 +84,18 @@ async fn apply_settings(connection: &mut PgConnection) -> Result<SessionId, sqlx
 
 enum ConnectionState {
     Idle(WriterSession),
-    /// Being rolled back, or reconnected.
+    /// The open transaction is being rolled back, or a new connection is being made.
     Connecting {
         on_its_way: oneshot::Receiver<WriterSession>,
         wait_until: Instant,
     },
     Lent,
-    /// Not needed for now.
+    /// The connection is not needed for now.
     Closed,
 }
 
 impl WriterConnection {
-    /// Connects when it is first taken.
+    /// Creates a connection that is made when it is first taken.
     pub fn unconnected(connector: Connector) -> Self {
         Self {
             connector,
@@ -108,7 +108,7 @@ impl WriterConnection {
         if let ConnectionState::Idle(session) =
             std::mem::replace(&mut self.state, ConnectionState::Closed)
         {
-            // The server notices as well where it is only cut.
+            // The server also notices when the connection is only cut.
             let _ = timeout(ROLLBACK_WITHIN, session.connection.close()).await;
         }
     }
@@ -120,10 +120,11 @@ impl WriterConnection {
         }
     }
 
-    /// Lends the connection; it comes back by [`WriterConnection::put_back`] or [`WriterConnection::recover`].
+    /// Lends the connection. The borrower returns it by [`WriterConnection::put_back`] or
+    /// [`WriterConnection::recover`].
     pub async fn take(&mut self) -> Result<WriterSession, StoreError> {
         if matches!(self.state, ConnectionState::Lent | ConnectionState::Closed) {
-            // The borrower was dropped, and the connection with it; or there was none yet.
+            // The borrower was dropped with the connection, or there was none yet.
             self.recover(None);
         }
         match std::mem::replace(&mut self.state, ConnectionState::Lent) {
@@ -135,7 +136,7 @@ impl WriterConnection {
                 let patience = self.connector.servers.last_connected() + PATIENCE;
                 match timeout_at(wait_until.max(patience), &mut on_its_way).await {
                     Ok(Ok(connection)) => return Ok(connection),
-                    // The task that recovered it has ended: with the runtime, or by a panic.
+                    // The task that recovers the connection has ended, with the runtime or by a panic.
                     Ok(Err(_)) => self.recover(None),
                     Err(_) => {
                         self.state = ConnectionState::Connecting {
@@ -151,7 +152,7 @@ impl WriterConnection {
                     ),
                 })
             }
-            // Without a runtime no task recovers it.
+            // Without a runtime no task recovers the connection.
             ConnectionState::Lent | ConnectionState::Closed => Err(StoreError::Unavailable(
                 "the connection to the database was not returned".to_owned(),
             )),
@@ -166,8 +167,8 @@ impl WriterConnection {
         self.state = ConnectionState::Idle(connection);
     }
 
-    /// Rolls back what is open on the connection, so that its locks are held no longer, or makes a new
-    /// one. In the background: nobody waits for it who does not write.
+    /// Rolls back the open transaction of the connection, so that its locks are released, or makes a new connection.
+    /// This runs in the background, so that only writes wait for it.
     pub fn recover(&mut self, connection: Option<WriterSession>) {
         let (give, on_its_way) = oneshot::channel();
         self.state = ConnectionState::Connecting {
@@ -175,20 +176,20 @@ impl WriterConnection {
             wait_until: Instant::now() + PATIENCE,
         };
         let connector = self.connector.clone();
-        // Without a runtime nobody will write again.
+        // Without a runtime there will be no further writes.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(recover(connection, connector, give));
         }
     }
 
-    /// Another connection beside the one that is lent.
+    /// Makes another connection in addition to the one that is lent.
     pub async fn another(&self) -> Result<WriterSession, StoreError> {
         let connected = self.connector.connect().await;
         connected.map_err(|none| StoreError::Unavailable(none.to_string()))
     }
 }
 
-/// `None`: it does not say.
+/// Returns `None` if the server does not respond.
 async fn is_read_only(connection: &mut PgConnection) -> Option<bool> {
     let asked = connection.fetch_one(raw_sql(
         "SELECT current_setting('transaction_read_only') = 'on' AS read_only",
@@ -207,7 +208,7 @@ async fn recover(
             tokio::time::timeout(ROLLBACK_WITHIN, session.connection.execute("ROLLBACK")).await
         && let Some(false) = is_read_only(&mut session.connection).await
     {
-        // Nobody waits for it any more at the end of the process.
+        // The receiver is gone if the process is about to end.
         let _ = give.send(session);
         return;
     }
@@ -217,7 +218,8 @@ async fn recover(
         let mut connected = connector.connect().await;
         let mut read_only = None;
         if let Ok(session) = &mut connected {
-            // A session keeps what the database was set to when it began: each try is a new one.
+            // A session keeps the setting that the database had when the session began, so each attempt makes a new
+            // one.
             read_only = is_read_only(&mut session.connection).await;
         }
         let was_read_only = connector
@@ -226,7 +228,7 @@ async fn recover(
         match connected {
             Ok(_) if read_only == Some(true) => {
                 failures += 1;
-                // One line is for all connections, while they try again and again.
+                // One log entry serves for all connections, while they retry.
                 if !was_read_only {
                     warn!("{READ_ONLY}; trying again until it does");
                 }
@@ -245,7 +247,7 @@ async fn recover(
                 warn!(%error, again_in_seconds = again_in.as_secs_f64(), "the database cannot be reached");
             }
         }
-        // Jitter, so that instances do not all come back in one moment.
+        // The waits are random, so that instances do not all reconnect at the same moment.
         let wait = RECONNECT.equal_jitter(failures, rand::random());
         tokio::select! {
             () = sleep(wait) => {}

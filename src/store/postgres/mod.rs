@@ -1,6 +1,6 @@
-//! PostgreSQL, 15 and newer: one database, any number of instances. Two writer connections, one for
-//! the leases, one to delete what ended while that is done, two bounded pools of readers, and one that listens for
-//! the notifications of other instances.
+//! PostgreSQL, 15 and newer: one database, any number of instances. Each instance has two writer connections, one for
+//! the leases, one for purges while they run, two bounded pools of readers, and one that listens for the notifications
+//! of other instances.
 
 mod certificates;
 mod clock;
@@ -44,46 +44,47 @@ use self::{
     transaction::PgTransaction,
 };
 use super::{
-    Backend, Definitions, OpenError, Reader, Readers, StoreConnections, StoreError, Transaction,
-    open::note_migration,
+    Backend, CompiledDefinitions, OpenError, Reader, Readers, StoreConnections, StoreError,
+    Transaction, open::note_migration,
 };
 
-/// Connections of what keeps tasks moving: its loops ask for little, but several may at once, and one that is
-/// stuck must not hold up all.
+/// The connections of the loops that keep tasks moving. The loops read little, but several may read at once, and a
+/// connection that hangs must not delay all of them.
 const HOUSEKEEPING: u32 = 2;
-/// How long a read waits for a connection before it says that the database is unavailable.
+/// The longest time that a read waits for a connection before it fails with "unavailable".
 const ACQUIRE_WITHIN: Duration = Duration::from_secs(2);
-/// How long a reader's connection may take to say that it is still there.
+/// The longest time that a reader's connection may take to respond to a ping.
 const THERE_WITHIN: Duration = Duration::from_secs(1);
-/// After this long without an answer the connection is taken for cut. Twice as long as a lock is held by
-/// a session that hangs, see [`session_settings::SESSION_SETTINGS`]; a large batch takes its time as well.
+/// A connection without a response for this time is taken for cut. The time is twice as long as a hanging session may
+/// hold a lock, see [`session_settings::SESSION_SETTINGS`]; a large batch may also take several seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Of callers' reads. Besides there are two that write, one for the leases, one that listens, and
-    /// two for housekeeping.
+    /// The most connections for reads of callers. In addition there are two that write, one for the leases, one that
+    /// listens, and two for housekeeping.
     pub max_connections: u32,
-    /// Off with a pooler that shares connections between transactions: nothing may depend on the connection,
-    /// neither LISTEN nor prepared statements.
+    /// False with a pooler that shares connections between transactions. In that case nothing may depend on the
+    /// connection, neither LISTEN nor prepared statements.
     pub listen: bool,
-    /// Bring the schema up to date at start.
+    /// If true, the schema is brought up to date at the start.
     pub migrate: bool,
 }
 
 pub struct OpenedPostgres {
     pub connections: StoreConnections,
-    /// The notifications of other instances, where `listen` is on.
+    /// The notifications of other instances, if `listen` is on.
     pub listener: Option<NotificationListener>,
 }
 
 pub struct PgBackend {
     writer: WriterConnection,
     clock: Arc<Clock>,
-    definitions: Arc<Definitions>,
+    definitions: Arc<CompiledDefinitions>,
     notifier: Option<Notifier>,
-    /// The next save locks its tasks by a statement of its own, because the last one missed rows: what it sees is
-    /// then of a moment after which nobody else changes them, and no row is missed but for a fault.
+    /// True if the next save locks its tasks by a statement of its own, because the last one missed rows. The save then
+    /// sees the rows as they are after the locks were taken, when no other instance changes them, so that a row can be
+    /// missed only because of a bug.
     locks_first: bool,
 }
 
@@ -91,7 +92,7 @@ pub struct PgBackend {
 pub async fn open(
     url: &str,
     settings: Settings,
-    definitions: Arc<Definitions>,
+    definitions: Arc<CompiledDefinitions>,
 ) -> Result<OpenedPostgres, OpenError> {
     let prepared = match settings.listen {
         true => Prepared::Named,
@@ -115,7 +116,7 @@ pub async fn open(
             });
         }
     }
-    // Who may not change the schema need not be able to where there is nothing to change.
+    // A user without the right to change the schema can still open a schema that needs no change.
     match in_time(&name, schema::check(&mut writer, &name)).await {
         Err(OpenError::OlderSchema { found, known, .. }) if settings.migrate => {
             let began = Instant::now();
@@ -185,15 +186,14 @@ pub async fn open(
     })
 }
 
-/// Connects when it is first asked for a connection, and again after a loss.
+/// Returns a pool that connects when it is first asked for a connection, and again after a loss.
 fn pool(servers: &Arc<Servers>, max_connections: u32, prepared: Prepared) -> PgPool {
     let following = servers.clone();
     PgPoolOptions::new()
         .max_connections(max_connections)
         .acquire_timeout(ACQUIRE_WITHIN)
-        // The pool's own question whether a connection is still there waits for an answer as long as
-        // TCP does, a quarter of an hour after a cut that nobody reports; and it is asked of every
-        // connection that comes back, so that soon none would be left.
+        // The pool's own test of a connection waits for a response as long as TCP does: a quarter of an hour after a
+        // network cut without a reset. It is made for every connection that is returned, so soon none would be left.
         .test_before_acquire(false)
         .after_connect(move |connection, _| {
             Box::pin(async move {
@@ -212,24 +212,24 @@ fn pool(servers: &Arc<Servers>, max_connections: u32, prepared: Prepared) -> PgP
         .connect_lazy_with(servers.current())
 }
 
-/// Whether it means to name a PostgreSQL database.
+/// Returns whether the text is meant to name a PostgreSQL database.
 pub fn is_url(url: &str) -> bool {
     let scheme = ["postgres://", "postgresql://"];
     scheme.iter().any(|scheme| url.starts_with(scheme))
 }
 
-/// What is wrong with the URL, without repeating what may be a secret.
+/// Returns the fault of the URL, without repeating parts that may be secret.
 pub fn fault_of_url(url: &str) -> Option<String> {
     let servers = Servers::new(url, |options| options);
     servers.err().map(|error| error.to_string())
 }
 
-/// The hosts and ports that the URL names, but for sockets of this machine.
+/// Returns the hosts and ports that the URL names, except sockets of this machine.
 pub fn addresses(url: &str) -> Vec<(String, u16)> {
     servers(url, Prepared::Named).map_or_else(|_| Vec::new(), |servers| servers.addresses())
 }
 
-/// Whether all servers that the URL names are at addresses or sockets of this machine.
+/// Returns whether all servers that the URL names are at addresses or sockets of this machine.
 pub fn is_local(url: &str) -> bool {
     let is_loopback = |host: &str| {
         let ip = host.parse::<IpAddr>();
@@ -241,12 +241,12 @@ pub fn is_local(url: &str) -> bool {
     })
 }
 
-/// What is wrong with a file of certificates or keys that the URL names.
+/// Returns the fault of a file of certificates or keys that the URL names.
 pub fn fault_of_files(url: &str) -> Option<String> {
     servers(url, Prepared::Named).ok()?.fault_of_files()
 }
 
-/// The URL without its password.
+/// Returns the URL without its password.
 pub fn without_secrets(url: &str) -> String {
     match servers(url, Prepared::Named) {
         Ok(servers) => servers.describe_whole(),
@@ -266,7 +266,7 @@ fn servers(url: &str, prepared: Prepared) -> Result<Servers, OpenError> {
             .to_owned();
         options
             .application_name(&name)
-            // Poolers refuse parameters at connecting that they do not know.
+            // Poolers refuse connection parameters that they do not know.
             .extra_float_digits(None)
             .statement_cache_capacity(kept)
             .disable_statement_logging()
@@ -292,7 +292,7 @@ fn unopened(servers: &Servers, none: &NoPrimary) -> OpenError {
     }
 }
 
-/// What an error means for who opens the database.
+/// Converts an error that occurred while the database was opened.
 fn fault(name: &str, error: sqlx::Error) -> OpenError {
     let (database, reason) = (name.to_owned(), remedy::explain(&error));
     if servers::is_passing(&error) {
@@ -314,7 +314,7 @@ impl Backend for PgBackend {
     }
 }
 
-/// An error has the pool drop the connection.
+/// Pings the connection. After an error the pool drops it.
 async fn is_there(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
     match tokio::time::timeout(THERE_WITHIN, connection.ping()).await {
         Ok(answer) => answer.map(|()| true),
@@ -322,7 +322,7 @@ async fn is_there(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
     }
 }
 
-/// Cuts off what gets no answer, as after a network cut that nobody reports.
+/// Cancels work that gets no response, as after a network cut without a reset.
 async fn answered<T, E>(work: impl Future<Output = Result<T, E>>) -> Result<T, StoreError>
 where
     StoreError: From<E>,
@@ -330,8 +330,8 @@ where
     answered_within(ANSWER_WITHIN, work).await
 }
 
-/// A server that does not answer at the start any more, as after a network cut that nobody reports, is as good as away: the
-/// start tries again by other connections.
+/// Treats a server that stops responding during the start, as after a network cut without a reset, like one that cannot
+/// be reached: the start tries again with other connections.
 async fn in_time<T>(
     database: &str,
     asked: impl Future<Output = Result<T, OpenError>>,
@@ -362,29 +362,30 @@ where
 
 const BEHIND_A_POOLER: &str = "a pooler shares its connections between transactions: set postgres.listen = false, which turns off everything that needs a connection of its own";
 
-/// Returns what an error of the server, by its code, means for the transaction that met it. `of_row`: the server says where in a
-/// statement it met the error, as it does only for the lock of a row.
+/// Converts an error of the server, by its code, for the transaction that met it. `of_row`: the server reports the
+/// position in a statement at which it met the error, as it does only for the lock of a row.
 pub(super) fn error(code: &str, message: String, of_row: bool) -> StoreError {
     match code {
-        // No lock within the time for one, see `session_settings`: a person or a backup holds the table, or the row.
+        // The lock was not acquired within `lock_timeout`, see `session_settings`: a person or a backup has locked the
+        // table or the row.
         "55P03" if of_row => StoreError::RowLocked(message),
-        // A lock of a table; the database is set read-only; an operator cancelled the statement.
+        // Another session has locked a table; the database is set read-only; an operator cancelled the statement.
         "55P03" => StoreError::NotNow(format!(
             "{message}: another session holds a lock on a table; pg_stat_activity and pg_locks show it"
         )),
         "25006" => StoreError::NotNow(format!(
             "{message}: the database accepts no writes; check default_transaction_read_only, and whether the server is a standby"
         )),
-        // Serialization failure, deadlock, and a unique key that another instance wrote at the same
-        // moment: decided again, it will see what the other did.
+        // Serialization failure, deadlock, and a unique key that another instance wrote at the same moment. When the
+        // batch is decided again, it sees the changes of the other instance.
         "40001" | "40P01" | "23505" => StoreError::Retryable(message),
         // The session was ended.
         "57P01" | "57P02" | "57P03" | "57P05" | "25P03" => StoreError::Lost(message),
         code if code.starts_with("08") => StoreError::Lost(message),
         "53100" => StoreError::Full,
-        // Data corrupted, index corrupted: a page of the table or of its index.
+        // Corrupted data or a corrupted index: a page of the table or of its index is damaged.
         "XX001" | "XX002" => StoreError::Corrupt(message),
-        // A prepared statement is there already, or not there.
+        // A prepared statement exists already, or does not exist.
         "42P05" | "26000" => StoreError::Unavailable(format!("{message}: {BEHIND_A_POOLER}")),
         "57014" => StoreError::NotNow(format!(
             "the database cancelled a statement that exceeded its time limit, or an operator cancelled it ({message}): request less at a time, with narrower filters or smaller pages, or check the load of the database"

@@ -14,7 +14,7 @@ fn make_id(millis: &str, table: u8, number: &str) -> String {
     )
 }
 
-/// The database must not be in use.
+/// Runs the plan. The database must not be in use.
 pub async fn multiply(url: &str, plan: MultiplyPlan) -> Result<(), StoreError> {
     let servers = servers(url, Prepared::Named);
     let servers = servers.map_err(|error| StoreError::Unavailable(error.to_string()))?;
@@ -31,7 +31,7 @@ pub async fn multiply(url: &str, plan: MultiplyPlan) -> Result<(), StoreError> {
     }
     for (from, until) in plan.chunks() {
         for insert in &inserts {
-            // Its words are the store's own, and the names of its columns.
+            // The statement consists of the store's own text and the names of its columns.
             sqlx::query(AssertSqlSafe(insert.clone()))
                 .bind(from)
                 .bind(until)
@@ -40,7 +40,8 @@ pub async fn multiply(url: &str, plan: MultiplyPlan) -> Result<(), StoreError> {
                 .await?;
         }
     }
-    // As autovacuum would leave it, and written: what is measured next would wait for that. Not every role may ask for it.
+    // Autovacuum would do the same later, and the next measurement would wait for it and for the checkpoint. Not every
+    // role may run these statements.
     connection.execute("VACUUM (ANALYZE)").await?;
     let _refused = connection.execute("CHECKPOINT").await;
     connection.close().await?;

@@ -1,7 +1,8 @@
 //! Notifications between instances: there may be something to do. They are hints; every instance polls as well.
-//! A notification takes a lock at its commit that all of the server's databases share: so
-//! it is never sent by the writer, and at most one goes out for each kind within [`REST`], drops apart: each
-//! moment that a call continues after its attempt was given up is one in which it may do harm.
+//!
+//! The commit of a notification takes a lock that all databases of the server share. So the writer never sends one, and
+//! at most one of each kind is sent within [`REST`]. Drops are the exception: a call that continues after its attempt
+//! was given up may do harm all the time.
 
 use std::{
     ops::BitOrAssign,
@@ -24,25 +25,25 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{ACQUIRE_WITHIN, answered, servers::Servers};
-use crate::domain::jittered;
+use crate::domain::values::jittered;
 
 const REST: Duration = Duration::from_millis(100);
-/// Also before what is urgent.
+/// The shortest pause before any notification, also an urgent one.
 const LEAST_REST: Duration = Duration::from_millis(5);
-/// After so much silence the listener asks whether its connection is still there.
+/// After this time without a notification the listener tests its connection.
 const SILENCE: Duration = Duration::from_secs(20);
 const CONNECT_AGAIN: Duration = Duration::from_secs(1);
 
-/// What may have changed.
+/// The kinds of things that may have changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Notification {
-    /// Steps that nobody claimed.
+    /// Steps that are not claimed.
     pub work: bool,
     /// Tasks that ended or are in error.
     pub tasks: bool,
     /// Agents or workflows.
     pub registrations: bool,
-    /// Calls of other instances that are to be dropped.
+    /// Calls of other instances that must be dropped.
     pub drops: bool,
     /// The slots of agents that instances hold.
     pub slots: bool,
@@ -117,12 +118,12 @@ impl BitOrAssign for Notification {
     }
 }
 
-/// Notifies the other instances soon, and once for many changes that come together.
+/// Notifies the other instances soon, and once for many changes that occur together.
 #[derive(Clone)]
 pub(super) struct Notifier {
     due: Arc<AtomicU8>,
     wake: mpsc::Sender<()>,
-    /// Woken for what cannot wait for others to come along.
+    /// Notified for a change that must not wait for others to be sent with it.
     urgent: Arc<Notify>,
 }
 
@@ -133,7 +134,7 @@ impl Notifier {
             if notification.drops {
                 self.urgent.notify_one();
             }
-            // Full: it is about to look anyway.
+            // If the channel is full, the task is about to read `due` anyway.
             let _ = self.wake.try_send(());
         }
     }
@@ -142,11 +143,11 @@ impl Notifier {
 /// Receives the notifications of other instances.
 pub struct NotificationListener {
     servers: Arc<Servers>,
-    /// What this instance signs with, so that it does not wake itself.
+    /// The payload of this instance's own notifications, so that it does not wake itself.
     own: String,
 }
 
-/// Both ends. The notifier's work ends when it is dropped.
+/// Creates the notifier and the listener. The notifier's task ends when the notifier is dropped.
 pub(super) fn start(pool: PgPool, servers: Arc<Servers>) -> (Notifier, NotificationListener) {
     let own = format!("{:032x}", rand::random::<u128>());
     let due = Arc::new(AtomicU8::new(0));
@@ -191,8 +192,7 @@ async fn send(
 }
 
 impl NotificationListener {
-    /// Calls `hear` with what may have changed, until `stop`. After a lost connection that is
-    /// everything.
+    /// Calls `hear` with the kinds that may have changed, until `stop`. After a lost connection these are all kinds.
     pub async fn run(self, hear: impl Fn(Notification) + Send, stop: CancellationToken) {
         let listening = async {
             let mut lost = false;
@@ -210,7 +210,7 @@ impl NotificationListener {
         stop.run_until_cancelled(listening).await;
     }
 
-    /// Ends when the connection is lost permanently.
+    /// Returns when the connection is lost permanently.
     async fn listen(&self, hear: &impl Fn(Notification), again: bool) -> Result<(), sqlx::Error> {
         let pool = PgPoolOptions::new()
             .max_connections(1)
@@ -226,13 +226,13 @@ impl NotificationListener {
         if again {
             info!("listening for notifications again");
         }
-        // Once it listens, not before: what came in between is not missed.
+        // This comes after LISTEN has begun, so that no change in between is missed.
         hear(Notification::EVERYTHING);
         loop {
             match tokio::time::timeout(SILENCE, listener.try_recv()).await {
                 Ok(Ok(Some(note))) if note.payload() == self.own => {}
                 Ok(Ok(Some(note))) => hear(Notification::of_channel(note.channel())),
-                // The connection was lost, and is there again.
+                // The connection was lost, and has been made again.
                 Ok(Ok(None)) => hear(Notification::EVERYTHING),
                 Ok(Err(error)) => return Err(error),
                 Err(_) => {

@@ -1,4 +1,4 @@
-//! How PostgreSQL is asked.
+//! Prepared statements of PostgreSQL, and queries with their values.
 
 use sqlx::{
     AssertSqlSafe, Executor, PgConnection, Postgres, Row, SqlSafeStr, postgres::PgArguments,
@@ -7,20 +7,20 @@ use sqlx::{
 
 use crate::store::statement::{BindValue, Statement};
 
-/// Whether statements stay prepared, as they do if a connection is exclusive for its lifetime. A pooler shares
-/// connections between transactions: there each statement is prepared again and without a name, because a name
-/// would stay on the connection for its next user.
+/// Says whether statements stay prepared. They do if a connection is exclusive for its lifetime. A pooler shares
+/// connections between transactions: there each statement is prepared again and without a name, because a name would
+/// stay on the connection for its next user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Prepared {
     Named,
     Unnamed,
 }
 
-/// Asked so often: a pooler with other work gives now this connection and now that.
+/// The number of comparisons. A pooler with other work gives out changing connections.
 const ASK: usize = 3;
 
-/// Whether two connections, both open, lead to one session of the server: as they do through a pooler that gives
-/// out connections by the transaction. A name that one prepared would then mean another's statement.
+/// Returns whether two open connections lead to one session of the server, as they do through a pooler that gives out
+/// connections for one transaction. A name that one client prepared would refer to another client's statement there.
 pub(super) async fn are_pooled(
     one: &mut PgConnection,
     other: &mut PgConnection,
@@ -34,7 +34,7 @@ pub(super) async fn are_pooled(
 }
 
 async fn session(connection: &mut PgConnection) -> Result<i32, sqlx::Error> {
-    // A simple statement, because of that very pooler.
+    // A simple statement, because the connection may lead through such a pooler.
     let row = connection
         .fetch_one("SELECT pg_backend_pid() AS session")
         .await?;
@@ -46,13 +46,13 @@ impl Prepared {
         sqlx::query(sql).persistent(self == Self::Named)
     }
 
-    /// A statement with its values.
+    /// Returns a statement with its values.
     pub fn with_values(self, statement: Statement) -> Query<'static, Postgres, PgArguments> {
-        // Only the store's own words are in it: what comes from outside is bound.
+        // The statement contains only the store's own text; values from outside are bound.
         let mut query = self.query(AssertSqlSafe(statement.sql));
         for value in statement.values {
             query = match value {
-                // No text here holds a NUL: the character that replaces it finds nothing either.
+                // No text in the database contains a NUL, so the character that replaces it finds nothing either.
                 BindValue::Text(text) => {
                     query.bind(text.map(|text| text.replace('\0', "\u{fffd}")))
                 }

@@ -1,4 +1,4 @@
-//! Reads, on bounded pools of connections: one for callers, one for what keeps tasks moving.
+//! Reads, on bounded pools of connections: one for callers, and one for the loops that keep tasks moving.
 
 use std::sync::Arc;
 
@@ -14,9 +14,12 @@ use super::{
     transaction::IS_ONE_OF,
 };
 use crate::{
-    domain::{TaskId, TaskStatus, Timestamp},
+    domain::{
+        task::TaskStatus,
+        values::{TaskId, Timestamp},
+    },
     store::{
-        Definitions, Loaded, StoreError,
+        CompiledDefinitions, Loaded, StoreError,
         rows::{Columns, Row},
         source::{SeenVersion, Source},
         statement::Statement,
@@ -25,28 +28,29 @@ use crate::{
 
 const NOW: &str = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now";
 
-/// A read of several statements is a transaction: it sees one moment, cannot write, and through a pooler its
+/// Begins a transaction for a read of several statements: it sees one snapshot, cannot write, and through a pooler its
 /// statements stay on one connection from their preparation to their end.
 ///
-/// A statement that takes too long is ended by the server: it would go on there, for nobody, after its caller
-/// has long been answered. For this transaction only, as through a pooler the next is somebody else's. Shorter
-/// than [`super::ANSWER_WITHIN`], so that it is the server that ends it, and the connection is kept.
+/// The server ends a statement that takes too long. Otherwise it would continue on the server long after its caller has
+/// a response. The setting is for this transaction only, because through a pooler the next one belongs to another
+/// client. It is shorter than [`super::ANSWER_WITHIN`], so that the server ends the statement, and the connection is
+/// kept.
 ///
-/// A lock is waited for only a second: no transaction of an instance keeps a reader from a table, so somebody in psql, a
-/// migration or a VACUUM FULL does, for who knows how long. With the wait for a connection, which others may keep for as long,
-/// a caller has a response within three seconds.
+/// A lock is waited for only a second: no transaction of an instance keeps a reader from a table, so a person in psql,
+/// a migration or a VACUUM FULL does, for an unknown time. With the wait for a connection, which other readers may keep
+/// as long, a caller has a response within three seconds.
 ///
-/// Planned again each time: lists differ in what they ask for, and a plan that was made while a table was
+/// Statements are planned again each time: lists have different filters, and a plan that was made while a table was
 /// small would be kept when it is not.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SET LOCAL statement_timeout = '9s'; SET LOCAL lock_timeout = '1s'; SET LOCAL plan_cache_mode = 'force_custom_plan'";
 
-/// The same for the life of a reader's own connection, on which a read of one statement is that statement alone:
-/// what is asked for every second, by every instance, is not worth five.
+/// The same settings for the lifetime of a reader's own connection, on which a read of one statement is that statement
+/// alone. The reads that every instance makes every second should not cost five statements each.
 pub(super) const SESSION_SETTINGS: &str = "SELECT set_config('default_transaction_read_only', 'on', false), \
     set_config('statement_timeout', '9s', false), set_config('lock_timeout', '1s', false), set_config('plan_cache_mode', 'force_custom_plan', false)";
 
-/// To the end of the transaction.
+/// These settings end with the transaction.
 const ALONG_INDEXES: &str = "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)";
 
@@ -59,7 +63,7 @@ pub struct PgSource {
     pub(super) pool: PgPool,
     pub(super) prepared: Prepared,
     pub(super) clock: Arc<Clock>,
-    pub(super) definitions: Arc<Definitions>,
+    pub(super) definitions: Arc<CompiledDefinitions>,
 }
 
 impl PgSource {
@@ -79,7 +83,7 @@ impl PgSource {
         .await
     }
 
-    /// Without a transaction around it: the connection is set up by [`SESSION_SETTINGS`].
+    /// Reads without a transaction: the connection has the settings of [`SESSION_SETTINGS`].
     async fn read_one(&self, statement: Statement) -> Result<Vec<Row>, StoreError> {
         let (pool, prepared) = (self.pool.clone(), self.prepared);
         to_its_end(async move {
@@ -92,9 +96,9 @@ impl PgSource {
     }
 }
 
-/// Reads on, to its end, when nobody waits for it any more. Broken off, its connection would be closed
-/// and replaced while the server is still at work for it: callers who hang up and ask again would have
-/// it do more at once than the pool has connections.
+/// Completes a read even if its caller waits no longer. If the read were dropped, its connection would be closed and
+/// replaced while the server still executes the statement: callers that disconnect and ask again would make it execute
+/// more statements at once than the pool has connections.
 async fn to_its_end<T: Send + 'static>(
     read: impl Future<Output = Result<T, StoreError>> + Send + 'static,
 ) -> Result<T, StoreError> {

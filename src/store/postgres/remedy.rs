@@ -1,10 +1,10 @@
-//! What an error of opening the database says to a person: what the server said, and what to do about it.
+//! Explains an error of opening the database to an operator: the message of the server, and the remedy.
 
 use sqlx::Error;
 
 pub(super) fn explain(error: &Error) -> String {
     let (said, remedy) = match error {
-        // The crate's own words end with a line of the server's source.
+        // The crate's own text ends with the source line of the server.
         Error::Database(error) => (
             error.message().to_owned(),
             of_code(&error.code().unwrap_or_default()),

@@ -1,4 +1,4 @@
-//! How tasks are loaded.
+//! Loads tasks.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,17 +10,17 @@ use uuid::Uuid;
 
 use super::prepared::Prepared;
 use crate::{
-    domain::TaskId,
+    domain::values::TaskId,
     store::{
-        Definitions, Loaded, StoreError,
+        CompiledDefinitions, Loaded, StoreError,
         record::{CLAIMED, DetailsRow, NewTaskRow, StepRow, TaskRow, UNTOUCHED, loaded_names},
         rows::{Columns, Loading, size},
     },
 };
 
-/// Relies on the primary keys, as does [`LOAD_STEPS`]. `OFFSET 0` leaves no choice of a plan: what stands
-/// before it is run for each id. A plain join was seen to read the whole primary key, when it was planned
-/// for a table that was empty at that moment.
+/// Relies on the primary keys, as does [`LOAD_STEPS`]. `OFFSET 0` leaves the planner no choice: the subquery before it
+/// is run for each id. A plain join was seen to read the whole primary key when it was planned for a table that was
+/// empty at that moment.
 static LOAD_TASKS: LazyLock<&str> = LazyLock::new(|| {
     format!(
         "
@@ -36,7 +36,8 @@ LEFT JOIN LATERAL (
     .leak()
 });
 
-/// With the version that each task has at that moment; in a row without a step where there is none.
+/// Returns each step with the version that its task has at that moment. A task without steps has one row without a
+/// step.
 static LOAD_STEPS: LazyLock<&str> = LazyLock::new(|| {
     format!(
         "
@@ -51,7 +52,7 @@ LEFT JOIN LATERAL (
     .leak()
 });
 
-/// The length of a text stands where the text is led to: nothing of the texts is read.
+/// The length of a text is stored in its TOAST pointer, so the texts are not read.
 static SIZES: LazyLock<&str> = LazyLock::new(|| {
     format!(
         "
@@ -72,7 +73,7 @@ CROSS JOIN LATERAL (
 
 const LOAD_WORKFLOW: &str = "SELECT body FROM workflows WHERE name = $1 AND version = $2";
 
-/// See `sizes` of the transaction.
+/// Reads the sizes of tasks, see `sizes` of the transaction.
 pub(super) async fn sizes(
     connection: &mut PgConnection,
     ids: &[TaskId],
@@ -87,14 +88,14 @@ pub(super) async fn sizes(
     found.iter().map(size).collect()
 }
 
-/// How often tasks are read that others are changing.
+/// The most times that tasks are read again because others are changing them.
 const LOADS: u32 = 4;
 
-/// The tasks among `ids` that exist, each with its steps of the same version.
+/// Returns the tasks among `ids` that exist, each with its steps of the same version.
 pub(super) async fn load(
     connection: &mut PgConnection,
     ids: &[TaskId],
-    definitions: &Definitions,
+    definitions: &CompiledDefinitions,
     prepared: Prepared,
 ) -> Result<Loaded, StoreError> {
     let mut ids: Vec<_> = ids.iter().map(|id| id.0).collect();
@@ -147,8 +148,8 @@ pub(super) async fn load(
     loading.tasks(steps)
 }
 
-/// The tasks of which the two statements saw different versions, in order: where the transaction does not see one moment,
-/// another may have changed them in between.
+/// Returns the tasks of which the two statements saw different versions, in order. Another instance may have changed
+/// them in between if the transaction does not see one snapshot.
 fn changed_meanwhile(tasks: &[PgRow], steps: &[PgRow]) -> Result<Vec<Uuid>, StoreError> {
     let mut versions = BTreeMap::new();
     for row in steps {

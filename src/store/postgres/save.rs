@@ -1,5 +1,4 @@
-//! Saving a batch: one statement, see [`save_sql`](super::save_sql), and one more for each thing that is
-//! rare.
+//! Saves a batch by one statement, see [`save_sql`](super::save_sql), and by one more for each rare kind of row.
 
 use std::sync::LazyLock;
 
@@ -10,7 +9,7 @@ use super::{
     save_sql::{SaveShape, SavedRow, insert},
 };
 use crate::{
-    domain::{Message, Timestamp},
+    domain::{message::Message, values::Timestamp},
     store::{
         Batch, StoreError,
         batch::TaskChange,
@@ -21,29 +20,30 @@ use crate::{
     },
 };
 
-/// In the order of queues, in which each row's lock is taken: a transaction that takes a message out of one waits.
+/// Rows are inserted in the order of queues, in which each row's lock is taken. A transaction that removes a message
+/// from one of the queues waits.
 const CONFLICT_OF_QUEUES: &str =
     " ON CONFLICT (receiver, subject) DO UPDATE SET tries = queues.tries";
 
-/// How the statement went.
+/// The result of the statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RowsSaved {
     All,
-    /// A task is gone, has another version, or is locked and was not waited for. Nothing was changed.
+    /// A task was deleted, has another version, or is locked and was not waited for. Nothing was changed.
     Stale,
-    /// A row was there and was not changed. Nothing else was either: the statement failed.
+    /// A row existed and was not changed. Nothing else was changed either, because the statement failed.
     ///
-    /// The statement sees rows as they were when it began, and takes its locks later. Whatever is written of a task in
-    /// between shows in its version, but for a promotion: it leaves the version as it is, and what was seen of the
-    /// step is then an old row, which an update by its `ctid` leaves alone. All is decided again, with the locks
-    /// taken first; a row that is missed after that is a fault.
+    /// The statement sees rows as they were when it began, and takes its locks later. A change of a task in between is
+    /// detected by its version, except a promotion: that leaves the version as it is, so the statement has an old row
+    /// of the step, which an update by `ctid` leaves alone. The batch is decided again, with the locks taken first. A
+    /// row that is missed after that is a bug.
     Missed,
 }
 
-/// How the statement fails that misses a row: see `end` in `save_sql`.
+/// The error of a statement that misses a row, see `end` in `save_sql`.
 const DIVISION_BY_ZERO: &str = "22012";
 
-/// In the order of the batch, as a save does it.
+/// Locks the tasks in the order of the batch, as a save does.
 const LOCK_TASKS: &str = "
 SELECT FROM unnest($1::uuid[]) AS known (id)
 CROSS JOIN LATERAL (SELECT FROM tasks WHERE tasks.id = known.id FOR NO KEY UPDATE) AS locked";
@@ -52,7 +52,7 @@ const LOCK_FREE_TASKS: &str = "
 SELECT FROM unnest($1::uuid[]) AS known (id)
 CROSS JOIN LATERAL (SELECT FROM tasks WHERE tasks.id = known.id FOR NO KEY UPDATE SKIP LOCKED) AS locked";
 
-/// Locks the tasks of a batch that are there already. Returns whether all of them are locked; `wait`: as of [`save`].
+/// Locks the tasks of a batch that exist already. Returns whether all of them are locked. `wait` is that of [`save`].
 pub(super) async fn lock_tasks(
     tx: &mut PgConnection,
     batch: &Batch,
@@ -69,7 +69,7 @@ pub(super) async fn lock_tasks(
     Ok(usize::try_from(locked.rows_affected()).is_ok_and(|locked| locked == ids.len()))
 }
 
-/// Saves all but alerts and messages. `wait`: whether rows that another instance has locked are waited for.
+/// Saves everything except alerts and messages. `wait`: the statement waits for rows that another instance has locked.
 pub(super) async fn save(
     tx: &mut PgConnection,
     batch: &Batch,
@@ -87,7 +87,7 @@ pub(super) async fn save(
     let steps = ChangedSteps::of(changes, now);
     let tasks = column(&new, |task| TaskRow::of(task, task.version));
     let labels: Vec<_> = new.iter().flat_map(|task| LabelRow::of(task)).collect();
-    // In the order of keys, because the second of two instances that insert one key waits for the first.
+    // The keys are in order, because the second of two instances that insert one key waits for the first.
     let mut keys = column(&batch.keys, |new| KeyRow::of(new, now));
     keys.sort_unstable_by_key(|row| row.key);
     let parts = SaveShape {
@@ -140,19 +140,16 @@ pub(super) async fn save(
     }
 }
 
-/// Whether [`save`] asks no more than one statement of the server for it.
+/// Returns whether [`save`] needs only one statement for the batch.
 pub(super) fn is_one_statement(batch: &Batch) -> bool {
-    let mut changes = batch.changes.iter();
-    batch.messages.is_empty()
-        && changes
-            .all(|change| change.alerts.is_empty() && change.asks.is_empty() && !change.is_move())
+    batch.messages.is_empty() && !batch.needs_more_statements()
 }
 
 type SaveQuery = Query<'static, Postgres, PgArguments>;
 
-/// How a row that a save is given becomes parameters of the statement.
+/// Binds the rows of a save as parameters of the statement.
 trait BoundRow: SavedRow {
-    /// Whether there is nothing in the columns that are rare.
+    /// Returns whether the rare columns of the row are empty.
     fn is_common(&self) -> bool;
     fn bind_common(rows: &[Self], statement: SaveQuery) -> SaveQuery;
     fn bind_rare(_rows: &[Self], statement: SaveQuery) -> SaveQuery {
@@ -263,12 +260,12 @@ saved_rows!(bind_rows);
 /// The steps that changed.
 #[derive(Default)]
 struct ChangedSteps<'c> {
-    /// Those that have rows.
+    /// The steps that have rows.
     changed: Vec<StepRow<'c>>,
-    /// Those that have none yet: of new tasks, those in which nothing had happened, items, what undoes a step, and those of
-    /// another version of the workflow.
+    /// The steps that have no rows yet: those of new tasks, untouched steps, items, undos, and steps of another version
+    /// of the workflow.
     added: Vec<StepRow<'c>>,
-    /// What never changes of these.
+    /// The columns of these steps that never change.
     rest_of_added: Vec<NewStepRow<'c>>,
 }
 
@@ -375,11 +372,11 @@ mod tests {
         }
     }
 
-    /// Puts something into a column.
+    /// Sets a column to a value.
     type Fill<R> = fn(&mut R);
 
-    /// Whether a row is not common any more with something in any one of the columns that are rare, which are those of the
-    /// list.
+    /// Checks that a row is not common any more once any one of the rare columns has a value, and that the list names
+    /// all rare columns.
     fn check<R: BoundRow>(common: fn() -> R, rare: &[(&str, Fill<R>)]) {
         assert!(common().is_common());
         let columns = &R::COLUMNS[R::COLUMNS.len() - R::EMPTY.len()..];
@@ -393,7 +390,7 @@ mod tests {
         }
     }
 
-    /// What is in a column that is not bound would be lost.
+    /// A value in a column that is not bound would be lost.
     #[test]
     fn a_row_is_common_only_while_nothing_is_in_any_column_that_is_rare() {
         check(

@@ -1,6 +1,6 @@
-//! The statement that saves a batch: one, whatever the number of rows, because each costs a round trip and
-//! two wake-ups on either side. Each column travels as an array, and `unnest` makes rows of them again. It
-//! has only the parts that a batch needs, in a few forms that stay prepared.
+//! Builds the statement that saves a batch. It is one statement for any number of rows, because each statement costs a
+//! round trip and two wake-ups on either side. Each column is sent as an array, and `unnest` makes rows of the arrays.
+//! The statement has only the parts that a batch needs, in a few forms that stay prepared.
 
 use std::{fmt::Write, sync::OnceLock};
 
@@ -12,41 +12,42 @@ use crate::store::record::{
 /// The parts of the statement; its parameters are in the order of the parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SaveShape {
-    /// Tasks that are there.
+    /// True if there are tasks that exist already.
     pub known: bool,
-    /// Whether a task's row that another instance has locked is waited for; else it is as good as stale.
+    /// True if the statement waits for a task's row that another instance has locked. If false, such a row counts as
+    /// stale.
     pub wait: bool,
     pub new: bool,
-    /// Steps of known tasks whose rows are there. Most are written once, when they have ended.
+    /// True if there are steps of known tasks that have rows. Most steps are written once, when they have ended.
     pub changed: bool,
-    /// Steps whose rows are not there yet.
+    /// True if there are steps that have no rows yet.
     pub added: bool,
-    /// Of new tasks.
+    /// True if there are labels of new tasks.
     pub labels: bool,
-    /// Idempotency keys.
+    /// True if there are idempotency keys.
     pub keys: bool,
-    /// The columns in which few tasks have something.
+    /// True if a task has a value in one of the columns that few tasks use.
     pub rare_of_tasks: bool,
-    /// Those in which few steps have.
+    /// True if a step has a value in one of the columns that few steps use.
     pub rare_of_steps: bool,
 }
 
 const FORMS: usize = 1 << 9;
 
-/// A row that a save is given.
+/// A row of a save.
 pub(super) trait SavedRow: Sized {
     const COLUMNS: &'static [SqlColumn];
-    /// What stands in the last columns where there is nothing: in those that are rare.
+    /// The SQL values of the last columns, which are the rare ones, if they are empty.
     const EMPTY: &'static [&'static str];
 }
 
-/// Columns of the rows that a statement is given, an array each. Where none of the rows has anything in those that are rare,
-/// what stands there then is written into the statement: each array costs both sides something for every row.
+/// Columns of the rows of a statement, one array each. If none of the rows has a value in a rare column, the statement
+/// contains the empty value itself, because each array costs both sides something for every row.
 #[derive(Clone, Copy)]
 struct RowColumns {
     bound: &'static [SqlColumn],
     empty: &'static [SqlColumn],
-    /// What stands in each of those.
+    /// The SQL values of the columns in `empty`.
     values: &'static [&'static str],
 }
 
@@ -143,7 +144,7 @@ impl SaveShape {
     }
 }
 
-/// A statement by itself that inserts rows.
+/// Returns a separate statement that inserts rows.
 pub(super) fn insert<R: SavedRow>(table: &str, end: &str) -> String {
     SaveBuilder::default().insertion(table, &[RowColumns::all_of::<R>()], end)
 }
@@ -152,11 +153,11 @@ pub(super) fn insert<R: SavedRow>(table: &str, end: &str) -> String {
 struct SaveBuilder {
     sql: String,
     parameters: usize,
-    /// Nothing is written unless this holds.
+    /// A condition of every write, as SQL.
     condition: &'static str,
     /// The number of the parameter with the ids of known tasks.
     known: Option<usize>,
-    /// What must have written as many rows as the parameter of this number has ids.
+    /// The parts that must write as many rows as the parameter of this number has ids.
     counted: Vec<(&'static str, usize)>,
 }
 
@@ -167,9 +168,9 @@ impl SaveBuilder {
         let _ = write!(self.sql, "{joint}{name} AS {body}");
     }
 
-    /// An array for each column that is bound: a FROM item of rows. In a list `unnest` hands out one row after the other;
-    /// as a FROM item it would put each array into a store of its own first, which was seen to cost the
-    /// server a fifth of the whole statement.
+    /// Returns a FROM item of rows, made of an array for each column that is bound. In a SELECT list, `unnest` returns
+    /// one row after the other. As a FROM item it would first write each array to a tuplestore, which was seen to cost
+    /// the server a fifth of the whole statement.
     fn rows(&mut self, parts: &[RowColumns]) -> String {
         let mut list = Vec::new();
         for part in parts {
@@ -184,17 +185,16 @@ impl SaveBuilder {
         format!("(SELECT {}) AS new", list.join(", "))
     }
 
-    /// By compare-and-set on the version, and nothing at all is written unless all of them match: `unmoved`
-    /// is asked before each write, so that the statement can be a transaction by itself. The rows are locked
-    /// first, one after the other in the order of the batch, which is that of ids: an update by itself
-    /// promises no order. A row whose version moved on while its lock was waited for is left out, because
-    /// the condition is looked at again then; where none is left out nobody has written anything of these
-    /// tasks since, and the steps that are read are the current ones, but for what a promotion did: see
-    /// [`RowsSaved::Missed`](super::save::RowsSaved::Missed).
+    /// Saves tasks by compare-and-set on the version. Nothing is written unless all of them match: each write tests
+    /// `unmoved`, so that the statement can be a transaction by itself. The rows are locked first, one after the other
+    /// in the order of the batch, which is that of ids, because an update by itself guarantees no order. A row whose
+    /// version changed while its lock was waited for is left out, because the condition is tested again then. If none
+    /// is left out, no other transaction has written these tasks since, and the steps that are read are the current
+    /// ones, except after a promotion: see [`RowsSaved::Missed`](super::save::RowsSaved::Missed).
     ///
-    /// The form leaves no choice of a plan: a LATERAL that locks, and a subquery in a list, are run for
-    /// each row by the primary key, and only a TID scan finds a row by its `ctid`. A plain join was seen to
-    /// read the whole primary key, when it was planned for a table that was small at that moment.
+    /// The form leaves the planner no choice: a LATERAL that locks, and a subquery in a list, are run for each row by
+    /// the primary key, and only a TID scan finds a row by its `ctid`. A plain join was seen to read the whole primary
+    /// key when it was planned for a table that was small at that moment.
     fn known_tasks(&mut self, columns: RowColumns, wait: bool) {
         let ids = self.parameters + 1;
         let rows = self.rows(&[columns]);
@@ -273,8 +273,8 @@ impl SaveBuilder {
         )
     }
 
-    /// A row that is locked, or existed, and yet was not found, is an error that changes nothing: the division is by
-    /// zero then.
+    /// Makes the statement fail, without any change, if a row that is locked or existed was not found: it divides by
+    /// zero in that case.
     fn end(self) -> String {
         let Self {
             mut sql,

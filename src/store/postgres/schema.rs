@@ -12,7 +12,7 @@ use tracing::warn;
 use super::{OpenError, connect, fault, prepared::Prepared, servers};
 use crate::store::migrations;
 
-/// Without the crate's own lock, which belongs to a connection: a pooler gives those out by the
+/// The crate's own lock is off, because it belongs to a connection, and a pooler gives out connections for one
 /// transaction.
 static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
     let mut migrations = migrations::postgres();
@@ -23,21 +23,21 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
 /// `server_version_num` of PostgreSQL 15.
 const OLDEST_SERVER: u32 = 150_000;
 
-/// The lock's number means nothing; it must only stay the same. That a table exists already is no news to
-/// an operator.
+/// Takes the lock, whose number is arbitrary and must only stay the same. Notices, such as that a table exists already,
+/// are not shown.
 ///
-/// A migration locks one table after the other while instances use them in their own order. It gives way before the
-/// server looks for deadlocks, which is after a second by default: otherwise it might be an instance's transaction that
-/// is cancelled. Nor do the instances wait longer than that, where it waits for the end of a backup.
+/// A migration locks one table after the other while instances use them in their own order. It gives up before the
+/// server looks for deadlocks, which is after a second by default: otherwise the server might cancel an instance's
+/// transaction. Nor do the instances wait longer than that while the migration waits for the end of a backup.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7306920155338694); SET LOCAL client_min_messages = warning; SET LOCAL lock_timeout = '500ms'";
 
-/// How often `provost migrate` tries while other sessions use the tables.
+/// The most attempts of `provost migrate` while other sessions use the tables.
 const TRIES: u32 = 30;
 
-/// What the crate prepares for itself has a name: through a pooler, none may be there before nor stay.
+/// Removes the named statements that the crate prepares: through a pooler, none may exist before nor remain afterwards.
 const FORGET: &str = "DEALLOCATE ALL";
 
-/// Brings the schema up to date; answers its migration before and after.
+/// Brings the schema up to date. Returns its migration before and after.
 pub async fn migrate(url: &str) -> Result<(i64, i64), OpenError> {
     let mut tries = 1;
     loop {
@@ -62,8 +62,8 @@ async fn migrate_once(url: &str) -> Result<(i64, i64), OpenError> {
     Ok((before, known()))
 }
 
-/// All in one transaction, which holds the lock: all migrations that are missing are applied, or none.
-/// The connection is of no use after an error.
+/// Applies all missing migrations, or none, in one transaction that holds the lock. After an error the connection
+/// cannot be used.
 pub(super) async fn run(connection: &mut PgConnection, name: &str) -> Result<(), OpenError> {
     let failed = |error| fault(name, error);
     let mut transaction = connection.begin().await.map_err(failed)?;
@@ -76,7 +76,7 @@ pub(super) async fn run(connection: &mut PgConnection, name: &str) -> Result<(),
             MigrateError::VersionMissing(found) => newer(name, found),
             MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
                 match error.as_database_error().and_then(|error| error.code()) {
-                    // Deadlock, and no lock within the time for one.
+                    // A deadlock, or a lock that was not acquired within `lock_timeout`.
                     Some(code) if matches!(&*code, "40P01" | "55P03") => OpenError::Busy {
                         database: name.to_owned(),
                     },
@@ -89,7 +89,7 @@ pub(super) async fn run(connection: &mut PgConnection, name: &str) -> Result<(),
     transaction.commit().await.map_err(failed)
 }
 
-/// Refuses a schema that is not the one that this version knows.
+/// Refuses a schema that this version does not know.
 pub(super) async fn check(connection: &mut PgConnection, name: &str) -> Result<(), OpenError> {
     let (found, known) = (applied(connection, name).await?, known());
     match found.cmp(&known) {
@@ -126,7 +126,7 @@ pub(super) async fn check_server(
     Ok(())
 }
 
-/// Refuses a pooler that shares its connections between statements: nothing can be saved through it.
+/// Refuses a pooler that shares its connections between statements, because no batch can be saved through it.
 pub(super) async fn check_transactions(
     connection: &mut PgConnection,
     name: &str,
@@ -148,14 +148,14 @@ pub(super) async fn check_transactions(
 
 const STATEMENT_POOLING: &str = "a pooler shares its connections between statements (pool_mode = statement), so no transaction is possible: set pool_mode = transaction for this database in the pooler, and postgres.listen = false here";
 
-/// The tables of which the user that lacks one right on them lacks it on the others as well.
+/// Tests these tables, because a user that lacks one right on them lacks it on the others as well.
 const UNGRANTED: &str = "
 SELECT coalesce(string_agg(DISTINCT wanted.name || ' on ' || found.name, ', '), '') AS missing
 FROM unnest(ARRAY['tasks', 'steps', 'history', 'messages']) AS found (name)
 CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS wanted (name)
 WHERE NOT has_table_privilege(to_regclass(found.name), wanted.name)";
 
-/// Refuses a user who may not write.
+/// Refuses a user that may not write.
 pub(super) async fn check_grants(
     connection: &mut PgConnection,
     name: &str,
@@ -173,7 +173,7 @@ pub(super) async fn check_grants(
     Err(unusable(name, reason))
 }
 
-/// The last migration that was applied; 0 before the first.
+/// Returns the last migration that was applied; 0 before the first.
 async fn applied(connection: &mut PgConnection, name: &str) -> Result<i64, OpenError> {
     let found = async {
         let row = connection

@@ -1,10 +1,9 @@
-//! The servers that a URL names: one, or several of which one takes writes and the others are standbys.
-//! After a failover it is another one, and everybody follows.
+//! The servers that a URL names: one, or several of which one takes writes and the others are standbys. After a
+//! failover another server takes writes, and all connections follow.
 //!
-//! Several are asked at once, so that one whose machine is gone, and which never answers, holds up
-//! nobody. A standby is passed over. Two that both take writes are an old primary that came back and its
-//! successor: a promotion begins a new timeline, so the newest is right, and an instance that has seen it
-//! never goes back.
+//! All servers are asked at the same time, so that one whose machine does not respond delays nothing. Standbys are
+//! ignored. If two servers take writes, they are an old primary that has come back and its successor. A promotion
+//! begins a new timeline, so the server with the newest one is right, and an instance that has seen it never goes back.
 
 use std::{
     sync::{
@@ -30,8 +29,8 @@ use super::{
 };
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// How long the others are waited for once one was found that takes writes: a newer primary may be slow
-/// to answer. Where the one that was found is the one that is known, there is less to fear.
+/// The time for which other servers are waited for once one was found that takes writes: a newer primary may respond
+/// slowly. The time is shorter if the server that was found is the known one.
 const OTHERS_WITHIN: Duration = Duration::from_secs(2);
 const OTHERS_WITHIN_IF_KNOWN: Duration = Duration::from_millis(500);
 
@@ -42,9 +41,9 @@ const TIMELINE: &str = r#"
 SELECT pg_is_in_recovery() AS standby,
        CASE WHEN pg_is_in_recovery() THEN '' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END AS timeline"#;
 
-/// Why one server cannot be used.
+/// The reason why one server cannot be used.
 #[derive(Debug, Error)]
-pub(super) enum Unfit {
+pub(super) enum UnusableServer {
     #[error("{}", remedy::explain(.0))]
     Sql(#[from] sqlx::Error),
     #[error(transparent)]
@@ -57,25 +56,27 @@ pub(super) enum Unfit {
     Superseded(u32),
 }
 
-impl Unfit {
-    /// Whether it may recover without a changed setting.
+impl UnusableServer {
+    /// Returns whether the server may recover without a changed setting.
     fn is_passing(&self) -> bool {
         match self {
-            Unfit::Silent | Unfit::Standby | Unfit::Superseded(_) => true,
-            Unfit::Sql(error) => is_passing(error),
-            Unfit::Tls(_) => false,
+            UnusableServer::Silent | UnusableServer::Standby | UnusableServer::Superseded(_) => {
+                true
+            }
+            UnusableServer::Sql(error) => is_passing(error),
+            UnusableServer::Tls(_) => false,
         }
     }
 }
 
-/// Whether an error says that the server cannot be reached for now, and not that it refuses.
+/// Returns whether the error means that the server cannot be reached for now, and not that it refuses.
 pub(super) fn is_passing(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut => true,
         sqlx::Error::Database(error) => {
             let code = error.code().unwrap_or_default();
-            // Connections; shutting down, crashed, starting up; too many connections and their kind;
-            // a standby; a pooler that gave up on its server.
+            // The classes are: connection errors; shutting down, crashed or starting up; too many connections and other
+            // exhausted resources; a standby; a pooler that gave up on its server.
             ["08", "57P", "53", "25006"]
                 .iter()
                 .any(|class| code.starts_with(class))
@@ -86,7 +87,7 @@ pub(super) fn is_passing(error: &sqlx::Error) -> bool {
 
 /// No server takes writes.
 #[derive(Debug)]
-pub(super) struct NoPrimary(Vec<(String, Unfit)>);
+pub(super) struct NoPrimary(Vec<(String, UnusableServer)>);
 
 impl NoPrimary {
     pub fn is_passing(&self) -> bool {
@@ -107,7 +108,7 @@ impl std::fmt::Display for NoPrimary {
     }
 }
 
-/// The URL names none, or asks for something that makes no sense here.
+/// The URL names no database, or has a parameter that has no meaning here.
 #[derive(Debug, Error)]
 pub(super) enum UrlError {
     #[error("{}", of_crate(.0))]
@@ -116,10 +117,10 @@ pub(super) enum UrlError {
         "target_session_attrs={0:?}: remove it; Provost always looks for a server that accepts writes"
     )]
     SessionAttrs(String),
-    /// The crate would pass it over: a misspelt sslmode would leave the connection without TLS.
+    /// The crate would ignore the parameter: a misspelt sslmode would leave the connection without TLS.
     #[error("unknown parameter {0:?}: the parameters are {known}", known = PARAMETERS.join(", "))]
     Unknown(String),
-    /// Perhaps not a parameter at all.
+    /// The text is perhaps no parameter at all.
     #[error(
         "the text after the ? is not a parameter: the parameters are {known}; write a ? in a password as %3F",
         known = PARAMETERS.join(", ")
@@ -127,7 +128,7 @@ pub(super) enum UrlError {
     Unreadable,
 }
 
-/// Without the words that say that it is about settings.
+/// Returns the error's text without its introduction about the configuration.
 fn of_crate(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Configuration(fault) => fault.to_string(),
@@ -167,15 +168,15 @@ fn check_parameter(parameter: &str) -> Result<(), UrlError> {
 #[derive(Debug)]
 pub(super) struct Servers {
     all: Vec<PgConnectOptions>,
-    /// What the URL says besides who, where and which, and besides the password.
+    /// The parameters of the URL, without user, servers, database and password.
     parameters: String,
     files: TlsFiles,
     current: Mutex<Current>,
     /// The newest timeline that was seen.
     timeline: AtomicU32,
-    /// Of the readers, who follow.
+    /// The pools of the readers, which follow the current server.
     pools: OnceLock<[PgPool; 2]>,
-    /// When a connection was made last.
+    /// The time at which a connection that can write was last made.
     connected: watch::Sender<Instant>,
 }
 
@@ -192,7 +193,7 @@ struct PrimaryCandidate {
 }
 
 impl Servers {
-    /// Of `postgres://user@one:5432,two:5432/name`. Each is set up by `with`.
+    /// Parses a URL such as `postgres://user@one:5432,two:5432/name`. `with` completes the options of each server.
     pub fn new(
         url: &str,
         with: impl Fn(PgConnectOptions) -> PgConnectOptions,
@@ -214,23 +215,23 @@ impl Servers {
         })
     }
 
-    /// The one that was found last to take writes.
+    /// Returns the options of the server that was last found to take writes.
     pub fn current(&self) -> PgConnectOptions {
         self.all[self.current.lock().server].clone()
     }
 
-    /// Whether a connection of this age leads to the current server.
+    /// Returns whether a connection of this age leads to the current server.
     pub fn is_current(&self, age: Duration) -> bool {
         age < self.current.lock().since.elapsed() || self.all.len() == 1
     }
 
     /// From now on new connections of these pools lead to the current server.
     pub fn lead(&self, pools: [PgPool; 2]) {
-        // Called once, when the database is opened.
+        // This is called once, when the database is opened.
         let _ = self.pools.set(pools);
     }
 
-    /// Connects to the one that takes writes.
+    /// Connects to the server that takes writes.
     pub async fn connect(&self) -> Result<PgConnection, NoPrimary> {
         let several = self.all.len() > 1;
         let asked = self.all.iter().enumerate();
@@ -269,7 +270,7 @@ impl Servers {
         let seen = self.timeline.load(Ordering::Relaxed);
         match best {
             Some(best) if best.timeline < seen => {
-                let why = Unfit::Superseded(best.timeline);
+                let why = UnusableServer::Superseded(best.timeline);
                 unfit.push((address(&self.all[best.server]), why));
                 Err(NoPrimary(unfit))
             }
@@ -282,15 +283,15 @@ impl Servers {
         }
     }
 
-    /// The connection and, where there are several servers to compare, its timeline.
+    /// Returns the connection and, if there are several servers to compare, its timeline.
     async fn connect_to(
         &self,
         options: &PgConnectOptions,
         several: bool,
-    ) -> Result<(PgConnection, u32), Unfit> {
+    ) -> Result<(PgConnection, u32), UnusableServer> {
         let connected = connect(options, several).await;
         connected.map_err(|unfit| match &unfit {
-            Unfit::Sql(error) => match self.files.explain(options, error) {
+            UnusableServer::Sql(error) => match self.files.explain(options, error) {
                 Some(fault) => fault.into(),
                 None => unfit,
             },
@@ -298,30 +299,31 @@ impl Servers {
         })
     }
 
-    /// What is wrong with a file that the URL names.
+    /// Returns the fault of a file that the URL names.
     pub fn fault_of_files(&self) -> Option<String> {
         let fault = self.files.fault(&self.all[0]);
         fault.map(|fault| fault.to_string())
     }
 
-    /// A connection was made that can write. One that cannot is no reason to wait for another.
+    /// Notes that a connection was made that can write. A connection that cannot is no reason to wait for another.
     pub fn note_connected(&self) {
         self.connected.send_replace(Instant::now());
     }
 
-    /// When a connection was made last that can write.
+    /// Returns the time at which a connection that can write was last made.
     pub fn last_connected(&self) -> Instant {
         *self.connected.borrow()
     }
 
-    /// Returns once a connection that can write was made after this moment: a caller that waits for a retry need not wait longer.
+    /// Returns once a connection that can write was made after this moment, so that a caller which waits for a retry
+    /// need not wait longer.
     pub async fn connected_after(&self, moment: Instant) {
         let mut connected = self.connected.subscribe();
-        // The sender lives as long as this does.
+        // The sender lives as long as this object.
         let _ = connected.wait_for(|last| *last > moment).await;
     }
 
-    /// As if no server had been found: the one that was has failed with this.
+    /// Returns an error as if no server had been found, because the one that was found has failed with this error.
     pub fn unfit(&self, error: sqlx::Error) -> NoPrimary {
         NoPrimary(vec![(address(&self.current()), error.into())])
     }
@@ -354,16 +356,16 @@ impl Servers {
             since: Instant::now(),
         };
         let options = self.all[server].clone();
+        for pool in self.pools.get().into_iter().flatten() {
+            pool.set_connect_options(options.clone());
+        }
         info!(
             server = address(&options),
             "this server of the database now accepts writes"
         );
-        for pool in self.pools.get().into_iter().flatten() {
-            pool.set_connect_options(options.clone());
-        }
     }
 
-    /// The host and port of each that is reached over TCP.
+    /// Returns the host and port of each server that is reached over TCP.
     pub fn addresses(&self) -> Vec<(String, u16)> {
         let over_tcp = self.all.iter().filter(|options| {
             let is_folder = options.get_host().starts_with('/');
@@ -374,7 +376,7 @@ impl Servers {
             .collect()
     }
 
-    /// The URL without its password.
+    /// Returns the URL without its password.
     pub fn describe_whole(&self) -> String {
         match &self.parameters[..] {
             "" => self.describe(),
@@ -382,7 +384,7 @@ impl Servers {
         }
     }
 
-    /// Who, where and which, and nothing else of the URL.
+    /// Returns the URL without its parameters and its password.
     pub fn describe(&self) -> String {
         let addresses: Vec<_> = self.all.iter().map(address).collect();
         let first = &self.all[0];
@@ -395,22 +397,25 @@ impl Servers {
     }
 }
 
-/// Refuses a connection that leads to a standby: what it shows may be old.
+/// Refuses a connection that leads to a standby, because its data may be old.
 pub(super) async fn refuse_standby(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     let row = connection.fetch_one(IS_STANDBY).await?;
     if row.try_get::<bool, _>("standby")? {
-        return Err(sqlx::Error::Protocol(Unfit::Standby.to_string()));
+        return Err(sqlx::Error::Protocol(UnusableServer::Standby.to_string()));
     }
     Ok(())
 }
 
-async fn connect(options: &PgConnectOptions, several: bool) -> Result<(PgConnection, u32), Unfit> {
+async fn connect(
+    options: &PgConnectOptions,
+    several: bool,
+) -> Result<(PgConnection, u32), UnusableServer> {
     let connecting = async {
         let mut connection = options.connect().await?;
         let ask = if several { TIMELINE } else { IS_STANDBY };
         let row = connection.fetch_one(ask).await?;
         if row.try_get::<bool, _>("standby")? {
-            return Err(Unfit::Standby);
+            return Err(UnusableServer::Standby);
         }
         let timeline = match several {
             true => u32::from_str_radix(row.try_get("timeline")?, 16).unwrap_or_default(),
@@ -420,7 +425,7 @@ async fn connect(options: &PgConnectOptions, several: bool) -> Result<(PgConnect
     };
     match tokio::time::timeout(CONNECT_WITHIN, connecting).await {
         Ok(connected) => connected,
-        Err(_) => Err(Unfit::Silent),
+        Err(_) => Err(UnusableServer::Silent),
     }
 }
 
@@ -433,8 +438,8 @@ fn address(options: &PgConnectOptions) -> String {
     }
 }
 
-/// What of a query is neither secret nor shown before it. Where there is an `@`, it may be the end of a password
-/// with a `?` in it.
+/// Returns the parameters of a query that are neither secret nor already shown before it. If the query contains an `@`,
+/// that may be the end of a password with a `?` in it.
 fn shown(query: &str) -> String {
     let apart = ["password", "user", "host", "hostaddr", "port", "dbname"];
     let parameters = query.split('&').filter(|parameter| {
@@ -444,7 +449,7 @@ fn shown(query: &str) -> String {
     parameters.collect::<Vec<_>>().join("&")
 }
 
-/// One set of options for each host, and the query. The crate's own parser knows but one host.
+/// Returns one set of options for each host, and the query. The crate's own parser supports only one host.
 fn parse(url: &str) -> Result<(Vec<PgConnectOptions>, String), UrlError> {
     let (url, query) = match url.split_once('?') {
         Some((url, query)) => (url, query),
@@ -453,7 +458,7 @@ fn parse(url: &str) -> Result<(Vec<PgConnectOptions>, String), UrlError> {
     let mut parameters = Vec::new();
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
         match parameter.strip_prefix("target_session_attrs=") {
-            // What is done anyway.
+            // These values request what is done anyway.
             Some("read-write" | "primary") => {}
             Some(other) => return Err(UrlError::SessionAttrs(other.to_owned())),
             None => {
@@ -472,7 +477,7 @@ fn parse(url: &str) -> Result<(Vec<PgConnectOptions>, String), UrlError> {
     let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
     let of_host = |host| {
         let options: PgConnectOptions = format!("{scheme}://{user}{host}{path}{query}").parse()?;
-        // In a URL an IPv6 address has brackets, and for the resolver it has none.
+        // In a URL an IPv6 address has brackets; the resolver expects it without them.
         let of_url = options.get_host();
         let bare = of_url
             .strip_prefix('[')

@@ -1,21 +1,23 @@
-//! What the writer sets on its connections, or with a pooler at the beginning of each transaction.
+//! The settings of the writer's connections. With a pooler they are set at the beginning of each transaction.
 
-/// These settings say how the writer's statements are planned and what ends its session.
+/// These settings restrict how the writer's statements are planned, and bound how long its session waits.
 ///
-/// They touch few rows by their keys, but the statistics are of a table that was empty a moment ago or is
-/// mostly ended work: a plan by way of a sequential scan, a hash of the table or the index of a state that
-/// most rows once had is 2 to 4 times slower, or much more. So every plan is restricted to nested loops over
-/// indexes in their own order, made once and kept; where that leaves a choice, the statement's form does
-/// not. With plans thus priced as a last resort, JIT would compile them: off.
+/// The statements touch few rows by their keys, but the statistics are those of a table that was empty a moment ago or
+/// contains mostly ended work: a plan with a sequential scan, a hash of the table or the index of a state that most
+/// rows once had is 2 to 4 times slower, or much more. So every plan is restricted to nested loops over indexes in
+/// their own order, made once and kept; where that leaves a choice, the statement's form does not. Such plans have the
+/// cost of a last resort, for which JIT would compile them, so JIT is off.
 ///
-/// After a failed statement the writer rolls back where there may be nothing to roll back: that is no news to an operator.
+/// After a failed statement the writer rolls back, sometimes without an open transaction. The warning about that is of
+/// no use to an operator.
 ///
-/// A session that hangs inside a transaction, with its process stopped or its network cut, is
-/// ended by the server, so that the locks it holds stop others for no longer than that. Limits that the
-/// role or the database has for statements are for those who ask, and would break batches off: none here.
+/// The server ends a session that hangs inside a transaction, with its process stopped or its network cut, so that its
+/// locks block other sessions no longer than that. Limits for statements that the role or the database has are meant
+/// for queries, and would interrupt batches, so there are none here.
 ///
-/// A lock is waited for as long as transactions of instances take, and no longer: a session that holds one for minutes, as a
-/// person in psql or ALTER TABLE does, is not to hold up every caller meanwhile. They hear that it is not possible now.
+/// A lock is waited for as long as transactions of instances take, and no longer: a session that holds one for minutes,
+/// as a person in psql or ALTER TABLE does, must not delay every caller in the meantime. Callers get the error that it
+/// is not possible now.
 macro_rules! settings {
     ($only_for_the_transaction:literal) => {
         concat!(
@@ -39,14 +41,14 @@ macro_rules! settings {
     };
 }
 
-/// For a connection of the writer's own: once, not with each transaction. Answers which session it is.
+/// Sets up a connection of the writer's own once, not with each transaction. Returns the identity of the session.
 pub(super) const SESSION_SETTINGS: &str = concat!(
     settings!("false"),
     ", pg_backend_pid() AS process, ",
     "(SELECT backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()) AS since"
 );
 
-/// One round trip.
+/// Begins a transaction in one round trip.
 macro_rules! begin {
     ($settings:expr, $id:expr) => {
         concat!(
@@ -59,10 +61,10 @@ macro_rules! begin {
     };
 }
 
-/// Begins a transaction, and answers the server's time.
+/// Begins a transaction, and returns the server's time.
 pub(super) const BEGIN: &str = begin!("", "");
-/// With a pooler every transaction may have another connection: each is set up again, and only its id helps to find
-/// out, after a connection was lost at the commit, whether it succeeded.
+/// Begins a transaction through a pooler. Every transaction may have another connection there, so each is set up again;
+/// and after a connection was lost at the commit, only the transaction's id helps to find out whether it succeeded.
 pub(super) const BEGIN_ANYWHERE: &str = begin!(
     concat!(settings!("true"), "; "),
     "pg_current_xact_id()::text AS id, "

@@ -1,10 +1,9 @@
 //! The writer's transaction.
 //!
-//! Locks: every change of a task, of its steps and of what else belongs to it happens under the lock of
-//! the task's row, and a save takes those locks in the order of ids, waiting where another instance
-//! holds one. Who takes something out of that order (an agent queue, a promotion, a rare write) skips what is
-//! locked, and from then on waits for nobody: see [`LockOrder`]. So no circle of
-//! transactions that wait for each other can arise.
+//! Locks: every change of a task, of its steps and of its other rows is made under the lock of the task's row. A save
+//! takes those locks in the order of ids, and waits if another instance holds one. A transaction that locks rows out of
+//! that order (for an agent queue, a promotion or a rare write) skips locked rows, and from then on waits for no lock:
+//! see [`LockOrder`]. So no deadlock is possible.
 
 use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
 
@@ -24,22 +23,27 @@ use super::{
     session_settings::{BEGIN, BEGIN_ANYWHERE},
 };
 use crate::{
-    domain::{AgentName, Leases, Message, QueuedStep, TaskId, Timestamp},
+    domain::{
+        message::Message,
+        queue::QueuedStep,
+        values::{AgentName, Leases, TaskId, Timestamp},
+    },
     store::{
         Batch, KnownKey, Loaded, Saved, StoreError,
         error::corrupt,
-        leases,
         rows::{self, Columns, Row},
         statement::Statement,
         transaction::{CommitError, Dialect, Session, Transaction},
+        upkeep::leases,
     },
 };
 
-/// It waits for no lock. Most cuts are met here, because between batches the connection rests.
+/// The time for BEGIN, which waits for no lock. Most network cuts are noticed here, because the connection is idle
+/// between batches.
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 
-/// Relies on steps_line. Locks the tasks, not the steps: what a save locks as well. Others' tasks are
-/// passed over, so that instances take different steps from one queue.
+/// Relies on steps_line. Locks the tasks, not the steps, as a save does. Tasks that other instances have locked are
+/// skipped, so that instances take different steps from one queue.
 const QUEUED: &str = r#"
 SELECT task_id, idx, turn, due_at
 FROM steps
@@ -49,10 +53,11 @@ WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 AND NOT (due_at >= $2 AND
 ORDER BY lane, turn, task_id, idx
 LIMIT $4"#;
 
-/// Relies on steps_delayed. Locks the tasks, as every change of steps does, and passes over those that others have
-/// locked. What was changed while the lock was taken is looked at as it is then, or left for the next promotion.
+/// Relies on steps_delayed. Locks the tasks, as every change of steps does, and skips those that others have locked. A
+/// step that was changed while the lock was taken is read again, or left for the next promotion.
 ///
-/// The versions of the tasks stay, so that no instance loads them again because of it: [`RowsSaved::Missed`] is the price.
+/// The versions of the tasks stay, so that no instance has to load them again. The cost of that is
+/// [`RowsSaved::Missed`].
 const PROMOTE: &str = r#"
 WITH due AS MATERIALIZED (
     SELECT steps.ctid AS place FROM steps
@@ -77,7 +82,7 @@ WHERE steps.ctid = due.place AND queued = 0 AND due_at <= $3"#;
 const TRY_LOCK: &str = r#"
 SELECT CAST(pg_try_advisory_xact_lock(hashtextextended($1, 0)) AS integer)::bigint AS locked"#;
 
-/// As [`QUEUED`].
+/// Reads a queue as [`QUEUED`] does, for one lane.
 const QUEUED_IN_LANE: &str = r#"
 SELECT {place}::bigint AS place, task_id, idx, turn, due_at
 FROM steps
@@ -87,7 +92,7 @@ WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 AND lane = {lane}
 ORDER BY turn, task_id, idx
 LIMIT {limit}"#;
 
-/// How a text is compared with those of a JSON array.
+/// Compares a text with the texts of a JSON array.
 pub(super) const IS_ONE_OF: &str = "= ANY (ARRAY(SELECT json_array_elements_text(?::text::json)))";
 
 static DIALECT: Dialect = Dialect {
@@ -110,7 +115,8 @@ ON CONFLICT (id) DO UPDATE SET at = excluded.at"#,
 const IDEMPOTENCY: &str =
     r#"SELECT "key", fingerprint, task_id FROM idempotency_keys WHERE "key" = ANY ($1)"#;
 
-/// Labels, alerts and keys go by cascade. A child stays until its parent is deleted, which may have to undo it.
+/// Labels, alerts and keys are deleted by cascade. A child stays until its parent is deleted, because the parent may
+/// have to undo it.
 const PURGE: &str = r#"
 WITH ended AS MATERIALIZED (
     SELECT id FROM tasks
@@ -122,16 +128,18 @@ purged AS (DELETE FROM tasks WHERE id = ANY (ARRAY(SELECT id FROM ended)) RETURN
 purged_steps AS (DELETE FROM steps WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
 purged_details AS (DELETE FROM task_details WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
 purged_children AS (DELETE FROM child_tasks WHERE child = ANY (ARRAY(SELECT id FROM ended))),
-purged_history AS (DELETE FROM history WHERE task_id = ANY (ARRAY(SELECT id FROM ended)))
+purged_history AS (DELETE FROM history WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
+purged_attempts AS (DELETE FROM attempts WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
+purged_usage AS (DELETE FROM attempt_usage WHERE task_id = ANY (ARRAY(SELECT id FROM ended)))
 SELECT count(*) AS purged FROM purged"#;
 
 const MISSED: &str = "the database did not change every row of the tasks and steps that were to be saved, and nothing was saved: check the tables \"tasks\" and \"steps\" for triggers, rules and policies that keep rows from being changed, and the database for damage";
 
-/// How long a commit whose answer was lost is asked after, once there is somebody to ask. Longer than the
-/// server lets a session hang in a transaction.
+/// The longest time for finding out the result of a commit whose response was lost, once there is another connection.
+/// It is longer than the server lets a session hang in a transaction.
 const OUTCOME_WITHIN: Duration = Duration::from_secs(15);
-/// How long somebody to ask is waited for: meanwhile everybody waits, and while the database is away they
-/// are to hear so. To give up does no harm: what was saved after all is found when it is looked for.
+/// The longest wait for another connection. All requests wait in the meantime, and must get an error while the database
+/// cannot be reached. Giving up does no harm: a change that was saved after all is found when it is looked for.
 const SOMEBODY_WITHIN: Duration = Duration::from_secs(2);
 const OUTCOME_AGAIN: Duration = Duration::from_millis(100);
 
@@ -145,25 +153,25 @@ pub(super) struct PgTransaction<'b> {
 }
 
 enum TransactionState {
-    /// The server does not know of it. Where the time is known, it is begun only when more is to be written
-    /// than by one statement. Reads need not be in it: a save finds out by the version.
+    /// The server does not know of the transaction. If the time is known, the transaction is begun only when more than
+    /// one statement writes. Reads need not be in it, because a save compares versions.
     NotBegun(WriterSession),
     Begun {
         session: WriterSession,
-        /// With a pooler.
+        /// The transaction's id, with a pooler.
         id: Option<u64>,
     },
-    /// A statement failed or was cut off: the server would answer COMMIT by rolling back.
+    /// A statement failed or was cancelled: the server would respond to COMMIT by rolling back.
     Failed(WriterSession),
-    /// Committed, or lost.
+    /// The transaction was committed, or its connection was lost.
     Ended,
 }
 
-/// In which order the transaction has locked rows.
+/// The order in which the transaction has locked rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LockOrder {
     ById,
-    /// It must not wait for any other transaction.
+    /// The transaction must not wait for any other transaction.
     Other,
 }
 
@@ -192,7 +200,7 @@ impl<'b> PgTransaction<'b> {
         Ok(transaction)
     }
 
-    /// Begins the transaction on the server; returns the server's time.
+    /// Begins the transaction on the server, and returns the server's time.
     async fn tell_server(&mut self) -> Result<Timestamp, StoreError> {
         let begin = match self.prepared() {
             Prepared::Named => BEGIN,
@@ -201,7 +209,7 @@ impl<'b> PgTransaction<'b> {
         self.cut_off();
         let asked = Instant::now();
         let begun = self.session()?.connection.fetch_all(raw_sql(begin));
-        // The row that counts is the last.
+        // The time is in the last row.
         let row = answered_within(BEGIN_WITHIN, begun).await?.pop();
         let row = row.ok_or_else(|| corrupt("a transaction without a time"))?;
         let now = Timestamp::from_millis(row.try_get("now")?);
@@ -242,7 +250,7 @@ impl<'b> PgTransaction<'b> {
         }
     }
 
-    /// The connection, once the server knows of the transaction.
+    /// Returns the connection, after the transaction was begun on the server.
     async fn connection(&mut self) -> Result<&mut PgConnection, StoreError> {
         match self.state {
             TransactionState::NotBegun(_) => {
@@ -255,7 +263,7 @@ impl<'b> PgTransaction<'b> {
         self.reading()
     }
 
-    /// For reads, which need not be in the transaction.
+    /// Returns the connection for reads, which need not be in the transaction.
     fn reading(&mut self) -> Result<&mut PgConnection, StoreError> {
         Ok(&mut self.session()?.connection)
     }
@@ -267,14 +275,14 @@ impl<'b> PgTransaction<'b> {
         done
     }
 
-    /// Unless the statement comes to its end, what the connection has begun is to be rolled back.
+    /// Notes that a statement was begun. Unless it completes, the connection must be rolled back.
     fn cut_off(&mut self) {
         if let Some(session) = self.take_session() {
             self.state = TransactionState::Failed(session);
         }
     }
 
-    /// All of a batch but alerts and messages.
+    /// Saves everything of a batch except alerts and messages.
     async fn save_rows(&mut self, batch: &Batch) -> Result<Saved, StoreError> {
         let wait = self.locks == LockOrder::ById;
         let (now, prepared) = (self.estimate.now, self.prepared());
@@ -315,7 +323,7 @@ impl<'b> PgTransaction<'b> {
         }
     }
 
-    /// The transaction is in the record.
+    /// Returns the connection and notifies other instances after the commit.
     fn committed(&mut self) {
         if let Some(session) = self.take_session() {
             self.backend.writer.put_back(session);
@@ -325,11 +333,11 @@ impl<'b> PgTransaction<'b> {
         }
     }
 
-    /// The response to a commit was lost: the record shows the result. A wrong guess either way would be returned
-    /// to a caller.
+    /// Finds out the result of a commit whose response was lost, by the record. A wrong result, either way, would be
+    /// returned to a caller.
     async fn outcome(&mut self, lost: StoreError) -> Result<(), StoreError> {
         warn!(error = %lost, "the response to a commit was lost; looking up its result");
-        // What is left of the old connection is of no use: its answer may still be on its way.
+        // The old connection cannot be used any more, because its response may still arrive.
         let id = match &self.state {
             TransactionState::Begun { id, .. } => *id,
             _ => None,
@@ -359,7 +367,7 @@ impl<'b> PgTransaction<'b> {
                         return Ok(());
                     }
                     Ok(Some(false)) => return Err(StoreError::Retryable(lost.to_string())),
-                    // The old session has not noticed yet, or not found the time; or this one was lost.
+                    // The old session has not ended yet, or this connection was lost.
                     Ok(None) | Err(_) => {}
                 }
             }
@@ -467,6 +475,7 @@ impl Session for PgTransaction<'_> {
         }
         (self as &mut Transaction<'_>).save_moves(batch).await?;
         (self as &mut Transaction<'_>).save_asks(batch).await?;
+        (self as &mut Transaction<'_>).save_attempts(batch).await?;
         let alerts = (self as &mut Transaction<'_>).save_alerts(batch).await?;
         let messages: Vec<_> = batch.messages.iter().chain(&alerts).collect();
         self.add_messages(&messages).await?;
@@ -507,7 +516,7 @@ impl Session for PgTransaction<'_> {
         else {
             return Ok(None);
         };
-        // Unless it comes to its end, the connection is not used again.
+        // Unless the statement completes, the connection is not used again.
         self.cut_off();
         let query = self.prepared().with_values(prolong);
         let asked = Instant::now();

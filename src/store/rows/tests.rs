@@ -2,10 +2,16 @@
 
 use std::{cell::RefCell, collections::BTreeSet};
 
-use super::*;
-use crate::store::record::{DetailsRow, NewTaskRow, SqlColumn, StepRow, TaskRow, loaded_names};
+use uuid::Uuid;
 
-/// A row in some state, and which of its columns were read.
+use super::{Columns, Loading, own_claim, step::step, task::task};
+use crate::domain::task::{StepStatus, TaskStatus};
+use crate::store::{
+    CompiledDefinitions, StoreError,
+    record::{DetailsRow, NewTaskRow, SqlColumn, StepRow, TaskRow, loaded_names},
+};
+
+/// A row in some state, which records the columns that were read.
 struct AskedRow {
     state: &'static str,
     asked: RefCell<BTreeSet<String>>,
@@ -45,7 +51,7 @@ impl Columns for AskedRow {
     }
 }
 
-/// Reads a row in each state; returns which columns were read.
+/// Reads a row in each state, and returns the columns that were read.
 fn asked(states: impl Iterator<Item = &'static str>, read: impl Fn(&AskedRow)) -> BTreeSet<String> {
     let rows = states.map(|state| AskedRow {
         state,
@@ -69,13 +75,13 @@ fn every_column_of_a_step_that_is_loaded_is_read() {
     let asked = asked(StepStatus::ALL.iter().map(|s| s.as_str()), |row| {
         step(row).unwrap();
     });
-    // By these two the rows of a task are put in order.
+    // The rows of a task are sorted by these two columns.
     assert_eq!(asked, loaded(&[StepRow::COLUMNS], &["task_id", "idx"]));
 }
 
 #[test]
 fn every_column_of_a_task_that_is_loaded_is_read() {
-    let definitions = Definitions::new(std::num::NonZeroUsize::MIN);
+    let definitions = CompiledDefinitions::new(std::num::NonZeroUsize::MIN);
     let asked = asked(TaskStatus::ALL.iter().map(|s| s.as_str()), |row| {
         let loading = Loading::<AskedRow>::new(Vec::new(), &definitions);
         task(row, loading.definition(row).unwrap()).unwrap();

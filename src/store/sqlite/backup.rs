@@ -1,5 +1,5 @@
-//! Copies the database while a service works on it. The copy is one moment of the record: a read
-//! transaction, which neither waits for the writer nor makes it wait, and needs no lock beside the file.
+//! Copies the database while a service uses it. The copy is one snapshot: a read transaction, which neither waits for
+//! the writer nor makes it wait, and needs no lock of the file.
 
 use std::{
     fs::{self, File, OpenOptions, Permissions},
@@ -18,7 +18,7 @@ use super::{
 
 const OWNER_AND_GROUP: u32 = 0o660;
 
-/// What was written.
+/// The size of a backup.
 #[derive(Debug)]
 pub struct Backup {
     pub tasks: u64,
@@ -49,13 +49,13 @@ pub enum BackupError {
     Failed(PathBuf, PathBuf, rusqlite::Error),
 }
 
-/// Copies `database` to the new file `to`, which is complete and on the disk when this answers. Nothing
-/// is left behind by a copy that fails, or that is given up.
+/// Copies `database` to the new file `to`, which is complete and on the disk when this returns. A copy that fails or is
+/// cancelled leaves no file.
 pub async fn backup(database: &Path, to: &Path) -> Result<Backup, BackupError> {
     let unwritable = |error| BackupError::Unwritable(to.to_owned(), error);
-    // SQLite takes a name that is not absolute for a URI if it looks like one.
+    // SQLite takes a relative name for a URI if it looks like one.
     let to = std::path::absolute(to).map_err(unwritable)?;
-    // Where it cannot be read the next step says so.
+    // If the file cannot be read, the next step returns that error.
     if fs::metadata(database).is_ok_and(|metadata| metadata.nlink() > 1) {
         return Err(BackupError::SeveralNames(database.to_owned()));
     }
@@ -78,7 +78,7 @@ pub async fn backup(database: &Path, to: &Path) -> Result<Backup, BackupError> {
     Ok(Backup { tasks, bytes })
 }
 
-/// Copies the database of this connection, whatever became of its name, to the new file `to`.
+/// Copies the database of this connection, even if its name is gone, to the new file `to`.
 pub(super) fn copy_whole(
     source: &Connection,
     to: &Path,
@@ -91,7 +91,7 @@ pub(super) fn copy_whole(
     Ok(())
 }
 
-/// Read-only: what is not there is not made, and what is there is not brought up to date.
+/// Opens the database read-only: a missing database is not created, and its schema is not changed.
 async fn open(path: &Path) -> Result<ConnectionThread, BackupError> {
     let database = path.to_owned();
     let open = move || connection::open(&database, OpenFlags::SQLITE_OPEN_READ_ONLY);
@@ -99,8 +99,8 @@ async fn open(path: &Path) -> Result<ConnectionThread, BackupError> {
     opened.map_err(|error| BackupError::Unreadable(path.to_owned(), error))
 }
 
-/// All of one snapshot, packed. Unlike SQLite's page by page backup it does not begin again with each
-/// write of another process.
+/// Copies one snapshot, packed. Unlike SQLite's page by page backup it does not begin again with each write of another
+/// process.
 fn copy(source: &Connection, to: &str) -> rusqlite::Result<()> {
     source.execute("VACUUM INTO ?", [to])?;
     Ok(())
@@ -133,7 +133,7 @@ struct Utf8Path {
 }
 
 impl Utf8Path {
-    /// SQLite makes it while it writes. Left behind, it would be played back into another file.
+    /// Removes the journal that SQLite makes while it writes. If it stayed, it would be applied to another file.
     fn remove_journal(&self) -> io::Result<()> {
         match fs::remove_file(format!("{}-journal", self.text)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -142,13 +142,13 @@ impl Utf8Path {
     }
 }
 
-/// The copy while it grows, under another name: a file with the final name is always a complete backup. Removed
-/// when dropped.
+/// The incomplete copy, under another name: a file with the final name is always a complete backup. It is removed when
+/// this is dropped.
 struct Partial(Utf8Path);
 
 impl Partial {
-    /// Creates the file, empty and for the same users as the database, which holds the same secrets, but never for all users of the
-    /// machine.
+    /// Creates the file, empty and with the permissions of the database, because it contains the same secrets, but
+    /// never readable for all users of the machine.
     fn create(to: &Path, permissions: Permissions) -> Result<Self, BackupError> {
         let Some(text) = to.to_str().map(|to| format!("{to}.partial")) else {
             return Err(BackupError::Name(to.to_owned()));
@@ -179,16 +179,16 @@ impl Partial {
         Ok(partial)
     }
 
-    /// Gives it the name that was asked for, once all of it is on the disk. Answers its size.
+    /// Renames the file to the requested name once all of it is on the disk. Returns its size in bytes.
     fn publish(self, to: &Path) -> Result<u64, BackupError> {
         let unwritable = |error| BackupError::Unwritable(to.to_owned(), error);
         let file = File::open(&self.0.path).map_err(unwritable)?;
         file.sync_all().map_err(unwritable)?;
         let bytes = file.metadata().map_err(unwritable)?.len();
-        // The partial file has kept out another backup to the same name.
+        // The partial file has prevented another backup to the same name.
         refuse_existing(to)?;
         fs::rename(&self.0.path, to).map_err(unwritable)?;
-        // The name is on the disk when its folder is.
+        // The name is on the disk when its folder is synchronized.
         if let Some(folder) = to.parent() {
             File::open(folder)
                 .and_then(|folder| folder.sync_all())
@@ -200,7 +200,7 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // Renamed, it is gone already; and what cannot be removed, the next backup will speak of.
+        // After the rename the file is gone already. If it cannot be removed, the next backup reports it.
         let _ = fs::remove_file(&self.0.path);
         let _ = self.0.remove_journal();
     }
@@ -213,13 +213,13 @@ mod tests {
     use tempfile::TempDir;
 
     use super::{super::open as open_store, *};
-    use crate::store::{Definitions, Health};
+    use crate::store::{CompiledDefinitions, Health};
 
-    /// An empty database, and the folder that it is in. Nobody holds it.
+    /// Creates an empty database, which no process has open, and its folder.
     async fn database() -> (TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("provost.db");
-        let definitions = Arc::new(Definitions::new(NonZeroUsize::MIN));
+        let definitions = Arc::new(CompiledDefinitions::new(NonZeroUsize::MIN));
         let opened = open_store(&path, None, definitions, Health::default()).await;
         drop(opened.unwrap());
         (folder, path)
@@ -285,7 +285,7 @@ mod tests {
         let missing = folder.path().join("missing.db");
         let refused = backup(&missing, &to).await.unwrap_err();
         assert!(matches!(refused, BackupError::Unreadable(..)), "{refused}");
-        // Of SQLite, but not of ours.
+        // This is a SQLite database, but not one of Provost.
         let other = folder.path().join("other.db");
         let made = Connection::open(&other).unwrap();
         made.execute_batch("CREATE TABLE things (thing TEXT)")

@@ -1,4 +1,4 @@
-//! The clock of the file: see [`crate::domain::SteadyClock`]. All connections of a process share one.
+//! The clock of the file: see [`crate::domain::upkeep::SteadyClock`]. All connections of a process share one.
 
 use std::{
     sync::Arc,
@@ -10,15 +10,18 @@ use rusqlite::{Connection, OptionalExtension};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
-use crate::domain::{ClockJump, ClockReading, ClockRecord, SteadyClock, Timestamp};
+use crate::domain::{
+    upkeep::{ClockJump, ClockReading, ClockRecord, SteadyClock},
+    values::Timestamp,
+};
 
-/// That clock of the system which goes on while the machine is suspended, where there is one.
+/// The clock of the system that continues while the machine is suspended, if there is one.
 #[cfg(target_os = "linux")]
 const ELAPSED: ClockId = ClockId::Boottime;
 #[cfg(not(target_os = "linux"))]
 const ELAPSED: ClockId = ClockId::Monotonic;
 
-/// Another one after each start of the machine.
+/// Contains another value after each start of the machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 const RECORD: &str = "SELECT at, boot, elapsed FROM clock WHERE id = 1";
@@ -29,7 +32,7 @@ pub struct StoreClock {
     boot: Arc<str>,
 }
 
-/// One moment, on each of the clocks.
+/// One moment, by each of the clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     pub now: Timestamp,
@@ -40,9 +43,9 @@ pub struct Moment {
 }
 
 impl StoreClock {
-    /// Goes on from what is on record in the file.
+    /// Continues from the time on record in the file.
     pub(super) fn begin(record: Option<&ClockRecord>) -> Self {
-        // A machine that does not tell has no name for its start.
+        // If the machine has no boot id, it is empty.
         let boot = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
         let boot = boot.trim();
         Self {
@@ -66,19 +69,19 @@ impl StoreClock {
         self.steady.lock().read(reading())
     }
 
-    /// By how many milliseconds it is ahead of the wall clock; negative where it is behind.
+    /// Returns by how many milliseconds this clock is ahead of the wall clock; negative if it is later.
     pub fn ahead_of_wall(&self) -> i64 {
         let mut steady = self.steady.lock();
         steady.read(reading());
         steady.ahead_of_wall()
     }
 
-    /// The last time that it was set to the wall clock at once, told once.
+    /// Returns the last jump of this clock to the wall clock, only once for each jump.
     pub fn take_jump(&self) -> Option<ClockJump> {
         self.steady.lock().take_jump()
     }
 
-    /// What is to be kept, so that the next process goes on from there.
+    /// Returns the record from which the next process continues.
     pub fn record(&self) -> ClockRecord {
         let mut steady = self.steady.lock();
         steady.read(reading());
@@ -90,7 +93,7 @@ fn reading() -> ClockReading {
     let elapsed = clock_gettime(ELAPSED);
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     ClockReading {
-        // Neither is ever negative.
+        // Neither value is ever negative.
         elapsed: Duration::new(
             u64::try_from(elapsed.tv_sec).unwrap_or(0),
             u32::try_from(elapsed.tv_nsec).unwrap_or(0),

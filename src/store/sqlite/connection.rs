@@ -1,7 +1,7 @@
 //! Connections to the database file, each on a thread of its own.
 //!
-//! What is done on one is a job: a whole batch to save, or a whole view to read. It is handed over once and answered
-//! once, however many statements it takes, because each hand-over between threads costs more than a row.
+//! The unit of work of a connection is a job: a whole batch to save, or a whole view to read. The thread receives it
+//! once and responds once, for any number of statements, because each hand-over between threads costs more than a row.
 
 use std::{
     any::Any,
@@ -18,14 +18,14 @@ use tokio::sync::oneshot;
 
 use super::{BUSY, PAGE_SIZE, file::DatabaseFile, reserve::Disk};
 
-/// Statements that are kept prepared.
+/// The number of statements that are kept prepared.
 const STATEMENTS: usize = 128;
 
 type Job = Box<dyn FnOnce(&mut Connection) + Send>;
-/// What a job came to, or what it panicked with.
+/// The result of a job, or its panic.
 type Outcome<R> = Result<R, Box<dyn Any + Send>>;
 
-/// A connection and its thread. It is closed when this is dropped and what it was given is done.
+/// A connection and its thread. The connection is closed when this is dropped and all its jobs are done.
 #[derive(Debug)]
 pub struct ConnectionThread {
     jobs: mpsc::Sender<Job>,
@@ -63,7 +63,7 @@ impl ConnectionThread {
         Ok(Self { jobs, closed })
     }
 
-    /// Does the job, even where nobody waits for the answer any more. A panic of the job is one of the caller.
+    /// Runs the job, even if its caller no longer waits. A panic of the job continues in the caller.
     pub async fn run<R: Send + 'static, E: From<rusqlite::Error> + Send + 'static>(
         &self,
         job: impl FnOnce(&mut Connection) -> Result<R, E> + Send + 'static,
@@ -80,16 +80,16 @@ impl ConnectionThread {
         }
     }
 
-    /// Does the job, which must not panic, after those that were given before it. Nobody is answered.
+    /// Runs the job, which must not panic, after the jobs before it. There is no response.
     pub fn post(&self, job: impl FnOnce(&mut Connection) + Send + 'static) {
-        // A thread that ended has dropped what would have answered.
+        // A thread that has ended runs no job.
         let _ = self.jobs.send(Box::new(job));
     }
 
-    /// Waits until it is closed.
+    /// Waits until the connection is closed.
     pub async fn close(self) {
         drop(self.jobs);
-        // Either way it is gone.
+        // The connection is closed in either case.
         let _ = self.closed.await;
     }
 }
@@ -98,15 +98,15 @@ fn no_thread(reason: String) -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_ABORT), Some(reason))
 }
 
-/// What a connection may do.
+/// The permissions of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConnectionAccess {
     Write,
     Read,
 }
 
-/// Opens the database before any other connection of this process, to write, and makes it where the file is empty.
-/// `max_pages`: how many the file may have.
+/// Opens the database for writing before any other connection of this process does, and creates it if the file is
+/// empty. `max_pages`: the most pages that the file may have.
 pub fn connect_first(
     file: &Arc<DatabaseFile>,
     max_pages: Option<u64>,
@@ -117,7 +117,7 @@ pub fn connect_first(
     Ok(connection)
 }
 
-/// Opens the database that is in use here. `max_pages`: how many the file may have.
+/// Opens another connection to the database that this process uses. `max_pages`: the most pages that the file may have.
 pub fn connect(
     file: &Arc<DatabaseFile>,
     max_pages: Option<u64>,
@@ -129,11 +129,11 @@ pub fn connect(
 }
 
 fn open_locked(file: &Arc<DatabaseFile>) -> rusqlite::Result<Connection> {
-    // It is there already. One that is gone must not be made again.
+    // The file exists already. If it is gone, it must not be created again.
     let connection = open(file.path(), OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let lock = file.clone();
-    // Nothing sorts by it. SQLite drops a collation after it has closed the files of its connection: so the lock is
-    // held until the last one has.
+    // The collation is never used. SQLite drops it after it has closed the files of its connection, so that the lock is
+    // held until the last connection has closed them.
     connection.create_collation("provost_lock", move |a, b| {
         let _held = &lock;
         a.cmp(b)
@@ -141,18 +141,19 @@ fn open_locked(file: &Arc<DatabaseFile>) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// What must be set before the first page is written.
+/// Applies the settings that must precede the first page.
 fn make(connection: &Connection, file: &DatabaseFile) -> rusqlite::Result<()> {
     run_script(connection, &format!("PRAGMA page_size = {PAGE_SIZE}"))?;
-    // The database gives pages back. Only one that is not there yet takes it. On any other the setting is written again
-    // with each connection, which a full disk would refuse.
+    // The database returns free pages to the disk. The setting applies only to a new database. On any other it would be
+    // written again with each connection, which a full disk would refuse.
     if file.is_empty() {
         run_script(connection, "PRAGMA auto_vacuum = incremental")?;
     }
     use_wal(connection)
 }
 
-/// It stays so in the file. A backup is a file that has it not, and an empty file gets its first page by it.
+/// The mode is stored in the file. A backup is a file without it, and an empty file gets its first page by this
+/// setting.
 pub fn use_wal(connection: &Connection) -> rusqlite::Result<()> {
     run_script(connection, "PRAGMA journal_mode = wal")
 }
@@ -169,7 +170,7 @@ fn configure(
         ConnectionAccess::Write => (4096, "off"),
         ConnectionAccess::Read => (1024, "on"),
     };
-    // Once writes are grouped, FULL costs no more than NORMAL, and survives a power cut.
+    // With group commits, FULL costs no more than NORMAL, and survives a power failure.
     connection.execute_batch(&format!(
         "PRAGMA synchronous = full;
          PRAGMA foreign_keys = on;
@@ -184,8 +185,8 @@ fn configure(
     Ok(())
 }
 
-/// Runs each statement of the script to its end. `execute_batch` ends one that has rows at its first: what fails
-/// afterwards, as the commit of `PRAGMA journal_mode` may, is lost.
+/// Runs each statement of the script to its end. `execute_batch` stops a statement with rows at its first row, so that
+/// a later error is lost, such as one of the commit of `PRAGMA journal_mode`.
 pub fn run_script(connection: &Connection, script: &str) -> rusqlite::Result<()> {
     let mut statements = Batch::new(connection, script);
     while let Some(mut statement) = statements.next()? {
@@ -195,8 +196,7 @@ pub fn run_script(connection: &Connection, script: &str) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// All that is read while it is there is of one moment. Its statements stay prepared, as those of
-/// [`rusqlite::Transaction`] do not.
+/// Reads in one snapshot while this exists. Its statements stay prepared, unlike those of [`rusqlite::Transaction`].
 pub struct Snapshot<'c>(&'c Connection);
 
 impl<'c> Snapshot<'c> {
@@ -208,7 +208,8 @@ impl<'c> Snapshot<'c> {
 
 impl Drop for Snapshot<'_> {
     fn drop(&mut self) {
-        // SQLite may have ended it by itself. If it cannot be ended, the next one cannot begin, and says why.
+        // SQLite may have ended the transaction by itself. If it cannot be ended, the next one cannot begin, and
+        // returns the reason.
         if !self.0.is_autocommit()
             && let Ok(mut end) = self.0.prepare_cached("ROLLBACK")
         {
@@ -217,12 +218,12 @@ impl Drop for Snapshot<'_> {
     }
 }
 
-/// Opens a database as it is.
+/// Opens a database without changing it.
 pub fn open(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY)?;
-    // A function that has effects is not called by anything that another program has put into the schema.
+    // Objects that another program has added to the schema must not call a function with side effects.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     Ok(connection)
@@ -264,7 +265,7 @@ mod tests {
         let thread = thread.unwrap();
         let fill = "CREATE TABLE things (a); INSERT INTO things VALUES (1)";
         let filled = thread.run(move |connection| connection.execute_batch(fill));
-        // Polled once, it has handed the job over, and is dropped.
+        // Polled once, the future has sent the job, and is dropped.
         let _ = futures::FutureExt::now_or_never(filled);
         thread.close().await;
         let thread = ConnectionThread::start(|| Connection::open(path)).await;

@@ -1,14 +1,13 @@
 //! The database file itself: one process at a time opens it, under one name, and it stays where it is.
 //!
-//! SQLite itself would let a second process in, and two writers that each believe their cache would
-//! decide on stale tasks. It also finds a database's newest changes by name (`-wal`, `-shm`): under another
-//! name, or in a folder where another file has taken the name, they are not found, or are taken for another
-//! database's. So the lock is on the file whatever its name, and the name leads to the file as long as
-//! anything is written.
+//! SQLite itself would let a second process in, and two writers that each trust their cache would decide on stale
+//! tasks. SQLite also finds a database's newest changes by name (`-wal`, `-shm`): under another name, or in a folder
+//! where another file has taken the name, they are not found, or are taken for another database's. So the lock is on
+//! the file, whichever name it has, and the name must lead to the file as long as anything is written.
 //!
-//! **No code may open and close the database file by itself while it is in use here.** Closing any descriptor
-//! of a file drops all POSIX locks that the process has on it, and SQLite relies on them. Questions go by
-//! `stat`, which opens nothing.
+//! **No code may open and close the database file by itself while this process uses it.** Closing any descriptor of a
+//! file drops all POSIX locks that the process has on it, and SQLite relies on them. Checks use `stat`, which opens
+//! nothing.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -26,30 +25,30 @@ use tracing::warn;
 use super::wal::Wal;
 use crate::store::OpenError;
 
-/// The suffix after the name of the database of a copy that was made when the file was deleted.
+/// The suffix of the copy that was made because the file was deleted. It follows the name of the database.
 pub const RESCUED: &str = ".rescued";
 
-/// The mode of the files that are made here.
+/// The mode of the files that Provost creates.
 pub(super) const PRIVATE: u32 = 0o600;
-/// The part of a mode that is about neither the owner nor the group.
+/// The bits of a mode for users other than the owner and the group.
 const OTHERS: u32 = 0o007;
 
-/// How long a start waits for a process that is just ending.
+/// The time for which a start waits for a process that is just ending.
 const LOCK_WITHIN: Duration = Duration::from_secs(1);
 const LOCK_AGAIN: Duration = Duration::from_millis(20);
-/// Symbolic links that lead to one another.
+/// The most symbolic links in a chain.
 const MOST_LINKS: usize = 32;
 
-/// The database file, locked for this process until this is dropped: not before SQLite has closed it.
+/// The database file, locked for this process until this is dropped, which is not before SQLite has closed the file.
 #[derive(Debug)]
 pub struct DatabaseFile {
-    /// As it was named in the settings.
+    /// The name in the settings.
     name: String,
-    /// Without symbolic links: what SQLite is given, and finds `-wal` and `-shm` by.
+    /// The path without symbolic links. SQLite gets it, and finds `-wal` and `-shm` by it.
     path: PathBuf,
-    /// Dropped before `lock_beside`: who finds that one free may open and close this one.
+    /// Dropped before `lock_beside`: a process that finds that lock free may open and close this file.
     file: File,
-    /// `None` beside a service that has locked both.
+    /// `None` if a running service has locked both files.
     lock_beside: Option<File>,
     /// The files that SQLite has open: the database, `-wal` and `-shm`.
     parts: OnceLock<Vec<FilePart>>,
@@ -76,21 +75,21 @@ enum FileKind {
     Index,
 }
 
-/// What became of the files that are in use.
+/// The state of the files that are in use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FileState {
-    /// Where they were.
+    /// All files are where they were.
     Kept,
     /// The file does not exist any more.
     Missing(PathBuf),
     /// Another file has the name.
     Replaced(PathBuf),
-    /// It is shorter than what was written to it.
+    /// The file is shorter than the data that was written to it.
     Cut(PathBuf),
 }
 
 impl DatabaseFile {
-    /// Makes the file if it is not there. `name` may lead to it by symbolic links.
+    /// Opens the file, or creates it if it does not exist. `name` may lead to it by symbolic links.
     pub async fn open(name: &Path) -> Result<Self, OpenError> {
         let until = Instant::now() + LOCK_WITHIN;
         loop {
@@ -101,7 +100,7 @@ impl DatabaseFile {
         }
     }
 
-    /// Opens a file that another process has locked, for what two may do at once.
+    /// Opens a file that another process has locked, for work that two processes may do at once.
     pub fn open_beside(name: &Path) -> Result<Self, OpenError> {
         let failed = |error: io::Error| OpenError::Unusable {
             database: name.display().to_string(),
@@ -136,13 +135,13 @@ impl DatabaseFile {
             holder,
         };
         let path = resolve(name).map_err(failed)?;
-        // A copy of it is made by SQL, which is text.
+        // SQL makes a copy of the database, and SQL is text.
         if path.to_str().is_none() {
             let reason = "its name is not UTF-8, which SQLite requires";
             return Err(failed(io::Error::other(reason)));
         }
-        // First this one: it tells who has the database, and keeps older versions of provost out, which
-        // know no other lock.
+        // The separate lock file is locked first: it names the process that uses the database, and it keeps older
+        // versions of provost out, which know no other lock.
         let lock = with_suffix(&path, ".lock");
         let mut beside = open_lock(&lock, &path).map_err(|error| {
             let reason = format!("its lock {}: {error}", lock.display());
@@ -170,8 +169,8 @@ impl DatabaseFile {
             };
             return Err(failed(io::Error::other(reason)));
         }
-        // On Linux this lock and those that SQLite takes know nothing of each other. Elsewhere they are of
-        // one kind, and SQLite would be kept out too.
+        // On Linux this lock and those of SQLite are independent. Elsewhere they are of one kind, and SQLite would be
+        // kept out too.
         #[cfg(target_os = "linux")]
         match file.try_lock() {
             Ok(()) => {}
@@ -205,32 +204,33 @@ impl DatabaseFile {
         })
     }
 
-    /// Whether no other process may use it meanwhile.
+    /// Returns whether no other process may use the database in the meantime.
     pub fn is_locked(&self) -> bool {
         self.lock_beside.is_some()
     }
 
-    /// As it was named in the settings.
+    /// Returns the name in the settings.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What SQLite opens.
+    /// Returns the path that SQLite opens.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether there is no database in it yet.
+    /// Returns whether the file contains no database yet.
     pub fn is_empty(&self) -> bool {
         self.file.metadata().is_ok_and(|found| found.len() == 0)
     }
 
-    /// A file beside the database.
+    /// Returns the path of a file next to the database, with this suffix.
     pub fn beside(&self, suffix: &str) -> PathBuf {
         with_suffix(&self.path, suffix)
     }
 
-    /// Remembers which files SQLite has opened, now that it has; or says what happened meanwhile.
+    /// Remembers which files SQLite has opened, after it has; or returns what has happened to the files in the
+    /// meantime.
     pub fn remember_parts(&self) -> io::Result<FileState> {
         let identity = Identity::of(&self.file.metadata()?);
         let mut parts = vec![FilePart {
@@ -240,7 +240,7 @@ impl DatabaseFile {
         }];
         for (kind, suffix) in [(FileKind::Wal, "-wal"), (FileKind::Index, "-shm")] {
             let path = self.beside(suffix);
-            // A file system without shared memory has neither.
+            // A file system without shared memory has neither file.
             if let Some(identity) = Identity::at(&path)? {
                 parts.push(FilePart {
                     kind,
@@ -256,17 +256,18 @@ impl DatabaseFile {
         Ok(self.state())
     }
 
-    /// Looks where the files are: some microseconds.
+    /// Checks that the files are where they were. Takes some microseconds.
     pub fn state(&self) -> FileState {
         self.state_of(|_| true)
     }
 
-    /// [`DatabaseFile::state`] right after a commit. Nothing that was accepted is in `-shm`.
+    /// Returns the [`DatabaseFile::state`] right after a commit. `-shm` is not checked, because it contains no accepted
+    /// data.
     pub fn state_after_commit(&self) -> FileState {
         self.state_of(|kind| kind != FileKind::Index)
     }
 
-    /// Whether `-wal` has been cut; asked right before a commit, which would hide it.
+    /// Returns whether `-wal` has been cut. This is checked right before a commit, which would hide the cut.
     pub fn is_cut(&self) -> bool {
         self.wal.is_cut_now()
     }
@@ -282,7 +283,7 @@ impl DatabaseFile {
                     }
                 }
                 Ok(Some(_)) => return FileState::Replaced(part.path.clone()),
-                // What cannot be looked at is as good as gone.
+                // A file that cannot be checked counts as missing.
                 Ok(None) | Err(_) if state == FileState::Kept => {
                     state = FileState::Missing(part.path.clone());
                 }
@@ -292,7 +293,7 @@ impl DatabaseFile {
         state
     }
 
-    /// Whether the database was deleted, and not only moved: no name leads to it any more.
+    /// Returns whether the database was deleted, and not only moved: no name leads to it any more.
     pub fn is_deleted(&self) -> bool {
         self.file.metadata().is_ok_and(|file| file.nlink() == 0)
     }
@@ -301,7 +302,7 @@ impl DatabaseFile {
         Ok(self.file.metadata()?.permissions())
     }
 
-    /// Removes what is left of `-wal` and `-shm`, where it is what was opened here.
+    /// Removes the `-wal` and `-shm` that remain, if they are the files that this process opened.
     pub fn remove_parts(&self) {
         let parts = self.parts.get().map_or(&[][..], Vec::as_slice);
         for part in parts {
@@ -311,7 +312,7 @@ impl DatabaseFile {
         }
     }
 
-    /// Whether the database itself is where it was, whatever became of what belongs to it.
+    /// Returns whether the database file itself is where it was, even if `-wal` or `-shm` is not.
     pub fn is_kept(&self) -> bool {
         let database = self.parts.get().and_then(|parts| parts.first());
         database.is_some_and(
@@ -341,8 +342,8 @@ fn metadata(path: &Path) -> io::Result<Option<fs::Metadata>> {
     }
 }
 
-/// Where a database is missing, or is empty, and what belongs to it is not, somebody has lost it: a new one in its
-/// place would hide that. At the first start there is nothing beside it, and it is made before all else.
+/// Refuses to create a database if the file is missing or empty while its other files are not: the database was lost,
+/// and a new one would hide that. At the first start there are no other files, because the database is created first.
 fn refuse_leftovers(path: &Path, database: &str) -> Result<(), OpenError> {
     let length = |suffix: &str| metadata(&with_suffix(path, suffix)).ok().flatten();
     let length = |suffix: &str| length(suffix).map(|found| found.len());
@@ -358,7 +359,7 @@ fn refuse_leftovers(path: &Path, database: &str) -> Result<(), OpenError> {
         });
     }
     let is_left = |suffix: &&str| match *suffix {
-        // It is created, and emptied again when there is no room.
+        // The reserve is created with the database, and made empty when there is no room.
         ".reserve" => lost == "missing" && length(suffix).is_some(),
         suffix => length(suffix).is_some_and(|length| length > 0),
     };
@@ -373,8 +374,8 @@ fn refuse_leftovers(path: &Path, database: &str) -> Result<(), OpenError> {
     }
 }
 
-/// The real path of a file that may not be there yet. A symbolic link that leads to nothing is followed too:
-/// the file is made where it points.
+/// Returns the real path of a file that may not exist yet. A symbolic link to a missing file is followed too: the file
+/// is created at its target.
 pub(super) fn resolve(name: &Path) -> io::Result<PathBuf> {
     let mut name = std::path::absolute(name)?;
     for _ in 0..MOST_LINKS {
@@ -398,7 +399,8 @@ pub(super) fn resolve(name: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many symbolic links"))
 }
 
-/// Whether the file is a mount of its own, as containers have single files. Where nobody knows, it is not.
+/// Returns whether the file is a mount point of its own, as containers have for single files. Returns false if that is
+/// unknown.
 #[cfg(target_os = "linux")]
 fn is_mounted(path: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
@@ -421,26 +423,26 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.into()
 }
 
-/// A lock that is made here gets the owner of the database, as SQLite does it with `-wal`: a command that root runs
-/// must not keep the service out.
+/// Opens a lock file. A new one gets the owner of the database, as SQLite does it with `-wal`: a command that root runs
+/// must not lock the service out.
 fn open_lock(lock: &Path, database: &Path) -> io::Result<File> {
     let found = metadata(lock)?;
     let is_new = found.is_none();
     let file = open_or_create(lock)?;
-    // Older versions made it for everybody, and each user who can open it can lock it.
+    // Older versions made the file accessible for every user, and each user who can open it can lock it.
     if found.is_some_and(|found| found.permissions().mode() & OTHERS != 0) {
         let _ = file.set_permissions(fs::Permissions::from_mode(PRIVATE));
     }
     if let (true, Some(owner)) = (is_new, metadata(database)?) {
         let (user, group) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
-        // Only root may, and only for root it matters.
+        // Only root may change the owner, and only for root it matters.
         let _ = rustix::fs::fchown(&file, Some(user), Some(group));
     }
     Ok(file)
 }
 
-/// A new one is for its owner alone from the beginning: it holds the input of all tasks, and the key of all links. SQLite gives
-/// `-wal` and `-shm` the mode of the database.
+/// Opens a file. A new one is accessible only for its owner from the beginning, because it contains the input of all
+/// tasks, and the key of all links. SQLite gives `-wal` and `-shm` the mode of the database.
 fn open_or_create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).truncate(false).read(true).write(true);
@@ -458,7 +460,8 @@ fn readable_by_others(path: &Path) -> Vec<PathBuf> {
     files.filter(is_readable).collect()
 }
 
-/// Only for the message that the next one gets: on a full disk it cannot be written, and need not.
+/// Writes the name of this process for the error message that another process shows. On a full disk the write fails,
+/// which does no harm.
 fn say_holder(file: &mut File) {
     let name = format!("process {}", std::process::id());
     let _ = file
@@ -468,7 +471,7 @@ fn say_holder(file: &mut File) {
 
 fn holder(file: &mut File) -> String {
     let mut holder = String::new();
-    // A long text here is none of ours.
+    // A long text was not written by Provost.
     let _ = file
         .rewind()
         .and_then(|()| file.take(64).read_to_string(&mut holder));
@@ -515,7 +518,7 @@ mod tests {
         (folder, path)
     }
 
-    /// Proves something only where root runs it: nobody else can give a file away.
+    /// This test proves something only if root runs it, because other users cannot change the owner of a file.
     #[tokio::test]
     async fn a_lock_that_root_makes_belongs_to_the_owner_of_the_database() {
         let (_folder, path) = folder();
@@ -536,7 +539,7 @@ mod tests {
         symlink("../provost.db", inside.join("relative")).unwrap();
         symlink("relative", inside.join("twice")).unwrap();
         symlink(folder.path(), inside.join("folder")).unwrap();
-        // The first time the file is not there yet.
+        // In the first round the file does not exist yet.
         for _ in 0..2 {
             for way in [
                 "absolute",

@@ -1,5 +1,5 @@
-//! Whether the files that are in use are where they were: asked at each commit, for each new connection, and
-//! every second by the keeper.
+//! Checks that the files in use are where they were: at each commit, for each new connection, and every second by the
+//! keeper.
 
 use std::{fmt::Display, path::Path, sync::Arc};
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::store::{Health, StoreError, StoreFault};
 
-/// The files in use, and the health that speaks for them.
+/// The files in use, and the health that reports their faults.
 #[derive(Clone, Debug)]
 pub struct DatabaseFiles {
     pub file: Arc<DatabaseFile>,
@@ -17,18 +17,18 @@ pub struct DatabaseFiles {
 }
 
 impl DatabaseFiles {
-    /// Looks where the files are, and raises or clears the fault.
+    /// Checks where the files are, and raises or clears the fault.
     pub fn look(&self) -> FileState {
         self.found(self.file.state())
     }
 
     fn found(&self, state: FileState) -> FileState {
         match &state {
-            // What was written to the other file, or read from it into this one, nobody knows.
+            // The data that was written to the other file, or read from it into this one, is unknown.
             _ if self.health.has(StoreFault::Replaced) => {}
             FileState::Cut(path) => self.raise_cut(path),
             FileState::Kept => self.health.clear(StoreFault::Missing),
-            // What was done about it is said by the keeper.
+            // The keeper reports what it did about the missing file.
             FileState::Missing(_) if self.health.has(StoreFault::Missing) => {}
             FileState::Missing(path) => self.health.raise(StoreFault::Missing, self.missing(path)),
             FileState::Replaced(path) => {
@@ -39,21 +39,21 @@ impl DatabaseFiles {
         state
     }
 
-    /// Whether something may be opened or written.
+    /// Returns an error unless files may be opened and written.
     pub fn check(&self) -> Result<(), StoreError> {
         self.check_state(self.file.state())
     }
 
     fn check_state(&self, state: FileState) -> Result<(), StoreError> {
         if self.found(state) == FileState::Kept {
-            // Put back, it may still be that another file had its place meanwhile.
+            // The file was put back, but another file may have had its name in the meantime.
             return self.health.check_write();
         }
         self.health.check_write()?;
         Err(StoreError::Unavailable("the database was moved".to_owned()))
     }
 
-    /// [`DatabaseFiles::check`] of what is committed already: some microseconds for a whole batch.
+    /// Runs [`DatabaseFiles::check`] after a commit. Takes some microseconds for a whole batch.
     pub fn check_committed(&self) -> Result<(), StoreError> {
         let checked = self.check_state(self.file.state_after_commit());
         checked.map_err(|error| match error {
@@ -62,7 +62,7 @@ impl DatabaseFiles {
         })
     }
 
-    /// Right before a commit: whether what was committed before is still there.
+    /// Checks right before a commit that the earlier commits still exist.
     pub fn check_before_commit(&self) -> Result<(), StoreError> {
         if self.file.is_cut() {
             self.raise_cut(&self.file.beside("-wal"));
@@ -102,7 +102,7 @@ impl DatabaseFiles {
         }
     }
 
-    /// The database was deleted, and what it held is in a copy.
+    /// Reports that the database was deleted, and that its data is in a copy.
     pub fn say_rescued(&self, copy: &Path) {
         let detail = format!(
             "{} was deleted while provost uses it, and provost accepts nothing into a deleted file. All accepted data is in {}: stop the service, rename that file to the name of the database, and start the service again",
@@ -112,7 +112,7 @@ impl DatabaseFiles {
         self.health.raise(StoreFault::Missing, detail);
     }
 
-    /// The database was deleted, and no copy could be written.
+    /// Reports that the database was deleted, and that no copy could be written.
     pub fn say_not_rescued(&self, error: &impl Display) {
         let detail = format!(
             "{} was deleted while provost uses it, and provost accepts nothing into a deleted file. This process holds the last copy, and could not write it to another file ({error}). Do not stop it before you have copied its open files, /proc/{}/fd: see docs/deploy.md, \"Files that are deleted or cut\"",

@@ -1,4 +1,4 @@
-//! Looks after the database file while it is in use: whether it is where it was, and whether it has room.
+//! Watches the database file while it is in use: its name must lead to it, and it must have room.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -16,30 +16,30 @@ use super::{
 };
 use crate::store::{StoreError, StoreFault};
 
-/// What must have become free, where the disk was full, before anything new is accepted: a share of the reserve
-/// within these bounds. Without it each few bytes that are freed would be taken up and refused again.
+/// The bytes that must become free after the disk was full before anything new is accepted: a share of the reserve
+/// within these bounds. Without this margin, each few bytes that are freed would be used and then refused again.
 const MARGIN: std::ops::RangeInclusive<u64> = (64 << 10)..=(512 << 10);
 
-/// The most that SQLite can count.
+/// The largest number of pages that SQLite supports.
 const MOST_PAGES: u64 = 4_294_967_294;
 
-/// When it is tried again to save what is only open here.
+/// The time between two attempts to save data that is only in files which this process has open.
 const SAVE_AGAIN: Duration = Duration::from_secs(10);
 
-/// Looks after the database file. Each look is short.
+/// Watches the database file. Each check is short.
 #[derive(Debug)]
 pub struct Keeper {
     files: DatabaseFiles,
-    /// One connection, open for as long as this is.
+    /// One connection of the pool is open as long as this object exists.
     pool: Arc<ReaderPool>,
     reserve: Reserve,
-    /// How many the file may have.
+    /// The most pages that the file may have.
     max_pages: Option<u64>,
     is_lost: bool,
-    /// Whether what is only open here has been saved; and when it is tried next.
+    /// True if the data that is only in open files has been saved. `save_at` is the time of the next attempt.
     is_saved: bool,
     save_at: Instant,
-    /// The least room there was since the disk is full.
+    /// The least room since the disk became full, in bytes.
     lowest: Option<u64>,
 }
 
@@ -76,7 +76,7 @@ impl Keeper {
         }
     }
 
-    /// Whatever could not be saved before is tried once more at once: nobody can any more afterwards.
+    /// Saves data that could not be saved before at once, because no process can after this one.
     pub async fn look_a_last_time(&mut self) {
         self.save_at = Instant::now();
         self.look().await;
@@ -84,8 +84,9 @@ impl Keeper {
 
     async fn lose(&mut self, state: FileState) {
         if !std::mem::replace(&mut self.is_lost, true) {
-            // The last connection that closes removes `-wal`, by its name: it may be another database's by now. And
-            // it would fold a `-wal` back that was cut, without what is gone from it. So one is never closed.
+            // When the last connection closes, it removes `-wal` by its name, which may be that of another database
+            // now. It would also fold a cut `-wal` back into the database, without the lost part. So one connection is
+            // never closed.
             std::mem::forget(self.pool.clone());
         }
         let is_due = !self.is_saved && Instant::now() >= self.save_at;
@@ -93,15 +94,15 @@ impl Keeper {
             self.is_saved = match self.files.file.is_kept() {
                 true => self.save_wal().await,
                 false if self.files.file.is_deleted() => self.save_all().await,
-                // It was only moved.
+                // The database was only moved.
                 false => false,
             };
             self.save_at = Instant::now() + SAVE_AGAIN;
         }
     }
 
-    /// What was committed last is only in a `-wal` that has lost its name: it is still open here, and is
-    /// written into the database while it is. Answers whether it was.
+    /// Saves the latest commits if they are only in a `-wal` that has lost its name: as long as this process has it
+    /// open, it can write it into the database. Returns whether it did.
     async fn save_wal(&self) -> bool {
         let fold = |connection: &mut Connection| {
             let is_busy = "PRAGMA wal_checkpoint(FULL)";
@@ -122,7 +123,8 @@ impl Keeper {
         false
     }
 
-    /// The database was deleted: all that was accepted is only in what is open here.
+    /// Saves the data of a deleted database, which is only in the files that this process has open. Returns whether it
+    /// did.
     async fn save_all(&self) -> bool {
         match rescue(&self.files.file, &self.pool).await {
             Ok(copy) => {
@@ -138,13 +140,13 @@ impl Keeper {
         }
     }
 
-    /// Without a fault: sees that there is a reserve, and room beside it.
+    /// Checks, while there is no fault, that there is a reserve, and room in addition to it.
     async fn keep_room(&mut self) {
         self.lowest = None;
         let disk = self.disk();
         let (size, kept) = (self.reserve.size, self.reserve.kept());
-        // Without a reserve what it would hold is not there for anything new: a process that was killed on a full
-        // disk leaves none.
+        // Without a reserve, its room is not available for anything new: a process that was killed on a full disk
+        // leaves no reserve.
         let has_room = kept > 0 || disk.has(size + self.margin());
         if disk.is_full() || !has_room {
             return self.files.raise_full();
@@ -155,8 +157,8 @@ impl Keeper {
         }
     }
 
-    /// While there is no room: gives the reserve to what was accepted, folds `-wal` back, and looks whether
-    /// somebody has freed some.
+    /// While there is no room: releases the reserve for accepted tasks, folds `-wal` back, and checks whether room was
+    /// freed.
     async fn make_room(&mut self) {
         if self.disk().available < self.reserve.size {
             self.reserve.release();
@@ -168,7 +170,8 @@ impl Keeper {
         let lowest = self.lowest.map_or(room, |lowest| lowest.min(room));
         self.lowest = Some(lowest);
         let disk = self.disk();
-        // More than a reserve and a whole `-wal` give back is not full, whatever it was before.
+        // If there is more room than a reserve and a whole `-wal` release, the disk is not full, whatever the room was
+        // before.
         let enough = 2 * (self.reserve.size + self.margin());
         let is_more = room >= enough.min(lowest + self.margin());
         if is_more && !disk.is_full() {
@@ -188,7 +191,7 @@ impl Keeper {
         (self.reserve.size / 4).clamp(*MARGIN.start(), *MARGIN.end())
     }
 
-    /// As much of it as leaves room for more.
+    /// Makes the reserve, or as much of it as leaves a margin free.
     async fn make_reserve(&self, disk: Disk) {
         let beside = disk.available.saturating_sub(self.margin());
         let bytes = self.reserve.size.min(beside) / 4096 * 4096;
@@ -202,14 +205,14 @@ impl Keeper {
         }
     }
 
-    /// Writes `-wal` into the database and gives its room back. In vain during a long read.
+    /// Writes `-wal` into the database and releases its room. A long read prevents that.
     async fn fold(&self) {
         let wal = fs::metadata(self.files.file.beside("-wal"));
         if !wal.is_ok_and(|wal| wal.len() > 0) {
             return;
         }
         let folded = self.pool.run(|connection| {
-            // Meanwhile nothing can be written.
+            // In the meantime nothing can be written.
             connection.busy_timeout(Duration::from_secs(1))?;
             let folded = connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
             connection.busy_timeout(BUSY)?;
@@ -220,7 +223,7 @@ impl Keeper {
         }
     }
 
-    /// How many bytes the database can take: what it may still grow by, and what is free inside of it.
+    /// Returns how many bytes the database can take: the room by which it may still grow, and the free pages in it.
     async fn room(&self) -> Option<u64> {
         let measured = self.pool.run(|connection| {
             let pages = |pragma| -> Result<u64, StoreError> {
@@ -231,8 +234,8 @@ impl Keeper {
         });
         match measured.await {
             Ok((taken, free)) => {
-                // Not what this connection has for it: that is the size which the file had when it was opened, where
-                // it was larger.
+                // The limit of this connection is not used: if the file was larger when it was opened, that is the size
+                // of the file.
                 let most = self.max_pages.unwrap_or(MOST_PAGES) * u64::from(PAGE_SIZE);
                 let growth = most.saturating_sub(taken);
                 Some(growth.min(self.disk().available) + free)

@@ -1,7 +1,7 @@
 //! Brings the schema of the database up to date.
 //!
-//! Earlier versions of provost left this to sqlx, and an operator may go back to one of them. So this keeps the table
-//! that sqlx keeps, with the same rows, and refuses what sqlx refuses.
+//! Earlier versions of provost left this to sqlx, and an operator may go back to one of them. So this code keeps the
+//! table that sqlx keeps, with the same rows, and refuses the same states.
 
 use std::{collections::HashMap, time::Instant};
 
@@ -11,7 +11,8 @@ use thiserror::Error;
 
 use super::connection::run_script;
 
-/// Of each migration that was applied: `checksum` is the SHA-384 of its script, `execution_time` is in nanoseconds.
+/// Has a row for each migration that was applied: `checksum` is the SHA-384 of its script, `execution_time` is in
+/// nanoseconds.
 const TABLE: &str = "
 CREATE TABLE IF NOT EXISTS _sqlx_migrations (
     version BIGINT PRIMARY KEY,
@@ -34,7 +35,7 @@ pub enum MigrationError {
     Partial(i64),
 }
 
-/// Applies those that were not applied yet, in this order, each in a transaction of its own.
+/// Applies the migrations that were not applied yet, in this order, each in a transaction of its own.
 pub fn migrate(
     connection: &mut Connection,
     migrations: &[Migration],
@@ -61,7 +62,7 @@ pub fn migrate(
     Ok(())
 }
 
-/// The last migration that was applied; 0 before the first.
+/// Returns the last migration that was applied; 0 before the first.
 pub fn last_applied(connection: &Connection) -> rusqlite::Result<i64> {
     let table = "SELECT 1 FROM sqlite_schema WHERE name = '_sqlx_migrations'";
     let table = connection.query_row(table, [], |_| Ok(())).optional()?;
@@ -72,7 +73,7 @@ pub fn last_applied(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row(last, [], |row| row.get(0))
 }
 
-/// Of the migrations that were applied, by version.
+/// Returns the checksums of the migrations that were applied, by version.
 fn checksums(connection: &Connection) -> rusqlite::Result<HashMap<i64, Vec<u8>>> {
     let mut applied = connection.prepare("SELECT version, checksum FROM _sqlx_migrations")?;
     let applied = applied.query_map([], |row| row.try_into())?;

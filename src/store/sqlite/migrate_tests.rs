@@ -1,4 +1,4 @@
-//! What a version of provost with another driver migrated goes on in this one, and the other way round.
+//! This version continues with a database that a version with another driver has migrated, and the other way round.
 
 use std::borrow::Cow;
 
@@ -58,7 +58,7 @@ const ROWS: [(i64, &str, &str); 7] = [
     ),
 ];
 
-/// As sqlx left a database after so many migrations.
+/// Returns a database as sqlx left it after this number of migrations.
 fn by_sqlx(migrations: usize) -> Connection {
     let database = Connection::open_in_memory().unwrap();
     database.execute_batch(TABLE).unwrap();
@@ -72,7 +72,7 @@ fn by_sqlx(migrations: usize) -> Connection {
     database
 }
 
-/// Of the table, without its times.
+/// Returns the rows of the table, without their times.
 fn rows(database: &Connection) -> Vec<(i64, String, String)> {
     let rows = "SELECT version, description, hex(checksum) FROM _sqlx_migrations
          WHERE typeof(version) = 'integer' AND typeof(checksum) = 'blob' AND typeof(execution_time) = 'integer'
@@ -108,7 +108,7 @@ fn a_database_that_sqlx_migrated_goes_on_and_gets_the_rows_and_the_schema_of_a_n
         let kept: i64 = old.query_row(times, [], |row| row.get(0)).unwrap();
         assert_eq!(kept, applied as i64, "what was applied was applied again");
     }
-    // With nothing to do it writes nothing.
+    // If there is nothing to do, nothing is written.
     let changes = new.total_changes();
     migrate(&mut new, &MIGRATIONS).unwrap();
     assert_eq!(new.total_changes(), changes);

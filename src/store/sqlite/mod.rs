@@ -55,33 +55,33 @@ use self::{
     transaction::SqliteTransaction,
 };
 use super::{
-    Backend, Definitions, Health, OpenError, Reader, Readers, SharedReader, StoreConnections,
-    StoreError, Transaction, migrations, open::note_migration,
+    Backend, CompiledDefinitions, Health, OpenError, Reader, Readers, SharedReader,
+    StoreConnections, StoreError, Transaction, migrations, open::note_migration,
 };
 
 static MIGRATIONS: LazyLock<Vec<Migration>> = LazyLock::new(migrations::sqlite);
 
-/// Bytes. Payloads of a few KiB still share a page, and checkpoints write fewer, larger blocks.
+/// In bytes. Payloads of a few KiB still share a page, and checkpoints write fewer, larger blocks.
 const PAGE_SIZE: u32 = 8192;
-/// Readers take turns on these; each costs a thread and its page cache.
+/// The number of connections for readers, which take turns. Each costs a thread and its page cache.
 const READERS: usize = 4;
-/// See [`Readers`].
+/// The number of connections for housekeeping, see [`Readers`].
 const HOUSEKEEPERS: usize = 1;
 
-/// How long SQLite waits for a lock.
+/// The time for which SQLite waits for a lock.
 const BUSY: Duration = Duration::from_secs(10);
 
 /// The database file, locked for this process.
 #[derive(Clone, Debug)]
 pub struct SqliteBackend {
-    /// The committers share it: while it saves one batch, the next is decided and handed over.
+    /// The connection of both committers: while it saves one batch, the next is decided and sent to it.
     writer: Arc<ConnectionThread>,
-    /// Held alone by a transaction of several jobs.
+    /// A transaction of several jobs holds this lock exclusively.
     jobs: Arc<RwLock<()>>,
-    definitions: Arc<Definitions>,
+    definitions: Arc<CompiledDefinitions>,
     files: DatabaseFiles,
     clock: StoreClock,
-    /// How many the file may have.
+    /// The most pages that the file may have.
     max_pages: Option<u64>,
 }
 
@@ -105,12 +105,12 @@ impl OpenedSqlite {
     }
 }
 
-/// Opens the file, making it if it is not there, and brings its schema up to date. Where the disk is full it
-/// gives back the reserve: the next try may find room.
+/// Opens the file, creates it if it does not exist, and brings its schema up to date. If the disk is full, the reserve
+/// is released, so that the next attempt may find room.
 pub async fn open(
     path: &Path,
     max_size: Option<u64>,
-    definitions: Arc<Definitions>,
+    definitions: Arc<CompiledDefinitions>,
     health: Health,
 ) -> Result<OpenedSqlite, OpenError> {
     let opened = async {
@@ -124,10 +124,10 @@ pub async fn open(
     opened
 }
 
-/// Opens the file beside a service that uses it. What this process knows of a task may then be old at any time.
+/// Opens the file while a service uses it. The tasks that this process has read may be stale at any time.
 pub async fn open_beside(
     path: &Path,
-    definitions: Arc<Definitions>,
+    definitions: Arc<CompiledDefinitions>,
 ) -> Result<OpenedSqlite, OpenError> {
     let file = DatabaseFile::open_beside(path)?;
     open_file(file, None, definitions, Health::default()).await
@@ -136,7 +136,7 @@ pub async fn open_beside(
 async fn open_file(
     file: DatabaseFile,
     max_size: Option<u64>,
-    definitions: Arc<Definitions>,
+    definitions: Arc<CompiledDefinitions>,
     health: Health,
 ) -> Result<OpenedSqlite, OpenError> {
     let files = DatabaseFiles {
@@ -205,12 +205,12 @@ async fn open_file(
     })
 }
 
-/// At least one.
+/// Returns at least one.
 fn pages_of(bytes: u64) -> u64 {
     (bytes / u64::from(PAGE_SIZE)).max(1)
 }
 
-/// Makes the database where the file is empty.
+/// Creates the database if the file is empty.
 async fn open_writer(
     file: &Arc<DatabaseFile>,
     max_pages: Option<u64>,
@@ -221,8 +221,7 @@ async fn open_writer(
     writer.map_err(|error| unopened(file, &error))
 }
 
-/// Makes the file if it is not there and brings its schema up to date; answers its migration before
-/// and after.
+/// Creates the file if it does not exist and brings its schema up to date. Returns its migration before and after.
 pub async fn migrate(path: &Path) -> Result<(i64, i64), OpenError> {
     let file = Arc::new(DatabaseFile::open(path).await?);
     let writer = open_writer(&file, None).await?;
@@ -248,7 +247,7 @@ async fn bring_up_to_date(writer: &ConnectionThread, file: &DatabaseFile) -> Res
     })
 }
 
-/// Another process uses the database, by the schema that it has.
+/// Checks the schema, because another process uses the database and relies on it.
 async fn check_schema(writer: &ConnectionThread, file: &DatabaseFile) -> Result<(), OpenError> {
     let found = last_applied(writer, file).await?;
     match found == known() {
@@ -266,7 +265,7 @@ async fn last_applied(writer: &ConnectionThread, file: &DatabaseFile) -> Result<
     found.map_err(|error| unopened(file, &error))
 }
 
-/// What stopped a start.
+/// Converts an error that prevented a start.
 fn unopened(file: &DatabaseFile, error: &rusqlite::Error) -> OpenError {
     let code = match error {
         rusqlite::Error::SqliteFailure(code, _) => Some(code.extended_code),
@@ -276,7 +275,7 @@ fn unopened(file: &DatabaseFile, error: &rusqlite::Error) -> OpenError {
     let database = file.name().to_owned();
     let is_full = match code.map(|code| code & 0xff) {
         Some(FULL) => true,
-        // As where `-shm` cannot be made.
+        // These errors occur if `-shm` cannot be created, for example.
         Some(IOERR | CANTOPEN) => Disk::of(file.path()).is_full(),
         _ => false,
     };
@@ -322,11 +321,11 @@ const CANTOPEN: i32 = 14;
 
 /// `SQLITE_CORRUPT` and `SQLITE_NOTADB`, the primary codes.
 const DAMAGED: [i32; 2] = [11, 26];
-/// `SQLITE_IOERR_READ`, `_SHORT_READ`, `_DATA` and `_CORRUPTFS`: the disk does not give back what was written. Other
-/// errors of input and output, as of a disk that is full, say nothing of what there is.
+/// `SQLITE_IOERR_READ`, `_SHORT_READ`, `_DATA` and `_CORRUPTFS`: the disk does not return the data that was written.
+/// Other errors of input and output, such as those of a full disk, are no sign of damage.
 const NOT_READ: [i32; 4] = [266, 522, 8202, 8458];
 
-/// What an error of SQLite, by its code, means.
+/// Converts an error of SQLite by its code.
 pub(super) fn error(code: i32, message: String) -> StoreError {
     if code & 0xff == FULL {
         return StoreError::Full;

@@ -14,7 +14,7 @@ fn make_id(millis: &str, table: u8, number: &str) -> String {
     format!("unhex(printf('%012x7000800{table}%012x', {millis}, {number}))")
 }
 
-/// The database must not be in use. A crash may spoil it.
+/// Runs the plan. The database must not be in use. A crash may damage it.
 pub fn multiply(path: &Path, plan: MultiplyPlan) -> Result<(), StoreError> {
     let mut connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     run_script(

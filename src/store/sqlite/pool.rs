@@ -15,20 +15,20 @@ use super::{
 };
 use crate::store::StoreError;
 
-/// How long a read waits for a connection.
+/// The longest time for which a read waits for a connection.
 const WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct ReaderPool {
     files: DatabaseFiles,
     max_pages: Option<u64>,
-    /// As many as there may be connections.
+    /// Has one permit for each connection that may exist.
     places: Arc<Semaphore>,
     free: Mutex<Vec<Arc<ConnectionThread>>>,
 }
 
 impl ReaderPool {
-    /// Opens one at once: then it is known that they can be opened.
+    /// Opens the first connection immediately, which proves that connections can be opened.
     pub async fn open(
         files: &DatabaseFiles,
         max_pages: Option<u64>,
@@ -43,8 +43,8 @@ impl ReaderPool {
         }))
     }
 
-    /// Does the job on a connection that is free. It is free again when the job is done, and not when nobody waits for
-    /// the answer any more.
+    /// Runs the job on a free connection. The connection becomes free again when the job is done, even if its caller
+    /// waits no longer.
     pub async fn run<R: Send + 'static>(
         self: &Arc<Self>,
         job: impl FnOnce(&mut Connection) -> Result<R, StoreError> + Send + 'static,
@@ -57,7 +57,7 @@ impl ReaderPool {
         let connection = match free {
             Some(connection) => connection,
             None => {
-                // It opens whatever has the name now.
+                // Opening uses the name, which may lead to another file now.
                 self.files.check()?;
                 start(&self.files, self.max_pages).await?
             }
@@ -84,7 +84,7 @@ async fn start(
     ConnectionThread::start(open).await.map(Arc::new)
 }
 
-/// A connection that is in use. It is free again when this is dropped.
+/// A connection that is in use. It becomes free again when this is dropped.
 struct Taken {
     pool: Arc<ReaderPool>,
     connection: Arc<ConnectionThread>,

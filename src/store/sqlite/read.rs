@@ -1,4 +1,4 @@
-//! Reads, on connections that never write. WAL gives each a consistent view beside the writer.
+//! Reads, on connections that never write. WAL gives each a consistent snapshot while the writer works.
 
 use std::sync::Arc;
 
@@ -10,9 +10,12 @@ use super::{
     transaction::IS_ONE_OF,
 };
 use crate::{
-    domain::{FileSpace, TaskId, Timestamp},
+    domain::{
+        upkeep::FileSpace,
+        values::{TaskId, Timestamp},
+    },
     store::{
-        Definitions, Loaded, StoreError,
+        CompiledDefinitions, Loaded, StoreError,
         rows::Row,
         source::{SeenVersion, Source},
         statement::Statement,
@@ -21,13 +24,13 @@ use crate::{
 
 pub struct SqliteSource {
     pub(super) pool: Arc<ReaderPool>,
-    pub(super) definitions: Arc<Definitions>,
+    pub(super) definitions: Arc<CompiledDefinitions>,
     pub(super) files: DatabaseFiles,
     pub(super) clock: StoreClock,
 }
 
 impl SqliteSource {
-    /// Reads in one transaction: all is of one moment.
+    /// Reads in one transaction, which sees one snapshot.
     async fn in_view<R: Send + 'static>(
         &self,
         read: impl FnOnce(&Connection) -> Result<R, StoreError> + Send + 'static,
@@ -68,7 +71,7 @@ impl Source for SqliteSource {
     }
 
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Row>>, StoreError> {
-        // A statement by itself is of one moment.
+        // A single statement sees one snapshot by itself.
         if let [_] = &statements[..] {
             let read = move |connection: &Connection| {
                 let found = statements
@@ -94,7 +97,7 @@ impl Source for SqliteSource {
             .await
     }
 
-    /// Only this process writes, and notifies its watchers of what it wrote.
+    /// Returns nothing: only this process writes, and notifies its watchers of every change.
     async fn versions(&self, _: &[TaskId]) -> Result<Vec<SeenVersion>, StoreError> {
         Ok(Vec::new())
     }
@@ -123,7 +126,7 @@ impl Source for SqliteSource {
         format!("{table} INDEXED BY {index}")
     }
 
-    /// `INDEXED BY` is an order.
+    /// Returns `None`, because SQLite obeys `INDEXED BY`.
     fn along_indexes(&self) -> Option<Statement> {
         None
     }

@@ -1,5 +1,5 @@
-//! The last copy of a database that was deleted: what this process has open still holds all that was accepted,
-//! until it ends.
+//! Saves the last copy of a database that was deleted: the files that this process has open still contain all accepted
+//! data until the process ends.
 
 use std::{fs, io, path::PathBuf, sync::Arc};
 
@@ -24,8 +24,8 @@ pub enum RescueError {
     Backup(#[from] BackupError),
 }
 
-/// Writes a whole copy beside the place where the database was. What is left there of `-wal` and `-shm` is in the
-/// copy too, and would be played back into it under its next name: it is removed.
+/// Writes a whole copy into the folder of the deleted database. The copy contains the data of the old `-wal` and
+/// `-shm`, which would be applied to it when it gets the name of the database. So they are removed.
 pub async fn rescue(file: &DatabaseFile, pool: &Arc<ReaderPool>) -> Result<PathBuf, RescueError> {
     let to = file.beside(RESCUED);
     if fs::symlink_metadata(&to).is_ok() {
@@ -33,7 +33,7 @@ pub async fn rescue(file: &DatabaseFile, pool: &Arc<ReaderPool>) -> Result<PathB
     }
     let (copy, permissions) = (to.clone(), file.permissions()?);
     let copied = pool.run(move |connection| {
-        // The copy is written by the same connection.
+        // The same connection writes the copy.
         connection.execute_batch("PRAGMA query_only = off")?;
         let copied = copy_whole(connection, &copy, permissions);
         connection.execute_batch("PRAGMA query_only = on")?;

@@ -1,7 +1,7 @@
-//! Room on the disk: how much there is, and a file that keeps some of it for a disk that is full.
+//! Room on the disk: measures it, and keeps some of it in a file for the case that the disk is full.
 //!
-//! What was accepted must go on when nothing new fits, and that takes room: for `-wal`, and for folding it back
-//! into the database. So the reserve is as large as `-wal` becomes before it is folded back.
+//! Accepted tasks must continue when nothing new fits, and that takes room: for `-wal`, and for folding it back into
+//! the database. So the reserve is as large as `-wal` becomes before it is folded back.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -18,23 +18,23 @@ use rustix::{
 
 use super::{PAGE_SIZE, file::PRIVATE};
 
-/// A checkpoint of 4,000 pages stalls the writer for about 5 ms; of 10,000 for over 30.
+/// A checkpoint of 4,000 pages blocks the writer for about 5 ms; one of 10,000 pages for over 30 ms.
 const MOST_PAGES: u64 = 4000;
-/// A small disk gives one part in so many.
+/// On a small disk, the reserve is the disk's size divided by this.
 const SHARE: u64 = 16;
-/// Less than this is no room: a commit of a few large tasks does not fit.
+/// A disk with less than this number of free bytes counts as full, because a commit of a few large tasks does not fit.
 pub const LEAST: u64 = 128 << 10;
 
 /// The disk that holds the database.
 #[derive(Clone, Copy, Debug)]
 pub struct Disk {
-    /// Bytes; 0 where the file system does not say.
+    /// In bytes; 0 if the file system does not report it.
     total: u64,
     pub available: u64,
 }
 
 impl Disk {
-    /// That of a file, which need not be there. Where nothing can be known of it, it passes for one with room.
+    /// Returns the disk of a file, which need not exist. If nothing is known of the disk, it counts as one with room.
     pub fn of(file: &Path) -> Self {
         match statvfs(file.parent().unwrap_or(file)) {
             Ok(found) => Self {
@@ -60,7 +60,7 @@ impl Disk {
         self.wal_pages() * u64::from(PAGE_SIZE)
     }
 
-    /// How many pages `-wal` holds before it is folded back.
+    /// Returns how many pages `-wal` has before it is folded back.
     pub fn wal_pages(self) -> u64 {
         match self.total {
             0 => MOST_PAGES,
@@ -70,16 +70,16 @@ impl Disk {
     }
 }
 
-/// The file that keeps room.
+/// The file that reserves room.
 #[derive(Clone, Debug)]
 pub struct Reserve {
     path: PathBuf,
-    /// What it is meant to hold, in bytes.
+    /// The intended size, in bytes.
     pub size: u64,
 }
 
 impl Reserve {
-    /// That of the database at `path`.
+    /// Returns the reserve of the database at `path`.
     pub fn beside(path: &Path) -> Self {
         let mut name = path.as_os_str().to_owned();
         name.push(".reserve");
@@ -89,12 +89,12 @@ impl Reserve {
         }
     }
 
-    /// How many bytes it holds; 0 where there is none.
+    /// Returns the size of the file in bytes; 0 if it does not exist.
     pub fn kept(&self) -> u64 {
         fs::metadata(&self.path).map_or(0, |found| found.len())
     }
 
-    /// Creates it again, with this many bytes. If they do not fit, there is none.
+    /// Creates the file again, with this number of bytes. If they do not fit, the file is removed.
     pub fn make(&self, bytes: u64) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options
@@ -111,11 +111,11 @@ impl Reserve {
         made
     }
 
-    /// Gives its room back.
+    /// Releases the room of the reserve.
     pub fn release(&self) {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                // Its name stays, its room does not have to.
+                // The name may stay, but the room must be released.
                 let emptied = OpenOptions::new()
                     .write(true)
                     .truncate(true)
@@ -134,7 +134,7 @@ fn allocate(mut file: &File, bytes: u64) -> io::Result<()> {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
         allocated => return Ok(allocated?),
     }
-    // Random, so that no file system keeps it in less room.
+    // The block is random, so that no file system stores it compressed.
     let mut block = [0; 4096];
     rand::rng().fill(&mut block[..]);
     for _ in 0..bytes / block.len() as u64 {

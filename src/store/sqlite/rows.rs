@@ -1,4 +1,4 @@
-//! How SQLite is asked, and tasks are loaded from it.
+//! Runs statements on SQLite, and loads tasks.
 
 use std::{
     collections::HashMap,
@@ -12,9 +12,9 @@ use rusqlite::{
 use uuid::Uuid;
 
 use crate::{
-    domain::TaskId,
+    domain::values::TaskId,
     store::{
-        Definitions, Health, Loaded, StoreError, UnreadableTask,
+        CompiledDefinitions, Health, Loaded, StoreError, UnreadableTask,
         error::corrupt,
         record::{CLAIMED, DetailsRow, NewTaskRow, StepRow, TaskRow, UNTOUCHED, loaded_names},
         rows::{Columns, Loading, size},
@@ -40,7 +40,7 @@ ORDER BY task_id, idx",
     )
 });
 
-/// The length of a text stands at its beginning: nothing of the texts is read.
+/// The length of a text is stored at its beginning, so the texts are not read.
 static SIZES: LazyLock<String> = LazyLock::new(|| {
     format!(
         "
@@ -60,7 +60,7 @@ const LOAD_WORKFLOW: &str = "SELECT body FROM workflows WHERE name = $1 AND vers
 #[derive(Debug)]
 pub struct SqliteRow {
     names: Arc<[Box<str>]>,
-    /// One that is damaged spoils nothing but what needs it.
+    /// A damaged value affects only the code that needs it.
     values: Vec<Result<Value, FromSqlError>>,
 }
 
@@ -118,7 +118,7 @@ impl ToSql for BindValue {
     }
 }
 
-/// A parameter `$2` is the second value, wherever it stands.
+/// Binds the values. A parameter `$2` is the second value, wherever it is in the statement.
 fn bind(prepared: &mut CachedStatement<'_>, values: &[BindValue]) -> Result<(), StoreError> {
     for at in 1..=prepared.parameter_count() {
         let name = prepared.parameter_name(at).unwrap_or_default();
@@ -151,19 +151,19 @@ fn collect(names: Arc<[Box<str>]>, mut rows: Rows<'_>) -> Result<Vec<SqliteRow>,
     Ok(found)
 }
 
-/// Answers how many rows it affected.
+/// Returns how many rows the statement affected.
 pub fn execute(connection: &Connection, statement: &Statement) -> Result<u64, StoreError> {
     let mut prepared = connection.prepare_cached(&statement.sql)?;
     bind(&mut prepared, &statement.values)?;
     Ok(prepared.raw_execute()? as u64)
 }
 
-/// The tasks among `ids` that exist, each with its steps. Where a part of the file is damaged that one of them
-/// needs, each is read by itself.
+/// Returns the tasks among `ids` that exist, each with its steps. If a part of the file that one of them needs is
+/// damaged, each task is read by itself.
 pub fn load(
     connection: &Connection,
     ids: &[TaskId],
-    definitions: &Definitions,
+    definitions: &CompiledDefinitions,
     health: &Health,
 ) -> Result<Loaded, StoreError> {
     let error = match load_together(connection, ids, definitions) {
@@ -190,7 +190,7 @@ pub fn load(
     Ok(all)
 }
 
-/// See `sizes` of the transaction.
+/// Reads the sizes of tasks, see `sizes` of the transaction.
 pub fn sizes(
     connection: &Connection,
     ids: &[TaskId],
@@ -207,7 +207,7 @@ fn listed(ids: &[TaskId]) -> Result<String, StoreError> {
 fn load_together(
     connection: &Connection,
     ids: &[TaskId],
-    definitions: &Definitions,
+    definitions: &CompiledDefinitions,
 ) -> Result<Loaded, StoreError> {
     let ids = listed(ids)?;
     let of_ids = |sql: &str| fetch(connection, &Statement::new(sql).bind(ids.as_str()));

@@ -1,11 +1,11 @@
-//! Saving a batch: a prepared statement for each table, and a step of it for each row.
+//! Saves a batch: a prepared statement for each table, run once for each row.
 
 use std::{fmt::Write, sync::LazyLock};
 
 use rusqlite::{CachedStatement, Connection, ToSql};
 
 use crate::{
-    domain::{Message, Timestamp},
+    domain::{message::Message, values::Timestamp},
     store::{
         Batch, Saved, StoreError,
         record::{
@@ -24,7 +24,7 @@ static UPDATE_TASK: LazyLock<String> = LazyLock::new(|| {
     format!("UPDATE tasks SET version = ?2 + 1, {set} WHERE id = ?1 AND version = ?2")
 });
 
-/// SQLite writes the entries of every index anew that has a column of the list, whether its value changes or not.
+/// SQLite rewrites the entries of every index that has a column of the SET list, even if its value does not change.
 const UPDATE_VERSION: &str = "
 UPDATE tasks SET version = ?2 + 1, untouched = ?3, claim_step = ?4, claimed_at = ?5, claim_until = ?6
 WHERE id = ?1 AND version = ?2";
@@ -76,7 +76,7 @@ fn set(columns: &[SqlColumn], from: usize) -> String {
     set
 }
 
-/// A statement on its way through rows.
+/// A prepared statement that is run for row after row.
 struct RowsStatement<'c>(CachedStatement<'c>);
 
 impl<'c> RowsStatement<'c> {
@@ -142,7 +142,7 @@ macro_rules! bound {
 
 saved_rows!(bind_rows);
 
-/// Saves all but alerts and messages.
+/// Saves everything except alerts and messages.
 pub(super) fn save(
     connection: &Connection,
     batch: &Batch,
@@ -216,7 +216,7 @@ pub(super) fn save(
     Ok(Saved::All)
 }
 
-/// Does nothing if there are no messages.
+/// Adds messages to their queues. Does nothing if there are none.
 pub(super) fn add_messages(
     connection: &Connection,
     messages: &[&Message],

@@ -1,5 +1,5 @@
-//! Makes the database file as small as what it holds, while no service uses it. From then on the service gives
-//! back what becomes free by itself, whatever version made the file.
+//! Makes the database file as small as its content, while no service uses it. From then on the service returns free
+//! space to the disk, whichever version made the file.
 
 use std::{
     fs, io,
@@ -22,14 +22,15 @@ use super::{
 };
 use crate::store::OpenError;
 
-/// A frame of `-wal` is a page with 24 bytes before it; and what is packed again may take a few pages more.
+/// One part in this number is added for the frames of `-wal`, each a page with 24 bytes before it, and for the few
+/// pages more that the packed data may take.
 const MARGIN: u64 = 64;
-/// SQLite makes the copy here where it is set.
+/// The environment variable with the folder for the temporary copy of SQLite.
 const TEMPORARY: &str = "SQLITE_TMPDIR";
-/// How long a read of another process may keep `-wal` from being folded back.
+/// The longest time for which a read of another process may keep `-wal` from being folded back.
 const READ_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// Bytes of the database file, with its `-wal`.
+/// The bytes of the database file with its `-wal`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shrunk {
     pub before_bytes: u64,
@@ -66,14 +67,14 @@ pub enum ShrinkError {
     Open(OpenError),
 }
 
-/// Rewrites the whole database without what is free in it, and gives the rest of the file back to the disk. It
-/// takes the database for itself, so the service must not run, and it makes no database that is not there. A file
-/// of an older version gives space back while the service runs from then on.
+/// Rewrites the whole database without its free pages, and returns the rest of the file to the disk. It needs the
+/// database exclusively, so the service must not run, and it creates no database. A file of an older version returns
+/// space while the service runs from then on.
 ///
-/// While it works there is a temporary copy of what the database holds, beside the database or in the folder
-/// `SQLITE_TMPDIR`, and another in `-wal`. Both must fit: [`ShrinkError::NoRoom`] says so with numbers before
-/// anything is changed. Killed at any moment it loses nothing, and the next start or the next call goes on from
-/// a whole database. Takes about as long as copying the file three times.
+/// In the meantime there is a temporary copy of the content, next to the database or in the folder `SQLITE_TMPDIR`, and
+/// another one in `-wal`. Both must fit: [`ShrinkError::NoRoom`] says so with numbers before anything is changed. If
+/// the process is killed at any moment, nothing is lost, and the next start or the next call finds a whole database. It
+/// takes about as long as copying the file three times.
 pub async fn shrink(path: &Path) -> Result<Shrunk, ShrinkError> {
     match resolve(path).map(fs::metadata) {
         Ok(Ok(_)) => {}
@@ -89,7 +90,7 @@ pub async fn shrink(path: &Path) -> Result<Shrunk, ShrinkError> {
     let shrunk = shrunk
         .await
         .map_err(|error: rusqlite::Error| ShrinkError::from(unopened(&file, &error)));
-    // The last one that closes it removes `-wal`.
+    // The last connection that closes removes `-wal`.
     database.close().await;
     Ok(Shrunk {
         before_bytes: shrunk??,
@@ -97,7 +98,7 @@ pub async fn shrink(path: &Path) -> Result<Shrunk, ShrinkError> {
     })
 }
 
-/// Answers how large it was.
+/// Returns the size before.
 fn shrink_open(database: &Connection, file: &DatabaseFile) -> Result<u64, ShrinkError> {
     let unusable = |error: rusqlite::Error| ShrinkError::from(unopened(file, &error));
     let known = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'tasks'";
@@ -106,12 +107,13 @@ fn shrink_open(database: &Connection, file: &DatabaseFile) -> Result<u64, Shrink
         return Err(ShrinkError::Foreign(file.name().to_owned()));
     }
     use_wal(database).map_err(unusable)?;
-    // What an earlier process left in `-wal` would be beside what this one writes there.
+    // Otherwise the data that an earlier process left in `-wal` would take room in addition to what this one writes
+    // there.
     fold(database, file)?;
     let before = bytes(file);
     let folder = temporary_folder(file);
     see_room(file, &folder, live_bytes(database).map_err(unusable)?)?;
-    // Without it SQLite takes `TMPDIR`, or /var/tmp: a small disk, or memory.
+    // Without this setting SQLite uses `TMPDIR` or /var/tmp, which may be a small disk, or memory.
     let directory = folder.to_string_lossy().replace('\'', "''");
     let pack = format!(
         "PRAGMA temp_store_directory = '{directory}'; PRAGMA cache_size = -65536; PRAGMA auto_vacuum = incremental; VACUUM"
@@ -121,12 +123,12 @@ fn shrink_open(database: &Connection, file: &DatabaseFile) -> Result<u64, Shrink
     Ok(before)
 }
 
-/// Writes all of `-wal` into the database and empties it; only then is the file as long as what it holds.
+/// Writes all of `-wal` into the database and empties it. Only after that the file is as long as its content.
 fn fold(database: &Connection, file: &DatabaseFile) -> Result<(), ShrinkError> {
     let unusable = |error: rusqlite::Error| ShrinkError::from(unopened(file, &error));
     let until = Instant::now() + READ_ENDS_WITHIN;
     loop {
-        // Waits for the busy timeout by itself.
+        // The statement waits for the busy timeout by itself.
         let fold = "PRAGMA wal_checkpoint(TRUNCATE)";
         let is_busy: bool = database
             .query_row(fold, [], |row| row.get("busy"))
@@ -141,7 +143,7 @@ fn fold(database: &Connection, file: &DatabaseFile) -> Result<(), ShrinkError> {
     }
 }
 
-/// What the database holds, without the pages that are free.
+/// Returns the bytes of the database without its free pages.
 fn live_bytes(database: &Connection) -> rusqlite::Result<u64> {
     let sizes = "SELECT page_count, freelist_count, page_size
          FROM pragma_page_count, pragma_freelist_count, pragma_page_size";
@@ -150,15 +152,15 @@ fn live_bytes(database: &Connection) -> rusqlite::Result<u64> {
     Ok(pages.saturating_sub(free).unsigned_abs() * size.unsigned_abs())
 }
 
-/// Where the copy of what is kept goes while it is packed.
+/// Returns the folder for the temporary copy.
 fn temporary_folder(file: &DatabaseFile) -> PathBuf {
     let beside = || file.path().parent().unwrap_or(file.path()).to_owned();
     let chosen = std::env::var_os(TEMPORARY).filter(|chosen| !chosen.is_empty());
     chosen.map_or_else(beside, PathBuf::from)
 }
 
-/// SQLite copies what is kept to a temporary file, and from there, page by page, to `-wal`. The reserve that is
-/// kept for a full disk is released: the service makes it again.
+/// Checks the room: SQLite copies the content to a temporary file, and from there, page by page, to `-wal`. The reserve
+/// for a full disk is released if necessary; the service makes it again.
 fn see_room(file: &DatabaseFile, temporary: &Path, live: u64) -> Result<(), ShrinkError> {
     let device = |path: &Path| fs::metadata(path).map(|found| found.dev());
     let unusable = |error| ShrinkError::Temporary(temporary.to_owned(), error);
@@ -180,7 +182,7 @@ fn see_room(file: &DatabaseFile, temporary: &Path, live: u64) -> Result<(), Shri
         true => (2 * copy, "a temporary copy of its contents, and its -wal"),
         false => (copy, "its -wal, with all its contents"),
     };
-    // `Disk::of` looks at the folder that a file is in.
+    // `Disk::of` measures the folder that contains the file.
     if !is_same {
         let disk = Disk::of(&temporary.join("copy"));
         if !disk.has(copy) {

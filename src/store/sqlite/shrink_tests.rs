@@ -1,4 +1,4 @@
-//! What shrinking a database keeps, whatever ends it.
+//! Shrinking a database keeps its content, even if the process is killed.
 
 use std::{
     num::NonZeroUsize,
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::{shrink::Shrunk, *};
 
-/// Tasks that ended, with inputs of 8 KB, of which the first so many are deleted.
+/// Makes ended tasks with inputs of 8 KB, and deletes the first ones.
 const FILL: &str = r#"
 WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 3000)
 INSERT INTO tasks (id, labels, priority, created_at, version, state, paused, ended_at)
@@ -23,7 +23,7 @@ DELETE FROM tasks WHERE ended_at <= 2000"#;
 const KEPT: i64 = 1000;
 const MIB: u64 = 1 << 20;
 
-/// As versions made it that gave no space back.
+/// Makes a database as older versions did, which returns no space to the disk.
 fn older(folder: &TempDir) -> PathBuf {
     let path = folder.path().join("provost.db");
     let mut database = Connection::open(&path).unwrap();
@@ -81,7 +81,7 @@ async fn a_file_of_an_older_version_gets_small_and_gives_back_space_from_then_on
 async fn a_new_database_gives_back_space_and_so_does_its_copy_and_no_connection_writes_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("provost.db");
-    let definitions = || Arc::new(Definitions::new(NonZeroUsize::MIN));
+    let definitions = || Arc::new(CompiledDefinitions::new(NonZeroUsize::MIN));
     drop(open(&path, None, definitions(), Health::default()).await);
     assert_eq!(number(&path, "PRAGMA auto_vacuum"), 2);
     let copy = folder.path().join("copy.db");
@@ -97,8 +97,8 @@ async fn a_new_database_gives_back_space_and_so_does_its_copy_and_no_connection_
         assert_eq!(value::<String>(made, "PRAGMA journal_mode"), "wal");
     }
 
-    // What opening it again adds to an empty `-wal`, with all its readers, is nothing. It can be locked once those
-    // who had it open before have closed it; and who closes it last leaves no `-wal`.
+    // Opening the database again adds nothing to an empty `-wal`, with all its readers. The file can be locked once its
+    // former users have closed it, and the last one that closes it leaves no `-wal`.
     drop(DatabaseFile::open(&path).await.unwrap());
     assert_eq!(number(&path, "SELECT count(*) FROM tasks"), 0);
     assert!(!folder.path().join("provost.db-wal").exists());
@@ -193,7 +193,7 @@ async fn a_process_that_is_killed_while_it_shrinks_loses_nothing() {
     for _ in 0..8 {
         std::fs::write(&path, &original).unwrap();
         let mut child = run();
-        // A moment of its run by chance: the fault that is planted here, and no wait for anything.
+        // The child is killed at a random moment of its run. The sleep is that fault, and waits for nothing.
         std::thread::sleep(took.mul_f64(random.random_range(0.05..1.0)));
         killed += usize::from(child.try_wait().unwrap().is_none());
         child.kill().unwrap();

@@ -1,23 +1,23 @@
-//! How much of the database file is free, and giving it back.
+//! Measures the free space in the database file, and returns it to the disk.
 
 use std::fs;
 
 use rusqlite::Connection;
 
 use super::{PAGE_SIZE, file::DatabaseFile, reserve::Disk};
-use crate::domain::FileSpace;
+use crate::domain::upkeep::FileSpace;
 
 const PAGES: &str = "
 SELECT page_size, page_count, freelist_count, auto_vacuum
 FROM pragma_page_size, pragma_page_count, pragma_freelist_count, pragma_auto_vacuum";
 
-/// `-wal` is folded back when it has so many pages; where it is this many times as long, something is in the way.
+/// `-wal` is folded back when it has a certain number of pages. If it is this many times as long, a read prevents that.
 const HELD_UP: u64 = 2;
 
-/// SQLite's name for a file that gives pages back when it is asked to.
+/// SQLite's number for a file that returns pages to the disk on request.
 const INCREMENTAL: i64 = 2;
 
-/// Some microseconds.
+/// Measures the file. Takes some microseconds.
 pub fn measure(connection: &Connection, file: &DatabaseFile) -> rusqlite::Result<FileSpace> {
     let numbers = |row: &rusqlite::Row<'_>| row.try_into();
     let mut pages = connection.prepare_cached(PAGES)?;
@@ -37,26 +37,26 @@ pub fn measure(connection: &Connection, file: &DatabaseFile) -> rusqlite::Result
     })
 }
 
-/// Within a transaction. SQLite takes the last pages of the file, moves each that is in use to one that is free, and
-/// so needs no more room than `-wal` takes for that.
+/// Returns pages to the disk, within a transaction. SQLite takes the last pages of the file and moves each that is in
+/// use to a free one, so it needs no more room than `-wal` takes for that.
 pub fn give_back(
     connection: &Connection,
     pages: u32,
     max_pages: Option<u64>,
 ) -> rusqlite::Result<()> {
-    // Each page is a row of the answer: only a statement that is read to its end gives back all of them. It is not
-    // worth keeping among the statements that are kept.
+    // Each page is a row of the result: only a statement that is read to its end returns all of them. It is used too
+    // rarely to be kept prepared.
     let mut vacuum = connection.prepare(&format!("PRAGMA incremental_vacuum({pages})"))?;
     let mut given = vacuum.query([])?;
     while given.next()?.is_some() {}
     if let Some(most) = max_pages {
-        // A file that was larger than it may be has the size that it had as its limit, until it is set again.
+        // If a file was larger than its limit when it was opened, its size is the limit until it is set again.
         connection.execute_batch(&format!("PRAGMA max_page_count = {most}"))?;
     }
     Ok(())
 }
 
-/// Writes what is in `-wal` into the database, as far as nobody reads or writes what is in the way.
+/// Writes the content of `-wal` into the database, as far as no other connection prevents it.
 pub fn fold(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch("PRAGMA wal_checkpoint(PASSIVE)")
 }
@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
 
-    /// Of 500 pages and more, nearly all of them free.
+    /// Makes a database of at least 500 pages, nearly all of them free.
     fn mostly_free(folder: &TempDir) -> Connection {
         let database = Connection::open(folder.path().join("some.db")).unwrap();
         let fill = "PRAGMA auto_vacuum = incremental;
@@ -97,7 +97,7 @@ mod tests {
             let given = pages - number(&database, "PRAGMA page_count");
             assert_eq!(given, if commits { 64 } else { 0 });
         }
-        // As many as there are, and what is kept is whole.
+        // All free pages are returned, and the content stays whole.
         give_back(&database, u32::MAX, None).unwrap();
         assert_eq!(number(&database, "PRAGMA freelist_count"), 0);
         let kept = "SELECT sum(length(thing)) FROM things";

@@ -17,9 +17,13 @@ use super::{
     save, space,
 };
 use crate::{
-    domain::{AgentName, Message, QueuedStep, TaskId, Timestamp},
+    domain::{
+        message::Message,
+        queue::QueuedStep,
+        values::{AgentName, TaskId, Timestamp},
+    },
     store::{
-        Batch, Definitions, KnownKey, Loaded, Saved, StoreError,
+        Batch, CompiledDefinitions, KnownKey, Loaded, Saved, StoreError,
         error::corrupt,
         rows::{self, Row},
         statement::Statement,
@@ -48,8 +52,8 @@ const IDEMPOTENCY: &str = r#"
 SELECT "key", fingerprint, task_id FROM idempotency_keys
 WHERE "key" IN (SELECT value FROM json_each($1))"#;
 
-/// Steps, history, labels, alerts and keys go by cascade. A child stays until its parent is deleted, which may have to undo
-/// it.
+/// Steps, history, attempts, labels, alerts and keys are deleted by cascade. A child stays until its parent is deleted, because
+/// the parent may have to undo it.
 const PURGE: &str = r#"
 DELETE FROM tasks
 WHERE id IN (SELECT unhex(value) FROM json_each($1)) AND ended_at IS NOT NULL AND ended_at < $2
@@ -62,12 +66,12 @@ WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 AND lane = {lane}
 ORDER BY turn, task_id, idx
 LIMIT {limit}"#;
 
-/// How a text is compared with those of a JSON array.
+/// Compares a text with the texts of a JSON array.
 pub(super) const IS_ONE_OF: &str = "IN (SELECT value FROM json_each(?))";
 
 pub const JSON_ITEMS: &str = "json_each($1) AS item";
 
-/// Nobody else writes: nothing is locked.
+/// There is only one writer, so nothing is locked.
 static DIALECT: Dialect = Dialect {
     skip_locked: "",
     share_unlocked: "",
@@ -83,24 +87,24 @@ static DIALECT: Dialect = Dialect {
     queued_in_lane: QUEUED_IN_LANE,
 };
 
-/// It is begun when something is written. Reads before that need not be in it: a save finds out by the version.
+/// The transaction is begun at its first write. Reads before that need not be in it, because a save compares versions.
 ///
-/// The connection is shared. A batch is mostly one job, beside which those of the other committer may stand in the
-/// queue; a transaction of several jobs has the connection for itself until it ends.
+/// The connection is shared. A batch is mostly one job, and jobs of the other committer may be in the queue at the same
+/// time. A transaction of several jobs has the connection exclusively until it ends.
 pub(super) struct SqliteTransaction<'c> {
     pub connection: &'c ConnectionThread,
-    pub definitions: &'c Arc<Definitions>,
+    pub definitions: &'c Arc<CompiledDefinitions>,
     pub files: &'c DatabaseFiles,
     pub moment: Moment,
-    /// How many the file may have.
+    /// The most pages that the file may have.
     pub max_pages: Option<u64>,
     pub jobs: &'c Arc<RwLock<()>>,
-    /// Where it is.
+    /// The exclusive lock, if the transaction has begun.
     pub begun: Option<OwnedRwLockWriteGuard<()>>,
 }
 
 impl SqliteTransaction<'_> {
-    /// Does the job within the transaction.
+    /// Runs the job within the transaction.
     async fn write<R: Send + 'static>(
         &mut self,
         job: impl FnOnce(&Connection) -> Result<R, StoreError> + Send + 'static,
@@ -118,7 +122,7 @@ impl SqliteTransaction<'_> {
         self.connection.run(job).await
     }
 
-    /// Does the job in one view of the database, within the transaction if it is begun.
+    /// Runs the job in one snapshot of the database, within the transaction if it has begun.
     async fn read<R: Send + 'static>(
         &self,
         job: impl FnOnce(&Connection) -> Result<R, StoreError> + Send + 'static,
@@ -136,7 +140,8 @@ impl SqliteTransaction<'_> {
     }
 }
 
-/// A deferred transaction that later wants to write can fail whatever the busy timeout.
+/// Begins a transaction that writes. A deferred transaction that begins to write later can fail despite the busy
+/// timeout.
 fn begin(connection: &Connection) -> Result<(), StoreError> {
     end_left_over(connection)?;
     connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
@@ -150,17 +155,18 @@ fn end_left_over(connection: &Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// SQLite may have rolled back by itself, when the disk is full or fails.
+/// Rolls back, unless SQLite did so by itself because the disk is full or fails.
 fn roll_back(connection: &mut Connection) {
-    // What cannot be rolled back now is before the next transaction.
+    // If this fails, the next transaction rolls back first.
     let _ = end_left_over(connection);
 }
 
 fn commit(connection: &Connection, files: &DatabaseFiles) -> Result<(), StoreError> {
-    // After it the gap would be hidden.
+    // After the commit the gap would be hidden.
     files.check_before_commit()?;
     connection.prepare_cached("COMMIT")?.execute([])?;
-    // Not before: what was committed to a file that was removed meanwhile must not be answered as done.
+    // This must come after the commit: a commit to a file that was removed in the meantime must not be reported as
+    // done.
     files.check_committed()
 }
 
@@ -245,6 +251,7 @@ impl Session for SqliteTransaction<'_> {
         }
         (self as &mut Transaction<'_>).save_moves(batch).await?;
         (self as &mut Transaction<'_>).save_asks(batch).await?;
+        (self as &mut Transaction<'_>).save_attempts(batch).await?;
         let alerts = (self as &mut Transaction<'_>).save_alerts(batch).await?;
         let messages: Vec<_> = batch.messages.iter().chain(&alerts).collect();
         self.add_messages(&messages).await?;
@@ -267,7 +274,7 @@ impl Session for SqliteTransaction<'_> {
         tasks: &[TaskId],
         ended_before: Timestamp,
     ) -> Result<u64, StoreError> {
-        // One form of the statement for any number.
+        // The statement has one form for any number of tasks.
         let ids: Vec<_> = tasks.iter().map(|task| task.0.simple()).collect();
         let ids = serde_json::to_string(&ids).map_err(corrupt)?;
         self.execute(Statement::new(PURGE).bind(ids).bind(ended_before))
@@ -292,14 +299,12 @@ impl Session for SqliteTransaction<'_> {
         Ok(())
     }
 
-    /// One job: a batch is handed over once.
+    /// Saves and commits in one job, which is sent to the thread once.
     async fn save_and_commit(
         mut self: Box<Self>,
         batch: &Arc<Batch>,
     ) -> Result<Saved, CommitError> {
-        let mut changes = batch.changes.iter();
-        let has_more = changes.any(|change| !change.alerts.is_empty() || !change.asks.is_empty());
-        if self.begun.is_some() || has_more || batch.has_moves() {
+        if self.begun.is_some() || batch.needs_more_statements() {
             // While another process keeps the database locked, each batch after this one would wait as long.
             self.write(|_| Ok(())).await.map_err(CommitError::Begin)?;
             if self.save(batch).await? == Saved::Conflict {

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use rusqlite::Connection;
 
 use super::{migrate::migrate, *};
-use crate::domain::{Expiry, InstanceId};
+use crate::domain::{task::Expiry, values::InstanceId};
 
 /// A task with one step that a process of the first version was running when it was killed.
 const LEFT_BEHIND: &str = r#"
@@ -27,7 +27,7 @@ async fn a_database_from_before_instances_had_leases_is_brought_up_to_date() {
     before.execute_batch(LEFT_BEHIND).unwrap();
     drop(before);
 
-    let definitions = Arc::new(Definitions::new(NonZeroUsize::MIN));
+    let definitions = Arc::new(CompiledDefinitions::new(NonZeroUsize::MIN));
     let opened = open(&path, None, definitions, Health::default()).await;
     let opened = opened.unwrap();
     let reader = &opened.readers.callers;
@@ -40,6 +40,7 @@ async fn a_database_from_before_instances_had_leases_is_brought_up_to_date() {
         state: Some(super::super::AlertState::Open),
         task: Some(found[0].step.task),
         part_of: None,
+        cause: None,
         id: None,
         before: None,
         limit: 10,

@@ -1,10 +1,10 @@
-//! Whether all of `-wal` is there.
+//! Detects that `-wal` was cut.
 //!
-//! What was committed last is in `-wal` alone, and SQLite knows how much that is from its index of it, `-shm`: it
-//! never looks how long the file is. Something that cuts it short while it is used takes commits away that were
-//! answered for, and SQLite goes on writing after the gap, into a file that will be read to the gap and no further.
+//! The latest commits are in `-wal` alone, and SQLite knows its length from its index, `-shm`: it never checks how long
+//! the file is. If something cuts the file while it is in use, commits are lost that callers got responses for, and
+//! SQLite continues to write after the gap, in a file that will be read only up to the gap.
 //!
-//! **This file opens `-shm`, and does not close it before SQLite has:** as with the database file, closing any
+//! **This module opens `-shm`, and must not close it before SQLite has:** as with the database file, closing any
 //! descriptor of it would drop SQLite's locks.
 
 use std::{
@@ -18,11 +18,11 @@ use std::{
     },
 };
 
-/// What this process knows of `-wal`.
+/// The state of `-wal` as this process knows it.
 #[derive(Debug, Default)]
 pub struct Wal {
     opened: OnceLock<OpenWal>,
-    /// How long it was when it was looked at last.
+    /// The length of the file at the last check, in bytes.
     known: AtomicU64,
 }
 
@@ -33,20 +33,20 @@ struct OpenWal {
 }
 
 impl Wal {
-    /// Where SQLite has opened both.
+    /// Begins to check the files, after SQLite has opened both.
     pub fn open(&self, path: PathBuf, index: PathBuf) -> io::Result<()> {
         if self.opened.get().is_none() {
             let index = File::open(index)?;
             self.known
                 .store(fs::metadata(&path)?.len(), Ordering::Relaxed);
-            // Nobody else opens it: what was put in is not dropped, and so not closed.
+            // This is the only caller, so the value is set once: it is not dropped, and the file not closed.
             let _ = self.opened.set(OpenWal { path, index });
         }
         Ok(())
     }
 
-    /// Whether it has been cut, where it is `length` bytes long. Looks into the index only where it has become
-    /// shorter, as SQLite makes it from time to time.
+    /// Returns whether the file, which is `length` bytes long, has been cut. Reads the index only if the file has
+    /// become shorter, as SQLite makes it from time to time.
     pub fn is_cut(&self, length: u64) -> bool {
         let known = self.known.load(Ordering::Relaxed);
         if known == CUT || length >= known {
@@ -62,19 +62,19 @@ impl Wal {
                 self.known.store(CUT, Ordering::Relaxed);
                 true
             }
-            // It is looked at again.
+            // The next check examines the file again.
             None => false,
         }
     }
 
-    /// Whether it has been cut; asked right before something is written to it. One look at its length.
+    /// Returns whether the file has been cut. This is called right before a write, and reads only the length.
     pub fn is_cut_now(&self) -> bool {
         let path = self.opened.get().map(|opened| &opened.path);
         let wal = path.and_then(|path| fs::metadata(path).ok());
         wal.is_some_and(|wal| self.is_cut(wal.len()))
     }
 
-    /// `None` while it is being written.
+    /// Returns `None` while the index is being written.
     fn examine(&self) -> Option<WalState> {
         let OpenWal { path, index } = self.opened.get()?;
         let header = Header::read(index)?;
@@ -82,12 +82,13 @@ impl Wal {
         if length >= header.bytes() {
             return Some(WalState::Whole { length });
         }
-        // SQLite may just have restarted it.
+        // SQLite may have restarted the file in between.
         (Header::read(index)? == header).then_some(WalState::Cut)
     }
 }
 
-/// A length that it never has again: lost data does not come back, whatever is written after the gap.
+/// Marks a file that was cut. It is a length that the file never has: lost data does not come back, whatever is written
+/// after the gap.
 const CUT: u64 = u64::MAX;
 
 enum WalState {
@@ -105,7 +106,7 @@ const WAL_HEADER: u64 = 32;
 const FRAME_HEADER: u64 = 24;
 
 impl Header {
-    /// `None` where it is being changed, or is of another kind.
+    /// Returns `None` if the header is being changed, or has another format.
     fn read(index: &File) -> Option<Self> {
         let mut both = [0; 2 * HEADER];
         index.read_exact_at(&mut both, 0).ok()?;
@@ -114,11 +115,11 @@ impl Header {
         (first == second && header.number(0) == VERSION).then_some(header)
     }
 
-    /// How long `-wal` must be.
+    /// Returns the length that `-wal` must have, in bytes.
     fn bytes(self) -> u64 {
         let size = u16::from_ne_bytes([self.0[14], self.0[15]]);
         let page = match size {
-            // 65536 does not fit.
+            // 65536 does not fit into 16 bits.
             1 => 1 << 16,
             size => u64::from(size),
         };
@@ -128,7 +129,7 @@ impl Header {
         }
     }
 
-    /// In the byte order of this machine.
+    /// Returns a number in the byte order of this machine.
     fn number(self, at: usize) -> u32 {
         let mut bytes = [0; 4];
         bytes.copy_from_slice(&self.0[at..at + 4]);

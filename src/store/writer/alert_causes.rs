@@ -6,14 +6,14 @@ use futures::FutureExt;
 use tracing::info;
 
 use crate::{
-    domain::{announcement, recount_after},
-    store::{COUNTED_AT_ONCE, CausesSeen, Store, StoreError, UnclosedCause},
+    domain::task::{announcement, recount_after},
+    store::{COUNTED_AT_ONCE, CausesSeen, FailuresSeen, Store, StoreError, UnclosedCause},
 };
 
 impl Store {
     /// Closes alerts of causes that have no step left and were locked when the last one was closed, counts the steps of
-    /// others, and notifies webhooks of those that have grown. Looks at the next alerts that are not closed, and returns
-    /// how many it has found.
+    /// other causes, and notifies webhooks of those that have grown. Reads the next alerts that are not closed, and
+    /// returns how many it has found.
     pub async fn maintain_causes(&self, seen: &mut CausesSeen) -> Result<usize, StoreError> {
         let reader = &self.housekeeping;
         if !reader.has_unclosed_cause().await? {
@@ -56,6 +56,32 @@ impl Store {
             async move { tx.purge_causes(&causes).await }.boxed()
         })
         .await
+    }
+
+    /// Gives causes to the next alerts that have none, because an earlier release raised them. Returns how many it has
+    /// found.
+    pub async fn name_failures(&self, seen: &mut FailuresSeen) -> Result<usize, StoreError> {
+        let unnamed: Arc<[_]> = self.housekeeping.unnamed_failures(seen).await?.into();
+        if unnamed.is_empty() {
+            return Ok(0);
+        }
+        let found = unnamed.len();
+        self.send_write(true, None, move |tx| {
+            let unnamed = unnamed.clone();
+            async move { tx.name_failures(&unnamed).await }.boxed()
+        })
+        .await?;
+        Ok(found)
+    }
+
+    /// Moves the counts of old quarters to their causes, and deletes causes that have not occurred for a long time.
+    /// Returns the number of rows that it deleted, at most `limit` of each table.
+    pub async fn purge_failures(&self, limit: usize) -> Result<u64, StoreError> {
+        if !self.housekeeping.has_old_failures().await? {
+            return Ok(0);
+        }
+        self.send_write(true, None, move |tx| tx.purge_failures(limit).boxed())
+            .await
     }
 
     async fn close_cause(&self, cause: UnclosedCause) -> Result<(), StoreError> {

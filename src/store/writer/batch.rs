@@ -1,4 +1,4 @@
-//! One batch: the commands that arrived, decided on aggregates in memory.
+//! One batch: the commands that have arrived are decided on aggregates in memory.
 
 mod claims;
 mod lanes;
@@ -15,7 +15,7 @@ use self::{
     task_limits::{Admission, TaskLimits},
 };
 use super::{
-    Damage, Failed, Faults,
+    Damage, Failed, TaskFaults,
     faults::{Culprit, OF_NO_STEP, Panicked, guarded},
     known_queues::ClaimedSteps,
     request::{Apply, Idempotency, Request, WriteResult},
@@ -23,13 +23,19 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentName, AlertChange, AskChange, Attempt, ClaimPlan, Command, CommandOutput, Details,
-        Draft, LinkForm, Refusal, StepRef, Task, TaskId, Timestamp, template::Budget,
+        message::LinkForm,
+        queue::ClaimPlan,
+        task::{
+            AlertChange, AskChange, AttemptRecord, Command, CommandOutput, Details, Draft, Refusal,
+            Task,
+        },
+        template::Budget,
+        values::{AgentName, Attempt, StepRef, TaskId, Timestamp},
     },
     planted,
     store::{
-        Batch, CommandError, Dispatch, KnownKey, LocalScheduler, StoreError, Transaction,
-        UnreadableTask, batch::NewKey, record::TaskRowState,
+        Batch, CommandError, Dispatch, KnownKey, LocalScheduler, RecordLimits, StoreError,
+        Transaction, UnreadableTask, batch::NewKey, record::TaskRowState,
     },
 };
 
@@ -37,14 +43,14 @@ pub(super) use {lanes::forget_ended_steps, load::Queues};
 
 pub(super) struct BatchDraft {
     now: Timestamp,
-    /// The same moment by the wall clock of the machine.
+    /// The time `now` by the wall clock of the machine.
     wall: Timestamp,
-    /// Before `now`, so that a local deadline is never later than the complete-by in the record.
+    /// Taken before `now`, so that a local deadline is never later than the complete-by in the record.
     instant: Instant,
     tasks: HashMap<TaskId, LoadedTask>,
-    /// They are there, and cannot be read.
+    /// The tasks that exist and cannot be read.
     unreadable: HashMap<TaskId, Unreadable>,
-    /// Those of them that are cancelled.
+    /// The unreadable tasks that this batch cancels.
     salvaged: Vec<TaskId>,
     keys: HashMap<String, KnownKey>,
     claims: ClaimPlan,
@@ -53,54 +59,59 @@ pub(super) struct BatchDraft {
     claimed: ClaimedSteps,
     pub(super) lanes: LaneClaims,
     pub(super) limits: TaskLimits,
-    /// A queue was not read that steps were to be claimed from.
+    /// True if a queue was not read from which steps should be claimed.
     is_unread: bool,
     dropped: Vec<(StepRef, Attempt, bool)>,
     /// The agents whose replies are no longer awaited, once for each reply.
     closed: Vec<AgentName>,
     pub(super) stale_refusals: StaleRefusals,
     pub(super) batch: Batch,
-    /// What panicked when the batch was decided before: it is left out.
+    /// The attempts that are saved after their replies.
+    pub(super) samples: Vec<(TaskId, AttemptRecord)>,
+    /// The culprits of panics when the batch was decided before. They are left out.
     pub(super) culprits: Vec<Culprit>,
-    /// What was damaged when the batch was decided before: it is left out too.
+    /// The damage that was found when the batch was decided before. It is left out too.
     pub(super) left_out: Damage,
-    /// The requests whose tasks there was room for.
+    /// The number of requests for whose tasks there was room.
     most_requests: usize,
-    /// What evaluating expressions has cost so far.
+    /// The cost of the expressions that were evaluated so far.
     spent: u64,
-    /// The claim that is being decided on.
+    /// The claim that is being decided.
     claiming: Option<StepRef>,
-    /// Whether the untouched steps of a new task, and first claims, go without rows.
+    /// True if the untouched steps of a new task, and first claims, are saved without rows.
     pub(super) spares_rows: bool,
     terms: DraftTerms,
     /// The form of links in messages.
     pub(super) links: LinkForm,
-    faults: Arc<Faults>,
+    faults: Arc<TaskFaults>,
 }
 
-/// These bounds and rules hold for the commands to every task.
+/// Bounds and rules that hold for the commands on every task.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DraftTerms {
-    /// The most that one task may keep, in bytes.
+    /// The most bytes that one task may keep.
     pub(super) most_kept: usize,
-    /// An instance is on record that knows no undo that waits for the resumption.
+    /// The limits of the record of attempts.
+    pub(super) record: RecordLimits,
+    /// True if an instance is on record that does not know that the undo of a paused task waits until the task is
+    /// resumed.
     pub(super) undoes_paused: bool,
 }
 
 struct LoadedTask {
     base: Option<u64>,
-    /// How its own row is; `None` where there is none yet.
+    /// The state of the task's own row. `None` if the task has no row yet.
     row: Option<TaskRowState>,
     draft: Draft,
-    /// Not read in this transaction: another instance may have moved it on.
+    /// True if the task was not read in this transaction, so another instance may have changed it.
     cached: bool,
 }
 
 struct Unreadable {
     why: UnreadableTask,
-    /// Not only an operator met it, who learns of it by the answer.
+    /// False if an operator's request met the unreadable task, because the response reports it.
     needs_alert: bool,
-    /// Good for one cancel, where one was asked for.
+    /// The parts of the task that can still be read, if a request cancels it. They serve for that one cancel.
     salvaged: Option<LoadedTask>,
 }
 
@@ -117,7 +128,7 @@ impl BatchDraft {
     pub(super) fn new(
         (now, wall): (Timestamp, Timestamp),
         instant: Instant,
-        faults: Arc<Faults>,
+        faults: Arc<TaskFaults>,
         one_by_one: bool,
         terms: DraftTerms,
     ) -> Self {
@@ -140,6 +151,7 @@ impl BatchDraft {
             closed: Vec::new(),
             stale_refusals: StaleRefusals::default(),
             batch: Batch::default(),
+            samples: Vec::new(),
             culprits: Vec::new(),
             left_out: Damage::default(),
             most_requests: usize::MAX,
@@ -152,18 +164,18 @@ impl BatchDraft {
         }
     }
 
-    /// How many requests were decided on; the others are for the next batch.
+    /// Returns how many requests were decided; the others are for the next batch.
     pub(super) fn count(&self) -> usize {
         self.replies.len()
     }
 
-    /// Expressions have cost as much as one evaluation may: the remaining decisions would delay the commit of the
-    /// finished ones, and the leases after it.
+    /// Returns whether expressions have cost as much as one evaluation may. Further decisions would delay the commit of
+    /// the finished ones, and the leases after it.
     fn is_spent(&self) -> bool {
         self.spent >= Budget::EVALUATION
     }
 
-    /// Decides the requests in the order of arrival: all, or those before the batch is spent or out of room.
+    /// Decides the requests in the order of arrival: all, or as many as the budget and the room of the batch allow.
     pub(super) async fn decide(
         &mut self,
         requests: &[Request],
@@ -181,13 +193,13 @@ impl BatchDraft {
             self.replies.push(reply);
         }
         if self.count() == requests.len() {
-            // What these requests have left free, or freed.
+            // Claims use the slots that these requests have left free, or have freed.
             self.guarded(None, |draft| draft.claim_queued(local))?;
         }
         Ok(())
     }
 
-    /// Where the decision panics, all that was decided so far is good for nothing.
+    /// If the decision panics, nothing that was decided so far can be used.
     fn decide_guarded(
         &mut self,
         at: usize,
@@ -206,7 +218,7 @@ impl BatchDraft {
         self.guarded(culprit, |draft| draft.decide_one(request, local))
     }
 
-    /// Where a claim panics, the culprit is its step.
+    /// If a claim panics, its step is the culprit.
     fn guarded<T>(
         &mut self,
         culprit: Option<Culprit>,
@@ -239,12 +251,11 @@ impl BatchDraft {
                 .known(apply.idempotency.as_ref())
                 .unwrap_or_else(|| self.apply(apply, local)),
             Request::ClaimQueued { .. } => PendingReply::Claimed(self.claim_queued(local)),
-            // Served elsewhere.
+            // These requests are served before the batch.
             Request::Write(_) | Request::Leases(_) => PendingReply::Claimed(0),
         }
     }
 
-    /// Adds a task.
     fn submit(
         &mut self,
         details: &Arc<Details>,
@@ -274,7 +285,7 @@ impl BatchDraft {
         Ok(())
     }
 
-    /// Adds the task of a step, if its parent allows that now.
+    /// Adds the task that a step requests, if its parent allows that now.
     fn submit_child(
         &mut self,
         parent: TaskId,
@@ -293,7 +304,7 @@ impl BatchDraft {
             return Ok(());
         };
         let draft = &loaded.draft;
-        let allowed = match draft.task.has(*step) {
+        let allowed = match draft.task.has_step(*step) {
             true => draft.check_child(*step, *attempt),
             false => Err(Refusal::NoStep(*step)),
         };
@@ -307,7 +318,7 @@ impl BatchDraft {
         self.submit(child, Some(reason), local)
     }
 
-    /// The answer to a request whose idempotency key was seen before.
+    /// Returns the reply to a request whose idempotency key was seen before.
     fn known(&self, idempotency: Option<&Idempotency>) -> Option<PendingReply> {
         let idempotency = idempotency?;
         let known = self.keys.get(&idempotency.key)?;
@@ -369,7 +380,12 @@ impl BatchDraft {
             .command
             .step()
             .filter(|step| draft.task.is_open(*step));
-        let applied = draft.apply(apply.command.clone(), &apply.by, self.now);
+        let applied = draft.apply_with(
+            apply.command.clone(),
+            &apply.by,
+            self.now,
+            apply.exchange.clone(),
+        );
         self.spent += draft.spent() - before;
         if let Some(step) = open.filter(|step| !draft.task.is_open(*step)) {
             self.closed
@@ -380,7 +396,7 @@ impl BatchDraft {
         }
         match applied {
             Ok(CommandOutput::Done) => {}
-            // Claims are made by this file alone, with a permit in hand.
+            // No request is a claim: only `QueuedClaims` and `claim_ready` claim steps, with a permit.
             Ok(CommandOutput::Call(_)) => {}
             Ok(CommandOutput::Unchanged) => {
                 loaded.note_unchanged(&mut self.stale_refusals);
@@ -400,7 +416,7 @@ impl BatchDraft {
         let reports = matches!(apply.command, Command::ReportFault { .. });
         if !reports
             && let Some(step) = self.faults.recovered(apply.task, apply.command.step())
-            && loaded.draft.task.has(step)
+            && loaded.draft.task.has_step(step)
         {
             loaded.draft.alerts.push(AlertChange::Close { step });
         }
@@ -434,7 +450,7 @@ impl LoadedTask {
         }
     }
 
-    /// An answer that nothing is saved for. If something is, the save compares the version.
+    /// Notes a reply for which nothing is saved. If something is saved, the save compares the version.
     fn note_unchanged(&self, stale_refusals: &mut StaleRefusals) {
         if self.draft.changed.is_empty() {
             self.note_refusal(stale_refusals);

@@ -1,12 +1,12 @@
-//! The live tasks that are held in memory, so that running them needs no reading: bounded in number, and in the
-//! bytes that they take.
+//! The live tasks that are held in memory, so that running them needs no reading. Their number and their bytes are
+//! bounded.
 
 use std::{num::NonZeroUsize, sync::Arc};
 
 use lru::LruCache;
 use metrics::{Gauge, gauge};
 
-use crate::domain::{Task, TaskId};
+use crate::domain::{task::Task, values::TaskId};
 
 #[derive(Clone, Copy, Debug)]
 pub struct CacheLimits {
@@ -40,7 +40,7 @@ impl Cache {
         self.tasks.get(id).map(|cached| &cached.task)
     }
 
-    /// The least recently used tasks are evicted. One that is larger than all of the cache is not kept.
+    /// Adds a task, and evicts the least recently used ones. A task that is larger than the whole cache is not kept.
     pub fn put(&mut self, task: &Arc<Task>) {
         let bytes = task.memory();
         let cached = Cached {
@@ -48,7 +48,7 @@ impl Cache {
             bytes,
         };
         self.bytes += bytes;
-        // Either the same task as it was before, or the one that made way.
+        // This is the previous state of the same task, or the task that was evicted.
         if let Some((_, replaced)) = self.tasks.push(task.id(), cached) {
             self.bytes -= replaced.bytes;
         }
@@ -76,7 +76,10 @@ mod tests {
 
     use super::*;
     use crate::domain::{
-        Accepted, Details, Draft, Limits, Payload, Policies, Priority, Timestamp, parse_steps,
+        definition::{Accepted, Limits, Policies, parse_steps},
+        task::{Details, Draft},
+        template::Payload,
+        values::{Priority, Timestamp},
     };
 
     fn cache(tasks: usize, bytes: usize) -> Cache {

@@ -1,9 +1,9 @@
-//! The queue of requests that the committers take their batches from.
+//! The queue of requests from which the committers take their batches.
 //!
-//! While one committer waits for the database, another decides and sends the next batch, so that neither this
-//! process nor the database is idle. The commands on one task stay in order all the same: while a committer
-//! saves a task, the next command on that task waits, and every later one waits after it. So no committer
-//! decides on a task that another is about to change.
+//! While one committer waits for the database, another decides and sends the next batch, so that neither this process
+//! nor the database is idle. The commands on one task stay in order: while a committer saves a task, the next command
+//! on that task waits, and every later one waits after it. So no committer decides on a task that another is about to
+//! change.
 
 use std::{collections::HashSet, ops::Range, time::Duration};
 
@@ -14,36 +14,36 @@ use tokio::{
 };
 
 use super::request::{Apply, LeaseCall, Request};
-use crate::{domain::TaskId, store::Peers};
+use crate::{domain::values::TaskId, store::Peers};
 
-/// The least that a committer takes up beside another.
+/// The fewest requests that a committer takes while another is saving a batch.
 const BESIDE: usize = 24;
-/// Batches so small are waited to fill up under load, see [`LastBatch`].
+/// Batches of these sizes wait for more requests under load, see [`LastBatch`].
 const SMALL: Range<usize> = 3..40;
 
-/// How many may wait for a committer; the others wait in the channel, and then at its entrance.
+/// The most requests that wait for a committer. Further ones wait in the channel, and then before it.
 const WAITING: usize = 4096;
 
 pub(super) struct CommandQueue {
     arrivals: AsyncMutex<Arrivals>,
-    /// Requests that a committer took and did not decide on: they come first.
+    /// Requests that a committer took and did not decide. They come first.
     returned: Mutex<Vec<Request>>,
     committers: usize,
     in_flight: Mutex<BatchesInFlight>,
     peers: Peers,
-    /// Woken when a committer has saved its batch.
+    /// Notified when a committer has saved its batch.
     saved: Notify,
 }
 
 struct Arrivals {
     requests: mpsc::Receiver<Request>,
-    /// They overtake all other requests, because a lease may run out. `None` where they use another connection.
+    /// Requests for leases come before all others, because a lease may expire. `None` if they use another connection.
     leases: Option<mpsc::Receiver<LeaseCall>>,
     /// Requests that wait for a committer, in the order of their arrival.
     waiting: Vec<Request>,
 }
 
-/// What the committers are saving.
+/// The batches that the committers are saving.
 #[derive(Default)]
 struct BatchesInFlight {
     keys: HashSet<ConflictKey>,
@@ -53,10 +53,10 @@ struct BatchesInFlight {
 
 /// The size and the duration of the batch that was saved last.
 ///
-/// Where several instances load one database each has small batches, and what every batch costs, however
-/// small, is what keeps all of them busy. So right after a small one a committer waits for as many again, but no
-/// longer than the last one took, and half of that where no other instance is busy. One that was alone, or came a
-/// while ago, is no load.
+/// If several instances load one database, each has small batches, and the fixed cost of every batch is what keeps all
+/// of them busy. So right after a small batch a committer waits for as many requests again, but no longer than the last
+/// batch took, or half of that if no other instance is busy. A batch of one or two requests, and one that ended longer
+/// ago than it took, is no sign of load.
 #[derive(Clone, Copy, Debug)]
 struct LastBatch {
     requests: usize,
@@ -111,10 +111,10 @@ impl CommandQueue {
         }
     }
 
-    /// Up to `most` requests, in the order of their arrival. `None`: no more will come.
+    /// Returns up to `most` requests, in the order of their arrival. Returns `None` when no more will come.
     ///
-    /// A lone command waits for nobody: it is a batch of one. Beside a batch a committer gathers until there is half
-    /// as much to do: with a commit for each straggler all would take longer.
+    /// A single command waits for no other: it is a batch of one. While another batch is being saved, a committer
+    /// gathers until there is half as much to do, because all would take longer with a commit for each late request.
     pub async fn next(&self, most: usize, batch: &mut Vec<Request>) -> Option<BatchGuard<'_>> {
         let mut arrivals = self.arrivals.lock().await;
         if self.committers == 1 {
@@ -157,14 +157,14 @@ impl CommandQueue {
         }
     }
 
-    /// Gives back what was taken and not decided on, while it still counts as taken.
+    /// Takes back requests that were taken and not decided, while they still count as taken.
     pub fn put_back(&self, requests: &mut Vec<Request>) {
         let put_back = requests.drain(..).filter_map(Request::put_back);
         let mut put_back: Vec<_> = put_back.collect();
         self.returned.lock().append(&mut put_back);
     }
 
-    /// Moves to the batch the requests whose keys no committer is saving.
+    /// Moves the requests whose keys no committer is saving to the batch.
     fn pick(&self, waiting: &mut Vec<Request>, most: usize, batch: &mut Vec<Request>) {
         waiting.splice(0..0, self.returned.lock().drain(..));
         let in_flight = self.in_flight.lock();
@@ -195,7 +195,7 @@ impl CommandQueue {
         self.in_flight.lock().last_batch
     }
 
-    /// How long a committer waits that has something to do.
+    /// Returns the time until which a committer with enough requests waits for more.
     fn until(&self, now: Instant) -> Instant {
         self.last_batch().map_or(now, |last_batch| {
             last_batch.until(now, self.peers.are_busy(now))
@@ -235,7 +235,7 @@ impl BatchGuard<'_> {
 }
 
 impl Arrivals {
-    /// At least one request, and all that come with it. `None`: no more will come.
+    /// Waits for at least one request, and takes all that have arrived with it. Returns `None` when no more will come.
     async fn receive(&mut self, most: usize, into: &mut Vec<Request>) -> Option<()> {
         let Self {
             requests, leases, ..
@@ -255,14 +255,14 @@ impl Arrivals {
                 }
             }
         }
-        // Yields once to every future that is ready to run now: under load their commands come along in this
-        // batch, and a lone command has nobody to wait for.
+        // Yields once to every future that is ready to run now. Under load their commands join this batch, and a single
+        // command waits for no other.
         tokio::task::yield_now().await;
         self.receive_at_once(most, into);
         Some(())
     }
 
-    /// All that has arrived.
+    /// Takes all requests that have arrived, up to `most`.
     fn receive_at_once(&mut self, most: usize, into: &mut Vec<Request>) {
         while let Some(leases) = &mut self.leases
             && let Ok(lease) = leases.try_recv()
@@ -325,7 +325,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        domain::{Actor, Command, Holder, Incarnation, InstanceId},
+        domain::{
+            task::{Actor, Command},
+            values::{Holder, Incarnation, InstanceId},
+        },
         store::{Idempotency, writer::request::LeaseRequest},
     };
 
@@ -340,16 +343,16 @@ mod tests {
     /// `mark` distinguishes the commands on one task.
     fn command(task: u128, mark: u64, key: Option<&str>) -> Request {
         Request::Apply {
-            apply: Apply {
-                task: TaskId(Uuid::from_u128(task)),
-                command: Command::Resume { reason: None },
-                by: Actor::operator("ann"),
-                if_version: Some(mark),
-                idempotency: key.map(|key| Idempotency {
-                    key: key.to_owned(),
-                    fingerprint: String::new(),
-                }),
-            },
+            apply: Apply::new(
+                TaskId(Uuid::from_u128(task)),
+                Command::Resume { reason: None },
+                Actor::operator("ann"),
+            )
+            .at_version(Some(mark))
+            .under_key(key.map(|key| Idempotency {
+                key: key.to_owned(),
+                fingerprint: String::new(),
+            })),
             answer: oneshot::channel().0.into(),
         }
     }
@@ -362,7 +365,7 @@ mod tests {
         batch.iter().filter_map(mark).collect()
     }
 
-    /// What comes of it within many turns; `None`: it waits.
+    /// Returns the result of the future if it comes within many turns, or `None` if the future still waits.
     async fn settle<T>(future: impl Future<Output = T>) -> Option<T> {
         let mut future = std::pin::pin!(future);
         for _ in 0..50 {

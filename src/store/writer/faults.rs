@@ -1,9 +1,9 @@
-//! What a panic, or a damaged record, may cost: the command or the claim that met it, and nothing else.
+//! Bounds the cost of a panic or a damaged record to the command or the claim that met it.
 //!
-//! A decision that panics leaves its draft in an unknown state, and with it whatever the same batch did to
-//! that task before. So nothing of such a batch is kept: it is decided again without the culprit. The
-//! culprit's caller gets an error, its task leaves the cache, and an alert names the task. The loops leave
-//! the task alone for a while, so that it does not cost them every round.
+//! A decision that panics leaves its draft in an unknown state, with all that the same batch did to that task before.
+//! So nothing of such a batch is kept: it is decided again without the culprit. The culprit's caller gets an error, its
+//! task leaves the cache, and an alert names the task. The loops leave the task alone for a while, so that it does not
+//! cost them every round.
 //!
 //! A task whose record cannot be read is left out of its batch, named by an alert, and left alone in the same way.
 
@@ -25,36 +25,39 @@ use super::{
     request::{Apply, Request},
 };
 use crate::{
-    domain::{Actor, Backoff, Command, StepIndex, StepRef, TaskId},
+    domain::{
+        task::{Actor, Command},
+        values::{Backoff, StepIndex, StepRef, TaskId},
+    },
     store::{StoreError, UnreadableTask},
 };
 
-/// How long the loops leave a task alone, by how often it panicked.
+/// The time for which the loops leave a task alone, by how often it panicked.
 const REST: Backoff = Backoff::doubling(Duration::from_secs(60), Duration::from_secs(3600));
-/// The most tasks that are left alone. A fault that strikes more of them strikes nearly all.
+/// The most tasks that are left alone. A fault of more tasks than this is one of nearly all tasks.
 const MOST: usize = 1000;
 
 /// An alert of a task as a whole is kept at its first step.
 pub(super) const OF_NO_STEP: StepIndex = StepIndex(0);
 
-/// What caused a panic.
+/// The cause of a panic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Culprit {
-    /// The command at this position of the batch.
+    /// The command at this index of the batch.
     Request(usize),
     Claim(StepRef),
-    /// All that the batch has for this task.
+    /// All requests and claims of the batch for this task.
     Task(TaskId),
 }
 
 #[derive(Debug)]
 pub(super) struct Panicked {
-    /// `None` where only the batch is known.
+    /// `None` if only the batch is known.
     pub culprit: Option<Culprit>,
     pub message: String,
 }
 
-/// Runs what must not end the process. Whatever it changed halfway is thrown away by the caller.
+/// Runs `work` so that a panic in it does not end the process. The caller discards all that `work` has changed halfway.
 pub(super) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| message(&*panic))
 }
@@ -69,13 +72,13 @@ pub(super) fn message(panic: &(dyn Any + Send)) -> String {
 
 /// The tasks that this process panicked at, or cannot read, and leaves alone for a while.
 #[derive(Debug)]
-pub struct Faults {
+pub struct TaskFaults {
     count: AtomicUsize,
     tasks: Mutex<HashMap<TaskId, Rest>>,
     unreadable: Gauge,
 }
 
-impl Default for Faults {
+impl Default for TaskFaults {
     fn default() -> Self {
         describe_gauge!(
             "provost_tasks_unreadable",
@@ -93,17 +96,17 @@ impl Default for Faults {
 
 #[derive(Debug)]
 struct Rest {
-    /// Of an earlier process: it may be resolved, and no alert is raised again before it recurs.
+    /// True if an earlier process met the fault. It may be resolved, and no second alert is raised before it recurs.
     is_expected: bool,
     is_unreadable: bool,
-    /// The step whose decision panicked, where it was about one.
+    /// The step whose decision panicked, if the decision was about one step.
     step: Option<StepIndex>,
     until: Instant,
     faults: u32,
 }
 
-impl Faults {
-    /// Whether the task is new here: if so, an alert is raised.
+impl TaskFaults {
+    /// Notes a fault of the task. Returns true if an alert must be raised, because the fault is new.
     pub(super) fn note(&self, task: TaskId, step: Option<StepIndex>, is_unreadable: bool) -> bool {
         let now = Instant::now();
         let mut tasks = self.tasks.lock();
@@ -133,7 +136,7 @@ impl Faults {
         true
     }
 
-    /// What an earlier process met at this task may be over now.
+    /// Notes a fault that an earlier process met. It may be resolved now.
     pub(super) fn expect(&self, task: TaskId, step: Option<StepIndex>) {
         let mut tasks = self.tasks.lock();
         if tasks.len() < MOST {
@@ -154,7 +157,7 @@ impl Faults {
         self.unreadable.set(unreadable as f64);
     }
 
-    /// The task is done with: nobody will look at it again.
+    /// Removes a task that is not read any more.
     pub(super) fn forget(&self, task: TaskId) {
         let mut tasks = self.tasks.lock();
         if tasks.remove(&task).is_some() {
@@ -162,12 +165,12 @@ impl Faults {
         }
     }
 
-    /// How many tasks a loop may have to pass over that looks at a bounded number of steps.
+    /// The number of tasks that a loop which reads a bounded number of steps may have to pass over.
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Whether the loops leave the task alone now. A load where there are none.
+    /// Returns whether the loops leave the task alone now. Costs one atomic load if there are no such tasks.
     pub fn rests(&self, task: TaskId) -> bool {
         self.len() > 0
             && self
@@ -177,7 +180,7 @@ impl Faults {
                 .is_some_and(|rest| rest.until > Instant::now())
     }
 
-    /// What panicked before went well now: answers the step whose alert is to be closed.
+    /// Removes a fault after the same decision has succeeded, and returns the step whose alert must be closed.
     pub(super) fn recovered(&self, task: TaskId, step: Option<StepIndex>) -> Option<StepIndex> {
         if self.len() == 0 {
             return None;
@@ -206,7 +209,7 @@ pub(super) enum UnreportedFault {
 }
 
 impl<'w> Committer<'w> {
-    /// Notes a panic. It is reported once the batch is through: see [`Committer::report_faults`].
+    /// Notes a panic. It is reported when the batch is done, see [`Committer::report_faults`].
     pub(super) fn note_fault(&mut self, requests: &[Request], culprit: &Culprit, message: String) {
         let (task, step, command) = match culprit {
             Culprit::Claim(StepRef { task, step }) => (*task, Some(*step), "claim"),
@@ -232,7 +235,7 @@ impl<'w> Committer<'w> {
         });
     }
 
-    /// One alert for each task that this process panicked at, or cannot read.
+    /// Raises one alert for each task that this process panicked at, or cannot read.
     pub(super) async fn report_faults(&mut self, taken: &mut BatchGuard<'w>) {
         let faults = &self.writer.faults;
         for unreported in std::mem::take(&mut self.unreported) {
@@ -255,7 +258,7 @@ impl<'w> Committer<'w> {
                 }
             }
         }
-        // What panicked at the report itself is in the log.
+        // A panic during the report itself is in the log.
         self.unreported.clear();
     }
 
@@ -273,28 +276,26 @@ impl<'w> Committer<'w> {
             self.writer.local.instance(),
         );
         let mut report = vec![Request::Apply {
-            apply: Apply {
+            apply: Apply::new(
                 task,
-                command: Command::ReportFault {
+                Command::ReportFault {
                     step: step.unwrap_or(OF_NO_STEP),
                     message,
                 },
-                by: Actor::scheduler(self.writer.local.instance().as_str()),
-                if_version: None,
-                idempotency: None,
-            },
+                Actor::scheduler(self.writer.local.instance().as_str()),
+            ),
             answer: answer.into(),
         }];
         let saved = self.write(&mut report, taken, false).await;
         drop(report);
         let answered = answered.await;
         if saved.is_err() || !matches!(answered, Ok(Ok(_))) {
-            // A submission left no task; a task that has ended is looked at by nobody.
+            // A submission that panicked left no task, and no loop reads a task that has ended.
             warn!(%task, "could not raise an alert for a task whose command made the service panic");
         }
     }
 
-    /// Not by a command: for that the task would have to be read.
+    /// Raises the alert without a command, because the task would have to be read for one.
     async fn report_unreadable(&mut self, unreadable: UnreadableTask) {
         let (task, message) = (unreadable.task, unreadable.to_string());
         error!(%task, "{message}");

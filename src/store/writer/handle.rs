@@ -1,4 +1,4 @@
-//! The handle through which everyone else sends commands to the writer.
+//! The handle through which the other parts of the service send commands to the writer.
 
 use std::{
     sync::{
@@ -15,14 +15,15 @@ use futures::{
 };
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Notify, RwLock, mpsc},
+    sync::{Notify, RwLock, mpsc, watch},
     time::Instant,
 };
 use tracing::warn;
 use uuid::{ContextV7, Uuid};
 
 use super::{
-    BatchWriter, Cache, Faults, WriterSettings,
+    BatchWriter, Cache, TaskFaults, WriterSettings,
+    attempt_samples::AttemptSamples,
     command_queue::CommandQueue,
     known_queues::KnownQueues,
     leases,
@@ -33,15 +34,19 @@ use super::{
     waiting_tasks::WaitingTasks,
 };
 use crate::{
-    domain::{AgentName, Details, KeyPrefixes, ReplyKey, Sender, TaskId, Timestamp},
+    domain::{
+        message::{ReplyKey, Sender},
+        task::{Details, KeyPrefixes},
+        values::{AgentName, TaskId, Timestamp},
+    },
     store::{
-        Alert, AlertId, CommandError, Definitions, Health, LocalScheduler, Peers, Promoted, Purged,
-        SharedFeature, SharedFeatures, SharedReader, StepCounter, StoreConnections, StoreError,
-        Watchers, metrics::WriterMetrics,
+        Alert, AlertId, CommandError, CompiledDefinitions, Health, LocalScheduler, Peers, Promoted,
+        Purged, RecordLimits, SharedFeature, SharedFeatures, SharedReader, StepCounter,
+        StoreConnections, StoreError, Watchers, metrics::WriterMetrics,
     },
 };
 
-/// Requests that may wait for the writer before senders wait too.
+/// The most requests that wait for the writer before senders wait too.
 const QUEUE: usize = 16_384;
 
 /// The state store. Cheap to clone.
@@ -49,36 +54,42 @@ const QUEUE: usize = 16_384;
 pub struct Store {
     requests: mpsc::Sender<Request>,
     refusals: Refusals,
-    /// Whether requests are turned away that wait for too long, see [`Store::for_callers`].
+    /// True if requests that wait too long are refused, see [`Store::for_callers`].
     is_for_callers: bool,
-    /// To the writer, or past it.
+    /// Leads to the writer, or to a connection of its own.
     pub(super) leases: mpsc::Sender<LeaseCall>,
-    /// Past the writer, where the database takes several that write.
+    /// Leads to a connection of its own, if the database allows several writers.
     purges: Option<mpsc::Sender<PurgeCall>>,
-    /// Whether other processes may use the same database meanwhile.
+    /// True if other processes may use the same database in the meantime.
     pub is_shared: bool,
-    /// For callers; see [`crate::store::Readers`].
+    /// Reads for callers, see [`crate::store::Readers`].
     pub reader: SharedReader,
-    /// For what keeps tasks moving.
+    /// Reads for the loops that keep tasks moving.
     pub housekeeping: SharedReader,
     pub watchers: Arc<Watchers>,
-    /// What was heard of other instances.
+    /// The time at which another instance last reported a change.
     pub peers: Peers,
-    pub definitions: Arc<Definitions>,
-    /// Woken when there is something to be delivered.
+    pub definitions: Arc<CompiledDefinitions>,
+    /// Notified when a message may be due.
     pub outbox: Arc<Notify>,
-    /// Woken when a schedule is to be looked at.
+    /// Notified when a schedule has changed or may be due.
     pub schedules: Arc<Notify>,
+    /// Counts the changes of bulk jobs that this instance has saved.
+    pub bulk_jobs: Arc<watch::Sender<u64>>,
+    /// Notified when a bulk job was recorded, stopped or resumed.
+    pub bulk_due: Arc<Notify>,
     pub(in crate::store) sender: Arc<ArcSwap<Sender>>,
     /// Tasks that the loops leave alone for a while.
-    faults: Arc<Faults>,
+    faults: Arc<TaskFaults>,
     heads: Arc<KnownQueues>,
-    /// Keys of limited tasks in which something has happened.
+    /// Keys of limited tasks in which something has changed.
     pub waiting: Arc<WaitingTasks>,
-    /// Steps that are to be compared with their children.
+    /// Steps that must be compared with their children.
     pub marked: Arc<MarkedSteps>,
+    pub(super) samples: Arc<AttemptSamples>,
+    pub(super) record: RecordLimits,
     claims_in_doubt: Arc<AtomicBool>,
-    /// What this process has completed.
+    /// Counts the steps that this process has completed.
     pub step_counter: Arc<StepCounter>,
     pub health: Health,
     pub features: SharedFeatures,
@@ -86,10 +97,10 @@ pub struct Store {
 }
 
 impl Store {
-    /// A store, and its writer to be run. The writer ends when the last handle is dropped.
+    /// Creates a store, and its writer for the caller to run. The writer ends when the last handle is dropped.
     pub fn new(
         connections: StoreConnections,
-        definitions: Arc<Definitions>,
+        definitions: Arc<CompiledDefinitions>,
         local: Arc<dyn LocalScheduler>,
         settings: WriterSettings,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
@@ -109,10 +120,11 @@ impl Store {
         };
         let (writers, is_shared) = (connections.writers, connections.is_shared);
         let outbox = Arc::new(Notify::new());
-        let faults = Arc::new(Faults::default());
+        let faults = Arc::new(TaskFaults::default());
         let heads = Arc::new(KnownQueues::default());
         let waiting = Arc::new(WaitingTasks::default());
         let marked = Arc::new(MarkedSteps::default());
+        let samples = Arc::new(AttemptSamples::default());
         let claims_in_doubt = Arc::<AtomicBool>::default();
         let step_counter = Arc::new(StepCounter::default());
         let peers = Peers::default();
@@ -121,6 +133,7 @@ impl Store {
         let settle = features.clone().settle(housekeeping.clone());
         let refusals = Refusals::default();
         let (health, sender) = (settings.health.clone(), settings.sender.clone());
+        let record = settings.record;
         let writer = BatchWriter {
             command_queue: CommandQueue::new(
                 receiver,
@@ -136,6 +149,7 @@ impl Store {
             heads: heads.clone(),
             waiting: waiting.clone(),
             marked: marked.clone(),
+            samples: samples.clone(),
             faults: faults.clone(),
             is_shared,
             settings,
@@ -159,11 +173,15 @@ impl Store {
             definitions,
             outbox,
             schedules: Arc::default(),
+            bulk_jobs: Arc::new(watch::Sender::new(0)),
+            bulk_due: Arc::default(),
             sender,
             faults,
             heads,
             waiting,
             marked,
+            samples,
+            record,
             claims_in_doubt,
             step_counter,
             health,
@@ -190,8 +208,9 @@ impl Store {
         (store, writing)
     }
 
-    /// The same store for those who wait for a response: they are turned away if the turn of a request does not come in time.
-    /// What keeps tasks moving waits instead, because it would only ask again, and lose its place in the queue.
+    /// Returns the same store for callers that wait for a response. Their requests are refused if they are not begun in
+    /// time. The loops that keep tasks moving wait instead, because they would only send the request again and lose its
+    /// position in the queue.
     pub fn for_callers(&self) -> Self {
         Self {
             is_for_callers: true,
@@ -199,7 +218,7 @@ impl Store {
         }
     }
 
-    /// Sends a request to the writer, and waits for the answer.
+    /// Sends a request to the writer, and waits for the reply.
     pub(super) async fn ask<T, E: From<StoreError>>(
         &self,
         request: impl FnOnce(ReplySender<T, E>) -> Request,
@@ -210,29 +229,29 @@ impl Store {
         }
     }
 
-    /// Completes the links in messages. `None`: there are none yet.
+    /// The key that completes the links in messages. `None` if there is none yet.
     pub fn ask_key(&self) -> Option<ReplyKey> {
         self.sender.load().ask_key.clone()
     }
 
-    /// From now on new tasks may get prefixes of their own.
+    /// Sets the prefixes, so that new tasks may get prefixes of their own from now on.
     pub fn use_key_prefixes(&self, prefixes: KeyPrefixes) {
-        // It is set once, at the start.
+        // The prefixes are set once, at the start.
         let _ = self.key_prefixes.set(prefixes);
     }
 
-    /// Makes the prefixes of new tasks. `None`: their keys begin with their ids, because the operator wants that, or because an
-    /// older instance that is on record would call their steps under such keys anyway.
+    /// Makes the prefixes of new tasks. Returns `None` if their keys begin with their ids: because the operator wants
+    /// that, or because an older instance that is on record would call their steps under such keys anyway.
     pub fn key_prefixes(&self) -> Option<&KeyPrefixes> {
         let prefixes = self.key_prefixes.get();
         prefixes.filter(|_| self.features.has(SharedFeature::KeyPrefixes))
     }
 
-    /// An id for a new task, by the store's clock: lists and queues are in the order of ids, and an instance whose
-    /// own clock is wrong must not put its tasks before or after those of others.
+    /// Returns an id for a new task, by the store's clock: lists and queues are in the order of ids, and an instance
+    /// whose own clock is wrong must not put its tasks before or after those of others.
     pub fn new_task_id(&self) -> TaskId {
-        /// Those of one millisecond stay in the order in which they were made.
-        // The mutex that uuid takes.
+        /// Keeps the ids of one millisecond in the order in which they were made.
+        // uuid requires the mutex of the standard library.
         static ORDER: std::sync::Mutex<ContextV7> = std::sync::Mutex::new(ContextV7::new());
         TaskId(match self.housekeeping.estimated_now() {
             Some(now) => {
@@ -244,13 +263,12 @@ impl Store {
         })
     }
 
-    /// Whether the loops leave a task alone for now, because this process panicked at it.
+    /// Returns whether the loops leave a task alone now, because this process panicked at it.
     pub fn rests(&self, task: TaskId) -> bool {
         self.faults.rests(task)
     }
 
-    /// Finds the tasks that an earlier process could not decide on or read: once that goes well, their alerts
-    /// are closed.
+    /// Finds the tasks that an earlier process could not decide on or read. Their alerts are closed once that succeeds.
     pub async fn expect_recoveries(&self) -> Result<(), StoreError> {
         for (task, step) in self.housekeeping.faults().await? {
             self.faults.expect(task, step);
@@ -258,7 +276,8 @@ impl Store {
         Ok(())
     }
 
-    /// How many tasks may rest: so many more a loop looks at, or those would hide others from it.
+    /// The number of tasks that the loops may leave alone. A loop reads that many more, or these tasks would hide
+    /// others from it.
     pub fn resting(&self) -> usize {
         self.faults.len()
     }
@@ -285,13 +304,14 @@ impl Store {
         self.ask(|answer| Request::Apply { apply, answer }).await
     }
 
-    /// Claims from all queues whose heads are known, and from those of these agents; returns how many steps were claimed.
-    /// What other instances have just enqueued is left to them.
+    /// Claims from all queues whose heads are known, and from those of these agents. Returns how many steps were
+    /// claimed. Steps that other instances have just enqueued are left to them.
     pub async fn claim_queued(&self, agents: Vec<AgentName>) -> Result<usize, StoreError> {
         self.claim(agents, true).await
     }
 
-    /// [`Store::claim_queued`], and nothing is left to others: what was delayed is in nobody's head.
+    /// Claims as [`Store::claim_queued`] does, but leaves nothing to others: no instance has delayed steps in its known
+    /// heads.
     pub async fn claim_all_queued(&self, agents: Vec<AgentName>) -> Result<usize, StoreError> {
         self.claim(agents, false).await
     }
@@ -305,32 +325,32 @@ impl Store {
         .await
     }
 
-    /// Whether a claim may have been saved since the last call that this process does not know of, because a commit
-    /// failed.
+    /// Returns whether a claim may have been saved since the last call that this process does not know of, because a
+    /// commit failed.
     pub fn take_claims_in_doubt(&self) -> bool {
         self.claims_in_doubt.swap(false, Ordering::AcqRel)
     }
 
-    /// The next claims read their queues, which may have changed by other hands than this writer's.
+    /// Makes the next claims read their queues, which may have been changed by others than this writer.
     pub fn read_queues_again(&self) {
-        self.heads.doubt_all();
+        self.heads.require_read_of_all();
     }
 
-    /// The next claims from these queues read them, where others share the store: they may have enqueued steps, and
-    /// claimed those that are known here.
+    /// Makes the next claims from these queues read them, if others share the store: they may have enqueued steps, and
+    /// claimed steps that are known here.
     pub fn read_shared_queues_again(&self, agents: &[AgentName]) {
         if self.is_shared {
-            self.heads.doubt(agents);
+            self.heads.require_read(agents);
         }
     }
 
-    /// Whether steps of this queue are left to the instances that have just enqueued them: not where some are this
-    /// instance's own, and not where steps stand in it that workflows limit.
+    /// Returns whether steps of this queue are left to the instances that have just enqueued them. They are not if some
+    /// are this instance's own, or if workflows limit steps of the queue.
     pub fn leaves_to_others(&self, agent: &AgentName) -> bool {
         self.is_shared && !self.heads.is_limited(agent) && !self.heads.has_own(agent)
     }
 
-    /// Whether the next claim from this queue need not read it.
+    /// Returns whether the next claim from this queue need not read it.
     pub fn knows_head(&self, agent: &AgentName) -> bool {
         !self.heads.need_read(std::slice::from_ref(agent))
     }
@@ -339,8 +359,8 @@ impl Store {
         self.write(|tx| tx.promote().boxed()).await
     }
 
-    /// [`Store::promote`] where a damaged part of the database keeps one of the steps out of its queue: all others
-    /// join theirs.
+    /// Promotes each due step in a write of its own, for the case that a damaged part of the database prevents
+    /// [`Store::promote`]: all other steps join their queues.
     pub async fn promote_each(&self) -> Result<(), StoreError> {
         let due = self.housekeeping.due().await?;
         let promoted = due.iter().copied();
@@ -361,7 +381,7 @@ impl Store {
         alert: AlertId,
         by: String,
     ) -> Result<Option<Alert>, StoreError> {
-        // It locks an alert that a batch would lock only after its tasks.
+        // This write locks an alert, which a batch would lock only after its tasks.
         self.send_write(true, None, move |tx| {
             let by = by.clone();
             async move { tx.acknowledge(alert, &by).await }.boxed()
@@ -369,8 +389,8 @@ impl Store {
         .await
     }
 
-    /// Deletes those of these tasks that ended before `ended_before`: with the next batch of the writer, or past
-    /// it where the database takes several that write.
+    /// Deletes those of these tasks that ended before `ended_before`: with the next batch of the writer, or on a
+    /// connection of its own if the database allows several writers.
     pub async fn purge(
         &self,
         tasks: Vec<TaskId>,
@@ -393,7 +413,7 @@ impl Store {
         .await
     }
 
-    /// Gives so many free pages of a database file back to the disk. Returns for how long that kept the writer busy,
+    /// Returns this number of free pages of the database file to the disk. Returns how long that kept the writer busy,
     /// without the commit.
     pub async fn give_back(&self, pages: u32) -> Result<Duration, StoreError> {
         self.write(move |tx| {

@@ -12,24 +12,25 @@ use parking_lot::Mutex;
 
 use crate::{
     domain::{
-        AgentName, KnownQueue, LaneRing, QueuedStep, StepKey, StepRef, Timestamp, is_limited_lane,
+        queue::{KnownQueue, LaneRing, QueuedStep, StepKey, is_limited_lane},
+        values::{AgentName, StepRef, Timestamp},
     },
     store::batch::TaskChange,
 };
 
-/// The most queues that are known.
+/// The most queues whose heads are kept.
 const MOST: usize = 1000;
 
-/// The most lanes that are woken when a step of their key ends. The others are found in the record.
+/// The most waiting lanes that are kept, to be visited when a step of their key ends. Others are found in the record.
 const MOST_WAITING: usize = 4096;
 
 #[derive(Default)]
 pub(super) struct KnownQueues {
     heads: Mutex<HashMap<AgentName, KnownQueue>>,
-    /// Of the queues that are divided into lanes.
+    /// The rings of the queues that are divided into lanes.
     rings: Mutex<HashMap<AgentName, LaneRing>>,
-    /// The agents in whose queues steps stand that workflows limit. While they stand there, the queue is claimed from by
-    /// lanes, although the agent has no rule of its own.
+    /// The agents in whose queues there are steps that workflows limit. As long as there are, the queue is claimed from
+    /// by lanes, although the agent has no rule of its own.
     limited: Mutex<HashSet<AgentName>>,
     limited_count: AtomicUsize,
     /// Lanes that wait until a step of one of their keys ends, by the id of the key.
@@ -42,32 +43,32 @@ struct WaitingLanes {
     count: usize,
 }
 
-/// What reading a queue has shown.
+/// The steps that were found in a queue.
 pub(super) struct FoundQueue {
     pub agent: AgentName,
     pub steps: Vec<QueuedStep>,
-    /// Those are all.
+    /// True if these are all steps of the queue.
     pub is_whole: bool,
 }
 
-/// What a batch has done with queues.
+/// The changes that a batch has made to queues.
 #[derive(Default)]
 pub(super) struct ClaimedSteps {
     /// The queues that were read.
     pub found: Vec<FoundQueue>,
     /// Queued steps that do not wait for a slot any more.
     pub gone: Vec<(AgentName, StepRef)>,
-    /// The agents whose queues were read whole and are empty now.
+    /// The agents whose queues were read completely and are empty now.
     pub drained: Vec<AgentName>,
 }
 
 impl KnownQueues {
-    /// Whether steps stand in the queue that workflows limit, as far as is known. Takes no lock where there are none.
+    /// Returns whether the queue is known to contain steps that workflows limit. Takes no lock if no queue does.
     pub fn is_limited(&self, agent: &AgentName) -> bool {
         self.limited_count.load(Ordering::Acquire) > 0 && self.limited.lock().contains(agent)
     }
 
-    /// Steps stand in the queue that workflows limit.
+    /// Notes that the queue contains steps that workflows limit.
     pub fn limit(&self, agent: &AgentName) {
         let mut limited = self.limited.lock();
         if limited.insert(agent.clone()) {
@@ -75,7 +76,7 @@ impl KnownQueues {
         }
     }
 
-    /// No such step stands there any more.
+    /// Notes that the queue contains no such step any more.
     pub fn unlimit(&self, agent: &AgentName) {
         let mut limited = self.limited.lock();
         if limited.remove(agent) {
@@ -84,13 +85,13 @@ impl KnownQueues {
         }
     }
 
-    /// No step of this lane may begin until one of a key ends.
+    /// Notes that no step of this lane may begin until one of a key ends.
     pub fn wait_for_keys(&self, agent: &AgentName, lane: &Arc<str>, keys: &[StepKey]) {
         let mut waiting = self.waiting.lock();
         let WaitingLanes { of_keys, count } = &mut *waiting;
         for key in keys.iter().filter(|key| key.max_in_flight.is_some()) {
             if *count >= MOST_WAITING {
-                // Some may wait no longer, and no step that this instance knows of would ever say so.
+                // Some lanes may wait no longer, and no step that this instance knows of would ever report that.
                 of_keys.clear();
                 *count = 0;
             }
@@ -99,7 +100,7 @@ impl KnownQueues {
         }
     }
 
-    /// Steps of these keys have ended. Returns the agents that may get others now.
+    /// Notes that steps of these keys have ended. Returns the agents for which other steps may begin now.
     pub fn freed_keys(&self, keys: &[StepKey]) -> HashSet<AgentName> {
         let mut woken = HashSet::new();
         let mut waiting = self.waiting.lock();
@@ -119,7 +120,7 @@ impl KnownQueues {
         woken
     }
 
-    /// Whether the next claim from one of these queues reads the record.
+    /// Returns whether the next claim from one of these queues reads the record.
     pub fn need_read(&self, agents: &[AgentName]) -> bool {
         if agents.iter().any(|agent| self.is_limited(agent)) {
             return true;
@@ -139,7 +140,7 @@ impl KnownQueues {
         }
     }
 
-    /// Whether steps may be queued that this instance has enqueued.
+    /// Returns whether steps may be queued that this instance has enqueued.
     pub fn has_own(&self, agent: &AgentName) -> bool {
         let heads = self.heads.lock();
         heads.get(agent).is_some_and(|head| !head.is_empty())
@@ -152,40 +153,46 @@ impl KnownQueues {
             .is_some_and(KnownQueue::is_usable)
     }
 
-    /// The lanes of a queue.
+    /// Calls `see` with the lanes of a queue.
     pub fn with_lanes<T>(&self, agent: &AgentName, see: impl FnOnce(&mut LaneRing) -> T) -> T {
         see(self.rings.lock().entry(agent.clone()).or_default())
     }
 
-    /// The queue is divided into lanes now: what is known of it says nothing any more.
+    /// Removes the known head of a queue that is divided into lanes now, because it is not used any more.
     pub fn forget(&self, agent: &AgentName) {
         self.heads.lock().remove(agent);
     }
 
-    /// Before the next claims all queues are read.
-    pub fn doubt_all(&self) {
-        self.rings.lock().values_mut().for_each(LaneRing::doubt);
-        self.heads.lock().values_mut().for_each(KnownQueue::doubt);
+    /// Makes the next claims read all queues.
+    pub fn require_read_of_all(&self) {
+        self.rings
+            .lock()
+            .values_mut()
+            .for_each(LaneRing::require_read);
+        self.heads
+            .lock()
+            .values_mut()
+            .for_each(KnownQueue::require_read);
     }
 
-    /// Before the next claims from these queues they are read.
-    pub fn doubt(&self, agents: &[AgentName]) {
+    /// Makes the next claims from these queues read them.
+    pub fn require_read(&self, agents: &[AgentName]) {
         let mut rings = self.rings.lock();
         for agent in agents {
             if let Some(ring) = rings.get_mut(agent) {
-                ring.doubt();
+                ring.require_read();
             }
         }
         drop(rings);
         let mut heads = self.heads.lock();
         for agent in agents {
             if let Some(head) = heads.get_mut(agent) {
-                head.doubt();
+                head.require_read();
             }
         }
     }
 
-    /// A batch is saved. Returns the agents whose queues it has drained.
+    /// Updates the known queues after a batch was saved. Returns the agents whose queues it has made empty.
     pub fn saved(
         &self,
         claims: ClaimedSteps,
@@ -248,7 +255,8 @@ impl KnownQueues {
     }
 }
 
-/// `None` where there is no room for one more: such a queue is read each time.
+/// Returns the known head of a queue, which is created if necessary. Returns `None` if there is no room for one more:
+/// such a queue is read each time.
 fn head_of<'h>(
     heads: &'h mut HashMap<AgentName, KnownQueue>,
     agent: &AgentName,

@@ -1,10 +1,10 @@
-//! An instance's leases, renewed and given up, each time in a transaction of its own: nobody waits for
-//! a row of theirs longer than one small commit takes.
+//! Renews and releases an instance's leases, each time in a transaction of its own, so that other instances wait for
+//! their rows no longer than one small commit takes.
 //!
-//! Where other processes share the database they also go over a connection of their own: a batch may
-//! wait for rows that another instance has locked, and an instance that only waits must not be taken for
-//! lost meanwhile. There a renewal is mostly one statement, decided on what the last one left: every instance
-//! renews, for ever.
+//! If other processes share the database, these requests also use a connection of their own: a batch may wait for rows
+//! that another instance has locked, and an instance that only waits must not be taken for lost in the meantime. There
+//! a renewal is mostly one statement, decided on the result of the last one, because every instance renews all the
+//! time.
 
 use std::time::Duration;
 
@@ -15,27 +15,27 @@ use super::{
     request::{LeaseCall, LeaseRequest, Renewed, Request, ask},
 };
 use crate::{
-    domain::{Holder, KnownDead, Lease, Leases, Renewal, Span, Term, Timestamp},
+    domain::values::{DeadHolders, Holder, Lease, Leases, Renewal, Span, Term, Timestamp},
     store::{Backend, Saved, StoreError},
 };
 
-/// How long instances that ended can still be seen.
+/// The time for which instances that ended can still be seen.
 const FORGET_AFTER: Span = Span::from_secs(3600);
 
-/// How long a release may take: the process is about to end.
+/// The longest time that a release may take, because the process is about to end.
 const GIVE_UP_WITHIN: Duration = Duration::from_secs(2);
-/// A renewal that takes longer has met a connection that is cut: the next one gets a new one, and comes
-/// while the lease can still be trusted.
+/// Bounds for the time that a renewal may take. A renewal that takes longer uses a connection that is cut: the next one
+/// gets a new connection, and is made while the lease can still be trusted.
 const RENEW_WITHIN: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(500)..=Duration::from_secs(15);
 
 impl Store {
-    /// Renews this process's leases, or gets them.
+    /// Renews this process's leases, or acquires them.
     pub async fn renew(&self, renewal: Renewal) -> Result<Renewed, StoreError> {
         self.leases(LeaseRequest::Renew(renewal)).await
     }
 
-    /// Gives up both leases, so that another process can have them at once.
+    /// Releases both leases, so that another process can acquire them at once.
     pub async fn give_up(&self, holder: Holder) -> Result<(), StoreError> {
         self.leases(LeaseRequest::GiveUp(holder)).await?;
         Ok(())
@@ -46,9 +46,9 @@ impl Store {
     }
 }
 
-/// Serves leases on a backend of their own.
+/// Serves requests for leases on a backend of their own.
 pub(super) async fn serve(mut backend: Box<dyn Backend>, mut requests: mpsc::Receiver<LeaseCall>) {
-    // As this instance saved or read them last.
+    // The leases as this instance saved or read them last.
     let mut known = None;
     while let Some(LeaseCall { asked, answer }) = requests.recv().await {
         let within = asked.within();
@@ -58,7 +58,7 @@ pub(super) async fn serve(mut backend: Box<dyn Backend>, mut requests: mpsc::Rec
                 "the leases could not be saved within {within:?}"
             )))
         });
-        // A caller that is gone needs no answer.
+        // A caller that is gone needs no response.
         let _ = answer.send(served);
     }
 }
@@ -82,7 +82,7 @@ impl Committer<'_> {
         let is_lease = |request: &mut Request| matches!(request, Request::Leases(_));
         for request in gathered.extract_if(.., is_lease) {
             if let Request::Leases(LeaseCall { asked, answer }) = request {
-                // A caller that is gone needs no answer.
+                // A caller that is gone needs no response.
                 let served = serve_one(self.backend.as_mut(), &asked).await;
                 let _ = answer.send(served.map(|(renewed, _)| renewed));
             }
@@ -95,7 +95,7 @@ async fn serve_known(
     asked: &LeaseRequest,
     known: &mut Option<Leases>,
 ) -> Result<Renewed, StoreError> {
-    // Whatever goes wrong, the next renewal reads them.
+    // If anything fails, the next renewal reads the leases.
     let before = known.take();
     if let (LeaseRequest::Renew(renewal), Some(before)) = (asked, before)
         && let Some((renewed, after)) = prolong(backend, renewal, &before).await?
@@ -108,7 +108,8 @@ async fn serve_known(
     Ok(renewed)
 }
 
-/// `None`: it takes more than one statement, or another instance has changed the leases.
+/// Renews the leases with one statement. Returns `None` if it takes more than one, or if another instance has changed
+/// the leases.
 async fn prolong(
     backend: &mut dyn Backend,
     renewal: &Renewal,
@@ -123,7 +124,7 @@ async fn prolong(
         return Ok(None);
     };
     let leads = after.leads(&renewal.holder, now);
-    if renewal.known_dead != KnownDead::None || is_forgetting_due(before, &after, leads) {
+    if renewal.known_dead != DeadHolders::None || is_forgetting_due(before, &after, leads) {
         return Ok(None);
     }
     let after = match tx.prolong_leases(before, &after).await {
@@ -139,7 +140,7 @@ async fn prolong(
     Ok(Some((renewed, after)))
 }
 
-/// With what is on record afterwards, where that is known.
+/// Serves a request. The result includes the leases on record afterwards, if they are known.
 async fn serve_one(
     backend: &mut dyn Backend,
     asked: &LeaseRequest,
@@ -159,15 +160,15 @@ async fn serve_one(
     ))
 }
 
-/// Whether this renewal of the supervisor is the first of its minute: instances that ended long ago can wait so long to
-/// be forgotten.
+/// Returns whether this renewal of the supervisor's lease is the first of its minute. The instances that ended long ago
+/// are deleted only then.
 fn is_forgetting_due(before: &Leases, after: &Leases, leads: Option<Term>) -> bool {
     let minute = |lease: &Lease| lease.until.as_millis().div_euclid(60_000);
     let minute = |leases: &Leases| leases.supervisor.as_ref().map(minute);
     leads.is_some() && minute(before) != minute(after)
 }
 
-/// `None`: another instance was faster, and all is to be decided again.
+/// Returns `None` if another instance was faster, so that the request must be decided again.
 async fn try_serve(
     backend: &mut dyn Backend,
     asked: &LeaseRequest,
@@ -176,14 +177,14 @@ async fn try_serve(
     let now = tx.now();
     let (LeaseRequest::Renew(Renewal { holder, .. }) | LeaseRequest::GiveUp(holder)) = asked;
     if let LeaseRequest::Renew(renewal) = asked
-        && renewal.known_dead == KnownDead::All
+        && renewal.known_dead == DeadHolders::All
     {
         tx.forget_instances(Timestamp::from_millis(i64::MAX))
             .await?;
     }
     let before = tx.leases(&holder.instance).await?;
     let after = match asked {
-        LeaseRequest::GiveUp(holder) => before.given_up(holder, now),
+        LeaseRequest::GiveUp(holder) => before.released(holder, now),
         LeaseRequest::Renew(renewal) => match before.renew(renewal, now) {
             Ok(after) => after,
             Err(taken) => {

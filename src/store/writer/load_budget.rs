@@ -1,17 +1,17 @@
-//! How much one batch loads. Commands on five hundred tasks with large inputs, none of them cached, would otherwise be
-//! half a gigabyte at once. What does not fit is for the next batch, in its order.
+//! Bounds how much one batch loads. Otherwise commands on five hundred uncached tasks with large inputs would load half
+//! a gigabyte at once. What does not fit is left for the next batch, in its order.
 
 use std::collections::{HashMap, HashSet};
 
 use super::request::Request;
-use crate::domain::{ClaimPlan, TaskId};
+use crate::domain::{queue::ClaimPlan, values::TaskId};
 
-/// The most bytes of one batch; but a task that is larger is loaded alone.
+/// The most bytes that one batch loads. A task that is larger is loaded alone.
 const MOST: usize = 32 * 1024 * 1024;
 
-/// What is loaded for a batch.
+/// The tasks that are loaded for a batch.
 pub(super) struct LoadBudget<'s> {
-    /// Of the tasks that are not cached.
+    /// The sizes of the tasks that are not cached, in bytes.
     sizes: &'s HashMap<TaskId, usize>,
     taken: HashSet<TaskId>,
     bytes: usize,
@@ -26,7 +26,7 @@ impl<'s> LoadBudget<'s> {
         }
     }
 
-    /// Whether the task can be loaded with those before it. What is cached costs nothing.
+    /// Returns whether the task can be loaded with those before it. A cached task costs nothing.
     pub fn takes(&mut self, task: TaskId) -> bool {
         let Some(size) = self.sizes.get(&task) else {
             return true;
@@ -41,8 +41,8 @@ impl<'s> LoadBudget<'s> {
         self.taken.insert(task)
     }
 
-    /// How many of the requests there is room for; the first always fits. Claims fit where one of them does. Otherwise
-    /// they come first in the next batch: commands cannot keep them out.
+    /// Returns for how many of the requests there is room; the first always fits. Claims fit if one of them does.
+    /// Otherwise they come first in the next batch, so that commands cannot keep them out for ever.
     pub fn for_requests(&mut self, requests: &[Request], claims: &mut ClaimPlan) -> usize {
         let fits = |request: &Request| match request {
             Request::Apply { apply, .. } => self.takes(apply.task),
@@ -53,7 +53,7 @@ impl<'s> LoadBudget<'s> {
         fitting.count()
     }
 
-    /// Whether the task is among those that are loaded.
+    /// Returns whether the task is among those that are loaded.
     pub fn has(&self, task: TaskId) -> bool {
         self.taken.contains(&task)
     }

@@ -1,13 +1,14 @@
-//! Steps that this instance has marked: they are to be compared with their children. A hint: the record has the marks.
+//! Steps that this instance has marked, because they must be compared with their children. This set is a hint: the
+//! record has all marks.
 
 use std::collections::HashSet;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::domain::{StepIndex, TaskId};
+use crate::domain::values::{StepIndex, TaskId};
 
-/// The most steps that are remembered.
+/// The most steps that are kept in memory.
 const MOST: usize = 10_000;
 
 #[derive(Default)]
@@ -32,13 +33,13 @@ impl MarkedSteps {
         self.woken.notify_one();
     }
 
-    /// Marks are due in the record, whichever instance has saved them.
+    /// Notes that marks are due in the record, whichever instance has saved them.
     pub fn expect_due(&self) {
         *self.is_due.lock() = true;
         self.woken.notify_one();
     }
 
-    /// Up to so many steps, and whether the record is to be looked at.
+    /// Returns up to `most` steps, and whether the record must be read.
     pub fn take(&self, most: usize) -> (Vec<(TaskId, StepIndex)>, bool) {
         let mut steps = self.steps.lock();
         let taken: Vec<_> = steps.iter().take(most).copied().collect();

@@ -1,5 +1,5 @@
-//! Requests of the delivery loop and of operators, each in a transaction of its own: it locks queues, which a
-//! batch of commands locks only after its tasks, and waits for no task.
+//! Requests of the delivery loop and of operators, each in a transaction of its own: it locks queues, which a batch of
+//! commands locks only after its tasks, and waits for no task.
 
 use std::sync::Arc;
 
@@ -7,7 +7,10 @@ use futures::FutureExt;
 
 use super::Store;
 use crate::{
-    domain::{InstanceId, MessageAction, ReceiverName, Span, Timestamp},
+    domain::{
+        message::MessageAction,
+        values::{InstanceId, ReceiverName, Span, Timestamp},
+    },
     store::{ClaimRequest, ClaimResponse, MessageId, StoreError},
 };
 
@@ -51,7 +54,7 @@ impl Store {
         .await
     }
 
-    /// Raises the alert of a receiver for which more than so many bytes wait, or closes it.
+    /// Raises the alert of a receiver for which more than `most` bytes wait, or closes it.
     pub async fn report_waiting(
         &self,
         receiver: ReceiverName,
@@ -72,7 +75,7 @@ impl Store {
         action: MessageAction,
         ids: Vec<MessageId>,
     ) -> Result<Vec<MessageId>, StoreError> {
-        // What is redelivered is due; and where no dead letters are left, their alert is closed.
+        // Redelivered messages are due, and if no dead letters are left, their alert is closed.
         let wakes = Some(self.outbox.clone());
         self.send_write(true, wakes, move |tx| {
             let ids = ids.clone();
@@ -81,7 +84,7 @@ impl Store {
         .await
     }
 
-    /// Releases the queues that `by` claimed, or all: the process that claimed them has ended.
+    /// Releases the queues that `by` claimed, or all queues if the process that claimed them has ended.
     pub async fn release_queues(&self, by: Option<InstanceId>) -> Result<u64, StoreError> {
         self.send_write(true, None, move |tx| {
             let by = by.clone();
@@ -98,6 +101,33 @@ impl Store {
     ) -> Result<u64, StoreError> {
         self.send_write(true, Some(self.outbox.clone()), move |tx| {
             tx.purge_dead_letters(died_before, limit).boxed()
+        })
+        .await
+    }
+
+    /// Saves the samples of attempts that have succeeded since the last time.
+    pub async fn save_samples(&self) -> Result<(), StoreError> {
+        let samples: Arc<[_]> = self.samples.take().into();
+        if samples.is_empty() {
+            return Ok(());
+        }
+        let limits = self.record.while_stored_in(&self.health);
+        self.send_write(true, None, move |tx| {
+            let samples = samples.clone();
+            async move { tx.save_samples(&samples, limits).await }.boxed()
+        })
+        .await
+    }
+
+    /// Deletes up to `limit` recorded attempts that ended before a time; with `succeeded`, only those that succeeded.
+    pub async fn purge_attempts(
+        &self,
+        ended_before: Timestamp,
+        succeeded: bool,
+        limit: usize,
+    ) -> Result<u64, StoreError> {
+        self.send_write(true, None, move |tx| {
+            tx.purge_attempts(ended_before, succeeded, limit).boxed()
         })
         .await
     }

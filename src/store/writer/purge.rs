@@ -1,5 +1,5 @@
-//! Deleting tasks that ended: with a batch of the writer, or where the database takes several that write, past it
-//! on a connection of its own, which is closed again when nothing was deleted for a while.
+//! Deletes tasks that have ended: with a batch of the writer or, if the database allows several writers, on a
+//! connection of its own, which is closed again when nothing was deleted for a while.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use tokio::{
 
 use super::{TRIES, request::ReplySender};
 use crate::{
-    domain::{TaskId, Timestamp},
+    domain::values::{TaskId, Timestamp},
     store::{Backend, Purged, StoreError, Transaction},
 };
 
-/// For how long the connection is kept that nobody needs.
+/// The time for which an unused connection is kept.
 const IDLE: Duration = Duration::from_secs(15);
 
 pub(super) async fn purge(
@@ -36,7 +36,7 @@ pub(super) struct PurgeCall {
     pub answer: ReplySender<Purged, StoreError>,
 }
 
-/// Deletes on a backend of its own.
+/// Deletes tasks on a backend of its own.
 pub(super) async fn serve(mut backend: Box<dyn Backend>, mut calls: mpsc::Receiver<PurgeCall>) {
     while let Some(call) = calls.recv().await {
         serve_one(backend.as_mut(), call).await;
@@ -52,11 +52,11 @@ pub(super) async fn serve(mut backend: Box<dyn Backend>, mut calls: mpsc::Receiv
 
 async fn serve_one(backend: &mut dyn Backend, call: PurgeCall) {
     let purged = purge_and_commit(backend, &call.tasks, call.ended_before).await;
-    // A caller that is gone needs no answer.
+    // A caller that is gone needs no response.
     let _ = call.answer.send(purged);
 }
 
-/// Deletes in a transaction of its own.
+/// Deletes tasks in a transaction of its own.
 pub async fn purge_and_commit(
     backend: &mut dyn Backend,
     tasks: &[TaskId],
@@ -82,7 +82,7 @@ async fn try_purge(
     ended_before: Timestamp,
 ) -> Result<Purged, StoreError> {
     let mut tx = backend.begin().await?;
-    // Who waits for another that writes holds nobody up.
+    // The wait for another writer is not counted, because it delays no other request.
     let started = Instant::now();
     let tasks = tx.purge(tasks, ended_before).await?;
     tx.commit().await?;

@@ -1,5 +1,5 @@
-//! Workflows and agents that callers register. What a caller demands of what is there (If-Match, If-None-Match)
-//! is judged in the transaction that changes it.
+//! Workflows and agents that callers register. The conditions of a request (If-Match, If-None-Match) are checked in the
+//! transaction that makes the change.
 
 use std::sync::Arc;
 
@@ -8,53 +8,59 @@ use thiserror::Error;
 
 use super::Store;
 use crate::{
-    domain::{Actor, AgentName, AgentSpec, ETag, Precondition, Sender, Unmet, WorkflowName},
+    domain::{
+        agent::AgentSpec,
+        message::Sender,
+        task::Actor,
+        values::{AgentName, ETag, Precondition, PreconditionFailure, WorkflowName},
+    },
     store::{
-        Activation, ControlRequest, ControlResponse, StoreError, Transaction, agent_checks,
-        agent_controls, lanes, slot_shares,
+        Activation, ControlRequest, ControlResponse, StoreError, Transaction,
+        agent::{checks, controls},
+        queue::{lanes, slot_shares},
     },
 };
 
-/// A workflow after it was put.
+/// The version of a workflow after a PUT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegisteredVersion {
-    /// The version that the body has.
+    /// The version that has the body of the request.
     pub version: u32,
-    /// Whether it is a new one.
+    /// True if the version is new.
     pub is_new: bool,
 }
 
 #[derive(Clone, Debug, Error)]
 pub enum RegisterError {
     #[error("the precondition of the request does not match what is registered")]
-    Unmet(Unmet),
-    /// So many steps wait for the agent, or at least [`MOST_COUNTED`](crate::store::MOST_COUNTED).
+    Unmet(PreconditionFailure),
+    /// This number of steps waits for the agent, or at least [`MOST_COUNTED`](crate::store::MOST_COUNTED).
     #[error("steps wait for the agent")]
     InUse(u64),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A workflow that is put.
+/// The data of a PUT of a workflow.
 struct WorkflowPut {
     name: WorkflowName,
     body: String,
     condition: Precondition,
-    /// Whether the version becomes the active one. Not said: if the one before it is.
+    /// Says whether the version becomes the active one. If `None`, it does if the version before it is active.
     activate: Option<bool>,
     by: Actor,
 }
 
-/// Why a version became active without anybody's request for that alone.
+/// The reason of an activation that was not requested by itself.
 const REGISTERED: &str = "it was registered";
-/// Why the version before it became active, where a new one was not to be.
+/// The reason for activating the version before a new one that is not to become active.
 const NOT_ACTIVATED: &str = "a version was registered after it, and not activated";
 
-/// Makes a new version where the body changed.
+/// Adds a new version if the body has changed.
 async fn put_workflow(
     tx: &mut Transaction<'_>,
     put: &WorkflowPut,
-) -> Result<Result<RegisteredVersion, Unmet>, StoreError> {
+) -> Result<Result<RegisteredVersion, PreconditionFailure>, StoreError> {
     let name = &put.name;
     let latest = tx.latest_workflow(name).await?;
     let last = tx.last_activation(name).await?;
@@ -73,11 +79,11 @@ async fn put_workflow(
     }
     let active = last.as_ref().map_or(before, |last| last.version);
     let default = is_new && active == before;
-    // The first version is active: there is no other.
+    // The first version is always active, because there is no other.
     let activates = put.activate.unwrap_or(default) || before == 0;
     let (to, reason) = match (activates, &last) {
         (true, Some(last)) if last.version != version => (version, REGISTERED),
-        // Else the newest version would be active.
+        // Without an activation on record, the newest version would be active.
         (false, None) if is_new => (before, NOT_ACTIVATED),
         _ => return Ok(Ok(RegisteredVersion { version, is_new })),
     };
@@ -99,18 +105,18 @@ async fn put_agent(
     spec: &AgentSpec,
     condition: &Precondition,
     sender: &Sender,
-) -> Result<Result<bool, Unmet>, StoreError> {
+) -> Result<Result<bool, PreconditionFailure>, StoreError> {
     let current = tx.agent(name).await?.map(|spec| tag(&spec));
     let is_new = current.is_none();
     if let Err(unmet) = condition.check(current) {
         return Ok(Err(unmet));
     }
-    // Nothing could be locked where nothing was: another instance may be adding it at this moment.
+    // No row could be locked because none existed: another instance may be adding the agent at this moment.
     match is_new && condition.is_given() {
         true => tx.add_agent(name, spec).await?,
         false => tx.put_agent(name, spec).await?,
     }
-    agent_controls::respecified(tx, name, spec, sender).await?;
+    controls::respecified(tx, name, spec, sender).await?;
     if spec.limits.iter().all(|limit| limit.rate.is_none()) {
         lanes::forget_rates(tx, name).await?;
     }
@@ -140,9 +146,9 @@ async fn delete_agent(
     }
     let was_there = tx.delete_agent(name).await?;
     if was_there {
-        agent_controls::forget(tx, name, sender).await?;
+        controls::forget(tx, name, sender).await?;
         slot_shares::forget(tx, name).await?;
-        agent_checks::forget(tx, name).await?;
+        checks::forget(tx, name).await?;
         lanes::forget_rates(tx, name).await?;
     }
     Ok(Ok(was_there))
@@ -157,7 +163,8 @@ fn tag(spec: &str) -> ETag {
 }
 
 impl Store {
-    /// `activate`: whether the version becomes the active one; if that is not said, it does if the one before it is.
+    /// Adds a version if the body has changed. `activate` says whether it becomes the active one; if `None`, it does if
+    /// the version before it is active.
     pub async fn put_workflow(
         &self,
         name: WorkflowName,
@@ -180,7 +187,7 @@ impl Store {
         put.await?.map_err(RegisterError::Unmet)
     }
 
-    /// Returns whether there was none before.
+    /// Returns whether the agent is new.
     pub async fn put_agent(
         &self,
         name: AgentName,
@@ -188,7 +195,7 @@ impl Store {
         condition: Precondition,
     ) -> Result<bool, RegisterError> {
         let (put, sender) = (Arc::new((name, spec, condition)), self.sender.clone());
-        // The alert of its breakers may be closed.
+        // The alert about its breakers may be closed.
         let wakes = Some(self.outbox.clone());
         let put = self.send_write(true, wakes, move |tx| {
             let (put, sender) = (put.clone(), sender.load_full());
@@ -197,7 +204,7 @@ impl Store {
         put.await?.map_err(RegisterError::Unmet)
     }
 
-    /// False where there was none. `force`: also if steps wait for it.
+    /// Deletes an agent. Returns false if it does not exist. With `force` it is deleted even if steps wait for it.
     pub async fn delete_agent(
         &self,
         name: AgentName,
@@ -205,7 +212,7 @@ impl Store {
         force: bool,
     ) -> Result<bool, RegisterError> {
         let (delete, sender) = (Arc::new((name, condition)), self.sender.clone());
-        // The alert of its breakers may be closed.
+        // The alert about its breakers may be closed.
         let wakes = Some(self.outbox.clone());
         let deleted = self.send_write(true, wakes, move |tx| {
             let (delete, sender) = (delete.clone(), sender.load_full());
@@ -214,7 +221,7 @@ impl Store {
         deleted.await?
     }
 
-    /// Pauses or resumes an agent, or changes its breakers, as far as that applies to what holds then.
+    /// Pauses or resumes an agent, or changes its breakers, as far as the request applies to the current control.
     pub async fn change_control(
         &self,
         request: ControlRequest,
@@ -224,7 +231,7 @@ impl Store {
         let wakes = Some(self.outbox.clone());
         self.send_write(true, wakes, move |tx| {
             let (request, sender) = (request.clone(), sender.load_full());
-            async move { agent_controls::change(tx, &request, &sender).await }.boxed()
+            async move { controls::change(tx, &request, &sender).await }.boxed()
         })
         .await
     }

@@ -1,4 +1,4 @@
-//! The requests that are sent to the writer, each with where its answer goes.
+//! The requests that are sent to the writer, each with the channel for its reply.
 
 use std::{any::Any, pin::pin, sync::Arc};
 
@@ -15,21 +15,58 @@ use super::{
 };
 use crate::{
     domain::{
-        Actor, AgentName, Command, Details, Holder, IdInUse, Lease, Renewal, Task, TaskId, Term,
-        Timestamp,
+        task::{Actor, AttemptExchange, Command, Details, Task},
+        values::{AgentName, Holder, IdInUse, Lease, Renewal, TaskId, Term, Timestamp},
     },
     store::{CommandError, StoreError, Transaction},
 };
 
 /// A command for one task.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Apply {
     pub task: TaskId,
     pub command: Command,
     pub by: Actor,
-    /// Refused unless the task is at this version.
+    /// The command is refused unless the task is at this version.
     pub if_version: Option<u64>,
     pub idempotency: Option<Idempotency>,
+    /// The request and the response of the attempt, as the instance knows them that made the call.
+    pub exchange: Option<Box<AttemptExchange>>,
+}
+
+impl Apply {
+    /// A command for whatever version of the task the store has. Nothing recognises it when it is sent again.
+    pub fn new(task: TaskId, command: Command, by: Actor) -> Self {
+        Self {
+            task,
+            command,
+            by,
+            if_version: None,
+            idempotency: None,
+            exchange: None,
+        }
+    }
+
+    /// Adds what is recorded of the attempt that the command ends.
+    #[must_use]
+    pub fn with_exchange(mut self, exchange: Option<Box<AttemptExchange>>) -> Self {
+        self.exchange = exchange;
+        self
+    }
+
+    /// Refuses the command unless the task is at this version. `None`: any version will do.
+    #[must_use]
+    pub fn at_version(mut self, version: Option<u64>) -> Self {
+        self.if_version = version;
+        self
+    }
+
+    /// Has the response repeated when the command is sent again under this key.
+    #[must_use]
+    pub fn under_key(mut self, idempotency: Option<Idempotency>) -> Self {
+        self.idempotency = idempotency;
+        self
+    }
 }
 
 /// An `Idempotency-Key`, with what distinguishes a repeated request from another under the same key.
@@ -48,15 +85,15 @@ pub enum Submitted {
     Replayed(TaskId),
 }
 
-/// Where the answer to a request goes.
+/// The channel for the reply to a request.
 pub(super) struct ReplySender<T, E> {
     sender: oneshot::Sender<Result<T, E>>,
-    /// `None`: the loop that asked waits as long as it takes.
+    /// `None` if the request comes from a loop, which waits as long as necessary.
     ticket: Option<CallerTicket>,
 }
 
 impl<T, E> ReplySender<T, E> {
-    /// An answer that is nobody's any more comes back.
+    /// Sends the reply. A reply whose caller is gone is returned.
     pub fn send(self, answer: Result<T, E>) -> Result<(), Result<T, E>> {
         self.sender.send(answer)
     }
@@ -71,7 +108,7 @@ impl<T, E> From<oneshot::Sender<Result<T, E>>> for ReplySender<T, E> {
     }
 }
 
-/// Sends a request with where its answer goes, and waits for the answer, as long as it takes.
+/// Sends a request with the channel for its reply, and waits for the reply as long as necessary.
 pub(super) async fn ask<R, T, E: From<StoreError>>(
     requests: &mpsc::Sender<R>,
     request: impl FnOnce(ReplySender<T, E>) -> R,
@@ -82,7 +119,7 @@ pub(super) async fn ask<R, T, E: From<StoreError>>(
     answered.await.map_err(|_| StoreError::Stopping)?
 }
 
-/// [`ask`] for a caller of the API, who is turned away when the turn of the request does not come in time.
+/// Sends a request as [`ask`] does, for a caller of the API, which gets an error when the request is not begun in time.
 pub(super) async fn ask_in_time<R, T, E: From<StoreError>>(
     requests: &mpsc::Sender<R>,
     refusals: &Refusals,
@@ -123,20 +160,20 @@ pub(super) enum Request {
         apply: Apply,
         answer: ReplySender<Submitted, CommandError>,
     },
-    /// Claims as many steps of these agents' queues as they have free slots; returns how many were claimed.
+    /// Claims as many steps of these agents' queues as they have free slots. The reply is how many were claimed.
     ClaimQueued {
         agents: Vec<AgentName>,
-        /// What other instances have just enqueued is left to them.
+        /// True if the steps that other instances have just enqueued are left to them.
         leaves_some: bool,
         answer: ReplySender<usize, StoreError>,
     },
     Write(RareWrite),
-    /// Served in a transaction of its own, and where the backend can on a connection of its own.
+    /// Served in a transaction of its own and, if the backend supports that, on a connection of its own.
     Leases(LeaseCall),
 }
 
 impl Request {
-    /// The one task that it is about.
+    /// Returns the one task that the request concerns.
     pub fn task(&self) -> Option<TaskId> {
         match self {
             Request::Submit { details, .. } => Some(details.id),
@@ -145,7 +182,7 @@ impl Request {
         }
     }
 
-    /// The task that it makes.
+    /// Returns the task that the request makes.
     pub fn new_task(&self) -> Option<&Arc<Details>> {
         match self {
             Request::Submit { details, .. } => Some(details),
@@ -157,17 +194,17 @@ impl Request {
         }
     }
 
-    /// Whether it claims steps from agent queues.
+    /// Returns whether the request claims steps from agent queues.
     pub fn claims(&self) -> bool {
         matches!(self, Request::ClaimQueued { .. })
     }
 
-    /// Whether a person asked for it, who hears at once what came of it.
+    /// Returns whether an operator sent the request, who sees the result at once.
     pub fn is_by_operator(&self) -> bool {
         matches!(self, Request::Apply { apply, .. } if apply.by.is_operator())
     }
 
-    /// Whether it must be saved alone. Claims must, where they read a queue.
+    /// Returns whether the request must be saved alone. Claims must be if they read a queue.
     pub fn is_exclusive(&self, heads: &KnownQueues) -> bool {
         match self {
             Request::Submit { .. } | Request::Apply { .. } => false,
@@ -178,7 +215,7 @@ impl Request {
 }
 
 impl Request {
-    /// `None` where nobody waits who may leave.
+    /// Returns `None` if the request has no caller that may leave.
     fn ticket(&self) -> Option<&CallerTicket> {
         match self {
             Request::Submit { answer, .. } | Request::Apply { answer, .. } => {
@@ -190,17 +227,19 @@ impl Request {
         }
     }
 
-    /// Whether it may be carried out: not if its caller has left. From now on the caller waits for the response.
+    /// Returns whether the request may be carried out. It may not if its caller has left. From now on the caller waits
+    /// for the response.
     pub(super) fn begin(&self) -> bool {
         self.ticket().is_none_or(CallerTicket::begin)
     }
 
-    /// Whether its caller has waited for as long as anybody waits in the queue.
+    /// Returns whether the caller has waited as long as a caller waits in the queue.
     pub(super) fn is_overdue(&self) -> bool {
         self.ticket().is_some_and(CallerTicket::is_overdue)
     }
 
-    /// Itself, to wait in the queue again; `None` if its caller waits no longer, and has got a response.
+    /// Returns the request, so that it waits in the queue again. Returns `None` if its caller waits no longer, and has
+    /// a response.
     pub(super) fn put_back(self) -> Option<Self> {
         if self.ticket().is_none_or(CallerTicket::put_back) {
             return Some(self);
@@ -212,7 +251,7 @@ impl Request {
     }
 
     pub(super) fn refuse(self, error: &StoreError) {
-        // A caller that is gone needs no answer.
+        // A caller that is gone needs no response.
         match self {
             Request::Submit { answer, .. } | Request::Apply { answer, .. } => {
                 let _ = answer.send(Err(error.clone().into()));
@@ -228,18 +267,18 @@ impl Request {
     }
 }
 
-/// How a renewal went.
+/// The result of a renewal.
 #[derive(Clone, Debug)]
 pub struct Renewed {
-    /// On the store's clock.
+    /// The time by the store's clock.
     pub now: Timestamp,
-    /// The term under which the instance supervises, if it does; or that another process has its id.
+    /// The term under which the instance supervises, if it does; or the error that another process has its id.
     pub outcome: Result<Option<Term>, IdInUse>,
     /// The supervisors' lease, held by any instance.
     pub supervisor: Option<Lease>,
 }
 
-/// What a process asks for its leases.
+/// A request of a process for its leases.
 #[derive(Clone, Debug)]
 pub(super) enum LeaseRequest {
     Renew(Renewal),
@@ -251,13 +290,13 @@ pub(super) struct LeaseCall {
     pub answer: ReplySender<Renewed, StoreError>,
 }
 
-/// What a write returned, until it is given to its caller.
+/// The result of a write, until its caller gets it.
 pub(super) type WriteResult = Box<dyn Any + Send>;
 
-/// A rare write on its way to a committer.
+/// A rare write that was sent to a committer.
 pub(super) struct RareWrite {
     pub write: Box<dyn AnyWrite>,
-    /// Runs in a transaction of its own, before the batch.
+    /// True if it runs in a transaction of its own, before the batch.
     pub is_alone: bool,
     /// Notified after the commit.
     pub wakes: Option<Arc<Notify>>,
@@ -276,7 +315,7 @@ impl RareWrite {
     }
 }
 
-/// A write whose result only its caller knows the type of.
+/// A write with a result whose type only its caller knows.
 #[async_trait]
 pub(super) trait AnyWrite: Send + Sync {
     async fn run(&self, tx: &mut Transaction<'_>) -> Result<WriteResult, StoreError>;
@@ -301,9 +340,9 @@ where
     }
 
     fn reply(self: Box<Self>, written: Result<WriteResult, StoreError>) {
-        // It is what `run` returned, and so of this type.
+        // The result is what `run` returned, and therefore has this type.
         let typed = |written: WriteResult| written.downcast().map_err(|_| StoreError::Stopping);
-        // A caller that is gone needs no answer.
+        // A caller that is gone needs no response.
         let _ = self
             .answer
             .send(written.and_then(typed).map(|typed| *typed));

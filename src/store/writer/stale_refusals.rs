@@ -1,13 +1,13 @@
-//! Refusals by cached tasks that may be stale, where other instances share the store. A save compares the
-//! version of a cached task that accepts a command with the record. A refusal is saved nowhere, and a stale task
-//! would refuse the same command for ever: so its version is compared with the record before the caller is answered.
+//! Refusals by cached tasks that may be stale because other instances share the store. When a cached task accepts a
+//! command, the save compares its version with the record. A refusal saves nothing, and a stale task would refuse the
+//! same command for ever. So its version is compared with the record before the caller gets the refusal.
 
 use crate::{
-    domain::TaskId,
+    domain::values::TaskId,
     store::{Batch, StoreError, Transaction},
 };
 
-/// Cached tasks that refused something, with the versions they were cached at.
+/// Cached tasks that refused a command, with the versions at which they were cached.
 #[derive(Default)]
 pub(super) struct StaleRefusals(Vec<(TaskId, u64)>);
 
@@ -16,7 +16,7 @@ impl StaleRefusals {
         self.0.push((task, version));
     }
 
-    /// The tasks that another instance has changed or deleted.
+    /// Returns the tasks that another instance has changed or deleted.
     pub async fn stale_tasks(
         &self,
         batch: &Batch,

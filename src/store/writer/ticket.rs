@@ -1,7 +1,8 @@
-//! How long a caller waits in the queue of the writer while the database refuses to save, and how the caller leaves it.
+//! Bounds the time for which a caller waits in the queue of the writer, and lets the caller leave the queue.
 //!
-//! What stands before a request may take a second each, so the wait is counted from the arrival of the request, and not from
-//! its turn. A caller that leaves is turned away permanently: nobody begins with its request afterwards.
+//! The requests before it may take a second each, so the wait is counted from the arrival of the request, and not from
+//! the begin of its work. The request of a caller that has left is refused permanently: the writer never begins it
+//! afterwards.
 
 use std::{
     sync::{
@@ -18,22 +19,23 @@ use tokio::{
 
 use crate::store::StoreError;
 
-/// How long a caller waits for its turn if the database has refused to save anything meanwhile. A request that was begun may wait
-/// for a connection or a lock as well, and after three seconds the caller has a response.
+/// The longest wait for a request to be begun if the database has refused to save anything in the meantime. A request
+/// that was begun may wait for a connection or a lock as well, and after three seconds the caller has a response.
 const WAIT: Duration = Duration::from_millis(1500);
-/// The same if the database has refused nothing: it is slow, or has much to do. What is expensive to decide may stand
-/// before a request for many seconds, and is no fault.
+/// The longest wait if the database has refused nothing: it is slow, or has much to do. Requests that are expensive to
+/// decide may delay another for many seconds, and that is no fault.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 const BEGUN: u8 = 1;
 const OVERDUE: u8 = 2;
 
-/// What a caller and the writer know together of a request in the queue.
+/// The state of a request in the queue, which its caller and the writer share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallerTicket(Arc<AtomicU8>);
 
 impl CallerTicket {
-    /// The writer begins with the request. Returns false if the caller has left: then nothing may be done.
+    /// Notes that the writer begins with the request. Returns false if the caller has left: the writer must do nothing
+    /// in that case.
     pub fn begin(&self) -> bool {
         let begun = |state| (state != OVERDUE).then_some(state | BEGUN);
         let begun = self
@@ -42,25 +44,25 @@ impl CallerTicket {
         begun.is_ok()
     }
 
-    /// The writer has done nothing of the request, which goes back to the queue. Returns false if the caller waits only for
-    /// the response now, and is to get it.
+    /// Notes that the writer has done nothing of the request, which goes back to the queue. Returns false if the caller
+    /// waits only for the response, and must get it now.
     pub fn put_back(&self) -> bool {
         self.0.fetch_and(!BEGUN, Ordering::AcqRel) & OVERDUE == 0
     }
 
-    /// The caller has waited long enough. Returns true if it leaves; false if the writer has begun with the request, and will
-    /// respond.
+    /// Notes that the caller has waited long enough. Returns true if it leaves, and false if the writer has begun with
+    /// the request and will respond.
     pub fn leave(&self) -> bool {
         self.0.fetch_or(OVERDUE, Ordering::AcqRel) & BEGUN == 0
     }
 
-    /// Whether the caller would have left if the writer had not begun with the request.
+    /// Returns whether the caller would have left if the writer had not begun with the request.
     pub fn is_overdue(&self) -> bool {
         self.0.load(Ordering::Acquire) & OVERDUE != 0
     }
 }
 
-/// When and why the database has last refused to save something.
+/// The time of the last refusal of the database to save something, and its reason.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Refusals(Arc<watch::Sender<Option<SaveRefusal>>>);
 
@@ -71,7 +73,7 @@ struct SaveRefusal {
 }
 
 impl Refusals {
-    /// Notes an error, unless it concerns only what was to be saved.
+    /// Notes an error, unless it concerns only the data that was to be saved.
     pub fn note(&self, error: &StoreError) {
         if error.may_pass() {
             let (at, error) = (Instant::now(), error.clone());
@@ -79,7 +81,7 @@ impl Refusals {
         }
     }
 
-    /// Returns once a caller that came at this moment has waited long enough in the queue.
+    /// Returns the error for a caller that arrived at this time, once it has waited long enough in the queue.
     pub async fn turn_away(&self, arrived: Instant) -> StoreError {
         sleep_until(arrived + WAIT).await;
         let mut refusals = self.0.subscribe();
@@ -90,7 +92,7 @@ impl Refusals {
         let last = refused.and_then(|last| last.as_ref().map(|last| last.error.clone()));
         match last {
             Some(StoreError::Full) => StoreError::Full,
-            // The rest of it is about the request of another caller.
+            // The details of the error are about the request of another caller.
             Some(StoreError::Lost(_) | StoreError::CommitUnknown(_)) => StoreError::NotNow(
                 "the connection to the database is lost; this request waited for others, and was not tried".to_owned(),
             ),

@@ -6,12 +6,12 @@ use futures::FutureExt;
 
 use super::Store;
 use crate::{
-    domain::{InstanceId, UnusableSecrets},
-    store::{StoreError, unusable_secrets},
+    domain::{agent::UnusableSecrets, values::InstanceId},
+    store::{StoreError, agent::unusable_secrets},
 };
 
 impl Store {
-    /// The instance can use every secret but these. Raises and closes alerts.
+    /// Records that the instance can use every secret except these. Raises and closes alerts.
     pub async fn report_secrets(
         &self,
         instance: InstanceId,
@@ -21,7 +21,7 @@ impl Store {
             .await
     }
 
-    /// Closes alerts of secrets that only instances could not use that are gone.
+    /// Closes alerts of secrets that only instances which are gone could not use.
     pub async fn forget_stale_secret_reports(&self) -> Result<(), StoreError> {
         self.change_secret_reports(None).await
     }

@@ -1,16 +1,16 @@
-//! Keys of limited tasks in which something has happened: another task may begin. A hint: the record is looked through as
-//! well.
+//! Keys of limited tasks in which something has changed, so that another task may begin. This set is a hint: the record
+//! is searched as well.
 
 use std::collections::HashSet;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::domain::TaskId;
+use crate::domain::values::TaskId;
 
-/// The most keys and tasks that are remembered.
+/// The most keys, and the most tasks, that are kept in memory.
 const MOST: usize = 10_000;
-/// How many tasks that have ended are taken at once.
+/// The most ended tasks that are taken at once.
 const ENDED_AT_ONCE: usize = 256;
 
 #[derive(Default)]
@@ -26,7 +26,7 @@ struct Changed {
 }
 
 impl WaitingTasks {
-    /// A task of this key has ended, or replaces others, or could not be counted.
+    /// Notes a key of which a task has ended, or replaces others, or could not be counted.
     pub(super) fn look_at(&self, key: String) {
         let mut changed = self.changed.lock();
         if changed.keys.len() < MOST {
@@ -43,7 +43,7 @@ impl WaitingTasks {
         }
     }
 
-    /// Up to so many keys, and tasks that have ended.
+    /// Returns up to `most` keys, and tasks that have ended.
     pub fn take(&self, most: usize) -> (Vec<String>, Vec<TaskId>) {
         let mut changed = self.changed.lock();
         let keys: Vec<_> = changed.keys.iter().take(most).cloned().collect();

@@ -1,5 +1,5 @@
-//! Rare writes: every write that is not a command on a task. Each is a closure over a transaction, which runs again
-//! where the transaction has to be retried.
+//! Rare writes: every write that is not a command on a task. Each is a closure over a transaction, which runs again if
+//! the transaction has to be retried.
 
 use std::{sync::Arc, time::Instant};
 
@@ -25,7 +25,7 @@ impl Store {
         self.send_write(false, None, run).await
     }
 
-    /// Runs a write; `is_alone`: in a transaction of its own. Notifies `wakes` after the commit.
+    /// Runs a write, with `is_alone` in a transaction of its own. Notifies `wakes` after the commit.
     pub(in crate::store) async fn send_write<T, F>(
         &self,
         is_alone: bool,
@@ -51,9 +51,9 @@ impl Store {
 }
 
 impl Committer<'_> {
-    /// Runs the writes that go in transactions of their own, and takes them out of what was gathered. After one that the database
-    /// has refused, most often after a wait for a lock, the others go back to the queue: what was gathered with them may need
-    /// nothing that is locked, and is not to wait for all of them.
+    /// Runs the writes that need transactions of their own, and removes them from `gathered`. After one that the
+    /// database has refused, most often after a wait for a lock, the others go back to the queue: the requests that
+    /// were gathered with them may need nothing that is locked, and must not wait for all of them.
     pub(super) async fn serve_alone(&mut self, gathered: &mut Vec<Request>) {
         let is_alone =
             |request: &mut Request| matches!(request, Request::Write(write) if write.is_alone);
@@ -86,7 +86,7 @@ async fn in_transaction(
     for _ in 0..TRIES {
         match try_in_transaction(backend, write).await {
             Err(StoreError::Retryable(reason)) => last = reason,
-            // Each try may wait for a new connection.
+            // Each attempt may wait for a new connection.
             Err(StoreError::Lost(reason))
                 if lost == 0 || started.elapsed() < CONNECTIONS_WITHIN =>
             {

@@ -1,5 +1,5 @@
-//! What people decided is what they sent by their links, each once for each question, and a step is done when enough of them
-//! have approved, or one has not.
+//! Checks asks: each recorded decision was sent by a person through their link, each person decides once for each
+//! question, and a step is done when enough people have approved, or one has rejected.
 
 use std::collections::{HashMap, HashSet};
 
@@ -45,7 +45,7 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Who chose what.
+/// Returns the person and their choice.
 fn decided(entry: &Entry) -> Option<(&str, &str)> {
     let person = entry.by.strip_prefix("person:")?;
     let choice = ["approve", "reject"].into_iter();
@@ -53,7 +53,7 @@ fn decided(entry: &Entry) -> Option<(&str, &str)> {
     Some((person, choice.next()?))
 }
 
-/// It was sent by a person who was asked, before it was recorded.
+/// Checks that the decision was sent by a person who was asked, before it was recorded.
 fn sent(
     evidence: &Evidence,
     task: &Accepted,
@@ -75,7 +75,7 @@ fn sent(
     (!is_sent || !is_asked).then(|| Rule::DecidedByNobody.of(&task.id, what))
 }
 
-/// From each begin of the step to the next one.
+/// Splits the entries of a step at each of its begins.
 fn rounds(
     task: &Accepted,
     record: &Record,

@@ -1,4 +1,4 @@
-//! Every call carries the one key of its step, and belongs to an attempt that the record has under way.
+//! Checks that every call carries the one key of its step, and belongs to an attempt that was running by the record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
     }
 }
 
-/// A call after the end of its attempt, but for what [`super`] allows.
+/// Finds a call after the end of its attempt, except for those that [`super`] allows.
 fn late(evidence: &Evidence, call: &Call, attempt: &Attempt) -> Option<Finding> {
     let ended = attempt.ended?.max(waited_until(evidence, call, attempt));
     let allowance = evidence.stalls.allowance(call.at);
@@ -53,8 +53,8 @@ fn late(evidence: &Evidence, call: &Call, attempt: &Attempt) -> Option<Finding> 
     Some(Rule::CallLate.of(&call.task, what))
 }
 
-/// Until when a request may wait in a queue: until its complete-by, which the broker counts from the request's arrival.
-/// That may have taken until a network was well again.
+/// Returns the time until which a request may wait in a queue. That is its complete-by, which the broker counts from
+/// the arrival of the request. If a network was in trouble, the request may have arrived only after it recovered.
 fn waited_until(evidence: &Evidence, call: &Call, attempt: &Attempt) -> At {
     let Some(complete_by) = call.waited_until else {
         return At::default();
@@ -66,8 +66,8 @@ fn waited_until(evidence: &Evidence, call: &Call, attempt: &Attempt) -> At {
     latest.unwrap_or_default().max(complete_by)
 }
 
-/// Whether the instance that made the attempt was stopped when that ended, and had just gone on when the
-/// call came.
+/// Returns whether the instance that made the attempt was suspended when the attempt ended, and had just continued when
+/// the call came.
 fn was_suspended(evidence: &Evidence, at: At, attempt: &Attempt, ended: At) -> bool {
     let allowance = evidence.stalls.allowance(at);
     evidence.suspensions.iter().any(|stopped| {

@@ -1,5 +1,5 @@
-//! A step with a task has one child for each attempt that needs one; the step ends as the child does, and what is undone or
-//! cancelled above is so below.
+//! Checks children: a step with a task has one child for each attempt that needs one; the step ends as the child does;
+//! and if a parent is undone or cancelled, so are its children.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -13,10 +13,10 @@ use super::{
     queued::soon_after,
 };
 
-/// A parent has so long to have its children cancelled, while nothing is wrong.
+/// The time within which a parent has its children cancelled, while nothing is in trouble.
 const OBEYED_WITHIN: Duration = Duration::from_secs(10);
 
-/// The children of a step.
+/// The children of each step, by the id of the task and the name of the step.
 type Children<'a> = HashMap<(&'a str, &'a str), Vec<(&'a str, &'a Record)>>;
 
 pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
@@ -56,7 +56,7 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The parent knows the child, and has asked for such a one.
+/// Checks that the parent knows the child, and has asked for a child of this workflow.
 fn asked_for(evidence: &Evidence, id: &str, child: &Record, parent: &Parent) -> Option<Finding> {
     let above = evidence.records.get(&parent.task);
     let plan = evidence.accepted.iter().find(|task| task.id == parent.task);
@@ -75,7 +75,7 @@ fn asked_for(evidence: &Evidence, id: &str, child: &Record, parent: &Parent) -> 
             let what = format!("it is for {parent:?}, and there {note:?}");
             Some(Rule::ChildUnasked.of(id, what))
         }
-        // Both are of one transaction.
+        // The note and the child are saved in one transaction.
         Some(note) if begins.is_none_or(|begins| begins.at != note.at) => {
             let what = format!("it was made at {:?}, and {note:?}", begins.map(|b| b.at));
             Some(Rule::ChildUnasked.of(id, what))
@@ -84,7 +84,7 @@ fn asked_for(evidence: &Evidence, id: &str, child: &Record, parent: &Parent) -> 
     }
 }
 
-/// Each attempt has one child at most, which is on record.
+/// Checks that each attempt has at most one child, which is on record.
 fn made(
     evidence: &Evidence,
     task: &Accepted,
@@ -116,7 +116,7 @@ fn has_ended(child: &Record, at: At, states: &[&str]) -> bool {
     entries.any(|entry| entry.step.is_none() && states.contains(&entry.to.as_str()))
 }
 
-/// A step is over only once its child is, and done only if its child was.
+/// Checks that a step ends only once its child has ended, and is done only if its child is.
 fn ends(
     task: &Accepted,
     record: &Record,
@@ -155,7 +155,7 @@ fn cancelled(record: &Record) -> Option<&Entry> {
     record.history.iter().find(|e| e.kind == "task.cancelled")
 }
 
-/// Children end with their parents, and before the step that undoes theirs.
+/// Checks that children end with their parents, and before the step is undone that their own step followed.
 fn goes_down(
     evidence: &Evidence,
     task: &Accepted,
@@ -197,7 +197,7 @@ fn goes_down(
     }
 }
 
-/// What the children of a step did no longer stood when a step was undone that theirs followed.
+/// Checks that when a step was undone, no effect stood of the children of the steps that follow it.
 fn back(
     evidence: &Evidence,
     accepted: &HashMap<&str, &Accepted>,
@@ -236,7 +236,7 @@ fn back(
     None
 }
 
-/// Whether nothing undoes what the step did: an operator says so, or the task was cancelled.
+/// Returns whether the effect of a step may stand: an operator has decided so, or the task was cancelled.
 fn record_says(record: &Record, step: &str) -> bool {
     let undo = format!("{step}.undo");
     record.set_aside(step).is_some()
@@ -244,7 +244,7 @@ fn record_says(record: &Record, step: &str) -> bool {
         || cancelled(record).is_some()
 }
 
-/// Whether a task does nothing because a child, near or far, waits for an operator: all of its steps that run do.
+/// Returns whether all running steps of a task wait for a child or a further descendant that needs an operator.
 pub fn waits_for_operator(evidence: &Evidence, id: &str) -> bool {
     let mut found: BTreeMap<&str, &Record> = BTreeMap::new();
     for (child, record) in &evidence.records {

@@ -1,4 +1,4 @@
-//! What the record says of effects is what the services did.
+//! Checks that the recorded effects are those that the services made.
 
 use std::collections::HashMap;
 
@@ -75,8 +75,8 @@ fn of_step(
     }
 }
 
-/// An undo of what was never done, where that could be known: nothing of the step was ever left open, or it
-/// has a probe, which says so.
+/// Finds an undo of a step that was never done, if Provost could know that: either no attempt of the step had an
+/// unknown effect, or the step has a probe.
 fn needless(task: &Accepted, record: &Record, call: &Call) -> Option<Finding> {
     let met_nothing = matches!(
         call.found,

@@ -1,4 +1,4 @@
-//! What the auditor looks at.
+//! The evidence that the auditor examines.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,7 +20,7 @@ impl At {
         Self(i64::try_from(now.as_micros()).unwrap())
     }
 
-    /// Of a text in RFC 3339.
+    /// Parses a time in RFC 3339.
     pub fn of(text: &str) -> Self {
         let at: jiff::Timestamp = text.parse().expect("a time");
         Self(at.as_microsecond())
@@ -30,13 +30,13 @@ impl At {
         Self(self.0 + i64::try_from(time.as_micros()).unwrap())
     }
 
-    /// How long after `earlier` this is, in milliseconds.
+    /// Returns the time from `earlier` to this, in milliseconds.
     pub fn after(self, earlier: At) -> i64 {
         (self.0 - earlier.0) / 1000
     }
 }
 
-/// The time of day in UTC: what the logs of the instances have, too.
+/// Shows the time of day in UTC, as the logs of the instances do.
 impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match jiff::Timestamp::from_microsecond(self.0) {
@@ -51,20 +51,20 @@ pub enum Kind {
     Work,
     Undo,
     Probe,
-    /// Whether the reply that was promised is there.
+    /// A poll, which asks for the promised reply.
     Poll,
-    /// The reply is no longer awaited.
+    /// A cancellation: the reply is no longer awaited.
     Cancel,
 }
 
-/// What a service had for a key when a call came.
+/// The state of a key at its service when a call came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     Nothing,
     UnderWay,
     Done,
     Undone,
-    /// Its undo came first: it will never be done.
+    /// The undo came first, so the work will never be done.
     Withdrawn,
 }
 
@@ -75,18 +75,18 @@ pub struct Call {
     pub kind: Kind,
     /// The task's id.
     pub task: String,
-    /// As the call names it: `charge`, or `charge.undo`.
+    /// The step as the call names it: `charge`, or `charge.undo`.
     pub step: String,
     pub attempt: usize,
-    /// The key that it carries; of a probe, a poll or a cancellation the one that it is about.
+    /// The key that the call carries. A probe, a poll and a cancellation carry the key that they are about.
     pub key: String,
-    /// Of an undo: the key of the work.
+    /// The key of the work that an undo undoes.
     pub undoes: Option<String>,
     pub found: Found,
-    /// Of a request from a queue: the complete-by of its attempt. Until then it may wait there, whatever becomes of the
-    /// attempt.
+    /// The complete-by of the attempt, if the request came from a queue. The request may wait there until that time,
+    /// even if its attempt has ended.
     pub waited_until: Option<At>,
-    /// The version of the workflow that has made the request what it is, if any has.
+    /// The version of the workflow that has defined the request, if the version shows in the request.
     pub made_by: u64,
 }
 
@@ -97,7 +97,7 @@ pub enum Deed {
     Withdrawn,
 }
 
-/// What happened at a service, under the key of the work.
+/// An effect at a service, under the key of the work.
 #[derive(Clone, Debug)]
 pub struct Effect {
     pub at: At,
@@ -114,7 +114,7 @@ pub struct Promised {
 }
 
 impl Promised {
-    /// The attempt of a request.
+    /// Returns the attempt of a request.
     pub fn by(seen: &Seen) -> Self {
         Self {
             task: seen.header("provost-task").to_owned(),
@@ -124,21 +124,21 @@ impl Promised {
     }
 }
 
-/// A step as a worker got it.
+/// A step that a worker has fetched.
 #[derive(Clone, Debug)]
 pub struct Fetched {
     pub of: Promised,
     pub worker: String,
 }
 
-/// A reply that was promised, as its service sent it until there was a response.
+/// A promised reply, which its service sent until there was a response.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub of: Promised,
-    /// When it was taken or refused for the first time.
+    /// The time of the first response, which accepted or refused the reply.
     pub answered: At,
     pub status: u16,
-    /// What the same reply got when it was sent again.
+    /// The statuses of the responses when the same reply was sent again.
     pub again: Vec<u16>,
 }
 
@@ -146,7 +146,7 @@ pub struct Reply {
 #[derive(Clone, Debug)]
 pub struct QueuedReply {
     pub of: Promised,
-    /// When the broker had it for certain.
+    /// The time at which the broker had confirmed the message.
     pub confirmed: At,
 }
 
@@ -159,7 +159,7 @@ pub struct Heartbeat {
     pub status: u16,
 }
 
-/// All that the services wrote down: calls and effects in the order of time.
+/// Everything that the services recorded. Calls and effects are in the order of time.
 #[derive(Clone, Default, Debug)]
 pub struct Ledger {
     pub calls: Vec<Call>,
@@ -170,19 +170,19 @@ pub struct Ledger {
     pub heartbeats: Vec<Heartbeat>,
 }
 
-/// What was asked for, of a step.
+/// A step as the submission defines it.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct PlannedStep {
     pub name: String,
-    /// It waits for a time, for a signal, for its items or for its task.
+    /// True if the step calls no service: it waits for a time, for a signal, for its items or for its child.
     pub uncalled: bool,
-    /// Of a step that asks people.
+    /// The ask of a step that asks people.
     pub ask: Option<PlannedAsk>,
-    /// The workflow of its task.
+    /// The workflow of the child.
     pub child: Option<String>,
-    /// Of an item: its group.
+    /// The group of an item.
     pub of: Option<String>,
-    /// Of a group.
+    /// The items of a group.
     pub items: Option<PlannedItems>,
     pub after: Vec<String>,
     pub undo: bool,
@@ -190,11 +190,11 @@ pub struct PlannedStep {
     pub pivot: bool,
     pub cancel: bool,
     pub heartbeat_within: Option<Duration>,
-    /// The version that has made its request what it is, if any has.
+    /// The version of the workflow that has defined the request, if the version shows in the request.
     pub made_by: u64,
 }
 
-/// Who is asked, and how many of them must approve.
+/// The people who are asked, and the number of them who must approve.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlannedAsk {
     pub of: Vec<String>,
@@ -211,22 +211,22 @@ impl PlannedAsk {
     }
 }
 
-/// The items of a group: how many there are, and how many run at once.
+/// The items of a group: their number, and the number that run at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlannedItems {
     pub count: usize,
     pub at_once: usize,
-    /// Of a step that is repeated: how many iterations make it done. `count` is more than there can be then.
+    /// The number of iterations that make a step with `repeat` done. `count` is then larger than their number can be.
     pub iterations: Option<usize>,
 }
 
-/// What was asked for, of a task.
+/// A task as its submission defines it.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Plan {
     pub steps: Vec<PlannedStep>,
-    /// The events that its receiver wants; empty: it has none.
+    /// The events that the receiver gets. Empty: there is no receiver.
     pub events: Vec<String>,
-    /// Nothing is to begin before.
+    /// The time before which nothing may begin.
     pub start_at: Option<At>,
 }
 
@@ -237,14 +237,14 @@ pub struct Accepted {
     /// The caller's own id.
     pub key: String,
     pub plan: Plan,
-    /// What the versions asked for that it has moved from, and until when.
+    /// The plans of the versions from which the task has moved, each with the time until which it applied.
     pub earlier: Vec<(At, Plan)>,
 }
 
 /// One entry of a history.
 #[derive(Clone, Debug, Default)]
 pub struct Entry {
-    /// When it was committed.
+    /// The time of the commit.
     pub at: At,
     pub version: u64,
     pub kind: String,
@@ -254,13 +254,13 @@ pub struct Entry {
     pub to: String,
     pub by: String,
     pub reason: String,
-    /// The step may have taken effect without its outcome being known.
+    /// The step may have taken effect, but its effect is not known.
     pub unknown: bool,
-    /// Of a move: from which version to which.
+    /// The versions from and to which the task moved.
     pub versions: Option<(u32, u32)>,
 }
 
-/// What a person sent by a link, and the response.
+/// A decision that a person sent by a link, and the response.
 #[derive(Clone, Debug)]
 pub struct Decision {
     pub task: String,
@@ -269,29 +269,29 @@ pub struct Decision {
     pub choice: String,
     pub sent: At,
     pub answered: At,
-    /// 0: there was none.
+    /// The status of the response. 0: there was none.
     pub status: u16,
 }
 
-/// A schedule, and what it has made of its times.
+/// A schedule, and the runs of its fire times.
 #[derive(Clone, Default, Debug)]
 pub struct Scheduled {
     pub name: String,
-    /// It fires at each multiple of this.
+    /// The schedule fires at each multiple of this.
     pub every: Duration,
-    /// No task of it is to run while another does.
+    /// True if no task of the schedule may run while another does.
     pub is_alone: bool,
-    /// It fired between these.
+    /// The time between which the schedule fired.
     pub from: At,
     pub to: At,
-    /// The numbers of the runs that operators were told of.
+    /// The numbers of the runs that the responses to operators named.
     pub triggered: Vec<u64>,
-    /// Triggers that may have been carried out without an answer.
+    /// The number of triggers without a response, each of which may have been carried out.
     pub unclear: usize,
     pub runs: Vec<Run>,
 }
 
-/// One or more times of a schedule, as the record has them.
+/// One or more fire times of a schedule, as the record has them.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub number: u64,
@@ -302,7 +302,7 @@ pub struct Run {
     pub task: Option<String>,
 }
 
-/// The step that a task is done for.
+/// The step that has this task as its child.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Parent {
     pub task: String,
@@ -316,10 +316,10 @@ pub struct Record {
     pub state: String,
     pub key: String,
     pub version: u64,
-    /// The workflow and its version.
+    /// The name of the workflow and its version.
     pub workflow: Option<(String, u32)>,
     pub parent: Option<Parent>,
-    /// The schedule that has submitted it.
+    /// The schedule that has submitted the task.
     pub schedule: Option<String>,
     pub steps: BTreeMap<String, String>,
     pub history: Vec<Entry>,
@@ -331,15 +331,15 @@ pub struct Record {
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub at: At,
-    /// `webhook-id`.
+    /// The header `webhook-id`.
     pub id: String,
     pub task: String,
     pub kind: String,
     pub step: Option<String>,
-    /// The version of the task that it tells of.
+    /// The version of the task that the message reports.
     pub version: u64,
     pub body: String,
-    /// Whether the receiver answered that it has it.
+    /// True if the receiver has confirmed the message.
     pub taken: bool,
 }
 
@@ -348,38 +348,39 @@ pub struct Delivery {
 pub struct Exit {
     pub at: At,
     pub instance: usize,
-    /// How it ended, and the last that it said.
+    /// The way in which it ended, and the last lines of its log.
     pub said: String,
 }
 
-/// An instance that was stopped, and went on.
+/// An instance that was suspended and continued.
 #[derive(Clone, Debug)]
 pub struct Suspension {
-    /// The name of the instance where it has a lasting one; else it may have been any.
+    /// The name of the instance if it keeps its name after a restart. `None`: it may have been any instance.
     pub instance: Option<String>,
     pub from: At,
     pub to: At,
 }
 
-/// Something was done to an instance, to the broker, or to a network.
+/// A time in which an instance, the broker or a network was in trouble.
 #[derive(Clone, Copy, Debug)]
 pub struct Trouble {
     pub from: At,
     pub to: At,
 }
 
-/// How late this process was when it wanted to do something: the machine was busy for so long.
+/// The delays of this process when it wanted to do something: the time for which the machine was too busy.
 #[derive(Clone, Default, Debug)]
 pub struct Stalls(pub Vec<(At, Duration)>);
 
 impl Stalls {
-    /// Between a check of the record and the arrival of what was sent upon it, on a machine that is not busy.
+    /// The usual time from a check of the record to the arrival of the call that was allowed by it, on a machine that
+    /// is not busy.
     const USUALLY: Duration = Duration::from_millis(400);
-    /// Back from a moment, how long a stall may have had to do with it.
+    /// The time for which a stall may have effects after it, and before it.
     const AROUND: Duration = Duration::from_secs(3);
 
-    /// How much later than it was sent a call may have been received at this moment. Other processes
-    /// stall as this one does, one after the other.
+    /// Returns how long after it was sent a call may have been received at this moment. Other processes stall as this
+    /// one does, one after the other.
     pub fn allowance(&self, at: At) -> Duration {
         let around = self.0.iter().filter(|(stalled, _)| {
             stalled.plus(Self::AROUND) >= at && *stalled <= at.plus(Self::AROUND)
@@ -392,25 +393,25 @@ impl Stalls {
 #[derive(Clone, Default, Debug)]
 pub struct Evidence {
     pub accepted: Vec<Accepted>,
-    /// By id: of each accepted task, and of every other one that the record lists.
+    /// The records of each accepted task and of every other task that the API lists, by id.
     pub records: BTreeMap<String, Record>,
     pub ledger: Ledger,
     pub deliveries: Vec<Delivery>,
     pub exits: Vec<Exit>,
-    /// Lines in which a process says that it panicked.
+    /// Lines of a log in which a process reports a panic.
     pub panics: Vec<String>,
     pub suspensions: Vec<Suspension>,
     pub troubles: Vec<Trouble>,
     pub stalls: Stalls,
-    /// Answers of the API that no caller should get.
+    /// Responses of the API that no caller should get.
     pub answers: Vec<String>,
-    /// Open alerts that do not count the steps that are part of them.
+    /// Open alerts whose count differs from the number of their steps.
     pub miscounts: Vec<String>,
     pub schedules: Vec<Scheduled>,
     pub decisions: Vec<Decision>,
 }
 
-/// With all that operators grant when they are used up.
+/// The largest number of iterations, with all that operators allow when they are used up.
 const MOST_ITERATIONS: usize = 16;
 
 /// One attempt of a step by its history.
@@ -422,7 +423,7 @@ pub struct Attempt {
 }
 
 impl PlannedStep {
-    /// The step, or the group and its items.
+    /// Returns the step, or the group and its items.
     fn with_items(self, definition: &Value) -> Vec<Self> {
         let items = match &definition["for_each"] {
             Value::Array(list) => PlannedItems {
@@ -467,7 +468,7 @@ impl PlannedStep {
 }
 
 impl Plan {
-    /// What a submission asks for.
+    /// Returns the plan of a submission.
     pub fn of(submission: &Value) -> Self {
         let list = |value: &Value| -> Vec<String> {
             let names = value.as_array().into_iter().flatten();
@@ -507,7 +508,7 @@ impl Plan {
         self.steps.iter().find(|step| step.name == name)
     }
 
-    /// The steps that follow one, near or far.
+    /// Returns the steps that follow a step, directly or not.
     pub fn followers(&self, name: &str) -> Vec<&PlannedStep> {
         let mut found: Vec<&PlannedStep> = Vec::new();
         let group = self.step(name).and_then(|step| step.of.as_deref());
@@ -525,7 +526,7 @@ impl Plan {
     }
 }
 
-/// The step that a name is about: `charge` of `charge.undo`.
+/// Returns the step that a name is about: `charge` for `charge.undo`.
 pub fn subject(step: &str) -> &str {
     step.strip_suffix(".undo").unwrap_or(step)
 }
@@ -536,7 +537,7 @@ impl Record {
         entries.filter(move |entry| entry.step.as_deref() == Some(step))
     }
 
-    /// The attempts of a step: the first is number 1.
+    /// Returns the attempts of a step. The first is number 1.
     pub fn attempts(&self, step: &str) -> Vec<Attempt> {
         let mut attempts: Vec<Attempt> = Vec::new();
         for entry in self.of_step(step) {
@@ -556,19 +557,19 @@ impl Record {
         attempts
     }
 
-    /// Whether a step that is not called ever began.
+    /// Returns whether a step that calls no service ever began.
     pub fn began(&self, step: &str) -> bool {
         self.of_step(step).any(|entry| entry.kind == "step.began")
     }
 
-    /// When a step was first processed.
+    /// Returns when a step was first processed.
     pub fn was_processed(&self, step: &str) -> Option<At> {
         let mut entries = self.of_step(step);
         let entry = entries.find(|entry| entry.kind == "step.processed");
         entry.map(|entry| entry.at)
     }
 
-    /// When an operator, or a policy, first said that the step is to be passed over or was done by hand.
+    /// Returns when an operator or a policy first skipped or resolved the step.
     pub fn set_aside(&self, step: &str) -> Option<At> {
         let mut said = self.of_step(step).filter(|entry| {
             let by_operator = entry.by.starts_with("operator:");
@@ -589,7 +590,7 @@ pub struct Happened {
 }
 
 impl Happened {
-    /// Whether it was done, and not undone, at this moment.
+    /// Returns whether the effect was made and not undone at this moment.
     pub fn stood(&self, at: At) -> bool {
         self.done.iter().any(|done| *done < at) && self.undone.is_none_or(|undone| undone > at)
     }
@@ -600,7 +601,7 @@ impl Happened {
 }
 
 impl Ledger {
-    /// What happened to each step: by the task's id and the step's name.
+    /// Returns the effects of each step, by the id of the task and the name of the step.
     pub fn happened(&self) -> HashMap<(&str, &str), Happened> {
         let mut owners = HashMap::new();
         for call in &self.calls {

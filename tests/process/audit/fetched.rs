@@ -1,5 +1,5 @@
-//! An attempt that was fetched went to the one worker that the record names, and is the worker's until it replies or its
-//! time is over.
+//! Checks that an attempt that was fetched went to the one worker that the record names, and stays with that worker
+//! until it replies or the time of the attempt is over.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
         let mut claims = record.of_step(step).filter(|e| e.kind == "step.claimed");
         let claim = claims.nth(attempt - 1);
         let by = format!("fetched by worker {}", fetched.worker);
-        // An attempt that the record does not know is found with the calls.
+        // An attempt that the record does not have is found by the checks of calls.
         let is_other = |reason: &str| reason != by && !reason.starts_with(&format!("{by}: "));
         if let Some(claim) = claim.filter(|claim| is_other(&claim.reason)) {
             let what = format!("{fetched:?}, and by the record {claim:?}");

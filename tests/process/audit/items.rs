@@ -1,5 +1,5 @@
-//! The items of a list: each is a step like any other, no more of them run at once than may, and their group has ended
-//! once they have, as they have.
+//! Checks items: each is a step like any other, no more of them run at once than is allowed, and their group ends after
+//! them, with the state that follows from theirs.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -38,8 +38,8 @@ fn items<'a>(task: &'a Accepted, group: &str) -> Vec<&'a str> {
     items.map(|item| item.name.as_str()).collect()
 }
 
-/// There are as many items as the list has, and whenever the group is done, each of them is. A step that is repeated is
-/// done once its condition is true, unless an operator says so.
+/// Checks that there are as many items as the list has, and that each of them is done whenever the group is. A step
+/// with `repeat` is done once its condition is true, unless an operator has decided so.
 fn agree(
     task: &Accepted,
     record: &Record,
@@ -64,7 +64,7 @@ fn agree(
         let state = |item: &&&str| states.get(**item).copied().unwrap_or("waiting");
         let mut done = vec!["processed", "skipped"];
         if let Some(iterations) = planned.iterations {
-            // Those that were not needed.
+            // The remaining iterations were not needed.
             done.push("waiting");
             let ended = items.iter().filter(|item| state(item) != "waiting").count();
             if ended < iterations && !entry.by.starts_with("operator") {
@@ -94,7 +94,7 @@ fn agree(
     }
 }
 
-/// By the record.
+/// Checks by the record how many items ran at once.
 fn at_once(
     task: &Accepted,
     record: &Record,
@@ -108,7 +108,7 @@ fn at_once(
             continue;
         };
         live.retain(|other| *other != step);
-        // One that waits for a retry lets others run.
+        // An item that waits for a retry lets others run.
         if entry.to == "processing" || entry.kind == "step.ready" {
             live.push(step);
         }
@@ -120,7 +120,7 @@ fn at_once(
     }
 }
 
-/// By the calls that came for attempts that were not over.
+/// Checks how many items ran at once by the calls that came for attempts that were not over.
 fn in_flight(
     task: &Accepted,
     record: &Record,

@@ -1,5 +1,5 @@
-//! A task that moves to another version of its workflow goes on by that one: with its steps and its requests, and with none that
-//! only the version before had.
+//! Checks moves: a task that moves to another version of its workflow continues with the steps and requests of that
+//! version, and with none that only the version before had.
 
 use super::{
     Accepted, Evidence, Finding, Kind, Record, Rule,
@@ -38,7 +38,7 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Each move begins at the version where the one before ended, while the task is under way.
+/// Checks that each move begins at the version where the one before ended, while the task is running.
 fn chain(task: &Accepted, record: &Record) -> Option<Finding> {
     let mut version = None;
     for entry in &record.history {
@@ -58,7 +58,7 @@ fn chain(task: &Accepted, record: &Record) -> Option<Finding> {
     (version.is_some() && version != last).then(|| Rule::MoveBroken.of(&task.id, what))
 }
 
-/// Nothing begins that is no step of the version at that time.
+/// Checks that each step that begins is a step of the version at that time.
 fn begun(task: &Accepted, record: &Record) -> Option<Finding> {
     let is_known = |plan: &Plan, step: &str| plan.step(subject(step)).is_some();
     record.history.iter().find_map(|entry| {
@@ -69,7 +69,7 @@ fn begun(task: &Accepted, record: &Record) -> Option<Finding> {
     })
 }
 
-/// The record has the steps of the last version, and no others.
+/// Checks that the record has the steps of the last version, and no others.
 fn steps(task: &Accepted, record: &Record) -> Option<Finding> {
     let own = |name: &&str| !name.ends_with(']');
     let planned = task.plan.steps.iter().map(|step| step.name.as_str());
@@ -83,7 +83,7 @@ fn steps(task: &Accepted, record: &Record) -> Option<Finding> {
 }
 
 impl Accepted {
-    /// What was asked for by the version that the task was of at a moment.
+    /// Returns the plan of the version that the task had at a moment.
     pub fn plan_at(&self, at: At) -> &Plan {
         let mut earlier = self.earlier.iter();
         let plan = earlier.find(|(until, _)| *until > at);

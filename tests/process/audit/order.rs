@@ -1,4 +1,4 @@
-//! Forward each step after those that it follows, back each after those that followed it.
+//! Checks the order: each step is called after those that it follows, and undone after those that follow it.
 
 use std::collections::HashMap;
 
@@ -46,7 +46,7 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
     }
 }
 
-/// What a step follows was done, or set aside, when the step was called.
+/// Checks that the steps that a step follows were done, or set aside, when the step was called.
 fn forward(
     task: &Accepted,
     record: &Record,
@@ -58,7 +58,7 @@ fn forward(
     Some(Rule::ForwardOrder.of(&task.id, what))
 }
 
-/// What a step follows and was neither done nor set aside at a moment.
+/// Returns a step that a step follows and that was neither done nor set aside at a moment.
 fn not_done<'a>(
     task: &'a Accepted,
     record: &Record,
@@ -78,7 +78,7 @@ fn not_done<'a>(
     })
 }
 
-/// What followed a step no longer stood, or cannot be undone, when the step was undone.
+/// Checks that when a step was undone, no effect stood of the steps that follow it, except one that cannot be undone.
 fn back(task: &Accepted, record: &Record, call: &Call, happened: &Effects<'_>) -> Option<Finding> {
     let followers = task.plan.followers(subject(&call.step));
     let standing = followers.into_iter().find(|step| {

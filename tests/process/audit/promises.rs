@@ -1,5 +1,5 @@
-//! A reply that came later counts once, or came too late; and a promise is broken by nothing but time, its service or
-//! an operator.
+//! Checks that a later reply counts once, unless it came too late, and that only time, the service or an operator ends
+//! an attempt whose reply was promised.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -66,7 +66,7 @@ pub fn end_of<'a>(record: &'a Record, of: &'a Promised) -> Option<&'a Entry> {
 fn of_reply(evidence: &Evidence, record: &Record, reply: &Reply) -> Option<Finding> {
     let task = &reply.of.task;
     let end = end_of(record, &reply.of);
-    // The reply to another step may have the task undone.
+    // The reply to another step may be the cause of undoing the task.
     let is_dropped = |end: &Entry| end.reason.contains("no longer awaited");
     let by_service = end.is_some_and(|end| end.by == "service" && !is_dropped(end));
     let slack = evidence.stalls.allowance(reply.answered);
@@ -85,7 +85,7 @@ fn of_reply(evidence: &Evidence, record: &Record, reply: &Reply) -> Option<Findi
     }
 }
 
-/// One that was refused came after the end of its attempt.
+/// Checks that a heartbeat that was refused came after the end of its attempt.
 fn of_heartbeat(evidence: &Evidence, beat: &Heartbeat) -> Option<Finding> {
     let record = evidence.records.get(&beat.of.task)?;
     let end = end_of(record, &beat.of);
@@ -95,14 +95,14 @@ fn of_heartbeat(evidence: &Evidence, beat: &Heartbeat) -> Option<Finding> {
     (!is_over).then(|| Rule::ReplyRefused.of(&beat.of.task, what()))
 }
 
-/// No attempt ends twice.
+/// Checks that no attempt ends twice.
 fn ended_once(task: &Accepted, record: &Record, findings: &mut Vec<Finding>) {
     let mut ended: BTreeMap<(&str, usize), At> = BTreeMap::new();
     for entry in &record.history {
         let Some(step) = entry.step.as_deref() else {
             continue;
         };
-        // A group that goes on with some of its items goes on with its attempt.
+        // A group that continues with some of its items continues with the same attempt.
         if task
             .plan
             .step(step)
@@ -110,7 +110,7 @@ fn ended_once(task: &Accepted, record: &Record, findings: &mut Vec<Finding>) {
         {
             continue;
         }
-        // By the reply to its probe a step is done whose last attempt ended long ago.
+        // The reply to a probe makes a step done whose last attempt ended long ago.
         let is_probed = entry.reason.starts_with("its probe found");
         let is_done = entry.by == "service" && entry.kind == "step.processed" && !is_probed;
         let is_end = ends(entry) || is_done;
@@ -121,7 +121,8 @@ fn ended_once(task: &Accepted, record: &Record, findings: &mut Vec<Finding>) {
     }
 }
 
-/// What was promised is not handed back: not by a restart, nor because an instance is lost.
+/// Checks that an attempt whose reply was promised is not released: neither by a restart, nor because an instance is
+/// lost.
 fn broken(task: &str, record: &Record, findings: &mut Vec<Finding>) {
     let mut promised: BTreeMap<&str, bool> = BTreeMap::new();
     for entry in &record.history {

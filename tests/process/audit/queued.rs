@@ -1,13 +1,14 @@
-//! A reply that the broker has confirmed is in its queue until an instance has committed it: it ends its attempt, unless
-//! something else has done so before it could be taken.
+//! Checks that a reply that the broker has confirmed stays in its queue until an instance has committed it: it ends its
+//! attempt, unless something else has ended the attempt before it could be taken.
 
 use std::time::Duration;
 
 use super::{Evidence, Finding, Rule, evidence::At, promises::end_of};
 
-/// A service that lost its connection to the broker tries again after so long at the latest, and then the reply is there.
+/// The time after which a service that lost its connection to the broker has connected again, so that its reply is
+/// there.
 const RECOVERED_WITHIN: Duration = Duration::from_secs(12);
-/// While nothing is wrong, on a machine that has much else to do.
+/// The time within which a reply is taken while nothing is in trouble, on a busy machine.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
 pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
@@ -25,8 +26,8 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
     }
 }
 
-/// When something is done at the latest that takes so long while nothing is wrong. An instance that is in trouble may have been sent it, and others may not have
-/// recovered from an earlier trouble.
+/// Returns the time by which something is done that takes `within` while nothing is in trouble. It may have been sent
+/// to an instance that is in trouble, and other instances may not have recovered from an earlier trouble.
 pub fn soon_after(evidence: &Evidence, from: At, within: Duration) -> At {
     let slack = evidence.stalls.allowance(from);
     let mut by = from.plus(within + slack);

@@ -1,6 +1,6 @@
-//! Reads the record when all is at rest: tasks, histories and alerts as the API shows them, and from the
-//! database when each change was committed. The record's own times are of the moment when a change was
-//! decided, and a network that hung may lie between.
+//! Reads the record when all is at rest: tasks, histories and alerts as the API shows them, and from the database the
+//! time at which each change was committed. The times in the record itself are those of the decision, and a network
+//! that hung may have delayed the commit.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,9 +20,9 @@ const ALERTS_CLOSE_WITHIN: Duration = Duration::from_secs(20);
 /// The alerts that are open when all is at rest.
 #[derive(Default)]
 pub struct OpenAlerts {
-    /// The steps that have one, by task.
+    /// The steps that have an open alert, by task.
     pub steps: BTreeMap<String, Vec<String>>,
-    /// Alerts that do not count the steps that are part of them.
+    /// Alerts whose count differs from the number of their steps.
     pub miscounts: Vec<String>,
 }
 
@@ -99,7 +99,7 @@ impl Reader {
         tasks.iter().map(|task| text(&task["id"])).collect()
     }
 
-    /// `None`: the API does not know it.
+    /// Returns the record of a task; `None` if the API does not have it.
     pub async fn record(&self, id: &str) -> Option<Record> {
         let answer = self.api.get(&format!("/v1/tasks/{id}")).await;
         if answer.status == 404 {
@@ -168,7 +168,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// All items of a list, page by page.
+/// Returns all items of a list, page by page.
 pub async fn items(api: &Api, list: &str) -> Vec<Value> {
     let mut all = Vec::new();
     let mut cursor = String::new();

@@ -1,10 +1,10 @@
-//! Every receiver got what the history says that it must be told, in that order, each under one id.
+//! Checks that every receiver got the messages that follow from the history, in that order, each under one id.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{Accepted, Delivery, Evidence, Finding, Record, Rule};
 
-/// What a message is about: its kind, its step, and the version of the task.
+/// The subject of a message: its kind, its step, and the version of the task.
 type Subject<'a> = (&'a str, Option<&'a str>, u64);
 
 pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
@@ -72,10 +72,10 @@ fn of_task(task: &Accepted, record: &Record, came: &[&Delivery], findings: &mut 
     }
 }
 
-/// What the receiver is to be told, in order.
+/// Returns the subjects of the messages that the receiver must get, in order.
 fn expected<'a>(task: &'a Accepted, record: &'a Record) -> Vec<Subject<'a>> {
     let told = record.history.iter().map(|entry| {
-        // To a receiver, a step that was done by hand is done.
+        // For a receiver, a step that was resolved is done.
         let kind = match entry.kind.as_str() {
             "step.resolved" => "step.processed",
             kind => kind,

@@ -1,5 +1,5 @@
-//! Every accepted task is there and at rest, its history is whole, and every instance ran as long as it was
-//! let.
+//! Checks that every accepted task exists and is at rest, that its history is whole, and that every instance ran until
+//! it was stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,8 +43,8 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
     findings.extend(miscounts.map(|what| Rule::AlertMiscounted.of_all(what)));
 }
 
-/// Each step in error has one open alert, and no other step has any. Where a failed step has its task undone, nobody is
-/// needed for that step.
+/// Checks that each step in error has one open alert, and that no other step has any. A failed step whose policy is to
+/// undo the task needs no operator.
 fn alerts(id: &str, record: &Record, findings: &mut Vec<Finding>) {
     let is_undoing = record
         .history
@@ -54,14 +54,14 @@ fn alerts(id: &str, record: &Record, findings: &mut Vec<Finding>) {
         *state == "error" && record.state == "error" && (!is_undoing || name.ends_with(".undo"))
     });
     let mut in_error: Vec<_> = in_error.map(|(name, _)| name).collect();
-    // A group is in error because of its items: these have the alerts.
+    // A group is in error because of its items, and these have the alerts.
     let groups: BTreeSet<_> = in_error
         .iter()
         .filter_map(|step| Some(step.split_once('[')?.0))
         .collect();
     in_error.retain(|step| !groups.contains(step.as_str()));
     let mut found: Vec<_> = record.alerts.iter().collect();
-    // Unless the time of the task is over: then the group is in error by itself, too.
+    // If the time of the task is over, the group is in error by itself, and has an alert too.
     found.retain(|step| !groups.contains(step.as_str()));
     found.sort_unstable();
     if let Some(step) = in_error.iter().find(|step| !found.contains(step)) {
@@ -102,9 +102,9 @@ fn of_task(evidence: &Evidence, task: &Accepted, record: &Record, findings: &mut
     }
 }
 
-/// Every entry goes on from the state that the one before it left. Versions without an entry are heartbeats, polls and
-/// cancellations: a promised reply is open then. Or a supervisor looked at a task that had been paused at the same moment: the
-/// time that it had found is taken out of the record.
+/// Checks that every entry begins at the state where the one before it ended. Versions without an entry are heartbeats,
+/// polls and cancellations, which are possible only while a promised reply is open. They also occur if a supervisor
+/// looked at a task that was paused at the same moment: the overdue time is then removed from the record.
 fn whole(plan: &Plan, record: &Record) -> Result<(), String> {
     let mut version = 0;
     let mut task = None;
@@ -189,7 +189,7 @@ fn whole(plan: &Plan, record: &Record) -> Result<(), String> {
     Ok(())
 }
 
-/// Nothing of a task is begun once it is cancelled, and once it is undone only what undoes it.
+/// Checks that nothing of a task begins once it is cancelled, and that only undos begin once it is being undone.
 fn claimed_too_late(record: &Record) -> Option<String> {
     let mut undoing = false;
     let mut cancelled = false;
@@ -208,7 +208,7 @@ fn claimed_too_late(record: &Record) -> Option<String> {
     None
 }
 
-/// A change of the task's state is named after its new state, whatever it follows from.
+/// Checks that each change of the task's state is named after its new state, whatever the cause is.
 fn untold(record: &Record) -> Option<String> {
     let mut of_task = record.history.iter().filter(|entry| entry.step.is_none());
     let untold = of_task.find(|entry| {
@@ -218,7 +218,7 @@ fn untold(record: &Record) -> Option<String> {
     untold.map(|entry| format!("{entry:?}"))
 }
 
-/// A task that was admitted has waited for that: nothing of it began before.
+/// Checks that nothing of a task began before it was admitted, if it waited for that.
 fn begun_unadmitted(record: &Record) -> Option<String> {
     let mut kinds = record.history.iter().map(|entry| entry.kind.as_str());
     let admitted = kinds.rposition(|kind| kind == "task.admitted")?;

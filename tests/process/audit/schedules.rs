@@ -1,5 +1,5 @@
-//! A schedule fires at each of its times, once: a task, or a reason on record. Unless it may, no task of it runs while
-//! another does. And a task that is submitted for later begins no earlier.
+//! Checks that each fire time of a schedule has one run, with a task or a reason on record; that no task of it runs
+//! while another does, unless that is allowed; and that a task that is submitted for later does not begin earlier.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use super::{
 pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
     let mut tasks: BTreeMap<&str, Vec<(&str, &Record)>> = BTreeMap::new();
     for (id, record) in &evidence.records {
-        // A clone has the labels of the task.
+        // A clone has the labels of the original task.
         let is_clone = record
             .history
             .first()
@@ -33,7 +33,7 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
     start(evidence, findings);
 }
 
-/// Each of its times is on record once.
+/// Checks that each fire time is on record once.
 fn times(schedule: &Scheduled, findings: &mut Vec<Finding>) {
     let name = &schedule.name;
     let every = i64::try_from(schedule.every.as_micros()).unwrap();
@@ -61,7 +61,8 @@ fn times(schedule: &Scheduled, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Each run that has begun has a task of its own, each task has a run, and each trigger that was confirmed made one.
+/// Checks that each run that has begun has a task of its own, that each task has a run, and that each confirmed trigger
+/// made one.
 fn runs(
     evidence: &Evidence,
     schedule: &Scheduled,
@@ -112,7 +113,7 @@ fn runs(
     }
 }
 
-/// The number of the oldest run on record, where some are not kept any more; else 0.
+/// Returns the number of the oldest run on record if some are not kept any more, and 0 otherwise.
 fn oldest_kept(schedule: &Scheduled) -> u64 {
     const KEPT: usize = 100;
     match schedule.runs.len() < KEPT {
@@ -126,7 +127,7 @@ fn oldest_kept(schedule: &Scheduled) -> u64 {
     }
 }
 
-/// From its acceptance until it ended, if it did.
+/// Returns the time from its acceptance until its end, if it has ended.
 fn time_of(record: &Record) -> Option<(At, Option<At>)> {
     let from = record.history.first()?.at;
     let ends = |to: &str| ["processed", "undone", "cancelled"].contains(&to);
@@ -150,7 +151,7 @@ fn alone(tasks: &[(&str, &Record)], findings: &mut Vec<Finding>) {
     }
 }
 
-/// No call, and no step, before the time that a task is submitted for, or an operator begins it.
+/// Checks that no call and no step comes before the time for which a task is submitted, unless an operator begins it.
 fn start(evidence: &Evidence, findings: &mut Vec<Finding>) {
     let mut begins: HashMap<&str, At> = HashMap::new();
     for task in &evidence.accepted {

@@ -1,4 +1,4 @@
-//! All that is known of one task, in the order of time: for whoever looks into a finding.
+//! Everything that is known of one task, in the order of time, for a person who examines a finding.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::{
     evidence::{At, Entry},
 };
 
-/// The history as it was committed, the calls as they came, and what took effect.
+/// Returns the history as it was committed, the calls as they came, and the effects.
 pub fn story(evidence: &Evidence, task: &str) -> String {
     let mut lines: Vec<(At, String)> = Vec::new();
     let record = evidence.records.get(task);

@@ -1,4 +1,4 @@
-//! One small ledger and record for each finding, and one in which there is nothing to find.
+//! Tests of the auditor: one small ledger and record for each finding, and one without findings.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -8,12 +8,12 @@ use super::{
     evidence::{Accepted, Entry, PlannedStep},
 };
 
-/// A moment so many milliseconds after the beginning.
+/// Returns the moment that is `millis` milliseconds after the beginning.
 pub(super) fn at(millis: i64) -> At {
     At(millis * 1000)
 }
 
-/// `from>to` of a step, or of the task where that has no name.
+/// Returns an entry of a step, or of the task if `step` is empty. `moves` is `from>to`.
 pub(super) fn entry(millis: i64, version: u64, kind: &str, step: &str, moves: &str) -> Entry {
     let (from, to) = moves.split_once('>').unwrap();
     Entry {
@@ -78,7 +78,8 @@ pub(super) fn planned(name: &str, after: &[&str]) -> PlannedStep {
     }
 }
 
-/// A task of two steps, one after the other, that an operator had undone when both were done. All is well.
+/// Returns the evidence of a task of two steps, one after the other, that an operator undid when both were done. It has
+/// no findings.
 fn undone() -> Evidence {
     let history = vec![
         entry(0, 1, "task.accepted", "", ">pending"),
@@ -152,7 +153,7 @@ pub(super) fn record(evidence: &mut Evidence) -> &mut Record {
     evidence.records.get_mut("t").unwrap()
 }
 
-/// What the auditor finds once the evidence is changed.
+/// Checks that the auditor finds violations of these rules, and no others, once the evidence is changed.
 #[track_caller]
 pub(super) fn finds(rules: &[Rule], change: impl FnOnce(&mut Evidence)) {
     let mut evidence = undone();
@@ -163,7 +164,7 @@ pub(super) fn finds(rules: &[Rule], change: impl FnOnce(&mut Evidence)) {
     assert_eq!(found, expected, "{findings:#?}");
 }
 
-/// As it stood when both steps were done and nothing was undone.
+/// Changes the evidence to the time when both steps were done and nothing was undone.
 pub(super) fn processed(evidence: &mut Evidence) {
     let record = record(evidence);
     record.history.truncate(7);
@@ -292,7 +293,7 @@ fn a_change_of_state_under_another_name_is_found() {
     finds(&[Rule::ChangeUntold], |evidence| {
         record(evidence).history[3].kind = "task.resumed".to_owned();
     });
-    // As the end of a task that was lost with the event of its admission.
+    // This happens to the end of a task that was lost together with the event of its admission.
     finds(&[Rule::ChangeUntold], |evidence| {
         let accepted = &mut evidence.accepted[0];
         accepted.plan.events.retain(|event| event != "task.undone");
@@ -360,7 +361,7 @@ fn a_call_after_the_end_of_its_attempt_is_found() {
         evidence.ledger.calls.push(call);
     };
     finds(&[Rule::CallLate], late);
-    // A busy machine, and an instance that was stopped, may be later.
+    // A call may be later on a busy machine, and from an instance that was suspended.
     finds(&[], |evidence| {
         late(evidence);
         evidence
@@ -419,7 +420,7 @@ fn a_step_that_is_undone_in_the_record_alone_is_found() {
 #[test]
 fn an_effect_that_stands_in_an_undone_task_is_found() {
     finds(&[Rule::EffectStands], |evidence| {
-        // Its probe said that it never took effect, and a late try did it.
+        // Its probe reported that it never took effect, and a late attempt made the effect.
         let record = record(evidence);
         record.history[8] = entry(200, 4, "step.cancelled", "two", "processing>cancelled");
         record.history[11] = entry(300, 5, "step.skipped", "two.undo", "processing>skipped");
@@ -513,7 +514,7 @@ fn a_message_that_nothing_explains_is_found() {
         other.body.push('!');
         evidence.deliveries.push(other);
     });
-    // The same again is no fault.
+    // A message that is delivered twice is not a violation.
     finds(&[], |evidence| {
         evidence.deliveries.push(evidence.deliveries[0].clone());
     });
@@ -526,7 +527,7 @@ fn a_message_that_overtakes_another_is_found() {
     });
 }
 
-/// The reply to `one`, which was promised to its first attempt.
+/// Adds the reply to `one`, which was promised to its first attempt.
 fn promised(evidence: &mut Evidence, status: u16, again: &[u16]) {
     processed(evidence);
     let record = record(evidence);
@@ -664,7 +665,7 @@ fn a_process_that_ended_or_panicked_is_found() {
     });
 }
 
-/// A worker has fetched `one`.
+/// Changes the evidence so that a worker has fetched `one`.
 fn fetched(evidence: &mut Evidence) {
     processed(evidence);
     let claim = &mut record(evidence).history[2];
@@ -734,7 +735,8 @@ fn a_reply_that_has_the_task_undone_does_not_count_for_the_steps_that_this_drops
     });
 }
 
-/// The reply to `one` went to a queue, and was confirmed at this moment; the attempt expired ten minutes later.
+/// Changes the evidence so that the reply to `one` went to a queue and was confirmed at this moment, and the attempt
+/// expired ten minutes later.
 fn queued(evidence: &mut Evidence, confirmed: i64) {
     promised(evidence, 204, &[]);
     evidence.ledger.replies.clear();
@@ -759,7 +761,7 @@ fn a_reply_that_is_lost_after_the_broker_has_confirmed_it_is_found() {
         queued(evidence, 500);
         record(evidence).history[5].by = "service".to_owned();
     });
-    // The receiver may have been away.
+    // The instance may have been in trouble.
     for (from, to, rules) in [
         (400, 590_000, &[][..]),
         (8_000, 590_000, &[]),
@@ -783,7 +785,7 @@ fn a_request_may_wait_in_its_queue_until_its_complete_by_and_no_longer() {
     };
     finds(&[], |evidence| waited(evidence, 2_000));
     finds(&[Rule::CallLate], |evidence| waited(evidence, 1_000));
-    // It was on its way for so long.
+    // The request may have been on its way for the time of the trouble.
     finds(&[], |evidence| {
         waited(evidence, 1_000);
         let (from, to) = (at(10), at(1_000));

@@ -1,4 +1,4 @@
-//! As [`super::tests`], for lists, children, moves, schedules, asks and tasks for later.
+//! Tests like [`super::tests`], for lists, children, moves, schedules, asks and tasks for later.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{
     tests::{at, call, effect, entry, finds, planned, processed, record},
 };
 
-/// A list of two items, one after the other, that is done.
+/// Adds a list of two items, one after the other, that is done.
 fn listed(evidence: &mut Evidence) {
     processed(evidence);
     let item = |name: &str| PlannedStep {
@@ -82,7 +82,7 @@ fn items_that_run_at_once_and_a_group_that_ends_before_them_are_found() {
     });
 }
 
-/// The same as a step that is repeated, until so many iterations have ended.
+/// Does the same for a step with `repeat` of which this number of iterations have ended.
 fn repeated(evidence: &mut Evidence, iterations: usize) {
     listed(evidence);
     let steps = &mut evidence.accepted[0].plan.steps;
@@ -109,7 +109,7 @@ fn a_step_that_is_repeated_too_seldom_or_out_of_order_is_found() {
     });
 }
 
-/// The second step has a task, which is done.
+/// Changes the second step to one with a child, which is done.
 fn with_child(evidence: &mut Evidence) {
     processed(evidence);
     let step = &mut evidence.accepted[0].plan.steps[1];
@@ -220,7 +220,7 @@ fn run(number: u64, fires: i64, task: Option<&str>) -> Run {
     }
 }
 
-/// The task is that of a schedule, which fires each second.
+/// Changes the task to one of a schedule that fires each second.
 fn scheduled(evidence: &mut Evidence) {
     processed(evidence);
     record(evidence).schedule = Some("tick".to_owned());
@@ -288,7 +288,7 @@ fn a_task_that_begins_before_its_time_is_found() {
     });
 }
 
-/// The first step is an approval by two people, who have sent it.
+/// Changes the first step to an approval by two people, who have sent it.
 fn approved(evidence: &mut Evidence) {
     processed(evidence);
     let step = &mut evidence.accepted[0].plan.steps[0];

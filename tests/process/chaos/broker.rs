@@ -1,6 +1,6 @@
-//! What the operated chaos does through a message broker: services that get their requests from a queue, and whose
-//! connections break now and then before they have acknowledged one; and connections for publishing that are made again
-//! whenever they must be.
+//! The use of a message broker in the operated chaos: services that get their requests from a queue, and whose
+//! connections break now and then before a request is acknowledged; and connections for publishing that are opened
+//! again whenever they break.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -23,16 +23,16 @@ use crate::harness::{Queued, RabbitClient, Seen};
 /// The agent whose steps go to a queue, and that queue.
 pub const AGENT: &str = "queued";
 pub const REQUESTS: &str = "requests";
-/// Of the intake.
+/// The queue of the intake.
 pub const ORDERS: &str = "orders";
-/// Of the receiver.
+/// The queue of the receiver.
 pub const TOLD: &str = "told";
-/// In which a service finds the queue for its reply.
+/// The property that names the queue for the reply of a service.
 pub const REPLY_QUEUE: &str = "reply-queue";
 
 const CONSUMERS: u64 = 3;
 const PREFETCH: u16 = 8;
-/// For a confirm, on a machine that has much else to do.
+/// The time to wait for a confirm, on a busy machine.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(10);
 const CONNECT_AGAIN: Duration = Duration::from_millis(50);
 
@@ -50,7 +50,7 @@ impl Publisher {
         }
     }
 
-    /// Again and again, until the broker has confirmed it: it may be in the queue several times.
+    /// Publishes a message until the broker has confirmed it. The message may be in the queue several times.
     pub async fn publish(&self, queue: &str, body: &Value, properties: BasicProperties) {
         let mut client = self.client.lock().await;
         let body = body.to_string();
@@ -67,7 +67,7 @@ impl Publisher {
     }
 }
 
-/// Until there is a broker.
+/// Connects, and retries until there is a broker.
 async fn connect(url: &str) -> RabbitClient {
     loop {
         match RabbitClient::connect(url).await {
@@ -77,8 +77,8 @@ async fn connect(url: &str) -> RabbitClient {
     }
 }
 
-/// Reads a queue until the test is over. A message of which `take` says so is acknowledged; else the connection breaks,
-/// and the broker delivers it again.
+/// Reads a queue until the test is over. A message for which `take` returns true is acknowledged; otherwise the
+/// connection breaks, and the broker delivers the message again.
 pub async fn read(url: String, queue: &str, prefetch: u16, mut take: impl FnMut(Queued) -> bool) {
     loop {
         let client = connect(&url).await;
@@ -106,7 +106,7 @@ async fn consume(client: &RabbitClient, queue: &str, prefetch: u16) -> lapin::Re
     consumer.await
 }
 
-/// They work until the test is over.
+/// Starts services that work until the test is over.
 pub fn serve(seed: u64, url: &str, services: &Services) {
     for number in 0..CONSUMERS {
         let mut random = StdRng::seed_from_u64(seed ^ (number << 40));

@@ -1,5 +1,5 @@
-//! Does to instances on one PostgreSQL, to their networks, to the database and to a message broker what a schedule says,
-//! and starts again what ended by itself, as a service manager does.
+//! Applies the faults of a schedule to instances on one PostgreSQL, to their networks, to the database and to a message
+//! broker. Starts processes again that ended by themselves, as a service manager does.
 
 use std::{
     sync::{Arc, Mutex},
@@ -22,7 +22,7 @@ use crate::{
     harness::{Api, Provost, Rabbit, Setup},
 };
 
-/// Says what happens, and when by the clock of the schedule.
+/// Prints what happens, with the time since the begin of the schedule.
 #[derive(Clone, Copy)]
 pub struct Clock(Instant);
 
@@ -36,13 +36,13 @@ impl Clock {
     }
 }
 
-/// All that is done, and when.
+/// The faults that were applied, with their times.
 #[derive(Clone, Default)]
 struct Troubles(Arc<Mutex<Vec<Trouble>>>);
 
 impl Troubles {
-    /// A connection to the broker that stays dead: both ends learn of it once two heartbeats were missed, and keep what they
-    /// have in hand until then.
+    /// Notes a connection to the broker that stays dead. Both ends notice this once two heartbeats were missed, and
+    /// keep their unacknowledged messages until then.
     fn was_forgotten(&self, from: At) {
         let to = At::now().plus(Duration::from_secs(30));
         self.0.lock().unwrap().push(Trouble { from, to });
@@ -54,7 +54,7 @@ impl Troubles {
     }
 }
 
-/// The instances before anything is done to them.
+/// The instances before any fault.
 pub struct Harm {
     server: Arc<Server>,
     rabbit: Option<Rabbit>,
@@ -63,7 +63,7 @@ pub struct Harm {
     broker_proxies: Vec<Arc<Proxy>>,
 }
 
-/// No more faults; the instances come back once it is over.
+/// The state after all faults. The instances are running again once the last fault is over.
 pub struct Done {
     clock: Clock,
     kept: Vec<JoinHandle<(Provost, Seen)>>,
@@ -72,21 +72,21 @@ pub struct Done {
     proxies: Vec<Arc<Proxy>>,
 }
 
-/// All instances run and are well.
+/// The state in which all instances run and are well.
 pub struct Ended {
     pub clock: Clock,
     pub exits: Vec<Exit>,
-    /// Lines in which an instance says that it panicked.
+    /// Lines of the logs in which an instance reports a panic.
     pub panics: Vec<String>,
     pub suspensions: Vec<Suspension>,
     pub troubles: Vec<Trouble>,
     pub rabbit: Option<Rabbit>,
     instances: Vec<Provost>,
-    /// To be kept: without them nothing passes.
+    /// The proxies are kept because without them no connection works.
     _proxies: Vec<Arc<Proxy>>,
 }
 
-/// What was seen of one instance.
+/// The observations of one instance.
 #[derive(Default)]
 struct Seen {
     exits: Vec<Exit>,
@@ -95,7 +95,7 @@ struct Seen {
 }
 
 impl Harm {
-    /// Each instance reaches the database, and the broker if there is one, through a proxy of its own.
+    /// Starts the instances. Each reaches the database, and the broker if there is one, through a proxy of its own.
     pub async fn start(
         server: &Arc<Server>,
         rabbit: Option<Rabbit>,
@@ -133,7 +133,7 @@ impl Harm {
         Arc::new(self.instances.iter().map(|p| p.api().clone()).collect())
     }
 
-    /// Comes back when the schedule is through. The instances are kept running until `over`.
+    /// Returns when all faults of the schedule are over. The instances are kept running until `over`.
     pub async fn done(
         self,
         schedule: Schedule,
@@ -226,7 +226,7 @@ impl Done {
 }
 
 impl Ended {
-    /// Whether an instance has ended or panicked since all was well.
+    /// Checks whether an instance has ended or panicked since all was well.
     pub async fn look_again(&mut self) {
         for (number, provost) in self.instances.iter_mut().enumerate() {
             self.panics.extend(panics(provost));
@@ -302,7 +302,7 @@ impl Keeper {
                 () = &mut until => return,
                 status = self.provost.exits() => {
                     self.clock.say(format_args!("instance {} ended: {status}", self.number));
-                    // At its start it may find no database; what runs gets over that.
+                    // An instance that finds no database at its start may exit. One that is running must not.
                     if self.provost.is_ready() {
                         self.seen.exits.push(exit(self.number, &self.provost, status));
                     }
@@ -332,7 +332,7 @@ fn panics(provost: &Provost) -> Vec<String> {
     panics.map(str::to_owned).collect()
 }
 
-/// Gives it back running.
+/// Kills the broker as scheduled, and returns it running.
 async fn kill_broker(
     mut rabbit: Option<Rabbit>,
     faults: Vec<Fault<()>>,
@@ -381,7 +381,8 @@ async fn harass(
     }
 }
 
-/// Under a name of its own, or one that each start makes up: they are recovered in different ways.
+/// Returns the name of the instance, or `None` for an instance that generates a name at each start. The steps of the
+/// two kinds are recovered in different ways.
 fn name(number: usize) -> Option<String> {
     number.is_multiple_of(2).then(|| format!("node-{number}"))
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{orders::one_of, people::PEOPLE};
 
-/// Has the step done for each item of a short list.
+/// Makes the step run for each item of a short list.
 pub fn for_each(random: &mut StdRng, step: &mut Value, undoable: bool) {
     let count = one_of(random, &[0, 1, 2, 3, 3, 4, 4, 5, 6]);
     let items: Vec<_> = (0..count).collect();
@@ -26,7 +26,7 @@ pub fn for_each(random: &mut StdRng, step: &mut Value, undoable: bool) {
     }
 }
 
-/// Has the step done again, once to three times in all.
+/// Makes the step run one to three times.
 pub fn repeat(random: &mut StdRng, step: &mut Value) {
     let times = random.random_range(1..=3);
     step["repeat"] = json!({
@@ -43,7 +43,7 @@ pub fn repeat(random: &mut StdRng, step: &mut Value) {
     }
 }
 
-/// A step that has a task of one of these workflows.
+/// Returns a step with a child of one of these workflows.
 pub fn child(random: &mut StdRng, name: &str, after: &[&str], parts: &[String]) -> Value {
     json!({
         "name": name,
@@ -57,7 +57,8 @@ pub fn child(random: &mut StdRng, name: &str, after: &[&str], parts: &[String]) 
     })
 }
 
-/// A task can move as long as it knows no list, and whatever has begun stays as it is.
+/// Makes a workflow movable: its tasks can move as long as they have no lists and the steps that have begun stay the
+/// same.
 pub fn movable(mut workflow: Value) -> Value {
     for step in workflow["steps"].as_array_mut().unwrap() {
         for field in [
@@ -82,7 +83,8 @@ pub fn movable(mut workflow: Value) -> Value {
     workflow
 }
 
-/// Another version of a workflow: a step has another request or other limits, one is new, or one is gone.
+/// Returns another version of a workflow: a step has another request or other limits, one step is new, or one is
+/// removed.
 pub fn next_version(random: &mut StdRng, number: u32, mut workflow: Value) -> Value {
     let steps = workflow["steps"].as_array_mut().unwrap();
     let at = random.random_range(0..steps.len());
@@ -106,7 +108,7 @@ pub fn next_version(random: &mut StdRng, number: u32, mut workflow: Value) -> Va
                     json!({ "request": { "path": "/new/undo" }, "complete_within": "3s" });
             }
             if random.random_ratio(1, 2) {
-                // Those that followed the step follow the new one now.
+                // The steps that followed the step follow the new one now.
                 for step in &mut *steps {
                     for before in step["after"].as_array_mut().unwrap() {
                         if *before == name {
@@ -133,7 +135,7 @@ pub fn next_version(random: &mut StdRng, number: u32, mut workflow: Value) -> Va
     workflow
 }
 
-/// A step that asks people.
+/// Returns a step that asks people.
 pub fn ask(random: &mut StdRng, name: &str, after: &[&str], undoable: bool) -> Value {
     let mut people = PEOPLE.to_vec();
     while people.len() > 3 || people.len() > 1 && random.random_ratio(1, 3) {

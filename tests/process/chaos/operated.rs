@@ -159,7 +159,7 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
         operators.spawn(operator.work(over.clone()));
     }
     let harm = harm.done(schedule, length, over).await;
-    // On a machine that has much else to do the faults may be over before anything was shown.
+    // On a busy machine the faults may be over before enough was tested.
     let until = Instant::now() + END_WITHIN;
     let shown =
         || tasks.count() >= LEAST_TASKS && carried_out.load(Ordering::Relaxed) >= LEAST_COMMANDS;
@@ -241,7 +241,7 @@ async fn register(api: &Api, name: &str, url: &str, places: u32, open: Option<u3
 
 const BY_LOT: &str = "{{ task.labels.lot }}";
 
-/// Everything that keeps calls from a service, so tight that all of it has something to do.
+/// Configures everything that limits the calls of a service, so tightly that each limit has an effect.
 async fn protect(api: &Api, url: &str) {
     let retry = json!({ "initial": "200ms", "max": "800ms", "factor": 2, "budget_percent": 60 });
     let breaker =
@@ -269,7 +269,7 @@ async fn protect(api: &Api, url: &str) {
     }
 }
 
-/// How late this process is, again and again.
+/// Measures again and again how late this process is.
 fn watch_stalls() -> Arc<Mutex<Vec<(At, Duration)>>> {
     const TICK: Duration = Duration::from_millis(20);
     let stalls: Arc<Mutex<Vec<(At, Duration)>>> = Arc::default();
@@ -287,7 +287,7 @@ fn watch_stalls() -> Arc<Mutex<Vec<(At, Duration)>>> {
     stalls
 }
 
-/// The operator who sees to it that everything comes to rest.
+/// The operator who finishes the test, so that every task ends or waits for an operator.
 struct Closing<'a> {
     api: &'a Api,
     services: &'a Services,
@@ -301,8 +301,8 @@ impl Closing<'_> {
         ids.map(str::to_owned).collect()
     }
 
-    /// Resumes what is paused, and waits until nothing moves any more. What does not come to rest is left to
-    /// the auditor.
+    /// Resumes paused tasks, and waits until no task changes any more. A task that still changes is found by the
+    /// auditor.
     async fn rest(&self, harm: &Ended) {
         let mut moved = (Vec::new(), Instant::now());
         while moved.1.elapsed() < STUCK_AFTER {
@@ -319,7 +319,7 @@ impl Closing<'_> {
             for id in self.tasks("error").await {
                 let task = self.api.task(&id).await;
                 if task["workflow"] == TURNS {
-                    // Others wait for its end.
+                    // Other tasks wait for its end.
                     let cancel = self.api.command(&format!("/v1/tasks/{id}/cancel"));
                     let _ = cancel.attempt().await;
                     moving.push(task["version"].to_string());
@@ -329,13 +329,13 @@ impl Closing<'_> {
                 let live =
                     |step: &&Value| step["state"] == "pending" || step["state"] == "processing";
                 if steps.iter().filter(live).count() > 0 {
-                    // It may be held besides: its state does not show that.
+                    // The task may also be paused; its state does not show that.
                     let resume = self.api.command(&format!("/v1/tasks/{id}/resume"));
                     let _ = resume.attempt().await;
                     moving.push(task["version"].to_string());
                 }
             }
-            // Some only wait for a child in error.
+            // Some tasks only wait for a child in error.
             if moving == moved.0 && !moving.is_empty() && self.are_stuck().await {
                 moving.clear();
             }
@@ -351,7 +351,7 @@ impl Closing<'_> {
         harm.clock.say("not all came to rest");
     }
 
-    /// Whether each task that is under way does nothing but wait for one in error.
+    /// Returns whether each running task only waits for a task in error.
     async fn are_stuck(&self) -> bool {
         let mut parents = HashSet::new();
         let mut waiting: BTreeMap<String, Vec<Value>> = BTreeMap::new();
@@ -371,7 +371,7 @@ impl Closing<'_> {
                 waiting.insert(id.to_owned(), live);
             }
         }
-        // What undoes a step names no child.
+        // The undo of a step names no child.
         let waits = |id: &String, step: &Value| match step["blocked_by"]["task"].as_str() {
             Some(child) => waiting.contains_key(child),
             None => step["blocked_by"]["reason"] == "child" && parents.contains(id),
@@ -380,7 +380,7 @@ impl Closing<'_> {
         all.all(|(id, live)| live.iter().all(|step| waits(id, step)))
     }
 
-    /// Before anybody acts on them: of each task in error an alert is open.
+    /// Checks that each task in error has an open alert, before any operator acts on it.
     async fn errors_are_told(&self) -> Vec<Finding> {
         let open = OpenAlerts::read(self.api).await;
         let errors = self.tasks("error").await;
@@ -392,7 +392,7 @@ impl Closing<'_> {
         untold.chain(miscounts).collect()
     }
 
-    /// Most tasks in error are undone or retried; some stay as they are.
+    /// Undoes or retries most tasks in error; some stay as they are.
     async fn go_on(&self) {
         for task in items(self.api, "/v1/tasks?state=error&limit=500").await {
             let (id, key) = (task["id"].as_str().unwrap(), task["key"].as_str().unwrap());
@@ -400,7 +400,7 @@ impl Closing<'_> {
             let tries: &[&str] = match chance {
                 0 => continue,
                 1 => &["retry"],
-                // Past a pivot, or being undone already, it is retried.
+                // If the task is past a pivot or is being undone already, the undo is refused, and the task is retried.
                 _ => &["undo", "retry"],
             };
             for command in tries {
@@ -424,7 +424,7 @@ impl Closing<'_> {
     }
 }
 
-/// Every message was taken, and none became a dead letter.
+/// Checks that every message was taken, and that none became a dead letter.
 async fn queues_are_empty(rabbit: &Rabbit) -> Vec<Finding> {
     let until = Instant::now() + STUCK_AFTER;
     loop {
@@ -443,7 +443,7 @@ async fn queues_are_empty(rabbit: &Rabbit) -> Vec<Finding> {
     }
 }
 
-/// The tasks that others than submitters had made, and what was asked for.
+/// Returns the tasks that were not made by submitters, with their plans.
 fn unsubmitted(
     records: &BTreeMap<String, audit::Record>,
     workflows: &Workflows,
@@ -466,7 +466,7 @@ fn unsubmitted(
     found.collect()
 }
 
-/// Shows operators the tasks that nobody submitted, until the test is over.
+/// Lets operators know the tasks that no submitter made, until the test is over.
 async fn find_tasks(apis: Arc<Vec<Api>>, workflows: Workflows, tasks: Tasks) {
     for turn in 0.. {
         sleep(Duration::from_millis(300)).await;
@@ -562,7 +562,7 @@ fn summarise(evidence: &Evidence, mix: Mix) {
     assert!(is_shown, "too little was shown");
 }
 
-/// Fails with all that was found, and the stories of the first few tasks.
+/// Fails with all findings, and prints the stories of the first few tasks.
 fn report(seed: u64, evidence: &Evidence, findings: &[Finding]) {
     if findings.is_empty() {
         return;
@@ -572,7 +572,7 @@ fn report(seed: u64, evidence: &Evidence, findings: &[Finding]) {
     for finding in findings {
         let of_rule = rules.entry(finding.rule).or_default();
         *of_rule += 1;
-        // One rule must not hide the others.
+        // The findings of one rule must not hide those of the others.
         if *of_rule <= SHOWN_OF_EACH_RULE {
             println!("FOUND {finding}");
         }

@@ -1,4 +1,4 @@
-//! Operators who do anything to any task at any instance at any moment, also to what undoes a step.
+//! Operators who give any command for any task at any instance at any moment, also for undos.
 
 use std::{
     collections::BTreeMap,
@@ -23,16 +23,16 @@ use crate::{
     harness::{Answer, Api},
 };
 
-/// The tasks that were accepted so far, for all to choose from.
+/// The tasks that were accepted so far, from which all operators choose.
 #[derive(Clone, Default)]
 pub struct Tasks(Arc<Mutex<Known>>);
 
 #[derive(Default)]
 struct Known {
     all: Vec<Accepted>,
-    /// The places in `all` of those that are not known to have ended.
+    /// The indices in `all` of the tasks that are not known to have ended.
     open: Vec<usize>,
-    /// Tasks that nobody submitted: of steps, and of schedules.
+    /// The tasks that no submitter made: children, and tasks of schedules.
     found: Vec<Accepted>,
 }
 
@@ -50,7 +50,7 @@ impl Tasks {
         known.all.push(task);
     }
 
-    /// Those under way whose key names the workflow.
+    /// Returns the tasks that have not ended and whose key contains the name of the workflow.
     fn of_workflow(&self, name: &str) -> Vec<String> {
         let known = self.0.lock().unwrap();
         let open = known.open.iter().map(|at| &known.all[*at]);
@@ -66,7 +66,7 @@ impl Tasks {
         self.0.lock().unwrap().all.len()
     }
 
-    /// A task that nobody submitted.
+    /// Adds a task that no submitter made.
     pub fn find(&self, id: &str, key: &str, plan: Plan) {
         let mut known = self.0.lock().unwrap();
         if known.found.iter().all(|task| task.id != id) {
@@ -88,7 +88,7 @@ impl Tasks {
         found.retain(|task| task.id != id);
     }
 
-    /// Most often one that is still at work.
+    /// Returns any task, most often one that has not ended.
     fn any(&self, random: &mut StdRng) -> Option<Accepted> {
         let known = self.0.lock().unwrap();
         if !known.found.is_empty() && random.random_ratio(1, 4) {
@@ -108,7 +108,7 @@ impl Tasks {
     }
 }
 
-/// What the API answered that it never should.
+/// The responses of the API that it should never return.
 #[derive(Clone, Default)]
 pub struct Odd(Arc<Mutex<Vec<String>>>);
 
@@ -122,7 +122,7 @@ impl Odd {
     }
 }
 
-/// An operator goes on elsewhere when an instance does not answer.
+/// The time after which an operator uses another instance, if there is no response.
 pub const PATIENCE: Duration = Duration::from_millis(700);
 
 pub struct Operator {
@@ -134,25 +134,25 @@ pub struct Operator {
     pub mix: Mix,
     pub workflows: Workflows,
     pub schedules: Schedules,
-    /// How many commands were carried out, of all operators.
+    /// The number of commands of all operators that were carried out.
     pub carried_out: Arc<AtomicUsize>,
 }
 
-/// Where, and with what body.
+/// A command: its path, and its body.
 struct Asked {
     path: String,
     body: Value,
 }
 
-/// The name of a step, or of an item, in a path.
+/// Encodes the name of a step or of an item for a path.
 fn in_path(step: &str) -> String {
     step.replace('[', "%5B").replace(']', "%5D")
 }
 
 impl Operator {
-    /// Until it is over. Gives how often each status was answered; 0: nothing.
+    /// Works until the test is over. Returns how often each status was returned; 0 means no response.
     pub async fn work(self, over: watch::Receiver<bool>) -> BTreeMap<u16, usize> {
-        // Not the chance of a submitter.
+        // The seed must differ from that of a submitter.
         let mut random = StdRng::seed_from_u64(self.seed.rotate_left(17) + self.number);
         let mut statuses: BTreeMap<u16, usize> = BTreeMap::new();
         let (mut clones, mut triggers) = (0, 0);
@@ -208,7 +208,7 @@ impl Operator {
         statuses
     }
 
-    /// Makes a new version of a workflow, or activates another.
+    /// Registers a new version of a workflow, or activates another.
     async fn version(&self, random: &mut StdRng, over: &watch::Receiver<bool>) {
         let Some((name, latest, workflow)) = self.workflows.moving(random) else {
             return;
@@ -240,7 +240,7 @@ impl Operator {
         }
     }
 
-    /// Moves one task, which may not be able to, or all of a version.
+    /// Moves one task, even if it cannot move, or all tasks of a version.
     fn move_tasks(&self, random: &mut StdRng, task: &Accepted) -> Option<Asked> {
         let (name, latest, _) = self.workflows.moving(random)?;
         let to = match random.random_range(0..4) {
@@ -255,7 +255,7 @@ impl Operator {
                 body: json!({ "workflow": name, "from_version": from, "to_version": to }),
             });
         }
-        // Of a workflow with as many versions, most often.
+        // Most often the task belongs to a workflow that has this version.
         let mut ids = self.tasks.of_workflow(&name);
         ids.push(task.id.clone());
         let id = &ids[random.random_range(0..ids.len())];
@@ -271,7 +271,7 @@ impl Operator {
 
     fn judge(&self, path: &str, answer: &Answer) {
         let no_step = answer.body["type"] == "/problems/no-such-step";
-        // A task may be of another workflow than is known here.
+        // The task may belong to another workflow than this operator knows.
         let no_version =
             path.ends_with("/migrate") && answer.body.to_string().contains("has no such version");
         if !([200, 202, 409, 412, 503].contains(&answer.status) || no_step || no_version) {
@@ -312,7 +312,7 @@ impl Operator {
             64..90 => {
                 let (step, is_pending) = self.step(random, task).await;
                 let command = match random.random_range(0..10) {
-                    // One that is pending has rarely failed; it may be the first of a task that waits for its turn.
+                    // A pending step has rarely failed; it may be the first of a task that waits for admission.
                     0..6 if !is_pending => "retry",
                     0..2 => "retry",
                     2..8 => "skip",
@@ -335,10 +335,10 @@ impl Operator {
         }
     }
 
-    /// Some of the last, or all of a lot.
+    /// Returns a selection: some of the last tasks, or all tasks of a lot.
     fn many(&self, random: &mut StdRng) -> Value {
         if random.random_ratio(1, 3) {
-            return json!({ "labels": { "lot": format!("lot-{}", random.random_range(0..20)) }, "limit": 20 });
+            return json!({ "labels": { "lot": format!("lot-{}", random.random_range(0..20)) }, "first": 20 });
         }
         let count = random.random_range(1..5);
         let ids: Vec<_> = (0..count)
@@ -347,7 +347,8 @@ impl Operator {
         json!({ "ids": ids })
     }
 
-    /// A step that can be acted on, as some instance shows the task, and whether it is pending; or any, or what undoes one.
+    /// Returns a step that a command can act on, as some instance shows the task, and whether it is pending. Sometimes
+    /// returns any step or any undo instead.
     async fn step(&self, random: &mut StdRng, task: &Accepted) -> (String, bool) {
         let at = random.random_range(0..task.plan.steps.len());
         let name = &task.plan.steps[at].name;
@@ -379,7 +380,7 @@ impl Operator {
         (name.to_owned(), is_pending)
     }
 
-    /// A submission like any other: repeated until it is accepted.
+    /// Clones a task. The request is repeated until it is accepted, like any submission.
     async fn clone_task(
         &self,
         random: &mut StdRng,
@@ -395,7 +396,7 @@ impl Operator {
             match timeout(Duration::from_secs(3), clone).await {
                 Ok(Ok(answer)) if answer.status == 202 => {
                     let id = answer.body["id"].as_str().unwrap().to_owned();
-                    // It begins at once.
+                    // The clone begins at once.
                     let plan = Plan {
                         start_at: None,
                         ..task.plan.clone()
@@ -406,7 +407,7 @@ impl Operator {
                 Ok(Ok(answer)) if answer.status != 503 => return self.judge(&path, &answer),
                 Ok(Ok(_) | Err(_)) | Err(_) => {}
             }
-            // Even when all is over: it may have been accepted.
+            // The request is repeated even when all is over, because it may have been accepted.
             let pause = if *over.borrow() { 200 } else { 20 };
             sleep(Duration::from_millis(pause)).await;
         }

@@ -1,5 +1,5 @@
-//! The tasks of the operated chaos: small graphs whose steps are quick, with probes, undos, pivots and policies
-//! as the seed has it.
+//! The tasks of the operated chaos: small graphs with quick steps, whose probes, undos, pivots and policies are drawn
+//! from the seed.
 
 use rand::{RngExt, rngs::StdRng};
 use serde_json::{Value, json};
@@ -18,22 +18,22 @@ const EVENTS: [&str; 8] = [
     "step.error",
 ];
 
-/// What the steps are. Some bugs show only where one kind of them is frequent.
+/// The mix of the kinds of steps. Some bugs show only if one kind is frequent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mix {
     All,
-    /// Each is called and answers at once, and has time: it outlives a lost lease.
+    /// Each step is a call that responds at once and has a long complete-by, so that it outlasts a lost lease.
     Plain,
-    /// Half of the requests go to a queue, and all have time: a reply that is lost shows.
+    /// Half of the requests go to a queue, and all have a long complete-by, so that a lost reply shows.
     Queues,
-    /// Most have items, tasks or asks: what comes of these.
+    /// Most steps have items, children or asks.
     Kinds,
-    /// As all, and the services are protected: by breakers, ejection, limits, a retry budget and fairness.
+    /// As `All`, and the services are protected by breakers, ejection, limits, a retry budget and fairness.
     Protected,
 }
 
 impl Mix {
-    /// By its name in `PROVOST_TEST_CHAOS_MIX`.
+    /// Returns the mix that `PROVOST_TEST_CHAOS_MIX` names.
     pub fn chosen() -> Self {
         match std::env::var("PROVOST_TEST_CHAOS_MIX").as_deref() {
             Err(_) | Ok("all") => Mix::All,
@@ -53,12 +53,12 @@ impl Mix {
         !matches!(self, Mix::Plain | Mix::Kinds)
     }
 
-    /// Whether it has the kinds of step and of task that only some mixes draw.
+    /// Returns whether the mix has the kinds of steps and of tasks that only some mixes draw.
     pub fn has_kinds(self) -> bool {
         !matches!(self, Mix::Plain | Mix::Queues)
     }
 
-    /// Whether it has one of the kinds of step that only some mixes draw: one in so many.
+    /// Returns whether to draw a kind of step that only some mixes have: one in `kinds` or in `others`.
     pub fn has_kind(self, random: &mut StdRng, kinds: u32, others: u32) -> bool {
         match self {
             Mix::Plain | Mix::Queues => false,
@@ -68,7 +68,7 @@ impl Mix {
     }
 }
 
-/// A step's name and those that it follows.
+/// The name of a step and of those that it follows.
 type Node = (&'static str, &'static [&'static str]);
 
 const PIPELINE: &[Node] = &[
@@ -95,13 +95,13 @@ pub(super) fn one_of<T: Copy>(random: &mut StdRng, all: &[T]) -> T {
     all[random.random_range(0..all.len())]
 }
 
-/// The whole submission. Steps may have tasks of the workflows `parts`.
+/// Returns the whole submission. Steps may have children of the workflows `parts`.
 pub fn order(random: &mut StdRng, mix: Mix, parts: &[String], key: &str, receiver: &str) -> Value {
     let nodes = one_of(
         random,
         &[PIPELINE, PIPELINE, BRANCHES, BRANCHES, WIDE, SINGLE],
     );
-    // Behind a pivot nothing can be undone.
+    // After a pivot nothing can be undone.
     let pivot = (nodes == PIPELINE && random.random_ratio(1, 3)).then_some("charge");
     let mut behind = false;
     let mut steps = Vec::new();
@@ -172,7 +172,7 @@ pub fn order(random: &mut StdRng, mix: Mix, parts: &[String], key: &str, receive
     order
 }
 
-/// A step that calls no service.
+/// Returns a step that calls no service.
 fn event(random: &mut StdRng, name: &str, after: &[&str], undoable: bool) -> Value {
     let mut step = json!({ "name": name, "after": after });
     if random.random_ratio(1, 2) {
@@ -236,11 +236,12 @@ fn step(random: &mut StdRng, mix: Mix, name: &str, after: &[&str], undoable: boo
     step
 }
 
-/// Lets about a third of the services reply later or be polled, and workers fetch the steps of another third; some get
-/// their requests from a queue. Gives the beginning of their paths, by which they know.
+/// Makes about a third of the services reply later or be polled, and makes workers fetch the steps of another third;
+/// some services get their requests from a queue. Returns the begin of their paths, by which the services know their
+/// role.
 fn later(random: &mut StdRng, mix: Mix, name: &str, step: &mut Value) -> &'static str {
     let way = match random.random_range(0..20) {
-        // The step says so, or the service does.
+        // Either the step or the service says that the reply comes later.
         0..2 => {
             step["reply"] = json!("callback");
             if random.random_ratio(1, 2) {
@@ -290,7 +291,7 @@ fn later(random: &mut StdRng, mix: Mix, name: &str, step: &mut Value) -> &'stati
     way
 }
 
-/// Lets the service get its requests from a queue, where there are no probes.
+/// Makes the service get its requests from a queue, for which there are no probes.
 fn queued(random: &mut StdRng, step: &mut Value, longest: &str) -> &'static str {
     step["agent"] = json!(broker::AGENT);
     step["complete_within"] = json!(one_of(random, &["3s", longest, longest]));

@@ -1,5 +1,5 @@
 //! The people whom steps of the operated chaos ask: they open their links again and again, decide by some of them, and
-//! change their minds.
+//! change their decisions.
 
 use std::{
     sync::{Arc, Mutex},
@@ -28,7 +28,7 @@ impl People {
         self.0.lock().unwrap().clone()
     }
 
-    /// They decide until the test is over.
+    /// Starts people who decide until the test is over.
     pub fn start(&self, seed: u64, apis: &Arc<Vec<Api>>, odd: &Odd) {
         for number in 0..2 {
             let (people, apis, odd) = (self.clone(), Arc::clone(apis), odd.clone());

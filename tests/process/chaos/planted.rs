@@ -1,4 +1,4 @@
-//! The known bugs that `scripts/prove-auditor` plants must apply to what the code has become.
+//! Checks that the known bugs that `scripts/prove-auditor` plants can still be applied to the present code.
 
 use std::{path::Path, process::Command};
 

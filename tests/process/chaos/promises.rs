@@ -1,6 +1,6 @@
-//! How the services of the operated chaos send the replies that they promised: to random instances, again and again
-//! until one responds, some twice, some with heartbeats; or to the queue for replies, until the broker confirms. What
-//! they were told is written down.
+//! Sends the replies that the services of the operated chaos promised: to random instances, again and again until one
+//! responds, some twice, some with heartbeats; or to the queue for replies, until the broker confirms. The responses
+//! are recorded.
 
 use std::{
     sync::{Arc, Mutex, OnceLock},
@@ -18,12 +18,12 @@ use crate::{
     harness::{Api, Seen},
 };
 
-/// Longer than a network that hangs for a moment.
+/// The time to wait for a response. It is longer than the time for which a network hangs for a moment.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Connections to the broker.
+/// The number of connections to the broker.
 const PUBLISHERS: usize = 4;
 
-/// The way to Provost, and what came of it.
+/// The connections to Provost, and the record of what was sent.
 #[derive(Default)]
 pub struct Outbox {
     apis: OnceLock<Arc<Vec<Api>>>,
@@ -39,12 +39,12 @@ struct Sent {
     heartbeats: Vec<Heartbeat>,
 }
 
-/// One promise: to which attempt, and where its reply goes.
+/// A promise: its attempt, and the address of its reply.
 #[derive(Clone)]
 pub struct Promise {
     pub attempt: Promised,
     path: String,
-    /// The queue that takes replies as well.
+    /// The queue to which the reply can also be sent.
     queue: Option<String>,
     seed: u64,
 }
@@ -88,7 +88,7 @@ impl Outbox {
         self.sent.lock().unwrap().heartbeats.clone()
     }
 
-    /// To be called before the promise is given, and [`Outbox::closed`] once nothing is sent for it any more.
+    /// Must be called before the promise is given, and [`Outbox::closed`] once nothing is sent for it any more.
     pub fn opened(&self) {
         self.sent.lock().unwrap().open += 1;
     }
@@ -97,7 +97,7 @@ impl Outbox {
         self.sent.lock().unwrap().open -= 1;
     }
 
-    /// Until an instance has it. Then perhaps once more, to whichever.
+    /// Sends the reply until an instance has accepted it, and sometimes once more to any instance.
     pub async fn reply(&self, promise: &Promise, body: &Value) {
         let mut random = StdRng::seed_from_u64(promise.seed);
         if let Some(queue) = &promise.queue
@@ -120,7 +120,7 @@ impl Outbox {
         });
     }
 
-    /// Until the broker has confirmed it. Then perhaps once more.
+    /// Sends the reply until the broker has confirmed it, and sometimes once more.
     async fn reply_to_queue(
         &self,
         random: &mut StdRng,
@@ -145,7 +145,7 @@ impl Outbox {
         }
     }
 
-    /// One heartbeat. Whether the service is to go on.
+    /// Sends one heartbeat. Returns whether the service should continue.
     pub async fn beat(&self, promise: &Promise, progress: f64) -> bool {
         let mut random = StdRng::seed_from_u64(promise.seed ^ progress.to_bits());
         let body = json!({ "progress": progress, "message": "at work" });

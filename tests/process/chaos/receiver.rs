@@ -1,4 +1,5 @@
-//! Who is told what becomes of the tasks: mostly at home, now and then overloaded, broken off or slow.
+//! The receiver of the messages about the tasks: it is mostly well, and now and then overloaded, slow, or breaks the
+//! connection.
 
 use std::{
     sync::{
@@ -62,7 +63,7 @@ impl Receiver {
         }
     }
 
-    /// Reads its queue as well, one message after another.
+    /// Also reads the receiver's queue, one message after another.
     pub fn read(&self, seed: u64, broker: &str) {
         let (kept, is_well) = (Arc::clone(&self.deliveries), Arc::clone(&self.well));
         let mut random = StdRng::seed_from_u64(seed);

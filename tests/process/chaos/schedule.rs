@@ -1,10 +1,10 @@
-//! What happens to whom, when and for how long: all of it follows from the seed.
+//! The schedule of the faults: their targets, times and durations follow from the seed.
 
 use std::time::Duration;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-/// From `at`, counted from the beginning, and for `lasts`.
+/// A fault that begins at `at`, counted from the begin of the test, and lasts for `lasts`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault<What> {
     pub at: Duration,
@@ -12,50 +12,51 @@ pub struct Fault<What> {
     pub lasts: Duration,
 }
 
-/// To the process of an instance.
+/// A fault of the process of an instance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ToProcess {
-    /// SIGKILL, and a start after the time.
+    /// SIGKILL, and a start when the time is over.
     Kill,
-    /// SIGSTOP, and SIGCONT after the time.
+    /// SIGSTOP, and SIGCONT when the time is over.
     Suspend,
 }
 
-/// To the network between an instance and the database.
+/// A fault of the network between an instance and the database.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ToNetwork {
     Cut,
     Hang,
-    /// As a hang, but what was connected before it stays dead.
+    /// A hang after which the old connections stay dead.
     HangAndForget,
-    /// From the next claim on, what the database answers does not arrive: the claim is committed, and known late.
+    /// From the next claim on, the responses of the database do not arrive: the claim is committed, and the instance
+    /// learns of it late.
     HangAnswers,
 }
 
-/// How long it is between faults.
+/// The time between faults.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
     Quick,
-    /// So that much can happen in between.
+    /// The faults are so far apart that much can happen between them.
     Calm,
-    /// Nothing happens but that one instance after another gets the database's answers later than its lease ends:
-    /// what it has committed is known to the others long before it knows itself.
+    /// The only fault is that one instance after another gets the responses of the database after its lease has
+    /// expired: other instances see its commits long before it knows of them itself.
     LateAnswers,
-    /// One instance after another is killed when it can still read queues, but reaches no database: what it had in hand
-    /// is lost. Connections to the broker are forgotten meanwhile.
+    /// One instance after another is killed while it can still read queues but does not reach the database, so its
+    /// unacknowledged messages are lost. Connections to the broker are forgotten during that time.
     Losses,
 }
 
 #[derive(Debug, PartialEq)]
 pub struct Schedule {
-    /// One list for each instance.
+    /// The faults of the processes: one list for each instance.
     pub processes: Vec<Vec<Fault<ToProcess>>>,
     pub networks: Vec<Vec<Fault<ToNetwork>>>,
-    /// When the database is restarted.
+    /// The times at which the database is restarted.
     pub restarts: Vec<Duration>,
-    /// One list for each instance, of the network between it and the message broker.
+    /// The faults of the network between each instance and the message broker: one list for each instance.
     pub broker_networks: Vec<Vec<Fault<ToNetwork>>>,
-    /// When the message broker is killed.
+    /// The times at which the message broker is killed.
     pub broker_kills: Vec<Fault<()>>,
 }
 
@@ -117,7 +118,7 @@ fn processes(random: &mut StdRng, length: Duration, calm: u32) -> Vec<Fault<ToPr
     while at < length {
         let (what, lasts) = match random.random_range(0..20) {
             0..8 => (ToProcess::Kill, millis(random, 0, 1_500)),
-            // A hiccup, up to the lease, and beyond the lease and a short complete-by.
+            // The times are a hiccup, up to the lease, and longer than the lease and a short complete-by.
             8..12 => (ToProcess::Suspend, millis(random, 10, 500)),
             12..16 => (ToProcess::Suspend, millis(random, 500, 3_500)),
             _ => (ToProcess::Suspend, millis(random, 3_500, 9_000)),
@@ -151,7 +152,7 @@ fn late_answers(random: &mut StdRng, instances: usize, length: Duration) -> Sche
         if at >= length {
             break;
         }
-        // Not so long that the instance gives up.
+        // The time is short enough for the instance not to give up.
         let lasts = millis(random, 6_000, 8_500);
         let what = ToNetwork::HangAnswers;
         schedule.networks[turn].push(Fault { at, what, lasts });

@@ -52,7 +52,8 @@ impl Schedules {
         }
     }
 
-    /// An operator does something to one of them. `key`: of a trigger, which is repeated until there is an answer.
+    /// Has an operator give a command for one schedule. `key` is the key of a trigger, which is repeated until there is
+    /// a response.
     pub async fn command(self, mut random: StdRng, apis: Arc<Vec<Api>>, key: String, odd: Odd) {
         let random = &mut random;
         let number = random.random_range(0..4);
@@ -90,13 +91,13 @@ impl Schedules {
                 }
             }
         }
-        // One of those without an answer may have been carried out, also later.
+        // One of the requests without a response may have been carried out, and may be carried out later.
         if is_unclear {
             self.0.lock().unwrap()[number].unclear += 1;
         }
     }
 
-    /// When all is well: each has fired whenever it was to, and does so no more.
+    /// Ends the schedules when all is well: each has fired at all of its fire times, and does not fire any more.
     pub async fn end(&self, api: &Api) {
         let all = self.0.lock().unwrap().clone();
         let names: Vec<_> = { all.iter() }
@@ -104,7 +105,7 @@ impl Schedules {
             .collect();
         for (number, name) in names.iter().enumerate() {
             let path = format!("/v1/schedules/{name}");
-            // It may not have reached the database again.
+            // The instance may not have reached the database again.
             until(200, async || {
                 api.command(&format!("{path}/resume")).await.status
             })

@@ -1,8 +1,8 @@
-//! The remote services of the operated chaos, on one socket: good services, which do once what carries a key,
-//! remember what was undone, and tell the truth to a probe. They are overloaded, refuse, hang, break
-//! connections and take their time as the seed has it, and write down every call and every effect. Those whose path
-//! begins with `/later` reply later, those at `/polled` are polled, for those at `/fetched` workers do the work, and those at `/queued`
-//! get their requests from a queue.
+//! The remote services of the operated chaos, on one socket. They are correct: they do the work of a key once, remember
+//! undos, and respond to a probe with the truth. They are overloaded, refuse, hang, break connections and are slow as
+//! the seed decides, and record every call and every effect. Services whose path begins with `/later` reply later,
+//! those at `/polled` are polled, for those at `/fetched` workers do the work, and those at `/queued` get their
+//! requests from a queue.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -35,30 +35,30 @@ struct Desk {
 
 #[derive(Default)]
 struct Books {
-    /// By the key of the work.
+    /// The state of each work by its key.
     entries: HashMap<String, Entry>,
-    /// How many calls of a kind were made under a key.
+    /// The number of calls of a kind under a key.
     counts: HashMap<(String, Kind), u32>,
-    /// Operations that are polled, and failed.
+    /// The operations that are polled and have failed.
     failed: HashSet<String>,
-    /// Attempts from the queue that have a reply or will have one: the broker may deliver their requests again.
+    /// The attempts from the queue that have a reply or will have one. The broker may deliver their requests again.
     replied: HashSet<Promised>,
     ledger: Ledger,
-    /// From now on nothing goes wrong.
+    /// True once there are no more faults.
     well: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Entry {
     Absent,
-    /// Being done, or undone: whoever asks meanwhile is asked to come back.
+    /// The work is being done or undone. Other calls are asked to retry.
     UnderWay(Found),
     Done,
     Undone,
     Withdrawn,
 }
 
-/// What a call meets besides what it asks for.
+/// The fault that a call meets, if any.
 enum Luck {
     Well,
     Overloaded,
@@ -69,11 +69,11 @@ enum Luck {
     Takes(Duration),
 }
 
-/// What becomes of a promise to reply later.
+/// The end of a promise to reply later.
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     Kept,
-    /// The work is done, and nobody is told.
+    /// The work is done, and no reply is sent.
     Silent,
     /// The work is lost.
     Forgotten,
@@ -98,23 +98,23 @@ impl Services {
         self.remote.url()
     }
 
-    /// Where replies that come later are sent.
+    /// Sets the instances to which later replies are sent.
     pub fn reply_to(&self, apis: Arc<Vec<Api>>) {
         self.desk.outbox.reaches(apis);
     }
 
-    /// A worker has got a step. The reply is sent, if there is to be one.
+    /// Does a step that a worker has fetched, and sends the reply if there is one.
     pub fn fetched(&self, seen: &Seen, fetched: Fetched) {
         self.desk.books().ledger.fetched.push(fetched);
         self.desk.serve(seen);
     }
 
-    /// A request came from a queue. The reply is sent, if there is to be one.
+    /// Does a request that came from a queue, and sends the reply if there is one.
     pub fn requested(&self, seen: &Seen) {
         self.desk.serve(seen);
     }
 
-    /// Where replies go that are sent through a queue.
+    /// Sets the broker for replies that are sent through a queue.
     pub fn reply_through(&self, broker: &str) {
         self.desk.outbox.reaches_broker(broker);
     }
@@ -123,7 +123,7 @@ impl Services {
         self.desk.books().well = true;
     }
 
-    /// Whether anything is still being done.
+    /// Returns whether any work is running.
     pub fn are_busy(&self) -> bool {
         let books = self.desk.books();
         let mut entries = books.entries.values();
@@ -196,7 +196,7 @@ impl Desk {
             Kind::Poll => books.polled(&work, entry),
             Kind::Cancel => books.cancel(&work, entry),
         };
-        // There is no connection for a response.
+        // Such a request has no connection for a response.
         let only_replies = is_queued || seen.path.starts_with("/fetched");
         let promises = match kind {
             Kind::Work | Kind::Undo if only_replies => true,
@@ -221,7 +221,7 @@ impl Desk {
                 drop(books);
                 return self.tell(seen, &mut random, reply);
             }
-            // It cannot say yet what will have become of it.
+            // The result is not known yet.
             return match (kind, seen.path.ends_with("/state")) {
                 (Kind::Probe, true) => answer(200, &json!({ "state": "in_progress" })),
                 _ => busy(random.random_range(0..2)),
@@ -257,8 +257,8 @@ impl Desk {
                     Luck::Overloaded => json!({ "error": { "message": "too much to do" } }),
                     Luck::Refused => json!({ "error": { "message": "no", "permanent": true } }),
                     Luck::Hangs { works: does } | Luck::Breaks { works: does } => {
-                        // The worker is dead, or the service that had the request: another may get it. But a service
-                        // that has done the work does not say of the same attempt that it has not.
+                        // The worker is dead, or the service that had the request, and another may get it. But a
+                        // service that has done the work does not report for the same attempt that it was not done.
                         if does {
                             works(&mut books);
                         } else {
@@ -303,7 +303,7 @@ impl Desk {
         }
     }
 
-    /// Does it after a while, whether the caller still waits for it or not.
+    /// Does the work after a while, even if the caller does not wait for it any more.
     fn later(
         self: &Arc<Self>,
         books: &mut Books,
@@ -326,7 +326,7 @@ impl Desk {
         books
             .entries
             .insert(work.to_owned(), Entry::UnderWay(entry.found()));
-        // What it will come to is known: nobody else can touch it meanwhile.
+        // The result is known in advance, because no other call can change the entry meanwhile.
         let act = match (kind, entry) {
             (Kind::Work, _) => done(),
             (_, Entry::Done | Entry::Undone) => Act::status(204),
@@ -344,7 +344,7 @@ impl Desk {
         Act::Then(time, happens, Box::new(act))
     }
 
-    /// Replies to a step that was fetched, or came from a queue.
+    /// Sends the reply to a step that was fetched, or that came from a queue.
     fn tell(self: &Arc<Self>, seen: &Seen, random: &mut StdRng, reply: Value) -> Act {
         let promise = Promise::of(seen, random.random());
         self.outbox.opened();
@@ -356,7 +356,8 @@ impl Desk {
         Act::Close
     }
 
-    /// Accepts the work. `before` is what was known of it, where it begins with this; else another call has it done.
+    /// Promises the work. `before` is the entry before the work, if this call begins it; otherwise another call does
+    /// the work.
     fn promise(
         self: &Arc<Self>,
         kind: Kind,
@@ -387,9 +388,9 @@ impl Desk {
         };
         let nothing: Hook = Arc::new(|| {});
         match random.random_range(0..20) {
-            // Nobody hears of it.
+            // The promise does not arrive.
             0 => Act::Close,
-            // The reply may come first.
+            // The reply may arrive before the promise.
             1..8 if time < Duration::from_millis(800) => {
                 Act::Then(time + time / 2, nothing, Box::new(promise))
             }
@@ -397,7 +398,8 @@ impl Desk {
         }
     }
 
-    /// The same call of the same order meets the same in every run of a seed.
+    /// Returns the random numbers for a call. The same call of the same order gets the same ones in every run of a
+    /// seed.
     fn random(&self, place: &str, kind: Kind, count: u32) -> StdRng {
         let mut hasher = DefaultHasher::new();
         (self.seed, place, kind, count).hash(&mut hasher);
@@ -414,7 +416,7 @@ struct Job {
     fate: Fate,
     ends_at: Instant,
     beats: bool,
-    /// `None`: it is polled.
+    /// The address for the reply. `None`: the service is polled.
     promise: Option<Promise>,
 }
 
@@ -434,7 +436,7 @@ impl Job {
         }
         let reply = loop {
             match self.end() {
-                // An earlier attempt has it done.
+                // An earlier attempt is still doing the work.
                 None => sleep(Duration::from_millis(50)).await,
                 Some(reply) => break reply,
             }
@@ -445,13 +447,13 @@ impl Job {
         outbox.closed();
     }
 
-    /// What is replied, if anything is. `None`: not yet.
+    /// Returns the reply, if one is sent. The outer `None`: the work has not ended yet.
     fn end(&self) -> Option<Option<Value>> {
         let mut books = self.desk.books();
         if self.fate == Fate::Forgotten {
             return Some(None);
         }
-        // It may have been cancelled.
+        // The work may have been cancelled.
         if let (Entry::UnderWay(found), Some(before)) = (books.entries[&self.work], self.before)
             && found == before.found()
         {
@@ -495,7 +497,7 @@ fn luck(random: &mut StdRng, kind: Kind, entry: Entry) -> Luck {
         |random: &mut StdRng, from, to| Duration::from_millis(random.random_range(from..to));
     match (kind, random.random_range(0..100)) {
         (Kind::Work, 0..30) => Luck::Overloaded,
-        // Who knows the key answers as the first time.
+        // A service that knows the key responds as the first time, so it does not refuse.
         (Kind::Work, 30..36) if entry == Entry::Absent => Luck::Refused,
         (Kind::Work, 36..39) => Luck::Hangs { works: false },
         (Kind::Work, 39..42) => Luck::Hangs { works: true },
@@ -520,7 +522,7 @@ fn luck(random: &mut StdRng, kind: Kind, entry: Entry) -> Luck {
     }
 }
 
-/// After how many seconds the caller may come back.
+/// Returns the seconds after which the caller may retry.
 fn one_in(random: &mut StdRng) -> u32 {
     match random.random_range(0..6) {
         0..2 => 0,
@@ -542,7 +544,7 @@ fn done() -> Act {
     answer(201, &json!({ "receipt": 7 }))
 }
 
-/// What is answered to a probe: the truth.
+/// Returns the response to a probe, which is the truth.
 fn probed(entry: Entry) -> Act {
     match entry {
         Entry::Done => answer(
@@ -560,7 +562,7 @@ impl Entry {
         match self {
             Entry::Absent => Found::Nothing,
             Entry::UnderWay(Found::Nothing) => Found::UnderWay,
-            // It is being undone.
+            // The work is being undone.
             Entry::UnderWay(found) => found,
             Entry::Done => Found::Done,
             Entry::Undone => Found::Undone,
@@ -591,7 +593,7 @@ impl Books {
         }
     }
 
-    /// The state of an operation.
+    /// Returns the state of an operation.
     fn polled(&self, work: &str, entry: Entry) -> Act {
         match entry {
             Entry::UnderWay(_) => answer(200, &json!({ "state": "running" })),
@@ -604,7 +606,7 @@ impl Books {
         }
     }
 
-    /// What has not been done yet never will be.
+    /// Cancels work, so that it will never be done if it has not been done yet.
     fn cancel(&mut self, work: &str, entry: Entry) -> Act {
         match entry {
             Entry::UnderWay(Found::Nothing) => {

@@ -1,4 +1,5 @@
-//! Who submits the tasks of the operated chaos, over HTTP and through a queue, each under its key until it is accepted.
+//! The submitters of the tasks of the operated chaos: they submit over HTTP and through a queue, each task under its
+//! key until it is accepted.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,29 +21,29 @@ use super::{
 };
 use crate::{audit::Plan, harness::Api};
 
-/// Not to fill the services' sockets and the machine with what has no more to show.
+/// The largest number of running tasks. More would fill the services' sockets and the machine, and test nothing more.
 const MOST_LIVE: usize = 150;
 
-/// One of those who submit tasks, to random instances or to a queue.
+/// A submitter, which uses random instances or a queue.
 pub struct Submitter {
     pub number: u64,
     pub seed: u64,
     pub mix: Mix,
     pub workflows: Workflows,
-    /// Those that steps can have tasks of.
+    /// The workflows of which steps can have children.
     pub parts: Vec<String>,
     pub apis: Arc<Vec<Api>>,
     pub tasks: Tasks,
     pub odd: Odd,
     pub receiver: String,
-    /// Where some of the submissions go to a queue.
+    /// The connection for the submissions that go to a queue, if there is one.
     pub publisher: Option<Arc<Publisher>>,
 }
 
 /// The workflow whose tasks run one at a time for each lot.
 pub const TURNS: &str = "turns";
 
-/// Of the lots, those in which tasks take turns.
+/// The number of lots in which tasks run one at a time.
 const LOTS_WITH_TURNS: usize = 4;
 
 const BY_LOT: &str = "{{ task.labels.lot }}";
@@ -54,7 +55,7 @@ fn has_children(order: &Value) -> bool {
 }
 
 impl Submitter {
-    /// Submits until it is over, each under its Idempotency-Key until it is accepted.
+    /// Submits until the test is over, each task under its Idempotency-Key until it is accepted.
     pub async fn work(self, over: watch::Receiver<bool>) {
         let this = Arc::new(self);
         let mut queued = JoinSet::new();
@@ -83,7 +84,8 @@ impl Submitter {
                 let order = order.as_object_mut().unwrap();
                 order.insert("key".to_owned(), json!(key));
                 order.remove("on_deadline");
-                // What the auditor takes from the record in the end, operators take from here.
+                // Operators take the steps of the task from this plan; the auditor takes them from the record at the
+                // end.
                 order.extend(workflow.as_object().unwrap().clone());
             }
             let one_in = if self.mix == Mix::Queues { 2 } else { 4 };
@@ -100,9 +102,10 @@ impl Submitter {
                     let limit = json!({ "by": BY_LOT, "max_in_flight": 3, "rate": "30/s" });
                     self.register(&mut random, &order, &name, limit).await
                 }
-                // A child that waits for its operator would keep its parent, and so those that wait for that.
+                // A child that needs an operator would keep its parent running, and so the tasks that wait for the
+                // parent.
                 None if self.mix.has_kind(&mut random, 4, 12) && !has_children(&order) => {
-                    // So few that most of them wait.
+                    // The lots are so few that most tasks wait.
                     let lot = format!("lot-{}", random.random_range(0..LOTS_WITH_TURNS));
                     order["labels"]["lot"] = json!(lot);
                     let limit = json!({ "by": BY_LOT, "max_running": 1 });
@@ -116,7 +119,7 @@ impl Submitter {
             if registered["workflow"] == TURNS && random.random_ratio(1, 2) {
                 self.skip_first(&mut random, &id, &order).await;
             }
-            // Most often it has begun when the next one comes.
+            // Most often the task has begun when the next one comes.
             let pause = Duration::from_millis(random.random_range(5..200));
             let api = &self.apis[random.random_range(0..self.apis.len())];
             let wait = api.get(&format!("/v1/tasks/{id}?wait=1s")).attempt();
@@ -127,7 +130,8 @@ impl Submitter {
         }
     }
 
-    /// Skips the first step, most often of a task that waits for its turn: so it has begun before it is admitted.
+    /// Skips the first step, most often of a task that waits for admission, so that a step has begun before the task is
+    /// admitted.
     async fn skip_first(&self, random: &mut StdRng, id: &str, order: &Value) {
         let step = order["steps"][0]["name"].as_str().unwrap();
         let path = format!("/v1/tasks/{id}/steps/{step}/skip");
@@ -136,7 +140,7 @@ impl Submitter {
         let _ = timeout(PATIENCE, api.post(&path, &body).attempt()).await;
     }
 
-    /// The submission of a task of the version that is active then.
+    /// Returns the submission of a task of the version that is active at that time.
     fn of_workflow(order: &Value, name: &str) -> Value {
         let mut submission = order.clone();
         for field in ["steps", "on_permanent", "on_exhausted", "on_deadline"] {
@@ -146,7 +150,8 @@ impl Submitter {
         submission
     }
 
-    /// Has the tasks or their steps limited by keys, as a version of a workflow. Gives the submission of a task of it.
+    /// Registers a version of a workflow that limits the tasks or their steps by keys. Returns the submission of a task
+    /// of it.
     async fn register(
         &self,
         random: &mut StdRng,
@@ -188,7 +193,7 @@ impl Submitter {
                 Ok(Ok(answer)) if answer.status == 202 => {
                     return Some(answer.body["id"].as_str().unwrap().to_owned());
                 }
-                // Unclear, or clearly not: the same again, to any.
+                // The submission was refused, or its result is unclear: it is repeated at any instance.
                 Ok(Ok(answer)) if answer.status != 503 => {
                     self.odd
                         .add(format!("{} to {key}: {}", answer.status, answer.body));
@@ -200,7 +205,7 @@ impl Submitter {
         }
     }
 
-    /// Submits through a queue, perhaps twice under one id, as who lost the confirm, and looks for the task.
+    /// Submits through a queue, sometimes twice under one id, like a caller that lost the confirm, and finds the task.
     async fn publish(self: Arc<Self>, times: usize, key: String, order: Value) {
         let publisher = self.publisher.as_ref().unwrap();
         for _ in 0..times {
@@ -219,7 +224,7 @@ impl Submitter {
             };
             match found {
                 Some(id) => break id,
-                // The auditor will not find it either.
+                // The auditor will not find the task either, and reports that.
                 None if Instant::now() > until => break format!("queued-{key}"),
                 None => sleep(Duration::from_millis(100)).await,
             }
@@ -227,7 +232,7 @@ impl Submitter {
         self.tasks.add(id, key, Plan::of(&order));
     }
 
-    /// About how many tasks are at work. None where nobody can say.
+    /// Returns the approximate number of running tasks; 0 if no instance responds.
     async fn live(&self) -> usize {
         let list = self.apis[0].get("/v1/tasks?state=processing&limit=500");
         match timeout(Duration::from_secs(1), list.attempt()).await {

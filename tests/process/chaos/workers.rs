@@ -1,5 +1,5 @@
-//! The workers of the operated chaos: they fetch steps from random instances, hang up now and then, and have the
-//! services do what they fetched.
+//! The workers of the operated chaos: they fetch steps from random instances, close the connection now and then, and
+//! have the services do the steps.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
 pub const AGENT: &str = "workers";
 const WORKERS: u64 = 6;
 
-/// They work until the test is over.
+/// Starts workers that work until the test is over.
 pub fn start(seed: u64, apis: &Arc<Vec<Api>>, services: &Services, odd: &Odd) {
     for number in 0..WORKERS {
         let worker = Worker {
@@ -47,7 +47,7 @@ impl Worker {
         }
     }
 
-    /// `None` where there was no response, or the worker did not wait for it.
+    /// Returns the steps. `None`: there was no response, or the worker did not wait for it.
     async fn fetch(&self, random: &mut StdRng) -> Option<Vec<Value>> {
         let wait = ["0s", "200ms", "2s", "2s"][random.random_range(0..4)];
         let max = random.random_range(1..8);

@@ -17,9 +17,9 @@ use crate::{
     harness::Api,
 };
 
-/// What the tasks of steps do; those in the second half have steps with tasks of the first half themselves.
+/// The number of workflows for children. Those in the second half have steps with children of the first half.
 const PARTS: usize = 8;
-/// Workflows that operators make new versions of.
+/// The number of workflows of which operators make new versions.
 const MOVING: usize = 4;
 
 #[derive(Clone, Default)]
@@ -37,7 +37,7 @@ impl Workflows {
         known.insert((name.to_owned(), version), workflow);
     }
 
-    /// Registers what the steps of others are to do. Gives the names.
+    /// Registers the workflows for children. Returns their names.
     pub async fn register_parts(&self, seed: u64, mix: Mix, api: &Api) -> Vec<String> {
         let mut random = StdRng::seed_from_u64(seed.rotate_left(7));
         let mut parts = Vec::new();
@@ -64,7 +64,7 @@ impl Workflows {
         self.add(name, 1, workflow);
     }
 
-    /// The name and the latest version of one that operators make new versions of, as far as is known here.
+    /// Returns the name and the latest known version of a workflow of which operators make new versions.
     pub fn moving(&self, random: &mut StdRng) -> Option<(String, u32, Value)> {
         let name = format!("moving-{}", random.random_range(0..MOVING));
         let known = self.0.lock().unwrap();
@@ -73,7 +73,7 @@ impl Workflows {
         Some((name, *version, workflow.clone()))
     }
 
-    /// The versions that were registered and whose answers were lost.
+    /// Finds the versions that were registered and whose responses were lost.
     pub async fn find_versions(&self, api: &Api) {
         for number in 0..MOVING {
             let name = format!("moving-{number}");
@@ -91,7 +91,7 @@ impl Workflows {
         }
     }
 
-    /// What was asked for in the end, and by each version that the task has moved from before.
+    /// Sets the plan of the task to that of its last version, and those of the versions from which it moved.
     pub fn follow(&self, task: &mut Accepted, record: &Record) {
         let Some((name, version)) = &record.workflow else {
             return;
@@ -119,7 +119,7 @@ impl Workflows {
     }
 }
 
-/// What a workflow has of a submission.
+/// Returns the fields of a submission that a workflow has.
 pub fn of_order(order: &Value) -> Value {
     let mut workflow = json!({});
     for field in ["steps", "on_permanent", "on_exhausted", "on_deadline"] {

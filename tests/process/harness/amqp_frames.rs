@@ -27,7 +27,7 @@ fn long(text: &[u8]) -> Vec<u8> {
     made
 }
 
-/// A table of tables, so many levels deep.
+/// Returns a table of nested tables with `levels` levels.
 pub fn nested_table(levels: usize) -> Vec<u8> {
     let mut table = Vec::new();
     for _ in 0..levels {
@@ -45,7 +45,7 @@ impl FramePublisher {
         );
         this.0.write_all(b"AMQP\x00\x00\x09\x01").await.unwrap();
         this.frame().await;
-        // start-ok, tune-ok, open.
+        // The following methods are start-ok, tune-ok and open.
         let login = long(b"\0guest\0guest");
         let start = [&long(b"")[..], &short(b"PLAIN"), &login, &short(b"en_US")].concat();
         this.method(0, 10, 11, &start).await;
@@ -58,13 +58,13 @@ impl FramePublisher {
         this.frame().await;
         this.method(1, 20, 10, &short(b"")).await;
         this.frame().await;
-        // With confirms.
+        // The following method enables confirms.
         this.method(1, 85, 10, &[0]).await;
         this.frame().await;
         this
     }
 
-    /// A message with this id and these headers, an encoded table, both as they are.
+    /// Publishes a message with this id and these headers, which are an encoded table. Both are sent as they are.
     pub async fn publish(&mut self, queue: &str, id: &[u8], headers: &[u8], body: &[u8]) {
         let publish = [&[0, 0][..], &short(b""), &short(queue.as_bytes()), &[0]].concat();
         self.method(1, 60, 40, &publish).await;

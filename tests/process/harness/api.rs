@@ -1,5 +1,5 @@
-//! A client of the API. An answer that never comes, or a connection that breaks, fails the test
-//! unless it asks for the outcome with [`Call::attempt`].
+//! A client of the API. A response that never comes, or a connection that breaks, fails the test unless the test uses
+//! [`Call::attempt`].
 
 use std::{
     future::{Future, IntoFuture},
@@ -25,7 +25,7 @@ pub struct Call(RequestBuilder);
 pub struct Answer {
     pub status: u16,
     pub headers: HeaderMap,
-    /// JSON, or a string where the body is no JSON.
+    /// The body as JSON, or as a string if it is not JSON.
     pub body: Value,
 }
 
@@ -33,7 +33,7 @@ impl Api {
     pub fn new(address: &str) -> Self {
         static CRYPTO: Once = Once::new();
         CRYPTO.call_once(|| {
-            // Fails only where a provider is installed already, which is as good.
+            // It fails only if a provider is installed already, which is sufficient.
             let _ = rustls::crypto::ring::default_provider().install_default();
         });
         Self {
@@ -42,7 +42,7 @@ impl Api {
         }
     }
 
-    /// `127.0.0.1:` and the port that this run was given.
+    /// Returns `127.0.0.1:` and the port of this run.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -68,12 +68,29 @@ impl Api {
         self.call(Method::DELETE, path)
     }
 
-    /// A command without a body: `/v1/tasks/{id}/cancel` and the like.
+    /// Sends a command without a body, such as `/v1/tasks/{id}/cancel`.
     pub fn command(&self, path: &str) -> Call {
         self.call(Method::POST, path)
     }
 
-    /// Submits, and gives the id once the task is accepted.
+    /// Sends a command for many tasks, such as `retry`, and returns its job once that has ended; of a dry run, the counts.
+    pub async fn bulk(&self, command: &str, body: &Value) -> Value {
+        let call = self.post(&format!("/v1/tasks/{command}"), body);
+        call.header("prefer", "wait=60").await.expect(200)
+    }
+
+    /// Returns a job of a bulk command once it runs no longer.
+    pub async fn bulk_ended(&self, id: &str) -> Value {
+        let read = async || self.get(&format!("/v1/bulk/{id}")).await.expect(200);
+        let runs = async || {
+            let state = read().await["state"].clone();
+            state == "running" || state == "stopping"
+        };
+        until(false, runs).await;
+        read().await
+    }
+
+    /// Submits a task, and returns its id once it is accepted.
     pub async fn submit(&self, submission: &Value) -> String {
         let task = self.post("/v1/tasks", submission).await.expect(202);
         id_of(&task)
@@ -83,7 +100,7 @@ impl Api {
         self.get(&format!("/v1/tasks/{id}")).await.expect(200)
     }
 
-    /// Whether there is a task with this id.
+    /// Returns whether there is a task with this id.
     pub async fn is_there(&self, id: &str) -> bool {
         let answer = self.get(&format!("/v1/tasks/{id}")).await;
         match answer.status {
@@ -93,14 +110,14 @@ impl Api {
         }
     }
 
-    /// Waits until none of these tasks is there any more.
+    /// Waits until none of these tasks exists any more.
     pub async fn until_deleted(&self, ids: &[String]) {
         for id in ids {
             until(false, || async { self.is_there(id).await }).await;
         }
     }
 
-    /// The number behind this name in the metrics.
+    /// Returns the number of this metric.
     pub async fn metric(&self, name: &str) -> f64 {
         let metrics = self.get("/metrics").await.expect(200);
         let mut lines = metrics.as_str().unwrap().lines();
@@ -109,7 +126,7 @@ impl Api {
         found.parse().unwrap()
     }
 
-    /// The task once it has ended or needs an operator.
+    /// Returns the task once it has ended or needs an operator.
     pub async fn settled(&self, id: &str) -> Value {
         let task = self.get(&format!("/v1/tasks/{id}?wait=60s")).await;
         let task = task.expect(200);
@@ -121,7 +138,7 @@ impl Api {
         task
     }
 
-    /// Submits, and gives the task as it came to rest.
+    /// Submits a task, and returns it once it has ended or needs an operator.
     pub async fn run(&self, submission: &Value) -> Value {
         let id = self.submit(submission).await;
         self.settled(&id).await
@@ -173,7 +190,7 @@ impl Call {
         Self(self.0.header("content-type", content_type).body(body))
     }
 
-    /// The answer, or what broke while the process was killed.
+    /// Returns the response, or the error if the process was killed.
     pub async fn attempt(self) -> Result<Answer, reqwest::Error> {
         let response = self.0.send().await?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
@@ -207,7 +224,7 @@ impl Answer {
         self.body
     }
 
-    /// A problem of this kind, as RFC 9457 has it.
+    /// Expects a problem of this kind, in the form of RFC 9457.
     #[track_caller]
     pub fn expect_problem(self, status: u16, slug: &str) -> Value {
         assert_eq!(self.status, status, "{:#}", self.body);
@@ -237,7 +254,7 @@ impl Answer {
         self.body
     }
 
-    /// The pointers of all faults of an invalid body.
+    /// Expects an invalid body, and returns the JSON pointers of all faults.
     #[track_caller]
     pub fn expect_faults(self) -> Vec<String> {
         let problem = self.expect_problem(422, "invalid");
@@ -254,7 +271,7 @@ impl Answer {
     }
 }
 
-/// Server-sent events as they come in.
+/// Server-sent events in the order of their arrival.
 pub struct Events {
     response: Response,
     unread: String,
@@ -283,7 +300,7 @@ impl Events {
         }
     }
 
-    /// The next event; `None` once the stream has closed.
+    /// Returns the next event; `None` once the stream has closed.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some((block, rest)) = self.unread.split_once("\n\n") {
@@ -299,7 +316,7 @@ impl Events {
         }
     }
 
-    /// The next event of this type.
+    /// Returns the next event of this type.
     pub async fn until(&mut self, kind: &str) -> Event {
         loop {
             match self.next().await {
@@ -310,7 +327,7 @@ impl Events {
         }
     }
 
-    /// All that still comes until the stream closes.
+    /// Returns all further events until the stream closes.
     pub async fn rest(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         while let Some(event) = self.next().await {
@@ -320,7 +337,7 @@ impl Events {
     }
 }
 
-/// `None` for a comment, which keeps the connection alive.
+/// Returns `None` for a comment, which keeps the connection alive.
 fn parse(block: &str) -> Option<Event> {
     let field = |name: &str| {
         block.lines().find_map(|line| {
@@ -335,7 +352,7 @@ fn parse(block: &str) -> Option<Event> {
     })
 }
 
-/// So many tasks of one step each at the agent `payments`.
+/// Submits `count` tasks of one step each at the agent `payments`.
 pub async fn submit_charges(api: &Api, count: usize) -> Vec<String> {
     let task =
         json!({ "steps": [{ "name": "charge", "agent": "payments", "complete_within": "10m" }] });

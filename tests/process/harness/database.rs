@@ -1,4 +1,4 @@
-//! The database file, as one who knows the schema reads it.
+//! The database file, as a program that knows the schema reads it.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use rusqlite::{
 };
 use tempfile::TempDir;
 
-/// Closed when dropped, before the copy is removed.
+/// The connection is closed when this is dropped, before the copy is removed.
 pub struct Database {
     connection: Connection,
     _copy: Option<TempDir>,
@@ -15,7 +15,7 @@ pub struct Database {
 
 #[derive(Debug)]
 pub struct StepRow {
-    /// As the API writes it.
+    /// The id as the API writes it.
     pub task: String,
     pub name: String,
     pub state: String,
@@ -30,7 +30,7 @@ impl Database {
         }
     }
 
-    /// Opens a copy: whoever opens a database after a crash repairs it, and that is for Provost to do.
+    /// Opens a copy: opening a database after a crash repairs it, and Provost itself must do that.
     pub fn copy_of(path: &Path) -> Self {
         let folder = TempDir::new().unwrap();
         for suffix in ["", "-wal"] {
@@ -44,7 +44,7 @@ impl Database {
         copy
     }
 
-    /// Runs each statement, one with rows to its end.
+    /// Runs each statement, and reads all rows of a statement that returns some.
     pub fn execute(&self, sql: &str) {
         let mut statements = Batch::new(&self.connection, sql);
         while let Some(mut statement) = statements.next().unwrap() {
@@ -53,12 +53,12 @@ impl Database {
         }
     }
 
-    /// The one value that a statement finds.
+    /// Returns the one value of a statement.
     pub fn number(&self, sql: &str) -> i64 {
         self.value(sql)
     }
 
-    /// What SQLite finds wrong with it: `ok` is nothing.
+    /// Returns the result of SQLite's check: `ok` if the file is not damaged.
     pub fn check(&self) -> String {
         self.value("PRAGMA integrity_check")
     }
@@ -75,7 +75,7 @@ impl Database {
         })
     }
 
-    /// The ids of all tasks.
+    /// Returns the ids of all tasks.
     pub fn tasks(&self) -> Vec<String> {
         self.rows("SELECT lower(hex(id)) AS id FROM tasks", |row| {
             let id: String = row.get("id")?;
@@ -83,7 +83,7 @@ impl Database {
         })
     }
 
-    /// Until when instances and the supervisor have their leases, in milliseconds since 1970.
+    /// Returns the ends of the leases of the instances and of the supervisor, in milliseconds since 1970.
     pub fn lease_ends(&self) -> Vec<i64> {
         let ends = "SELECT until FROM instances UNION ALL SELECT until FROM supervisor";
         self.rows(ends, |row| row.get("until"))
@@ -94,7 +94,7 @@ impl Database {
         self.rows(&sql, |row| row.get("name"))
     }
 
-    /// How SQLite would run a statement.
+    /// Returns SQLite's plan for a statement.
     pub fn plan(&self, sql: &str) -> String {
         let lines: Vec<String> = self.rows(sql, |row| row.get("detail"));
         lines.join("\n")

@@ -1,5 +1,5 @@
-//! What is kept of a process when its test fails: its whole log, and its tasks with their histories. Below
-//! `target/test-failures`, in a folder of the test; the end of it is printed too.
+//! Keeps the whole log of a process and its tasks with their histories when its test fails. The files are in
+//! `target/test-failures`, in a folder of the test; the last lines are printed too.
 
 use std::{
     fs,
@@ -11,14 +11,14 @@ use std::{
 
 use serde_json::Value;
 
-/// Of a log, and of the history of a task.
+/// The number of printed lines of a log, and of the history of a task.
 const PRINTED_LINES: usize = 40;
 const PRINTED_TASKS: usize = 3;
 const KEPT_TASKS: usize = 20;
-/// A process that hangs must not keep its test from ending.
+/// The time to wait for a response. A process that hangs must not keep its test from ending.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
-/// `address`: where the process serves its API, if it got so far.
+/// `address` is where the process serves its API, if it has started to.
 pub fn keep(process: u32, log: &str, address: Option<&str>) {
     eprintln!("the last that provost said:\n{}", last_lines(log));
     let folder = folder();
@@ -29,7 +29,7 @@ pub fn keep(process: u32, log: &str, address: Option<&str>) {
         folder.join(format!("{process}.log")),
         folder.join(format!("{process}.tasks.json")),
     );
-    // What cannot be kept must not hide why the test failed.
+    // An error here must not hide the reason why the test failed.
     if fs::write(&log_file, log).is_ok() {
         eprintln!("all that it said: {}", log_file.display());
     }
@@ -57,7 +57,7 @@ fn last_lines(text: &str) -> String {
     lines[lines.len().saturating_sub(PRINTED_LINES)..].join("\n")
 }
 
-/// Of the test that runs on this thread.
+/// Returns the folder of the test that runs on this thread.
 fn folder() -> PathBuf {
     let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let thread = std::thread::current();
@@ -65,7 +65,8 @@ fn folder() -> PathBuf {
     target.join("../test-failures").join(test)
 }
 
-/// The tasks that have not been processed first, each with its history. Nothing of a process that does not answer.
+/// Returns the tasks, those that are not processed first, each with its history; `None` if the process does not
+/// respond.
 fn tasks(address: &str) -> Option<Vec<Value>> {
     let page = get(address, &format!("/v1/tasks?limit={KEPT_TASKS}"))?;
     let mut tasks = page["items"].as_array()?.clone();
@@ -77,7 +78,7 @@ fn tasks(address: &str) -> Option<Vec<Value>> {
     Some(tasks)
 }
 
-/// The runtime of the test may be over, so this waits by itself.
+/// The runtime of the test may have ended, so this call blocks the thread.
 fn get(address: &str, path: &str) -> Option<Value> {
     let mut stream = TcpStream::connect_timeout(&address.parse().ok()?, ANSWERS_WITHIN).ok()?;
     stream.set_read_timeout(Some(ANSWERS_WITHIN)).ok()?;

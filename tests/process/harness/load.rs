@@ -1,4 +1,4 @@
-//! Callers who go on submitting whatever happens, and remember what they were told.
+//! Callers who continue to submit whatever happens, and keep the responses.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,8 +15,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// One caller for each of these, who submits one after the other, each under an `Idempotency-Key`, and
-    /// repeats what was not accepted.
+    /// Starts a caller for each of these. It submits one task after the other, each under an `Idempotency-Key`, and
+    /// repeats submissions that were not accepted.
     pub fn on(apis: &[&Api], submission: Value) -> Self {
         let (stop, accepted, refused) = (
             watch::Sender::new(false),
@@ -63,7 +63,7 @@ impl Load {
         }
     }
 
-    /// Waits until so many more were accepted.
+    /// Waits until `count` more tasks were accepted.
     pub async fn more(&self, count: usize) {
         let wanted = self.accepted.borrow().len() + count;
         let mut accepted = self.accepted.subscribe();
@@ -75,14 +75,14 @@ impl Load {
         );
     }
 
-    /// Waits until somebody was turned away.
+    /// Waits until a submission was refused.
     pub async fn refusal(&self) {
         let mut refused = self.refused.subscribe();
         let come = timeout(PATIENCE, refused.wait_for(|count| *count > 0)).await;
         assert!(come.is_ok(), "nobody was turned away");
     }
 
-    /// Ends it. The key and the id of all that was accepted.
+    /// Ends the load. Returns the key and the id of each accepted task.
     pub async fn end(self) -> Vec<(String, String)> {
         self.stop.send_replace(true);
         for caller in self.callers {

@@ -1,5 +1,4 @@
-//! Messages: those that are not delivered, as the API lists them, and those that are, as a receiver
-//! judges them.
+//! Messages: undelivered ones as the API lists them, and delivered ones as a receiver verifies them.
 
 use std::{fmt::Debug, future::Future, sync::Mutex, time::Duration};
 
@@ -10,7 +9,7 @@ use tokio::time::timeout;
 
 use super::{PATIENCE, Provost, Seen};
 
-/// As a receiver does it, with the reference library.
+/// Verifies a message as a receiver does it, with the reference library.
 pub fn verify(seen: &Seen, secret: &str) -> bool {
     let mut headers = HeaderMap::new();
     for (name, value) in &seen.headers {
@@ -26,7 +25,7 @@ pub async fn messages(provost: &Provost, query: &str) -> Vec<Value> {
     page.expect(200)["items"].as_array().unwrap().clone()
 }
 
-/// Asks until the answer is this.
+/// Repeats the request until it returns this value.
 pub async fn until<T: PartialEq + Debug, F: Future<Output = T>>(
     wanted: T,
     mut ask: impl FnMut() -> F,

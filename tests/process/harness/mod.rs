@@ -1,5 +1,5 @@
-//! What the tests stand on: the binary as a child process, a client for its API, remote services
-//! that misbehave as told, and the database as another reader sees it.
+//! The harness of the tests: the binary as a child process, a client for its API, remote services that fail in the way
+//! that a test says, and the database as another reader sees it.
 
 mod amqp_frames;
 mod api;
@@ -29,10 +29,10 @@ pub use remote::{Act, Gate, Hook, Remote, Seen};
 pub use small_disk::SmallDisk;
 pub use tasks::{kinds, one_step, pipeline, step};
 
-/// The longest that anything is waited for. It only decides how soon a broken test fails.
+/// The longest time to wait for anything. It only decides how soon a broken test fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often a test of crashes kills: so many times, or as `scripts/test --all` says.
+/// Returns the number of kills in a test of crashes: `few`, or the number that `scripts/test --all` sets.
 pub fn kill_count(few: u64) -> u64 {
     match std::env::var("PROVOST_TEST_KILLS") {
         Ok(kills) => kills.parse().expect("PROVOST_TEST_KILLS is a number"),
@@ -40,13 +40,13 @@ pub fn kill_count(few: u64) -> u64 {
     }
 }
 
-/// An empty database on the tests' PostgreSQL.
+/// Creates an empty database on the tests' PostgreSQL.
 pub async fn new_database() -> String {
     let made = tokio::task::spawn_blocking(crate::cluster::new_database);
     made.await.unwrap()
 }
 
-/// On both databases.
+/// Returns setups for both databases.
 pub async fn setups() -> [Setup; 2] {
     let url = new_database().await;
     [Provost::setup(), Provost::setup().database_url(&url)]

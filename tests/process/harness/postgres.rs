@@ -1,5 +1,5 @@
-//! PostgreSQL servers of a test's own, which it may stop, restart and promote. What only needs a database
-//! shares the cluster of all tests (`cluster::new_database`), which is there already.
+//! PostgreSQL servers of a test's own, which the test may stop, restart and promote. A test that only needs a database
+//! uses the cluster of all tests (`cluster::new_database`), which runs already.
 
 use std::{
     fs,
@@ -10,14 +10,14 @@ use std::{
 
 use crate::cluster::{as_owner, binaries, client};
 
-/// What a test of minutes needs, and no disk: these servers crash, but their machine does not.
+/// The settings suit a test of minutes, and do not sync to disk: these servers crash, but their machine does not.
 const SETTINGS: &str = "listen_addresses = '127.0.0.1'\nfsync = off\nmax_connections = 60\n\
                         shared_buffers = 16MB\nlog_min_messages = warning\nmax_wal_senders = 4\n";
 
-/// A server. It ends with the test, however that ends.
+/// A server. It ends when the test ends, in whatever way.
 pub struct Postgres {
     place: Place,
-    /// Ends the server and removes its folder as soon as this process holds its input no longer.
+    /// Ends the server and removes its folder as soon as this process closes the child's input.
     keeper: Child,
 }
 
@@ -32,7 +32,7 @@ impl Postgres {
         Self::start_with("").await
     }
 
-    /// One that speaks TLS too, under this certificate and key in PEM form.
+    /// Starts a server that also accepts TLS, with this certificate and key in PEM form.
     pub async fn start_with_tls(certificate: &str, key: &str) -> Self {
         let (certificate, key) = (certificate.to_owned(), key.to_owned());
         let server = Self::start_with("").await;
@@ -54,7 +54,7 @@ impl Postgres {
         server
     }
 
-    /// From now on this role, a new one, gets in with its password only.
+    /// Adds a role that can connect only with its password.
     pub async fn add_role(&self, role: &str, password: &str) {
         self.sql(&format!(
             "CREATE ROLE {role} LOGIN SUPERUSER PASSWORD '{password}'"
@@ -63,7 +63,7 @@ impl Postgres {
         let file = self.place.data().join("pg_hba.conf");
         let rule = format!("host all {role} 127.0.0.1/32 scram-sha-256");
         blocking(move || {
-            // The first rule that applies counts.
+            // The first rule that matches applies, so the new rule is inserted at the top.
             let script = "echo \"$2\" | cat - \"$1\" >\"$1.new\" && mv \"$1.new\" \"$1\"";
             let added = as_owner(Path::new("sh"))
                 .args(["-c", script, "sh"])
@@ -79,7 +79,7 @@ impl Postgres {
         while self.sql("SHOW log_disconnections").await != "on" {}
     }
 
-    /// One with more lines in its settings.
+    /// Starts a server with additional lines in its settings.
     pub async fn start_with(settings: &str) -> Self {
         let settings = format!("{SETTINGS}{settings}");
         blocking(move || {
@@ -96,8 +96,8 @@ impl Postgres {
         .await
     }
 
-    /// A standby that this one waits for with every commit. To be copied it is stopped for a moment:
-    /// `pg_basebackup`, which copies a server that runs, refuses those that are newer than itself.
+    /// Starts a standby for which this server waits at every commit. The server is stopped for a moment and copied,
+    /// because `pg_basebackup`, which copies a running server, refuses servers that are newer than itself.
     pub async fn synchronous_standby(&self) -> Self {
         self.control(&["stop", "-m", "fast"]).await;
         let primary = self.place.clone();
@@ -124,12 +124,12 @@ impl Postgres {
         standby
     }
 
-    /// The URL of its database.
+    /// Returns the URL of its database.
     pub fn url(&self) -> String {
         Self::url_of(&[self])
     }
 
-    /// One URL for several servers.
+    /// Returns one URL for several servers.
     pub fn url_of(servers: &[&Self]) -> String {
         let places = servers.iter().map(|server| server.address());
         let places: Vec<_> = places.collect();
@@ -144,7 +144,7 @@ impl Postgres {
         format!("127.0.0.1:{}", self.place.port)
     }
 
-    /// As a crash ends it: nothing is written any more.
+    /// Stops the server as a crash does: nothing more is written.
     pub async fn crash(&self) {
         self.control(&["stop", "-m", "immediate"]).await;
     }
@@ -168,7 +168,7 @@ impl Postgres {
         blocking(move || super::sql(&url, &statement)).await
     }
 
-    /// What it has said.
+    /// Returns the log of the server.
     pub fn log(&self) -> String {
         fs::read_to_string(self.place.folder.join("log")).unwrap_or_default()
     }
@@ -181,7 +181,7 @@ impl Postgres {
 
     fn on(place: Place, settings: &str) -> Self {
         fs::write(place.data().join("postgresql.auto.conf"), settings).unwrap();
-        // The folder of the checkout may be closed to the owner of the server.
+        // The owner of the server may not be able to read the folder of the checkout.
         let keeper = as_owner(Path::new("setsid"))
             .args([
                 "sh",
@@ -249,7 +249,7 @@ impl Place {
                 &format!("-p {} -k {}", self.port, self.folder.display()),
             ])
             .current_dir("/")
-            // The server inherits them, and a pipe would be waited for as long as it runs.
+            // The server inherits them. With a pipe, the wait for its end would last as long as the server runs.
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status();
@@ -258,8 +258,8 @@ impl Place {
     }
 }
 
-/// A free port that is free again after a restart: the system gives those of this range to nobody who asks
-/// for any.
+/// Returns a free port that is still free after a restart, because the system assigns no port of this range to a
+/// process that asks for any port.
 pub fn lasting_port() -> u16 {
     loop {
         let port = 20_000 + rand::random::<u16>() % 12_000;
@@ -280,7 +280,7 @@ fn expect(output: std::io::Result<Output>) -> Output {
     output
 }
 
-/// What psql prints, without decoration.
+/// Returns the output of psql, without decoration.
 pub fn sql(url: &str, statement: &str) -> String {
     let output = Command::new(client("psql"))
         .args([url, "-XqAtc", statement])

@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{Api, PATIENCE, failure};
 
-/// The binary, without what is set around the tests: that must not change what they test.
+/// Returns a command for the binary without the environment of the tests, which must not change what they test.
 pub fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_provost"));
     for (name, _) in std::env::vars_os() {
@@ -32,7 +32,7 @@ pub fn binary() -> Command {
     command
 }
 
-/// The binary, which can open so many files and cannot raise that.
+/// Returns a command for the binary with this limit of open files, which it cannot raise.
 fn limited(open_files: u32) -> Command {
     let mut command = binary();
     let program = command.as_std().get_program().to_owned();
@@ -50,7 +50,7 @@ fn limited(open_files: u32) -> Command {
     command
 }
 
-/// What it is started with.
+/// The settings, environment and files with which it is started.
 #[derive(Clone, Default)]
 pub struct Setup {
     env: Vec<(String, String)>,
@@ -60,13 +60,13 @@ pub struct Setup {
     database: Option<PathBuf>,
     database_url: Option<String>,
     unread: Option<Arc<Notify>>,
-    /// Any free port of loopback, if left out.
+    /// The address. `None`: any free port of loopback.
     listen: Option<String>,
     open_files: Option<u32>,
 }
 
 impl Setup {
-    /// A setting by its variable without the prefix: `SUPERVISOR__INTERVAL`.
+    /// Sets a setting by its variable without the prefix, such as `SUPERVISOR__INTERVAL`.
     pub fn set(mut self, setting: &str, value: &str) -> Self {
         self.env.retain(|(name, _)| name != setting);
         self.env.push((setting.to_owned(), value.to_owned()));
@@ -78,31 +78,31 @@ impl Setup {
         self
     }
 
-    /// A variable that is no setting.
+    /// Sets a variable that is no setting.
     pub fn environment(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The text of `provost.toml` in the folder it is started in.
+    /// Sets the text of `provost.toml` in its working folder.
     pub fn config(mut self, text: &str) -> Self {
         self.config = Some(text.to_owned());
         self
     }
 
-    /// A database elsewhere than in its own folder.
+    /// Uses a database file outside its own folder.
     pub fn database(mut self, path: &Path) -> Self {
         self.database = Some(path.to_owned());
         self
     }
 
-    /// A database that is no file.
+    /// Uses a database that is no file.
     pub fn database_url(mut self, url: &str) -> Self {
         self.database_url = Some(url.to_owned());
         self
     }
 
-    /// Nobody reads its log from when it is ready until `read_again` is notified.
+    /// Leaves the log unread from the time when it is ready until `read_again` is notified.
     pub fn unread(mut self, read_again: &Arc<Notify>) -> Self {
         self.unread = Some(read_again.clone());
         self
@@ -113,7 +113,7 @@ impl Setup {
         self
     }
 
-    /// The most files that it may have open, as `ulimit -n` sets it.
+    /// Limits the number of open files, as `ulimit -n` does.
     pub fn open_files(mut self, most: u32) -> Self {
         self.open_files = Some(most);
         self
@@ -131,7 +131,7 @@ impl Setup {
         }
     }
 
-    /// Starts it, and leaves it to the test to wait until it is [`Provost::ready`].
+    /// Starts it. The test itself must wait until it is [`Provost::ready`].
     pub fn launch(self) -> Provost {
         let folder = TempDir::new().unwrap();
         Provost {
@@ -142,7 +142,7 @@ impl Setup {
         }
     }
 
-    /// Starts it where it must refuse to start. Its exit code and what it said.
+    /// Starts it with settings that it must refuse. Returns its exit code and its output.
     pub async fn refused(self) -> (Option<i32>, String) {
         let folder = TempDir::new().unwrap();
         let mut process = self.spawn(folder.path());
@@ -193,7 +193,7 @@ impl Setup {
     }
 }
 
-/// One run of the binary.
+/// One process of the binary.
 struct Process {
     child: Child,
     id: u32,
@@ -215,7 +215,7 @@ impl Process {
     }
 
     async fn kill(&mut self) {
-        // Fails when it has ended by itself, which only the next assertion can judge.
+        // An error here means that it has ended by itself, and the next assertion decides about that.
         let _ = self.child.kill().await;
         self.log.closed().await;
     }
@@ -239,7 +239,7 @@ pub struct Provost {
 }
 
 impl Provost {
-    /// With settings that make recovery quick.
+    /// Returns a setup with settings that make recovery quick.
     pub fn setup() -> Setup {
         Setup::default().set("SUPERVISOR__INTERVAL", "100ms")
     }
@@ -257,12 +257,12 @@ impl Provost {
         elsewhere.unwrap_or_else(|| self.folder.path().join("provost.db"))
     }
 
-    /// Everything that it said since it was started last.
+    /// Returns its log since it was last started.
     pub fn log(&self) -> String {
         self.process.log.text()
     }
 
-    /// Waits until a line of its log holds this.
+    /// Waits until a line of its log contains this.
     pub async fn says(&self, words: &str) {
         let mut lines = self.process.log.lines.subscribe();
         let holds = |lines: &Vec<String>| lines.iter().any(|line| line.contains(words));
@@ -271,7 +271,7 @@ impl Provost {
         assert!(said, "it never said {words:?} but:\n{}", self.log());
     }
 
-    /// SIGKILL, and the certainty that it is gone.
+    /// Sends SIGKILL, and waits until the process has ended.
     pub async fn kill(&mut self) {
         self.process.kill().await;
     }
@@ -282,13 +282,13 @@ impl Provost {
         self.ready().await;
     }
 
-    /// Starts again, with other settings from now on.
+    /// Starts it again, with other settings from then on.
     pub async fn restart_with(&mut self, change: impl FnOnce(Setup) -> Setup) {
         self.setup = change(std::mem::take(&mut self.setup));
         self.restart().await;
     }
 
-    /// The first half of [`Provost::restart`], for those who kill it before it is ready.
+    /// Does the first half of [`Provost::restart`], for tests that kill it before it is ready.
     pub fn launch(&mut self) {
         self.process = self.setup.spawn(self.folder.path());
     }
@@ -301,24 +301,24 @@ impl Provost {
         self.process.log.ready.borrow().is_some()
     }
 
-    /// SIGTERM. It goes on until [`Provost::ended`].
+    /// Sends SIGTERM. It runs until [`Provost::ended`].
     pub fn terminate(&self) {
         self.signal("TERM");
     }
 
-    /// SIGHUP, with another `provost.toml`.
+    /// Sends SIGHUP after it has replaced `provost.toml`.
     pub fn reload(&self, config: &str) {
         std::fs::write(self.folder.path().join("provost.toml"), config).unwrap();
         self.signal("HUP");
     }
 
-    /// SIGHUP, without any.
+    /// Sends SIGHUP after it has removed `provost.toml`.
     pub fn reload_without_file(&self) {
         std::fs::remove_file(self.folder.path().join("provost.toml")).unwrap();
         self.signal("HUP");
     }
 
-    /// SIGSTOP: it does nothing until [`Provost::resume`].
+    /// Sends SIGSTOP: it does nothing until [`Provost::resume`].
     pub fn suspend(&self) {
         self.signal("STOP");
     }
@@ -329,14 +329,15 @@ impl Provost {
 
     fn signal(&self, name: &str) {
         let id = self.process.child.id().expect("it runs");
-        // The shell's own kill: a machine may have no other.
+        // This is the `kill` of the shell, because a machine may have no other.
         let sent = std::process::Command::new("sh")
             .args(["-c", &format!("kill -{name} {id}")])
             .status();
         assert!(sent.unwrap().success());
     }
 
-    /// The most memory that it has held since it was started last, in bytes. Where the system says it.
+    /// Returns the largest amount of memory that it has used since it was last started, in bytes; `None` if the system
+    /// does not report it.
     pub fn peak_memory(&self) -> Option<u64> {
         let id = self.process.child.id().expect("it runs");
         let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
@@ -347,31 +348,31 @@ impl Provost {
         Some(kib * 1024)
     }
 
-    /// How many threads it has. Where the system says it.
+    /// Returns the number of its threads; `None` if the system does not report it.
     pub fn threads(&self) -> Option<usize> {
         let id = self.process.child.id().expect("it runs");
         Some(std::fs::read_dir(format!("/proc/{id}/task")).ok()?.count())
     }
 
-    /// How long it has kept processors busy since it was started last. Where the system says it.
+    /// Returns the processor time that it has used since it was last started; `None` if the system does not report it.
     pub fn cpu_time(&self) -> Option<Duration> {
         let id = self.process.child.id().expect("it runs");
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-        // After the name of the program, which may have spaces.
+        // The fields follow the name of the program, which may have spaces.
         let (_, fields) = stat.rsplit_once(')')?;
         let ticks = fields.split_whitespace().skip(11).take(2);
         let ticks = ticks.map(|ticks| ticks.parse::<u64>().ok());
         let ticks: u64 = ticks.sum::<Option<u64>>()?;
-        // Linux counts a hundred a second.
+        // Linux counts a hundred ticks a second.
         Some(Duration::from_millis(ticks * 10))
     }
 
-    /// Whether it has ended by itself.
+    /// Returns whether it has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         self.process.child.try_wait().unwrap().is_some()
     }
 
-    /// Comes back when it ends, however long that takes.
+    /// Waits until it ends, however long that takes.
     pub async fn exits(&mut self) -> ExitStatus {
         self.process.child.wait().await.unwrap()
     }
@@ -393,21 +394,21 @@ impl Deref for Provost {
     }
 }
 
-/// Where PROVOST_TEST_LOGS names a folder, all that a process says is kept there.
+/// If PROVOST_TEST_LOGS names a folder, returns a file there for the whole log of the process.
 fn kept(process: u32) -> Option<File> {
     let folder = PathBuf::from(std::env::var_os("PROVOST_TEST_LOGS")?);
     Some(File::create(folder.join(format!("{process}.log"))).unwrap())
 }
 
-/// What a process says on stderr, and the address it is ready at.
+/// The lines that a process writes to stderr, and the address at which it is ready.
 struct Log {
     lines: watch::Sender<Vec<String>>,
-    /// The sender is gone when stderr has closed.
+    /// The sender is dropped when stderr has closed.
     ready: watch::Receiver<Option<String>>,
 }
 
 impl Log {
-    /// Once it is ready, nothing is read from an `unread` log until that is notified.
+    /// Reads the log. Once the process is ready, an `unread` log is not read until that is notified.
     fn read(
         stderr: tokio::process::ChildStderr,
         process: u32,

@@ -1,6 +1,6 @@
-//! RabbitMQ servers of a test's own, which it may stop, kill and restart; and their queues as another client sees
-//! them. `scripts/prepare` unpacks RabbitMQ below `target/tools`. Each server has its own node name, ports, cookie,
-//! folder and `epmd`: nothing of the system's is used.
+//! RabbitMQ servers of a test's own, which the test may stop, kill and restart; and their queues as another client sees
+//! them. `scripts/prepare` unpacks RabbitMQ in `target/tools`. Each server has its own node name, ports, cookie, folder
+//! and `epmd`: nothing of the system's is used.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +27,7 @@ use tokio::time::{sleep, timeout};
 use super::{PATIENCE, lasting_port};
 use crate::cluster::Shared;
 
-/// A message as it was taken from a queue.
+/// A message that was taken from a queue.
 #[derive(Clone, Debug)]
 pub struct Queued {
     pub body: Value,
@@ -64,10 +64,10 @@ impl Queued {
     }
 }
 
-/// A place for queues: a virtual host of a server.
+/// A virtual host of a server, which contains queues.
 pub struct Broker {
     port: u16,
-    /// As it stands in a URL: with its slash, or empty for the default.
+    /// The virtual host as it is written in a URL: with its slash, or empty for the default.
     vhost: String,
 }
 
@@ -76,7 +76,7 @@ impl Broker {
         self.port
     }
 
-    /// The name of its virtual host.
+    /// Returns the name of its virtual host.
     pub fn vhost(&self) -> &str {
         self.vhost.strip_prefix('/').unwrap_or("/")
     }
@@ -85,7 +85,7 @@ impl Broker {
         self.url_through(self.port)
     }
 
-    /// Its URL behind a proxy at this port.
+    /// Returns its URL through a proxy at this port.
     pub fn url_through(&self, port: u16) -> String {
         format!("amqp://guest:guest@127.0.0.1:{port}{}", self.vhost)
     }
@@ -101,7 +101,7 @@ impl Broker {
     }
 }
 
-/// Where a server is and what it needs.
+/// The folder and the ports of a server.
 struct Node {
     folder: PathBuf,
     port: u16,
@@ -109,13 +109,13 @@ struct Node {
     epmd: u16,
 }
 
-/// A server. It ends with the test, however that ends.
+/// A server. It ends when the test ends, in whatever way.
 pub struct Rabbit {
     node: Node,
     broker: Broker,
     tls_port: Option<u16>,
     server: Option<Child>,
-    /// Ends the server and its epmd, and removes the folder, as soon as this process holds its input no longer.
+    /// Ends the server and its epmd, and removes the folder, as soon as this process closes the child's input.
     keeper: Child,
 }
 
@@ -159,7 +159,7 @@ impl Node {
         version.join("sbin").join(name)
     }
 
-    /// Runs this of its programs, or what runs one.
+    /// Returns a command for one of its programs, or for a program that runs one.
     fn command(&self, program: &Path) -> Command {
         let path = std::env::var("PATH").unwrap_or_default();
         let erlang = tools().join("usr/lib/erlang/bin");
@@ -196,7 +196,7 @@ impl Node {
     }
 }
 
-/// Runs the server that tests share, and its `epmd`, until it is told to end.
+/// Runs the server that tests share, and its `epmd`, until it gets a signal.
 const SHARED: &str = r#"
 "$0" -port "$ERL_EPMD_PORT" -address 127.0.0.1 &
 epmd=$!
@@ -206,11 +206,12 @@ wait "$!"
 kill "$epmd"
 "#;
 
-/// One for each test of a run.
+/// The number of virtual hosts: at least one for each test of a run.
 const SHARED_VHOSTS: usize = 100;
 
 impl Broker {
-    /// A virtual host of the server that tests share, for those that need nothing but queues: no test has used it.
+    /// Returns a virtual host of the server that tests share, for tests that need only queues. No other test has used
+    /// it.
     pub async fn shared() -> Self {
         let broker = tokio::task::spawn_blocking(Self::take).await.unwrap();
         let ready = async {
@@ -295,7 +296,7 @@ impl Rabbit {
         rabbit
     }
 
-    /// A server that also speaks TLS, at a port of its own.
+    /// Starts a server that also accepts TLS, at a port of its own.
     pub async fn start_with_tls(certificate: &str, key: &str) -> Self {
         let mut rabbit = Self::prepare();
         let port = lasting_port();
@@ -313,12 +314,12 @@ impl Rabbit {
         rabbit
     }
 
-    /// Its URL over TLS, by this name of the host.
+    /// Returns its URL over TLS, with this name of the host.
     pub fn tls_url(&self, host: &str) -> String {
         format!("amqps://guest:guest@{host}:{}", self.tls_port.unwrap())
     }
 
-    /// A server that does not run yet.
+    /// Prepares a server that does not run yet.
     pub fn prepare() -> Self {
         let folder = format!("provost-rabbit-{:032x}", rand::random::<u128>());
         let folder = std::env::temp_dir().join(folder);
@@ -367,7 +368,7 @@ impl Rabbit {
         }
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub async fn kill(&mut self) {
         let pid = fs::read_to_string(self.node.folder.join("pid")).unwrap();
         let killed = Command::new("sh")
@@ -380,7 +381,7 @@ impl Rabbit {
         }
     }
 
-    /// `rabbitmqctl`.
+    /// Runs `rabbitmqctl`.
     pub async fn control(&self, arguments: &[&str]) -> String {
         let mut command = self.node.command(&Node::program("rabbitmqctl"));
         command.args(arguments);
@@ -422,14 +423,14 @@ impl Drop for Rabbit {
     }
 }
 
-/// A publisher and reader of queues, apart from Provost.
+/// A publisher and reader of queues that is independent of Provost.
 pub struct RabbitClient {
     pub connection: Connection,
     pub channel: Channel,
 }
 
 impl RabbitClient {
-    /// `None` where there is no server at this URL.
+    /// Returns `None` if there is no server at this URL.
     pub async fn connect(url: &str) -> Option<Self> {
         let connection = connect(url).await?;
         let channel = connection.create_channel().await.ok()?;
@@ -445,7 +446,7 @@ impl RabbitClient {
         self.declare_with(queue, &[]).await;
     }
 
-    /// With arguments such as `x-max-length`.
+    /// Declares a queue with arguments such as `x-max-length`.
     pub async fn declare_with(&self, queue: &str, arguments: &[(&str, AMQPValue)]) {
         let mut table = FieldTable::default();
         for (name, value) in arguments {
@@ -465,7 +466,7 @@ impl RabbitClient {
         assert!(confirmed, "{queue} did not take a message");
     }
 
-    /// [`RabbitClient::publish`]. Whether there was a confirm.
+    /// Does the same as [`RabbitClient::publish`], and returns whether there was a confirm.
     pub async fn try_publish(&self, queue: &str, body: &[u8], properties: BasicProperties) -> bool {
         let options = BasicPublishOptions {
             mandatory: true,
@@ -481,7 +482,7 @@ impl RabbitClient {
         }
     }
 
-    /// A submission under a message id.
+    /// Publishes a submission with a message id.
     pub async fn submit(&self, queue: &str, id: &str, submission: &Value) {
         let properties = BasicProperties::default()
             .with_message_id(id.into())
@@ -490,7 +491,7 @@ impl RabbitClient {
         self.publish(queue, body.as_bytes(), properties).await;
     }
 
-    /// How many messages a queue has that wait; `None` where there is no such queue.
+    /// Returns the number of messages that wait in a queue; `None` if there is no such queue.
     pub async fn depth(&self, queue: &str) -> Option<u32> {
         let channel = self.connection.create_channel().await.unwrap();
         let options = QueueDeclareOptions {
@@ -508,7 +509,7 @@ impl RabbitClient {
     pub async fn take(&self, queue: &str) -> Queued {
         let taken = async {
             loop {
-                // Nobody may have declared it yet.
+                // The queue may not have been declared yet.
                 if self.depth(queue).await.is_some_and(|depth| depth > 0) {
                     let options = BasicGetOptions { no_ack: true };
                     let got = self.channel.basic_get(queue.into(), options).await.unwrap();

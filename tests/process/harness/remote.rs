@@ -1,4 +1,4 @@
-//! A remote service on loopback that does as the test says, and writes down every request.
+//! A remote service on loopback that does as the test says, and records every request.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{PATIENCE, wire};
 
-/// What is done with a request.
+/// The response to a request.
 #[derive(Clone)]
 pub enum Act {
     /// 200 with this JSON.
@@ -27,7 +27,7 @@ pub enum Act {
         headers: Vec<(&'static str, String)>,
         body: String,
     },
-    /// Never answers. Lasts until the caller hangs up.
+    /// No response. The request lasts until the caller closes the connection.
     Hang,
     /// Promises a body, sends half of it, and closes.
     CloseHalfway,
@@ -35,21 +35,21 @@ pub enum Act {
     Drip,
     /// 200 with a body of 10 MiB whose length is not announced.
     Flood,
-    /// Interim answers (102) without end, and no other.
+    /// Interim responses (102) without end, and no other.
     Interim,
-    /// These bytes, whatever they are.
+    /// These bytes, which need not be HTTP.
     Raw(String),
-    /// Closes without a byte of an answer.
+    /// Closes the connection without a byte of a response.
     Close,
-    /// 200 with this JSON, late.
+    /// 200 with this JSON, after a time.
     After(Duration, Value),
-    /// Does it once the gate lets it through.
+    /// The response once the gate lets it through.
     Gated(Gate, Box<Act>),
-    /// Does it after a while, and just before that something else.
+    /// The response after a time, and the hook just before it.
     Then(Duration, Hook, Box<Act>),
 }
 
-/// What a test has done at some moment of an answer.
+/// A function of the test that runs at some moment of a response.
 pub type Hook = Arc<dyn Fn() + Send + Sync>;
 
 impl Act {
@@ -69,7 +69,7 @@ impl Act {
     }
 }
 
-/// Holds requests back until the test lets them through.
+/// Blocks requests until the test lets them through.
 #[derive(Clone)]
 pub struct Gate(Arc<Semaphore>);
 
@@ -82,7 +82,7 @@ impl Gate {
         self.0.add_permits(requests);
     }
 
-    /// From now on everything goes through.
+    /// Lets everything through from now on.
     pub fn open(&self) {
         self.0.close();
     }
@@ -93,23 +93,23 @@ impl Gate {
         }
     }
 
-    /// 200 with this JSON, once it is let through.
+    /// Returns a response of 200 with this JSON, which waits for the gate.
     pub fn then(&self, output: Value) -> Act {
         Act::Gated(self.clone(), Box::new(Act::Ok(output)))
     }
 }
 
-/// One request, as it was written down.
+/// A request as it was recorded.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub at: Instant,
     pub method: String,
     pub path: String,
-    /// Lower-case names.
+    /// The headers, with names in lower case.
     pub headers: HashMap<String, String>,
-    /// JSON, or null where there was none.
+    /// The body as JSON, or null if there was none.
     pub body: Value,
-    /// As it came.
+    /// The body as it came.
     pub raw: String,
 }
 
@@ -120,7 +120,7 @@ impl Seen {
         value.unwrap_or_else(|| panic!("no header {name} in {self:?}"))
     }
 
-    /// The stable identifier of the step.
+    /// Returns the idempotency key, which is the same for each attempt of the step.
     pub fn key(&self) -> &str {
         self.header("idempotency-key")
     }
@@ -137,7 +137,7 @@ struct Shared {
     ledger: watch::Sender<Vec<Seen>>,
 }
 
-/// Serves until it is dropped, with the test's runtime.
+/// The service works until it is dropped, with the test's runtime.
 #[derive(Clone)]
 pub struct Remote {
     address: SocketAddr,
@@ -145,7 +145,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Decides on each request by itself.
+    /// Starts a service that decides on each request by itself.
     pub async fn with(behaviour: impl Fn(&Seen) -> Act + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self::on(listener, behaviour)
@@ -170,12 +170,13 @@ impl Remote {
         Self { address, shared }
     }
 
-    /// Answers everything at once, with the path it was asked for.
+    /// Starts a service that responds at once to everything, with the path of the request.
     pub async fn quick() -> Self {
         Self::with(|seen| Act::Ok(json!({ "path": seen.path }))).await
     }
 
-    /// Does these one after another, whatever the path; the last one again and again.
+    /// Starts a service that gives these responses one after another, whatever the path is, and then repeats the last
+    /// one.
     pub async fn script(acts: impl IntoIterator<Item = Act>) -> Self {
         let acts: Vec<Act> = acts.into_iter().collect();
         let next = Mutex::new(0);
@@ -192,7 +193,7 @@ impl Remote {
         format!("http://{}", self.address)
     }
 
-    /// Every request so far, in order of arrival.
+    /// Returns every request so far, in the order of arrival.
     pub fn ledger(&self) -> Vec<Seen> {
         self.shared.ledger.borrow().clone()
     }
@@ -207,7 +208,7 @@ impl Remote {
         self.until(move |seen| seen.len() >= count, format!("{count} requests"))
     }
 
-    /// Waits until this path was asked for so often.
+    /// Waits until there were `count` requests of this path.
     #[track_caller]
     pub fn paths(&self, path: &'static str, count: usize) -> impl Future<Output = Vec<Seen>> {
         let of_path = move |seen: &Vec<Seen>| seen.iter().filter(|seen| seen.path == path).count();
@@ -245,14 +246,14 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>) {
         };
         let act = (shared.behaviour)(&seen);
         shared.ledger.send_modify(|ledger| ledger.push(seen));
-        // A caller that hung up gets no answer, as in life.
+        // A caller that has closed the connection gets no response, as with a real service.
         if !perform(&mut stream, act).await.unwrap_or(false) {
             return;
         }
     }
 }
 
-/// Whether the connection can be used on.
+/// Gives the response. Returns whether the connection can be reused.
 async fn perform(stream: &mut BufReader<TcpStream>, act: Act) -> std::io::Result<bool> {
     match act {
         Act::Ok(output) => {

@@ -31,7 +31,7 @@ impl SmallDisk {
         self.0.path()
     }
 
-    /// A file that takes all the space that is left.
+    /// Writes a file that takes all the remaining space.
     pub fn ballast(&self, name: &str) -> PathBuf {
         let path = self.path().join(name);
         let mut file = fs::File::create(&path).unwrap();
@@ -43,7 +43,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a process that is just being killed may still have files open.
+        // The unmount is lazy, because a process that is being killed may still have files open.
         let _ = Command::new("umount").arg("-l").arg(self.path()).status();
     }
 }

@@ -1,13 +1,13 @@
-//! Submissions, and what is read out of answers, in few words.
+//! Short functions for submissions, and for the data in responses.
 
 use serde_json::{Value, json};
 
-/// A task of one step that posts its input to a path of a remote service.
+/// Returns a task of one step that posts its input to a path of a remote service.
 pub fn one_step(url: &str, path: &str) -> Value {
     json!({ "steps": [{ "name": "only", "url": url, "request": { "path": path } }] })
 }
 
-/// A pipeline of steps with these names; each posts to the path of its name.
+/// Returns a pipeline of steps with these names. Each posts to the path of its name.
 pub fn pipeline(url: &str, names: &[&str]) -> Value {
     let steps = names
         .iter()
@@ -22,7 +22,7 @@ pub fn step<'a>(task: &'a Value, name: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no step {name} in {task:#}"))
 }
 
-/// The types of a history's entries, in order.
+/// Returns the types of a history's entries, in order.
 pub fn kinds(history: &[Value]) -> Vec<&str> {
     let kinds = history.iter().map(|entry| entry["type"].as_str());
     kinds

@@ -1,4 +1,4 @@
-//! HTTP/1.1 as a remote service reads and writes it, by hand, so that it can be broken at will.
+//! Reads and writes HTTP/1.1 for a remote service without a library, so that it can be broken at will.
 
 use std::collections::HashMap;
 
@@ -10,12 +10,12 @@ use tokio::{
 pub struct Request {
     pub method: String,
     pub path: String,
-    /// Lower-case names.
+    /// The headers, with names in lower case.
     pub headers: HashMap<String, String>,
     pub body: Vec<u8>,
 }
 
-/// The next request on a connection; `None` once the caller has hung up.
+/// Reads the next request of a connection; `None` once the caller has closed it.
 pub async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
     let first = line(stream).await?;
     let mut words = first.split(' ');
@@ -49,7 +49,7 @@ async fn line(stream: &mut BufReader<TcpStream>) -> Option<String> {
     }
 }
 
-/// The head of an answer. Without a length the body ends where the connection does.
+/// Returns the head of a response. Without a length the body ends when the connection does.
 pub fn head(status: u16, headers: &[(&str, String)], length: Option<usize>) -> String {
     let mut head = format!("HTTP/1.1 {status} Whatever\r\n");
     for (name, value) in headers {
@@ -74,7 +74,7 @@ pub async fn answer(
     stream.flush().await
 }
 
-/// Comes back when the caller has hung up.
+/// Returns when the caller has closed the connection.
 pub async fn hung_up(stream: &mut BufReader<TcpStream>) {
     let mut byte = [0];
     while matches!(stream.read(&mut byte).await, Ok(read) if read > 0) {}

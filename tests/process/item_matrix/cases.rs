@@ -4,24 +4,24 @@ use serde_json::{Value, json};
 
 use super::services::{Fault, Kind, Plan};
 
-/// The numbers of the items of each list.
+/// The number of items of each list.
 pub const ITEMS: usize = 3;
-/// Short for a call that hangs.
+/// A complete-by that is short for a call that hangs.
 const SHORT: &str = "700ms";
-/// Where faults are: before the lists, at an item that begins at once and at one that waits for others, in the task of an
-/// item, and after the lists.
+/// The steps and items with faults: before the lists, at an item that begins at once and at one that waits for others,
+/// in the child of an item, and after the lists.
 const PLACES: [&str; 5] = ["reserve", "import[0]", "import[2]", "ship[1]", "close"];
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Turn {
     None,
-    /// Asks for the undo while a call is held.
+    /// The test requests the undo while a call is held.
     Ask,
-    /// Asks for the undo once the task is processed.
+    /// The test requests the undo once the task is processed.
     Afterwards,
 }
 
-/// What an operator does with what is in error.
+/// The reaction of the operator to an error.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Operator {
     None,
@@ -32,9 +32,9 @@ pub enum Operator {
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Patience {
     Long,
-    /// Calls that hang are made again.
+    /// Calls that hang are retried.
     Short,
-    /// They are not.
+    /// Calls that hang are not retried.
     None,
 }
 
@@ -46,7 +46,7 @@ pub struct Case {
     pub end: &'static str,
     /// The item that is skipped, and so has no output.
     pub skipped: Option<&'static str>,
-    /// Whether anybody could not know if something took effect.
+    /// True if Provost could not know whether a step took effect.
     pub unknown: bool,
     policy: &'static str,
     patience: Patience,
@@ -116,12 +116,12 @@ impl Case {
         self
     }
 
-    /// The last step is refused, so that all before it is undone.
+    /// Makes the last step fail permanently, so that everything before it is undone.
     fn then_undone(self) -> Self {
         self.meets(Kind::Work, "close", Fault::Refuse)
     }
 
-    /// Whether the task of an item meets a fault.
+    /// Returns whether the child of an item meets a fault.
     pub fn is_at_task(&self) -> bool {
         self.plan.iter().any(|plan| plan.place.starts_with("ship"))
     }
@@ -183,7 +183,7 @@ fn limits(patience: Patience) -> Value {
     }
 }
 
-/// What the tasks of items do.
+/// Returns the workflows of the children.
 pub fn workflows() -> Vec<(&'static str, Value)> {
     let workflow = |patience: Patience| {
         let path = "/pack/{{ input.at }}/{{ input.of }}";
@@ -254,7 +254,7 @@ pub fn faults() -> Vec<Case> {
             let broken = named(&format!("broken {when} its effect"), "processed");
             cases.push(broken.meets(work, place, Fault::Drop(effect)));
             if place.contains('[') {
-                // A skipped item may have taken effect all the same: then it is undone with the others.
+                // A skipped item may still have taken effect. It is then undone with the others.
                 cases.push(
                     hangs(", skipped, then undone", "undone")
                         .skips(place)

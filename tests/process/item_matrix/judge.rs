@@ -1,4 +1,4 @@
-//! What must be true of every case at its end, by the services' own books and by what Provost says.
+//! Checks what must be true of every case at its end, by the services' ledgers and by the record of Provost.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::harness::{Api, step};
 
-/// The places of a task in the order in which they are done.
+/// Returns the steps and items of a task in the order in which they are done.
 fn places() -> Vec<String> {
     let of = |list: &'static str| (0..ITEMS).map(move |at| format!("{list}[{at}]"));
     let mut places = vec!["reserve".to_owned()];
@@ -71,7 +71,7 @@ pub async fn judge(api: &Api, case: &Case, task: &Value, book: &Book) -> Vec<Str
             let is_right = match (case.end, took_effect) {
                 ("processed", _) if is_skipped => state == "skipped",
                 ("processed", _) => state == "processed",
-                // Its task was undone by itself, before the undo reached it.
+                // Its child was undone by itself, before the undo reached it.
                 (_, true) if place.starts_with("ship") => state != "processed",
                 (_, true) => state == "undone",
                 (_, false) => {
@@ -101,8 +101,8 @@ pub async fn judge(api: &Api, case: &Case, task: &Value, book: &Book) -> Vec<Str
     faults
 }
 
-/// No undo of the task came before what must precede it: the calls and the undos of the steps that follow. The task of
-/// an item may be undone by itself.
+/// Checks that no undo of the task came before what must precede it: the calls and the undos of the steps that follow.
+/// The child of an item may be undone by itself.
 fn order(log: &[Line]) -> BTreeSet<String> {
     let mut wrong = BTreeSet::new();
     for (at, undo) in log.iter().enumerate() {

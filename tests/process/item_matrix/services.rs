@@ -1,4 +1,4 @@
-//! The services, on one socket. They do what they are asked once for each key, and go wrong where a case says so.
+//! The services, on one socket. They do what they are asked once for each key, and fail where a case says so.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,29 +17,29 @@ pub enum Kind {
     Undo,
 }
 
-/// What a call meets in place of an answer; `true`: and does what it asks for all the same.
+/// The fault that a call meets instead of a response. With `true` the call takes effect all the same.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Fault {
     Refuse,
-    /// It is done, and the answer cannot be read.
+    /// The call takes effect, and its response cannot be read.
     Garble,
-    /// No answer until the caller hangs up.
+    /// No response comes until the caller closes the connection.
     Hang(bool),
-    /// The connection is closed without an answer.
+    /// The connection is closed without a response.
     Drop(bool),
-    /// No answer until the test lets the call go on.
+    /// There is no response until the test releases the call.
     Hold,
-    /// No answer: the test kills the caller meanwhile.
+    /// There is no response, and the test kills the caller during the call.
     Kill(bool),
 }
 
-/// What calls meet at a place: a step, or an item.
+/// The faults that calls meet at a step or an item.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub kind: Kind,
     pub place: String,
     pub fault: Fault,
-    /// Until an operator acts; else the first call only.
+    /// True if the fault lasts until an operator acts. Otherwise only the first call meets it.
     pub lasts: bool,
 }
 
@@ -49,7 +49,7 @@ pub enum Entry {
     Absent,
     Done,
     Undone,
-    /// Its undo came first.
+    /// The undo came before the work.
     Withdrawn,
 }
 
@@ -60,7 +60,7 @@ pub struct Line {
     pub answered: bool,
 }
 
-/// All that the services know of one case. What a task of an item did has an entry of its own.
+/// The ledger of the services for one case. The effect of a child of an item has an entry of its own.
 #[derive(Clone, Default)]
 pub struct Book {
     pub entries: BTreeMap<(String, String), Entry>,
@@ -111,7 +111,7 @@ impl Services {
         self.desk.books.lock()[case].clone()
     }
 
-    /// Waits until a call of the case was held, or is to be killed.
+    /// Waits until a call of the case was held, or is ready for the kill.
     pub async fn held(&self, case: &str) {
         let mut held = self.desk.held.subscribe();
         while !self.book(case).held {
@@ -124,7 +124,7 @@ impl Services {
         self.desk.gate(case).open();
     }
 
-    /// From now on nothing goes wrong.
+    /// Removes all faults of a case from now on.
     pub fn repair(&self, case: &str) {
         let mut books = self.desk.books.lock();
         books.get_mut(case).unwrap().plans.clear();
@@ -145,7 +145,7 @@ impl Desk {
             true => Kind::Undo,
             false => Kind::Work,
         };
-        // A task of an item has the name of the case and the number of the item.
+        // The child of an item has the name of the case and the number of the item.
         let (case, place) = match key.split_once('#') {
             Some((case, item)) => (case, format!("ship[{item}]")),
             None => (key, step.strip_suffix(".undo").unwrap_or(step).to_owned()),
@@ -208,7 +208,7 @@ impl Book {
         Some(fault)
     }
 
-    /// False: what was undone is not done again.
+    /// Applies an effect. Returns false if the work was undone, because it is then not done again.
     fn happen(&mut self, kind: Kind, (place, task): (&str, &str)) -> bool {
         let entry = self.entries.entry((place.to_owned(), task.to_owned()));
         let entry = entry.or_default();

@@ -12,24 +12,24 @@ pub struct Case {
     pub tuning: Vec<(&'static str, Value)>,
     pub plans: Vec<Plan>,
     pub turn: Turn,
-    /// How the task ends.
+    /// The state in which the task ends.
     pub end: &'static str,
-    /// The step that ends in error first, for an operator to retry.
+    /// The step that ends in error first, which an operator retries.
     pub stops: Option<String>,
 }
 
-/// What the test itself does meanwhile.
+/// The part of the test itself during the task.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Turn {
     None,
-    /// Asks for the undo while a call is held, and lets that go on then.
+    /// The test requests the undo while a call is held, and then releases the call.
     Ask,
-    /// Lets one of two held calls go on, and the other once the task is being undone.
+    /// The test releases one of two held calls, and the other once the task is being undone.
     Behind(&'static str),
 }
 
-/// Short for a call that hangs; many times what a call that is answered needs, and were it ever too
-/// little, the case would end as it should all the same.
+/// A complete-by that is short for a call that hangs. A call with a response needs a small part of it, and if it were
+/// too short, the case would still end in the same way.
 const SHORT: &str = "700ms";
 const HANGS: [(&str, Effect); 3] = [
     ("before", Effect::Never),
@@ -75,14 +75,14 @@ impl Case {
         self
     }
 
-    /// The faults planned last go on until an operator acts on this step.
+    /// Makes the last planned faults last until an operator acts on this step.
     fn stops(mut self, step: impl Into<String>) -> Self {
         self.stops = Some(step.into());
         self.plans.last_mut().unwrap().for_ever = true;
         self
     }
 
-    /// Whether the outcome of the step's own work was ever unknown.
+    /// Returns whether the effect of the step's own work was ever unknown.
     pub fn leaves_unknown(&self, step: &str) -> bool {
         self.plans.iter().any(|plan| {
             plan.at == (Kind::Work, plan.at.1)
@@ -104,7 +104,7 @@ fn impatient() -> Value {
     json!({ "complete_within": SHORT, "max_failures": 0 })
 }
 
-/// Faults on the way forward: with a policy of undo, with one of error, and borne.
+/// Returns faults on the way forward: with the policy undo, with the policy error, and faults that are only retried.
 pub fn forward() -> Vec<Case> {
     let mut cases = Vec::new();
     for step in graph::all() {
@@ -166,7 +166,7 @@ pub fn forward() -> Vec<Case> {
                 .turn(Turn::Ask),
         );
         if graph::find(step).probe == Probe::None {
-            // The repeat meets the first one, which is still under way.
+            // The retry meets the first call, which is still running.
             cases.push(
                 case(named("expired, then in conflict with itself"), "undone")
                     .tune(step, patient())
@@ -177,7 +177,7 @@ pub fn forward() -> Vec<Case> {
     cases
 }
 
-/// A call that is under way when another step has the task undone.
+/// Returns cases in which a call is running when another step has the task undone.
 pub fn left_behind() -> Vec<Case> {
     let outcomes = [
         ("done", Then::Answer),
@@ -198,7 +198,7 @@ pub fn left_behind() -> Vec<Case> {
     cases
 }
 
-/// How an undo begins: the last step is refused, or it is asked for while that is under way.
+/// Sets the begin of the undo: the last step is refused, or an operator requests the undo while that step is running.
 fn begun(case: Case, asked: bool) -> Case {
     match asked {
         true => case
@@ -208,7 +208,7 @@ fn begun(case: Case, asked: bool) -> Case {
     }
 }
 
-/// Faults on the way back.
+/// Returns faults during the undo.
 pub fn backward() -> Vec<Case> {
     let mut cases = Vec::new();
     for (start, asked) in [("refused", false), ("asked", true)] {
@@ -227,7 +227,7 @@ pub fn backward() -> Vec<Case> {
                     .meets(Kind::Undo, step, &hang)
                     .stops(&stops));
                 if asked {
-                    // The way back is the same however it began.
+                    // The undo is the same however it began.
                     continue;
                 }
                 add(named(format!("expired {when} its effect, again"))
@@ -244,7 +244,7 @@ pub fn backward() -> Vec<Case> {
     cases
 }
 
-/// Faults of a probe, asked before another try or before an undo.
+/// Returns faults of a probe that is sent before another attempt or before an undo.
 pub fn probes() -> Vec<Case> {
     let mut cases = Vec::new();
     for step in graph::probed() {
@@ -287,7 +287,7 @@ pub fn probes() -> Vec<Case> {
     cases
 }
 
-/// A SIGKILL while a call is under way, before or after it took effect: one call in each case, and one
+/// Returns cases with a SIGKILL while a call is running, before or after it took effect: one call in each case, and one
 /// kill for all of them.
 pub fn kills() -> Vec<Case> {
     let mut cases = Vec::new();

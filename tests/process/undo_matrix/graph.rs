@@ -1,5 +1,5 @@
-//! The task under test: eleven steps in branches that part and join, some with a probe, some without,
-//! one whose call is dropped when the task is undone, and one in the middle that nothing undoes.
+//! The task under test: eleven steps in branches that split and join. Some have a probe and some do not; the call of
+//! one is dropped when the task is undone, and one in the middle has no undo.
 
 use serde_json::{Value, json};
 
@@ -7,16 +7,16 @@ pub struct Node {
     pub name: &'static str,
     pub after: &'static [&'static str],
     pub probe: Probe,
-    /// Whether it takes effect at all, and so has an undo.
+    /// True if the step has an effect, and so has an undo.
     pub effect: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Probe {
     None,
-    /// The status says it: 2xx or 404.
+    /// The status of the response decides: 2xx or 404.
     Status,
-    /// An expression reads the answer, another the output in it.
+    /// An expression reads the response, and another the output in it.
     Expression,
 }
 
@@ -59,7 +59,7 @@ pub fn all() -> impl Iterator<Item = &'static str> {
     STEPS.iter().map(|node| node.name)
 }
 
-/// The steps that take effect, and so have an undo.
+/// Returns the steps that have an effect, and so have an undo.
 pub fn undoable() -> impl Iterator<Item = &'static str> {
     STEPS
         .iter()
@@ -74,7 +74,7 @@ pub fn probed() -> impl Iterator<Item = &'static str> {
         .map(|node| node.name)
 }
 
-/// Whether `later` follows `earlier`, near or far.
+/// Returns whether `later` follows `earlier`, directly or not.
 pub fn follows(later: &str, earlier: &str) -> bool {
     find(later)
         .after
@@ -82,8 +82,8 @@ pub fn follows(later: &str, earlier: &str) -> bool {
         .any(|before| *before == earlier || follows(before, earlier))
 }
 
-/// The definition. Nothing in it expires by itself, and what fails is undone, unless `tuning` says
-/// otherwise of a step: its fields go over those that stand here, the fields of its objects too.
+/// Returns the definition. By default no step expires by itself, and a failure makes the task undone. The fields in
+/// `tuning` replace those of a step, and the fields of its objects too.
 pub fn steps(tuning: &[(&'static str, Value)]) -> Value {
     let steps = STEPS.iter().map(|node| {
         let mut step = step(node);
@@ -112,7 +112,7 @@ fn step(node: &Node) -> Value {
         return step;
     }
     let request = match node.probe {
-        // Its output is known whenever it is undone: the probe gives it.
+        // Its output is known whenever it is undone, because the probe returns it.
         Probe::Status | Probe::Expression => {
             json!({ "method": "DELETE", "path": format!("/{name}/{{{{ output.id }}}}") })
         }

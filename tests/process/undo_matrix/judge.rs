@@ -1,4 +1,4 @@
-//! What must be true of every case, by the services' own books and by what Provost says.
+//! Checks what must be true of every case, by the services' ledgers and by the record of Provost.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use super::{
     services::{Book, Entry, Kind, Line},
 };
 
-/// What came of one case.
+/// The result of one case.
 pub struct Verdict {
     pub case: String,
     pub expected: String,
@@ -19,13 +19,13 @@ pub struct Verdict {
     pub book: Book,
 }
 
-/// What the run of a case saw besides the books.
+/// The observations of a case besides the ledgers.
 pub struct Run {
     /// The task at its end.
     pub task: Value,
     /// The steps in error that were retried, in order.
     pub stopped: Vec<String>,
-    /// What was wrong with errors and alerts on the way.
+    /// The faults of errors and alerts during the case.
     pub faults: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ pub fn judge(case: &Case, run: Run, book: Book) -> Verdict {
     }
 }
 
-/// All happened, or nothing did.
+/// Checks that everything happened, or that nothing did.
 fn ledgers(end: &str, book: &Book) -> Vec<String> {
     let wrong = graph::undoable().filter(|step| {
         let done = matches!(book.entry(step), Entry::Done(_) | Entry::UnderWay);
@@ -74,7 +74,7 @@ fn ledgers(end: &str, book: &Book) -> Vec<String> {
         .collect()
 }
 
-/// The record says of each step what its ledger says.
+/// Checks that the record of each step agrees with its ledger.
 fn records(end: &str, task: &Value, book: &Book) -> Vec<String> {
     let mut wrong = Vec::new();
     for step in graph::undoable() {
@@ -100,7 +100,7 @@ fn records(end: &str, task: &Value, book: &Book) -> Vec<String> {
     wrong
 }
 
-/// No undo ran for what never took effect, unless nobody could know.
+/// Checks that no undo ran for a step that never took effect, unless Provost could not know that.
 fn needless(case: &Case, book: &Book) -> Vec<String> {
     let undos = book
         .log
@@ -121,14 +121,14 @@ fn needless(case: &Case, book: &Book) -> Vec<String> {
         .collect()
 }
 
-/// Whether the step's call was dropped, because the task was to be undone while it was under way.
+/// Returns whether the step's call was dropped, because it was running when the task had to be undone.
 fn was_dropped(book: &Book, step: &str) -> bool {
     let undo = |line: &Line| line.step == step && line.kind == Kind::Undo;
     let mut before = book.log.iter().take_while(|line| !undo(line));
     step == DROPPED && !before.any(|line| line.step == step && line.answered)
 }
 
-/// No undo came before what must precede it: the undos, and the calls, of the steps that follow.
+/// Checks that no undo came before what must precede it: the undos, and the calls, of the steps that follow.
 fn order(book: &Book) -> Vec<String> {
     let mut wrong = Vec::new();
     for step in graph::undoable() {
@@ -156,7 +156,7 @@ fn order(book: &Book) -> Vec<String> {
                     .filter(|line| line.step == later && line.kind == Kind::Undo)
                     .position(|line| line.answered == answered)
             };
-            // The last thing said of its undo is the answer.
+            // The last line about its undo is the response.
             if of_later(false) == Some(0) {
                 wrong.push(format!(
                     "{step} was undone before the undo of {later} was answered"
@@ -173,7 +173,7 @@ fn order(book: &Book) -> Vec<String> {
     wrong
 }
 
-/// Fails with a table of the cases that did.
+/// Fails with a table of the failed cases.
 pub fn report(verdicts: &[Verdict]) {
     let failed: Vec<_> = verdicts
         .iter()
@@ -203,7 +203,7 @@ pub fn report(verdicts: &[Verdict]) {
     );
 }
 
-/// The calls of a case in their order.
+/// Returns the calls of a case in their order.
 pub fn calls(book: &Book) -> String {
     let mut log = String::new();
     for line in &book.log {

@@ -1,4 +1,4 @@
-//! Shows where each case stands if one does not end. A case that waits in vain fails and says what it waits for, well
+//! Shows the state of each case if one does not end. A case that waits in vain fails and says what it waits for, well
 //! before the test runner ends a silent test.
 
 use std::{
@@ -18,12 +18,12 @@ use tokio::{
 use super::{cases::Case, judge::calls, services::Services};
 use crate::harness::Api;
 
-/// For all cases of a test together: many times what they take on a busy machine, and less than the test
+/// The time limit for all cases of a test together: many times what they take on a busy machine, and less than the test
 /// runner allows.
 const DEADLINE: Duration = Duration::from_secs(300);
-/// For each answer that is shown.
+/// The time to wait for each response that is shown.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// The most cases that are shown in full.
+/// The largest number of cases that are shown in full.
 const SHOWN: usize = 20;
 
 #[derive(Clone)]
@@ -71,7 +71,7 @@ impl Progress {
         self.open.lock().unwrap().remove(&case.name);
     }
 
-    /// What came of all of them. Where one fails, or the deadline passes, this fails with where each stands.
+    /// Returns the results of all cases. If one fails, or the deadline passes, fails and shows the state of each.
     pub async fn all<T: 'static>(
         &self,
         mut running: JoinSet<T>,
@@ -132,7 +132,7 @@ impl Progress {
     }
 }
 
-/// What Provost says, or that it says nothing.
+/// Returns the response of Provost, or says that there is none.
 async fn asked(api: &Api, path: &str) -> String {
     match timeout(ANSWER_WITHIN, api.get(path).attempt()).await {
         Ok(Ok(answer)) => match answer.body {

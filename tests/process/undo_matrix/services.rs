@@ -1,5 +1,5 @@
-//! The remote services of the matrix, on one socket. They keep a ledger, do what they are asked once
-//! for each key, and go wrong exactly where a case says so.
+//! The remote services of the matrix, on one socket. They keep a ledger, do what they are asked once for each key, and
+//! fail exactly where a case says so.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -13,7 +13,7 @@ use tokio::{sync::watch, time::timeout};
 use super::graph::{self, Probe};
 use crate::harness::{Act, Gate, Hook, PATIENCE, Remote, Seen};
 
-/// What a call is for.
+/// The purpose of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Kind {
     Work,
@@ -21,29 +21,29 @@ pub enum Kind {
     Probe,
 }
 
-/// What a call meets in place of an answer.
+/// The fault that a call meets instead of a response.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Fault {
-    /// This status, and nothing is done.
+    /// The response has this status, and nothing is done.
     Refuse(u16),
-    /// No answer until the caller hangs up.
+    /// There is no response until the caller closes the connection.
     Hang(Effect),
-    /// The connection is closed without an answer.
+    /// The connection is closed without a response.
     Drop(Effect),
-    /// It is done, and the answer cannot be read.
+    /// The call takes effect, and its response cannot be read.
     Garble,
-    /// No answer until the test lets the call go on, and then this.
+    /// There is no response until the test releases the call, and then this happens.
     Hold(Then),
-    /// No answer: the test kills the caller meanwhile.
+    /// There is no response, and the test kills the caller during the call.
     Kill(Effect),
 }
 
-/// Whether the call does what it asks for all the same.
+/// Decides whether the call takes effect all the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     Never,
     Done,
-    /// Not yet: when the service next looks at it.
+    /// The call takes effect when the service next looks at it.
     Late,
 }
 
@@ -51,12 +51,11 @@ pub enum Effect {
 pub enum Then {
     Answer,
     Refuse,
-    /// Does it, and hangs up.
+    /// The call takes effect, and the connection is closed.
     Drop,
 }
 
-/// Faults that the calls of one kind to one step meet, one after another, or the last one until it is
-/// fixed.
+/// Faults that the calls of one kind to one step meet one after another, or the last one until it is fixed.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub at: (Kind, &'static str),
@@ -64,16 +63,16 @@ pub struct Plan {
     pub for_ever: bool,
 }
 
-/// What a service knows of one step of one task.
+/// The state of one step of one task at its service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Entry {
     #[default]
     Absent,
     UnderWay,
-    /// With the number of its receipt.
+    /// The step is done, with the number of its receipt.
     Done(u64),
     Undone,
-    /// Its undo came first: it will never be done.
+    /// The undo came first, so the step will never be done.
     Withdrawn,
 }
 
@@ -82,22 +81,22 @@ pub struct Line {
     pub kind: Kind,
     pub step: &'static str,
     pub attempt: u32,
-    /// False: the call came. True: its answer goes out.
+    /// False if the call came, true if its response was sent.
     pub answered: bool,
-    /// What the ledger said when the call came.
+    /// The state in the ledger when the call came.
     pub found: Entry,
 }
 
-/// All that the services know of one case.
+/// The ledger of the services for one case.
 #[derive(Clone, Default)]
 pub struct Book {
     pub entries: BTreeMap<&'static str, Entry>,
     pub log: Vec<Line>,
-    /// What a service would complain about, such as a wrong key.
+    /// Faults of the calls, such as a wrong key.
     pub complaints: Vec<String>,
     plans: Vec<Plan>,
     held: Vec<&'static str>,
-    /// All keys of its task begin with this, as its first call has shown.
+    /// The prefix of all keys of its task, as its first call has shown.
     prefix: Option<String>,
 }
 
@@ -110,7 +109,7 @@ pub struct Services {
 struct Desk {
     books: Mutex<HashMap<String, Book>>,
     gates: Mutex<HashMap<(String, &'static str), Gate>>,
-    /// Counts the calls that were held.
+    /// The number of calls that were held.
     held: watch::Sender<usize>,
 }
 
@@ -143,7 +142,7 @@ impl Services {
         self.desk.books()[case].clone()
     }
 
-    /// Waits until so many calls of the case were held, or are to be killed; gives their steps.
+    /// Waits until `count` calls of the case were held, or are ready for the kill. Returns their steps.
     pub async fn held(&self, case: &str, count: usize) -> Vec<&'static str> {
         let mut counted = self.desk.held.subscribe();
         loop {
@@ -156,13 +155,13 @@ impl Services {
         }
     }
 
-    /// From now on nothing goes wrong.
+    /// Removes all faults of a case from now on.
     pub fn repair(&self, case: &str) {
         let mut books = self.desk.books();
         books.get_mut(case).unwrap().plans.clear();
     }
 
-    /// Lets a held call go on.
+    /// Releases a held call.
     pub fn release(&self, case: &str, step: &'static str) {
         self.desk.gate(case, step).open();
     }
@@ -264,8 +263,8 @@ impl Desk {
         }
     }
 
-    /// Notes that the answer goes out just before it does. That of an undo takes a moment, so that
-    /// whoever does not wait for it is found out.
+    /// Notes that the response is sent, just before it is. The response to an undo takes a moment, so that a caller
+    /// that does not wait for it is detected.
     fn answered(
         self: &Arc<Self>,
         case: String,
@@ -292,7 +291,7 @@ fn receipt_of(step: &str) -> u64 {
     1000 + graph::all().position(|name| name == step).unwrap() as u64
 }
 
-/// What is wrong with how a call names itself.
+/// Returns the fault of a call's headers.
 fn complaint(seen: &Seen, kind: Kind, step: &str, prefix: &mut Option<String>) -> Option<String> {
     let header = |name: &str| seen.headers.get(name).map(String::as_str);
     let own = match kind {
@@ -315,7 +314,7 @@ fn complaint(seen: &Seen, kind: Kind, step: &str, prefix: &mut Option<String>) -
     (found != expected).then(|| format!("{kind:?} of {step} came with {found:?}"))
 }
 
-/// What is wrong with an undo of something that was done.
+/// Returns the fault of an undo of a step that was done.
 fn wrong_undo(seen: &Seen, step: &str, receipt: u64) -> Option<String> {
     let right = match graph::find(step).probe {
         Probe::None if step == "invoice" => seen.body == json!({ "amount": 30 }),
@@ -339,7 +338,7 @@ impl Book {
         }
     }
 
-    /// Does what the call asks for, as far as it takes effect.
+    /// Does the work of a call, as far as it takes effect.
     fn happen(&mut self, kind: Kind, step: &'static str, effect: Effect) {
         let entry = self.entries.entry(step).or_default();
         let done = match graph::find(step).effect {
@@ -355,7 +354,7 @@ impl Book {
         };
     }
 
-    /// A plain call, plainly answered.
+    /// Does the work of a call without a fault, and responds.
     fn act(&mut self, kind: Kind, step: &'static str) -> Act {
         let before = self.entry(step);
         if kind != Kind::Probe {

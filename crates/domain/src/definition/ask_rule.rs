@@ -1,19 +1,19 @@
-//! What a step asks of people, where its signal is their decision.
+//! `ask`: the question to people whose decision is the signal of a step.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, value::RawValue};
+use utoipa::ToSchema;
 
 use super::KnownAgents;
 use crate::{
-    ask::{
+    definition::ask_text::{
         AskText, LONGEST_TEXT, LONGEST_TITLE, MOST_ASKED, hidden_letter, people, person_fault,
         title_fault,
     },
-    fields::{FieldFault, Fields, text},
-    payload::Payload,
-    template::{JsonTemplate, Origin, Reads, Scope},
+    template::{JsonTemplate, Origin, Reads, Scope, payload::Payload},
+    values::fields::{FieldFault, Fields, text},
 };
 
 const MOST_CHOICES: usize = 10;
@@ -22,32 +22,32 @@ const MOST_OPTIONS: usize = 50;
 const MOST_RECEIVERS: usize = 10;
 /// The longest name of a receiver.
 const LONGEST_RECEIVER: usize = 64;
-/// The longest word: a choice, or the name of a field.
+/// The longest choice, and the longest name of a field.
 const LONGEST_WORD: usize = 40;
 /// The longest label of a field, or option of one, in characters.
 const LONGEST_LABEL: usize = 200;
 
-/// People are asked, and one of them decides, or so many together.
+/// The rule for asking people. One of them decides, or `approvals` of them must agree.
 #[derive(Debug)]
 pub struct AskRule {
     /// `title`, `text` and `of`, as one document.
     template: JsonTemplate,
-    /// The first of them is the approval; any other decides at once.
+    /// The first choice is the approval. Any other choice decides at once.
     pub choices: Vec<String>,
     pub fields: Vec<AskField>,
-    /// So many different people must choose the first choice.
+    /// The number of different people who must choose the first choice.
     pub approvals: u32,
     pub send_to: LinkReceivers,
 }
 
-/// Who gets the links of the people that are asked, and passes them on. A link is as good as the word of its person, so the
-/// definition says it, and not the submission.
+/// The receivers that get the links for the people who are asked, and pass them on. With a link one can decide in the
+/// name of its person, so the definition names the receivers, and the submission cannot.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum LinkReceivers {
     /// The alert webhooks; and the `reply_to` of a task whose steps its submitter has written.
     #[default]
-    Usual,
-    /// These alert webhooks and receivers of the configuration, and [`REPLY_TO`].
+    WebhooksAndReplyTo,
+    /// These alert webhooks and receivers of the configuration, and [`REPLY_TO`] if it is among them.
     Named(Vec<String>),
 }
 
@@ -55,10 +55,10 @@ pub enum LinkReceivers {
 pub const REPLY_TO: &str = "reply_to";
 
 impl LinkReceivers {
-    /// `is_inline`: the submitter of the task has written its steps.
+    /// `is_inline` is true if the submitter of the task has written its steps.
     pub fn has_reply_to(&self, is_inline: bool) -> bool {
         match self {
-            Self::Usual => is_inline,
+            Self::WebhooksAndReplyTo => is_inline,
             Self::Named(_) => self.names(REPLY_TO),
         }
     }
@@ -66,7 +66,7 @@ impl LinkReceivers {
     /// Returns the names in `send_to`, without the `reply_to` of the task.
     pub fn named(&self) -> impl Iterator<Item = &str> {
         let named = match self {
-            Self::Usual => &[][..],
+            Self::WebhooksAndReplyTo => &[][..],
             Self::Named(names) => names,
         };
         named
@@ -80,17 +80,25 @@ impl LinkReceivers {
     }
 }
 
-/// What is asked besides the choice.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+/// A field of the page that people decide on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[schema(example = json!({ "name": "amount", "type": "number", "label": "Amount to refund" }))]
 pub struct AskField {
+    /// The name of the value in the step's output: letters, digits, `_` and `-`.
+    #[schema(max_length = 40, example = "amount")]
     pub name: String,
-    /// What the page shows; otherwise the name.
+    /// The text that the page shows for the field; null: the name.
+    #[schema(max_length = 200, example = "Amount to refund")]
     pub label: Option<String>,
     #[serde(rename = "type", serialize_with = "word")]
+    #[schema(value_type = Option<AskFieldKind>, default = "string")]
     pub kind: AskFieldKind,
+    /// True if the field must be filled in, for every choice; a boolean must be ticked.
+    #[schema(value_type = Option<bool>, default = false)]
     pub required: bool,
-    /// Of a choice.
+    /// The choices of a field of the type `choice`.
     #[serde(rename = "choices", skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Option<Vec<String>>, max_items = 50)]
     pub options: Vec<String>,
 }
 
@@ -115,7 +123,7 @@ fn word<S: Serializer>(kind: &AskFieldKind, serializer: S) -> Result<S::Ok, S::E
     serializer.serialize_str(kind.as_str())
 }
 
-/// As the template is rendered.
+/// The document that the template renders to.
 #[derive(Deserialize)]
 struct RenderedAsk {
     title: Value,
@@ -130,7 +138,8 @@ impl AskRule {
         self.choices.first().map_or("", String::as_str)
     }
 
-    /// What is asked, and of whom. The error is the definition's or the data's fault, in words for an operator.
+    /// Returns the question, and the people who are asked. The error text is for an operator: the definition or the
+    /// data is wrong.
     pub fn text(&self, scope: &Scope<'_>) -> Result<AskText, String> {
         let rendered = self.template.render(scope);
         let rendered =
@@ -149,7 +158,7 @@ impl AskRule {
     }
 }
 
-/// Reads `ask` of a signal, if it has one, and notes what its expressions look at.
+/// Reads `ask` of a signal, if it has one, and collects the names that its expressions read.
 pub(super) fn read(
     signal: &mut Fields<'_>,
     origin: Origin<'_>,
@@ -171,7 +180,7 @@ pub(super) fn read(
             signal.fault(name, instead);
         }
     }
-    let named = fields.peek("of").and_then(named);
+    let named = fields.peek("of").and_then(count_people);
     if matches!(origin, Origin::Submitted(_)) {
         check_literals(&mut fields);
     }
@@ -179,7 +188,7 @@ pub(super) fn read(
     let choices = choices(&mut fields);
     let asked = asked_fields(&mut fields);
     let send_to = send_to(&mut fields, known);
-    // Within a few.
+    // The value is between 1 and MOST_ASKED.
     let approvals = fields
         .integer("approvals", 1..=MOST_ASKED as i64)
         .unwrap_or(1) as u32;
@@ -254,7 +263,7 @@ fn template(
     }
 }
 
-/// What is known before the data is.
+/// Checks as much of the text as does not depend on data.
 fn check_text(fields: &mut Fields<'_>, name: &str, value: &RawValue) {
     let longest = if name == "title" {
         LONGEST_TITLE
@@ -270,8 +279,8 @@ fn check_text(fields: &mut Fields<'_>, name: &str, value: &RawValue) {
     }
 }
 
-/// Finds what would fail whatever the data is, once the step begins. Earlier versions of Provost have stored definitions that do, so
-/// this is for new ones only.
+/// Finds texts that would fail with any data when the step begins. Only new definitions are checked: earlier versions
+/// of Provost have stored definitions with such texts.
 fn check_literals(fields: &mut Fields<'_>) {
     let is_literal = |text: &Cow<'_, str>| !text.contains("{{");
     let title = fields.peek("title").and_then(text).filter(is_literal);
@@ -302,12 +311,12 @@ fn check_literals(fields: &mut Fields<'_>) {
     fields.extend(faults);
 }
 
-/// Returns what is wrong with a person, as far as no data decides it.
+/// Returns the fault of a person, as far as it does not depend on data.
 fn literal_fault(person: &str) -> Option<String> {
     if !person.contains("{{") {
         return person_fault(person);
     }
-    // Only the text around expressions is known. What an expression gives may have blanks at its ends.
+    // Only the text around the expressions is known. The value of an expression may have blanks at its ends.
     let mut parts = person.split("{{");
     let first = parts.next();
     let after = parts.filter_map(|part| part.split_once("}}").map(|(_, after)| after));
@@ -336,8 +345,8 @@ fn check_of(fields: &mut Fields<'_>, value: &RawValue) {
     }
 }
 
-/// How many different people `of` names; `None` if that depends on data, or it is wrong.
-fn named(of: &str) -> Option<usize> {
+/// Returns the number of different people in `of`; `None` if that depends on data, or if `of` has a fault.
+fn count_people(of: &str) -> Option<usize> {
     let of: Value = serde_json::from_str(of).ok()?;
     let is_text = |value: &Value| value.as_str().is_some_and(|text| !text.contains("{{"));
     let is_known = match &of {
@@ -349,7 +358,7 @@ fn named(of: &str) -> Option<usize> {
 
 fn send_to(fields: &mut Fields<'_>, known: &dyn KnownAgents) -> LinkReceivers {
     let Some(names) = fields.string_list("send_to", LONGEST_RECEIVER) else {
-        return LinkReceivers::Usual;
+        return LinkReceivers::WebhooksAndReplyTo;
     };
     if names.is_empty() || names.len() > MOST_RECEIVERS {
         let count = names.len();

@@ -1,18 +1,18 @@
-//! What Provost asks of a service whose promised reply is no longer awaited.
+//! `cancel`: the request to a service whose promised reply is no longer awaited.
 
 use super::{Method, ReplyRule, RequestTemplate, request};
 use crate::{
-    fields::Fields,
     template::{Origin, Reads},
+    values::fields::Fields,
 };
 
 #[derive(Debug)]
 pub struct CancelRule {
-    /// `None`: a DELETE to the address at which the service is polled.
+    /// The request. `None`: a DELETE to the address at which the service is polled.
     pub request: Option<RequestTemplate>,
 }
 
-/// Reads the field `cancel` of a step, and notes what its expressions look at.
+/// Reads the field `cancel` of a step, and collects the names that its expressions read.
 pub(super) fn read(
     step: &mut Fields<'_>,
     reply: &ReplyRule,

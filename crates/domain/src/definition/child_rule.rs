@@ -1,36 +1,37 @@
-//! A step that is done by a task of its own: which workflow, with which input.
+//! A step whose work is a child: which workflow runs, with which input.
 
 use crate::{
-    fields::{FieldFault, Fields, text},
-    ids::WorkflowName,
-    payload::Payload,
-    task::{LONGEST_NAME, MOST_LABELS},
-    template::{JsonTemplate, Origin, Reads, RenderError, Scope, Template},
-    time::Span,
+    template::{JsonTemplate, Origin, Reads, RenderError, Scope, Template, payload::Payload},
+    values::{
+        fields::{FieldFault, Fields, text},
+        ids::WorkflowName,
+        labels::{LONGEST_NAME, MOST_LABELS},
+        time::Span,
+    },
 };
 
-/// What the task of a step is made from.
+/// The fields from which the child of a step is made.
 #[derive(Debug)]
 pub struct ChildRule {
     pub workflow: WorkflowName,
-    /// `None`: the latest when the task is made.
+    /// The version of the workflow. `None`: the latest when the child is made.
     pub version: Option<u32>,
-    /// `None`: null.
+    /// The input of the child. `None`: null.
     input: Option<JsonTemplate>,
     key: Option<Template>,
     labels: Vec<(String, Template)>,
-    /// The time limit of the task; `None`: its workflow's, if that has one.
+    /// The time limit of the child. `None`: that of its workflow, if the workflow has one.
     pub complete_within: Option<Span>,
     pub on_error: OnChildError,
 }
 
-/// What a step does while its task needs an operator.
+/// Decides about a step whose child needs an operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum OnChildError {
-    /// It waits for the operator.
+    /// The step waits for the operator.
     Wait,
-    /// It has the task undone, and fails once that is done.
+    /// The step has the child undone, and fails once that is done.
     Undo,
 }
 
@@ -42,7 +43,7 @@ impl OnChildError {
     }
 }
 
-/// What a child is submitted with, of all that its step says.
+/// The rendered fields of the step with which the child is submitted.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ChildFields {
     pub input: Payload,
@@ -60,7 +61,7 @@ impl ChildRule {
             false => Ok(value),
         };
         let input = match &self.input {
-            // What was rendered as JSON is JSON.
+            // A JSON template always renders to JSON.
             Some(input) => Payload::parse(input.render(scope)?).unwrap_or_else(Payload::null),
             None => Payload::null(),
         };
@@ -77,7 +78,7 @@ impl ChildRule {
         })
     }
 
-    /// What its templates read, with their JSON pointers from the step on, written with dots.
+    /// Returns the reads of each template, with its path in the step, written with dots.
     pub fn expressions(&self) -> Vec<(String, Reads)> {
         let mut all = Vec::new();
         if let Some(input) = &self.input {
@@ -97,7 +98,7 @@ impl ChildRule {
     }
 }
 
-/// Reads the field `task` of a step, and notes what its expressions look at.
+/// Reads the field `task` of a step, and collects the names that its expressions read.
 pub(super) fn read(
     step: &mut Fields<'_>,
     origin: Origin<'_>,

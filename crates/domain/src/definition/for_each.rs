@@ -1,38 +1,41 @@
 //! `for_each`: a step that is run once for each item of a list.
 
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, sync::Arc};
+
+use serde_json::value::RawValue;
 
 use super::Policy;
 use crate::{
-    expansion::{MOST_ITEMS, values},
-    fields::{FieldFault, Fields},
-    payload::Payload,
-    template::{JsonTemplate, Origin, Reads, Scope},
+    template::{JsonTemplate, Origin, Reads, Scope, payload::Payload},
+    values::fields::{FieldFault, Fields},
 };
 
-/// How many items run at once, unless the step says.
+/// The most items of one task.
+pub const MOST_ITEMS: usize = 10_000;
+
+/// The number of items that run at once, unless the step sets it.
 const AT_ONCE: u16 = 10;
-/// The most that a step can ask for.
+/// The largest number of items at once that a step can ask for.
 pub(crate) const MOST_AT_ONCE: u16 = 1000;
 
 #[derive(Debug)]
 pub struct ForEachRule {
     list: JsonTemplate,
-    /// The most items that run at once.
+    /// The largest number of items that run at once.
     pub max_parallel: u16,
 }
 
-/// What the expressions of an item see as well.
+/// The names that the expressions of an item see besides the usual ones.
 pub(super) const SEEN_BY_ITEM: [&str; 2] = ["item", "index"];
 
-/// What was read of the fields.
+/// The field `for_each` and the fields that belong to it, as they were read.
 pub(super) struct ForEachDraft {
     list: Option<JsonTemplate>,
     max_parallel: u16,
     pub on_item_error: Option<Policy>,
 }
 
-/// Reads `for_each` and the fields that belong to it, and notes what its expressions look at.
+/// Reads `for_each` and the fields that belong to it, and collects the names that its expressions read.
 pub(super) fn read(
     step: &mut Fields<'_>,
     origin: Origin<'_>,
@@ -71,7 +74,7 @@ pub(super) fn read(
             Err(())
         }
     };
-    if first == Some('[') && values(value).is_some_and(|items| items.len() > MOST_ITEMS) {
+    if first == Some('[') && items_of(value).is_some_and(|items| items.len() > MOST_ITEMS) {
         let message =
             format!("has more than {MOST_ITEMS} items: split the list over several tasks");
         step.fault("for_each", message);
@@ -95,7 +98,7 @@ pub(super) fn read(
     }
     Some(ForEachDraft {
         list: list.ok(),
-        // Within 1 to MOST_AT_ONCE.
+        // The value is within 1 to MOST_AT_ONCE.
         max_parallel: max_parallel.map_or(AT_ONCE, |most| most as u16),
         on_item_error,
     })
@@ -116,14 +119,21 @@ impl ForEachDraft {
 }
 
 impl ForEachRule {
-    /// What the list is made of, with JSON pointers relative to it.
+    /// Returns the reads of each expression in the list, with its JSON pointer relative to the list.
     pub fn reads(&self) -> impl Iterator<Item = (&str, Reads)> {
         self.list.reads()
     }
 
-    /// The list as JSON text. The error is the definition's or the data's fault, in words for an operator.
+    /// Returns the list as JSON text. The error text is for an operator: the definition or the data is wrong.
     pub fn list(&self, scope: &Scope<'_>) -> Result<String, String> {
         let list = self.list.render(scope);
         list.map_err(|error| format!("`for_each` could not be evaluated: {error}"))
     }
+}
+
+/// Returns the items of a JSON array, `None` if the text is not an array.
+pub(crate) fn items_of(list: &RawValue) -> Option<Arc<[Payload]>> {
+    let items: Vec<&RawValue> = serde_json::from_str(list.get()).ok()?;
+    let items = items.into_iter();
+    Some(items.map(|item| Payload::new(item.to_owned())).collect())
 }

@@ -1,11 +1,11 @@
-//! What comes before what.
+//! The order of steps: which steps come before which.
 
-/// The order that `after` gives to steps, each known by its position.
+/// The order that `after` gives to steps. Each step is known by its index.
 pub(super) struct Graph {
-    /// In which everything waited for stands first.
+    /// The indices in an order in which each step comes after those that it waits for.
     order: Vec<usize>,
     cycles: Vec<Vec<usize>>,
-    /// For each step the set of all that come before it, as bits.
+    /// For each step the set of all steps that come before it, as bits.
     before: Vec<Vec<u64>>,
 }
 
@@ -13,8 +13,8 @@ impl Graph {
     pub fn of(after: &[Vec<usize>]) -> Self {
         let (order, cycles) = walk(after);
         let mut before = vec![vec![0u64; after.len().div_ceil(64)]; after.len()];
-        // One round says all where there is no cycle; where there are, the steps of one come before each
-        // other.
+        // Without cycles, one round visits everything. With cycles more rounds are needed, because the steps of a cycle
+        // come before each other.
         let mut said_all = false;
         while !said_all {
             said_all = true;
@@ -37,12 +37,13 @@ impl Graph {
         }
     }
 
-    /// Each as the indices along it, every one waiting for the next and the last for the first.
+    /// Returns the cycles, each as the indices of its steps. Every step waits for the next one, and the last for the
+    /// first.
     pub fn cycles(&self) -> &[Vec<usize>] {
         &self.cycles
     }
 
-    /// The indices in an order in which everything waited for stands first.
+    /// Returns the indices in an order in which each step comes after those that it waits for.
     pub fn order(&self) -> &[usize] {
         &self.order
     }
@@ -52,8 +53,8 @@ impl Graph {
     }
 }
 
-/// The indices in an order in which everything waited for stands first, and the cycles met.
-/// Keeps its own stack: a chain may be as long as a definition.
+/// Returns the indices in an order in which each step comes after those that it waits for, and the cycles that were
+/// found. Has a stack of its own, because a chain may be as long as a definition.
 fn walk(after: &[Vec<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
     #[derive(Clone, Copy, PartialEq)]
     enum Visit {
@@ -69,7 +70,7 @@ fn walk(after: &[Vec<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
             continue;
         }
         seen[start] = Visit::OnPath;
-        // Each step on the path, with how many of those it waits for have been visited.
+        // Each entry is a step on the path, with the number of its predecessors that have been visited.
         let mut path = vec![(start, 0)];
         while let Some((index, visited)) = path.last_mut() {
             let index = *index;
@@ -100,7 +101,7 @@ fn walk(after: &[Vec<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
     (order, cycles)
 }
 
-/// The same edges, read forward.
+/// Returns for each step the steps that wait for it: the same edges in the other direction.
 pub(super) fn followers(after: &[Vec<usize>]) -> Vec<Vec<usize>> {
     let mut followers = vec![Vec::new(); after.len()];
     for (index, indices) in after.iter().enumerate() {
@@ -111,8 +112,8 @@ pub(super) fn followers(after: &[Vec<usize>]) -> Vec<Vec<usize>> {
     followers
 }
 
-/// `a -> b -> a`, from what must be done to what waits for it.
-pub(super) fn written<'n>(cycle: &[usize], name: impl Fn(usize) -> &'n str) -> String {
+/// Writes a cycle as `a -> b -> a`, from a step to the one that waits for it.
+pub(super) fn format_cycle<'n>(cycle: &[usize], name: impl Fn(usize) -> &'n str) -> String {
     let mut names: Vec<_> = cycle.iter().rev().map(|index| name(*index)).collect();
     names.extend(names.first().copied());
     names.join(" -> ")

@@ -1,5 +1,5 @@
-//! A step that is run more than once: for each item of a list, or until a condition is true. The step of the definition is
-//! the group of its items: it calls nothing, and holds what every item does.
+//! A step that is run more than once: for each item of a list, or until a condition is true. The step of the definition
+//! is the group of its items: it calls nothing, and holds the rule that every item follows.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use super::{
     repeat::{self, RepeatDraft},
 };
 use crate::{
-    fields::Fields,
     template::{Origin, Reads},
+    values::fields::Fields,
 };
 
 #[derive(Debug)]
 pub struct GroupRule {
     pub items: GroupItems,
-    /// What each item does.
+    /// The rule that each item follows.
     pub item: Arc<StepRule>,
-    /// What undoes an item.
+    /// The undo of an item.
     pub undo: Option<Arc<StepRule>>,
 }
 
-/// What the items are.
+/// The source of the items.
 #[derive(Debug)]
 pub enum GroupItems {
     ForEach(ForEachRule),
@@ -30,17 +30,17 @@ pub enum GroupItems {
     Repeat(RepeatRule),
 }
 
-/// What was read of the fields.
+/// The fields of a group as they were read.
 pub(super) enum GroupDraft {
     ForEach(ForEachDraft),
     Repeat(RepeatDraft),
 }
 
-/// What the expressions of a group look at.
+/// Collects the names and steps that the expressions of a group read.
 pub(super) struct GroupReads<'r> {
-    /// Those of the list.
+    /// The reads of the list.
     pub list: &'r mut Vec<(String, Reads)>,
-    /// Those of `until`, which also see an output.
+    /// The reads of `until`, which also sees an output.
     pub until: &'r mut Vec<(String, Reads)>,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn read(
 }
 
 impl GroupDraft {
-    /// What is also defined in the expressions of an item.
+    /// Returns the names that the expressions of an item see besides the usual ones.
     pub fn seen_by_item(&self) -> &'static [&'static str] {
         match self {
             GroupDraft::ForEach(_) => &for_each::SEEN_BY_ITEM,
@@ -81,7 +81,7 @@ impl GroupDraft {
         }
     }
 
-    /// The policies that the group itself says, with their fields.
+    /// Returns the policy that the group itself sets, with its field.
     pub fn own_policy(&self) -> (&'static str, Option<Policy>) {
         match self {
             GroupDraft::ForEach(for_each) => ("on_item_error", for_each.on_item_error),
@@ -89,7 +89,7 @@ impl GroupDraft {
         }
     }
 
-    /// `on_exhausted`: of the step.
+    /// `on_exhausted` is the policy of the step.
     pub fn finish(
         self,
         item: Arc<StepRule>,
@@ -108,7 +108,7 @@ impl GroupDraft {
 }
 
 impl GroupRule {
-    /// The most items that run at once.
+    /// Returns the largest number of items that run at once.
     pub fn max_parallel(&self) -> u16 {
         match &self.items {
             GroupItems::ForEach(rule) => rule.max_parallel,

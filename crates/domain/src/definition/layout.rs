@@ -1,6 +1,7 @@
-//! At which index each step of a task stands whose workflow version was changed. An index that a step has had in a task is
-//! never another step's: calls in flight, tokens, alerts and rows name steps by their index. So the steps that a task had keep
-//! theirs, new ones follow after the last, and one that the new version does not have stays as an empty position.
+//! The indices of the steps in a task that was moved to another version of its workflow. An index that a step has had
+//! in a task is never given to another step: calls in flight, tokens, alerts and rows name steps by their index. So the
+//! steps that the task had keep their indices, new ones follow after the last, and the index of a step that the new
+//! version does not have stays empty.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,12 +12,14 @@ use super::{
     StepDefinition, StepRule, StepWork, WaitRule, parse_steps,
 };
 use crate::{
-    ids::{StepIndex, StepName},
     template::{Origin, Template},
-    time::Span,
+    values::{
+        ids::{StepIndex, StepName},
+        time::Span,
+    },
 };
 
-/// The most empty positions of a task.
+/// The largest number of empty indices in a task.
 const MOST_EMPTY: usize = 2000;
 
 /// The names of steps by their index, as it is stored with a task.
@@ -25,8 +28,9 @@ const MOST_EMPTY: usize = 2000;
 pub struct StepLayout(Arc<[StepName]>);
 
 impl StepLayout {
-    /// What a task with the steps of `before` has in the version `after`. `None`: the order of that version itself.
-    pub fn over(before: &Definition, after: &Definition) -> Option<Self> {
+    /// Returns the layout of a task that moves from `before` to the version `after`. `None`: the task has the order of
+    /// that version itself.
+    pub fn for_move(before: &Definition, after: &Definition) -> Option<Self> {
         let mut names: Vec<StepName> = before.names().cloned().collect();
         let added = after.names().filter(|name| !before.has_position(name));
         names.extend(added.cloned());
@@ -52,17 +56,17 @@ impl StepLayout {
     }
 }
 
-/// How a definition is laid out for a task.
+/// The layout that a definition has in a task.
 #[derive(Clone, Debug)]
-pub struct LaidOut {
+pub struct AppliedLayout {
     pub layout: StepLayout,
-    /// In the order of the version itself.
+    /// The steps in the order of the version itself.
     listed: Vec<StepIndex>,
     is_removed: Vec<bool>,
 }
 
 impl Definition {
-    /// The names of the steps by their index, those of empty positions among them.
+    /// Returns the names of the steps by their index, those of empty indices included.
     pub fn names(&self) -> impl Iterator<Item = &StepName> {
         self.steps.iter().map(|step| &step.name)
     }
@@ -71,28 +75,28 @@ impl Definition {
         self.names().any(|own| own == name)
     }
 
-    /// Whether a step stood there in an earlier version of the task, and none does now.
+    /// Returns whether the index was that of a step in an earlier version of the task, and is empty now.
     pub fn is_removed(&self, index: StepIndex) -> bool {
         let laid_out = self.laid_out.as_ref();
         laid_out.is_some_and(|laid_out| laid_out.is_removed.get(index.at()) == Some(&true))
     }
 
-    /// The steps that are the task itself, in the order of the definition.
+    /// Returns the steps of the task without undos and empty indices, in the order of the definition.
     pub fn listed(&self) -> impl Iterator<Item = StepIndex> {
         let listed = self.laid_out.as_ref().map(|laid_out| &laid_out.listed);
         let own = self.forward().filter(move |_| listed.is_none());
         listed.into_iter().flatten().copied().chain(own)
     }
 
-    /// The step of this name.
+    /// Returns the index of the step with this name.
     pub fn find(&self, name: &str) -> Option<StepIndex> {
         self.listed()
             .find(|index| self.step(*index).name.as_str() == name)
     }
 
-    /// The same definition with its steps where the layout has them. `None` if the layout lacks one of them.
-    pub fn laid_out(&self, layout: &StepLayout) -> Option<Self> {
-        // It was accepted once.
+    /// Returns the same definition with its steps at the indices of the layout. `None` if the layout lacks one of them.
+    pub fn with_layout(&self, layout: &StepLayout) -> Option<Self> {
+        // The definition was accepted once.
         let limits = Limits::stored();
         let own = parse_steps(&self.source, "", &self.policies, &limits, &Accepted).ok()?;
         own.lay_out(layout)
@@ -100,12 +104,12 @@ impl Definition {
 
     fn lay_out(self, layout: &StepLayout) -> Option<Self> {
         let (before, count) = (self.steps.len(), layout.len());
-        // Steps and undos are counted in 16 bits.
+        // Indices of steps and undos have 16 bits.
         let all = count + self.undos.len();
         if count > before + MOST_EMPTY || all > usize::from(u16::MAX) {
             return None;
         }
-        // Fewer than an index can count.
+        // The count fits into 16 bits, as checked above.
         let positions = layout.0.iter().zip(0..count as u16);
         let positions: HashMap<&StepName, u16> = positions.collect();
         let listed = self
@@ -118,7 +122,7 @@ impl Definition {
         };
         let mut steps: Vec<Option<StepDefinition>> = (0..count).map(|_| None).collect();
         for (step, index) in self.steps.into_iter().zip(&listed) {
-            steps[index.at()] = Some(step.moved(moved)?);
+            steps[index.at()] = Some(step.with_moved_indexes(moved)?);
         }
         let is_removed = steps.iter().map(Option::is_none).collect();
         let names = layout.0.iter();
@@ -129,14 +133,14 @@ impl Definition {
             undos: self
                 .undos
                 .into_iter()
-                .map(|undo| undo.moved(moved))
+                .map(|undo| undo.with_moved_indexes(moved))
                 .collect::<Option<_>>()?,
             order: self.order.into_iter().map(moved).collect(),
             output: self.output.map(|output| OutputTemplate {
                 reads: output.reads.into_iter().map(moved).collect(),
                 ..output
             }),
-            laid_out: Some(LaidOut {
+            laid_out: Some(AppliedLayout {
                 layout: layout.clone(),
                 listed,
                 is_removed,
@@ -149,8 +153,8 @@ impl Definition {
 }
 
 impl StepDefinition {
-    /// `None`: another definition shares its rule.
-    fn moved(mut self, moved: impl Fn(StepIndex) -> StepIndex) -> Option<Self> {
+    /// Returns `None` if another definition shares the rule of the step.
+    fn with_moved_indexes(mut self, moved: impl Fn(StepIndex) -> StepIndex) -> Option<Self> {
         let all = |indexes: &[StepIndex]| indexes.iter().copied().map(&moved).collect();
         StepRule::move_reads(&mut self.rule, &moved)?;
         Some(Self {
@@ -162,7 +166,7 @@ impl StepDefinition {
         })
     }
 
-    /// What stands at an empty position: it calls nothing, follows nothing and has no effect.
+    /// Returns the step for an empty index: it calls nothing, follows nothing and has no effect.
     fn empty(name: &StepName) -> Option<Self> {
         let at_once = Template::parse("0s", Origin::Stored).ok()?;
         Some(Self {

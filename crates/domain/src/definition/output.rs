@@ -1,21 +1,19 @@
 //! The output of a task: a template over its input and the outputs of its steps.
 
-use super::parse::{Names, SEEN, check_names, no_step};
+use super::names::{Names, SCOPE_NAMES, check_names, unknown_step_message};
 use crate::{
-    fields::FieldFault,
-    ids::StepIndex,
-    payload::Payload,
-    template::{JsonTemplate, Origin},
+    template::{JsonTemplate, Origin, payload::Payload},
+    values::{fields::FieldFault, ids::StepIndex},
 };
 
 #[derive(Debug)]
 pub struct OutputTemplate {
     pub template: JsonTemplate,
-    /// The steps whose output it looks at.
+    /// The steps whose output the template reads.
     pub reads: Vec<StepIndex>,
 }
 
-/// Every step has ended once it is evaluated, so it may read any of them.
+/// Reads the template. It may read any step, because every step has ended when it is evaluated.
 pub(super) fn read(
     source: &Payload,
     names: &Names<'_>,
@@ -35,14 +33,14 @@ pub(super) fn read(
     let mut reads = Vec::new();
     for (inside, read) in template.reads() {
         let pointer = format!("{POINTER}{inside}");
-        if !check_names(&pointer, &read, &SEEN, names, faults) {
+        if !check_names(&pointer, &read, &SCOPE_NAMES, names, faults) {
             continue;
         }
         for name in &read.steps {
             match names.get(name.as_str()) {
-                // At most as many as an index can count.
+                // The number of steps fits into an index.
                 Some(position) => reads.push(StepIndex(*position as u16)),
-                None => faults.push(FieldFault::new(&pointer, no_step(name, names))),
+                None => faults.push(FieldFault::new(&pointer, unknown_step_message(name, names))),
             }
         }
     }

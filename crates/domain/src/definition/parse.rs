@@ -1,4 +1,4 @@
-//! From JSON to a [`Definition`], with every fault reported at once.
+//! Compiles JSON to a [`Definition`], and reports every fault at once.
 
 use std::collections::HashMap;
 
@@ -7,28 +7,31 @@ use serde_json::value::RawValue;
 use super::{
     Definition, Policies,
     graph::{self, Graph},
+    known_agents::KnownAgents,
+    names::{Names, SCOPE_NAMES, check_names, unknown_step_message},
     output,
     repeat::SEEN_BY_UNTIL,
     step::{After, Edges, ParsedStep},
 };
 use crate::{
-    fields::FieldFault,
-    ids::{AgentName, StepIndex, StepName},
-    nearest::nearest,
-    payload::Payload,
-    payload_schema::PayloadSchema,
-    template::{Budget, Origin, Reads},
+    definition::payload_schema::PayloadSchema,
+    template::{Budget, Origin, Reads, payload::Payload},
+    values::{
+        fields::FieldFault,
+        ids::{StepIndex, StepName},
+    },
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
     pub max_steps: usize,
-    /// Whether it was accepted before.
+    /// True for a definition that was accepted before.
     pub is_stored: bool,
 }
 
 impl Limits {
-    /// A definition that was accepted under other limits is not refused when it is read again.
+    /// Returns the limits for a definition that was accepted before: it is not refused when it is read again, even if
+    /// the limits were different then.
     pub fn stored() -> Self {
         Self {
             max_steps: MOST_STEPS,
@@ -46,57 +49,15 @@ impl Default for Limits {
     }
 }
 
-/// No limit can be set higher: steps are counted in 16 bits, each with what undoes it.
+/// No limit can be set higher: step indices have 16 bits, and each step may have an undo with an index of its own.
 pub const MOST_STEPS: usize = (u16::MAX / 2) as usize;
 
-/// What reading all expressions of a definition may cost, and evaluating those that read nothing: each of them has
-/// what one evaluation may cost.
-pub const WHOLE_DEFINITION: u64 = 4 * Budget::EVALUATION;
+/// The total cost of reading all expressions of a definition, and of evaluating those that read nothing. Each single
+/// expression may cost as much as one evaluation.
+pub const DEFINITION_BUDGET: u64 = 4 * Budget::EVALUATION;
 
-/// Who may be called, as policy and registration stand now. What is asked here is asked again of a definition that was
-/// compiled before: [`Definition::is_still_allowed`].
-pub trait KnownAgents {
-    fn knows(&self, agent: &AgentName) -> bool;
-
-    /// The one that was probably meant.
-    fn nearest(&self, _: &AgentName) -> Option<AgentName> {
-        None
-    }
-
-    /// The error says why not, and what to do instead.
-    fn allows_url(&self, url: &str) -> Result<(), String>;
-
-    /// Whether services can reply later. The error says what to do.
-    fn takes_later_replies(&self) -> Result<(), String> {
-        Ok(())
-    }
-
-    /// Whether people can be asked. The error says what to do.
-    fn reaches_people(&self) -> Result<(), String> {
-        Ok(())
-    }
-
-    /// Checks that a receiver or an alert webhook with this name is configured. The error says what to do.
-    fn passes_links_on(&self, _: &str) -> Result<(), String> {
-        Ok(())
-    }
-}
-
-/// For definitions that were accepted before: who is registered today is no matter.
-pub struct Accepted;
-
-impl KnownAgents for Accepted {
-    fn knows(&self, _: &AgentName) -> bool {
-        true
-    }
-
-    fn allows_url(&self, _: &str) -> Result<(), String> {
-        Ok(())
-    }
-}
-
-/// Reads the JSON array `steps` that stands at `pointer` in the request's body. `policies` hold for
-/// the steps that say nothing else.
+/// Reads the JSON array `steps`, whose JSON pointer in the request's body is `pointer`. `policies` apply to the steps
+/// that do not set their own.
 pub fn parse_steps(
     source: &Payload,
     pointer: &str,
@@ -104,11 +65,11 @@ pub fn parse_steps(
     limits: &Limits,
     known: &dyn KnownAgents,
 ) -> Result<Definition, Vec<FieldFault>> {
-    let budget = Budget::of_several(WHOLE_DEFINITION);
+    let budget = Budget::of_several(DEFINITION_BUDGET);
     parse_steps_within(source, pointer, policies, limits, known, &budget)
 }
 
-/// Refuses also what costs more than the budget to read.
+/// Does the same, and refuses steps that cost more than the budget to read.
 pub fn parse_steps_within(
     source: &Payload,
     pointer: &str,
@@ -145,14 +106,14 @@ pub fn parse_steps_within(
         })
         .collect();
     let names = names(&drafts, &mut faults);
-    let after = resolve(&drafts, &names, &mut faults);
+    let after = predecessors(&drafts, &names, &mut faults);
     let graph = Graph::of(&after);
     for cycle in graph.cycles() {
         faults.push(FieldFault::new(
             format!("{}/after", drafts[cycle[0]].pointer),
             format!(
                 "the steps wait for each other: {}; remove one of these dependencies",
-                graph::written(cycle, |index| drafts[index].label())
+                graph::format_cycle(cycle, |index| drafts[index].label())
             ),
         ));
     }
@@ -185,7 +146,7 @@ pub fn parse_steps_within(
             undo_reads: indices(reads.undo),
             group_reads: indices(reads.group),
         };
-        // At most MOST_STEPS of each.
+        // There are at most MOST_STEPS of each.
         let index = StepIndex(steps.len() as u16);
         let undo_index = StepIndex((count + undos.len()) as u16);
         match draft.finish(index, undo_index, edges) {
@@ -193,7 +154,7 @@ pub fn parse_steps_within(
                 steps.push(step);
                 undos.extend(undo);
             }
-            // Whatever a draft lacks was reported as a fault above.
+            // Everything that a draft lacks was reported as a fault above.
             None => return refuse("is not a definition".to_owned()),
         }
     }
@@ -209,7 +170,7 @@ pub fn parse_steps_within(
     })
 }
 
-/// Nothing is undone once a pivot is done.
+/// Applies the rule that nothing is undone once a pivot is done.
 fn check_pivots(drafts: &mut [ParsedStep], graph: &Graph, faults: &mut Vec<FieldFault>) {
     for pivot in 0..drafts.len() {
         if !drafts[pivot].pivot {
@@ -232,8 +193,6 @@ fn indices(indices: Vec<usize>) -> Vec<StepIndex> {
         .collect()
 }
 
-pub(super) type Names<'a> = HashMap<&'a str, usize>;
-
 fn names<'a>(drafts: &'a [ParsedStep], faults: &mut Vec<FieldFault>) -> Names<'a> {
     let mut names = HashMap::with_capacity(drafts.len());
     for (index, draft) in drafts.iter().enumerate() {
@@ -254,8 +213,8 @@ fn names<'a>(drafts: &'a [ParsedStep], faults: &mut Vec<FieldFault>) -> Names<'a
     names
 }
 
-/// The indices of the steps that each step waits for.
-fn resolve(
+/// Returns, for each step, the indices of the steps that it waits for.
+fn predecessors(
     drafts: &[ParsedStep],
     names: &Names<'_>,
     faults: &mut Vec<FieldFault>,
@@ -269,7 +228,9 @@ fn resolve(
                 let mut after = Vec::with_capacity(wanted.len());
                 for (pointer, name) in wanted {
                     match names.get(name.as_str()) {
-                        None => faults.push(FieldFault::new(pointer, no_step(name, names))),
+                        None => {
+                            faults.push(FieldFault::new(pointer, unknown_step_message(name, names)))
+                        }
                         Some(position) if *position == index => faults.push(FieldFault::new(
                             pointer,
                             "a step cannot wait for itself: remove it",
@@ -287,33 +248,24 @@ fn resolve(
         .collect()
 }
 
-pub(super) fn no_step(name: &str, names: &Names<'_>) -> String {
-    match nearest(name, names.keys().copied()) {
-        Some(meant) => format!("there is no step `{name}`; did you mean `{meant}`?"),
-        None => format!("there is no step `{name}` in this definition"),
-    }
-}
+/// The names that the expressions of an undo see.
+const UNDO_SCOPE_NAMES: [&str; 5] = ["input", "task", "steps", "output", "request"];
+/// The names that the expressions of a poll for the reply to an undo see.
+const UNDO_POLL_SCOPE_NAMES: [&str; 5] = ["input", "task", "steps", "output", "response"];
+/// The names that the expressions of a probe see.
+const PROBE_SCOPE_NAMES: [&str; 4] = ["input", "task", "steps", "response"];
 
-/// What the expressions of a request and of a condition see.
-pub(super) const SEEN: [&str; 3] = ["input", "task", "steps"];
-/// What those of an undo see.
-const SEEN_BY_UNDO: [&str; 5] = ["input", "task", "steps", "output", "request"];
-/// What those of a poll for the reply to an undo see.
-const SEEN_BY_UNDO_POLL: [&str; 5] = ["input", "task", "steps", "output", "response"];
-/// What those of a probe see.
-const SEEN_BY_PROBE: [&str; 4] = ["input", "task", "steps", "response"];
-
-/// What the condition of a signal sees.
-const SEEN_BY_SIGNAL: [&str; 4] = ["input", "task", "steps", "signal"];
+/// The names that the condition of a signal sees.
+const SIGNAL_SCOPE_NAMES: [&str; 4] = ["input", "task", "steps", "signal"];
 
 /// The steps that the expressions of a step read.
 #[derive(Default)]
 struct StepReads {
-    /// The step and its probe: all of them must have ended before it starts.
+    /// The steps that the step and its probe read: all of them must have ended before the step starts.
     own: Vec<usize>,
-    /// Its undo, which may also look at the step itself.
+    /// The steps that the undo reads; it may read the output of the step itself.
     undo: Vec<usize>,
-    /// The list and the conditions of a group.
+    /// The steps that the list and the conditions of a group read.
     group: Vec<usize>,
 }
 
@@ -335,7 +287,9 @@ fn check_reads(
             }
             for name in &looks.steps {
                 match names.get(name.as_str()) {
-                    None => faults.push(FieldFault::new(pointer, no_step(name, names))),
+                    None => {
+                        faults.push(FieldFault::new(pointer, unknown_step_message(name, names)))
+                    }
                     Some(position) if own && *position == index => indices.push(index),
                     Some(position) if !graph.comes_before(*position, index) => {
                         faults.push(FieldFault::new(
@@ -358,81 +312,30 @@ fn check_reads(
         Some(group) => [seen, group.seen_by_item()].concat(),
         None => seen.to_vec(),
     };
-    check(&draft.group_reads, &SEEN, false, &mut reads.group);
+    check(&draft.group_reads, &SCOPE_NAMES, false, &mut reads.group);
     check(&draft.until_reads, &SEEN_BY_UNTIL, false, &mut reads.group);
-    check(&draft.reads, &seen(&SEEN), false, &mut reads.own);
+    check(&draft.reads, &seen(&SCOPE_NAMES), false, &mut reads.own);
     check(
         &draft.probe_reads,
-        &seen(&SEEN_BY_PROBE),
+        &seen(&PROBE_SCOPE_NAMES),
         false,
         &mut reads.own,
     );
     check(
         &draft.signal_reads,
-        &seen(&SEEN_BY_SIGNAL),
+        &seen(&SIGNAL_SCOPE_NAMES),
         false,
         &mut reads.own,
     );
     if let Some(undo) = &draft.undo {
         let undo_reads = &mut reads.undo;
-        check(&undo.reads, &seen(&SEEN_BY_UNDO), true, undo_reads);
+        check(&undo.reads, &seen(&UNDO_SCOPE_NAMES), true, undo_reads);
         check(
             &undo.reply_reads,
-            &seen(&SEEN_BY_UNDO_POLL),
+            &seen(&UNDO_POLL_SCOPE_NAMES),
             true,
             undo_reads,
         );
     }
     reads
-}
-
-/// Whether an expression reads only what is there. Otherwise the names that it reads may not be what was meant.
-pub(super) fn check_names(
-    pointer: &str,
-    reads: &Reads,
-    seen: &[&str],
-    names: &Names<'_>,
-    faults: &mut Vec<FieldFault>,
-) -> bool {
-    let meant = reads.hyphens.iter().find(|(behind, (whole, _))| {
-        !seen.contains(&behind.as_str()) || names.contains_key(whole.as_str())
-    });
-    if let Some((_, (_, meant))) = meant {
-        faults.push(FieldFault::new(
-            pointer,
-            format!("`-` means subtraction here: write `{meant}` if the name has a hyphen"),
-        ));
-        return false;
-    }
-    let unknown = reads.names.iter();
-    for name in unknown.filter(|name| !seen.contains(&name.as_str())) {
-        faults.push(FieldFault::new(pointer, not_seen(name, seen)));
-    }
-    true
-}
-
-fn not_seen(name: &str, seen: &[&str]) -> String {
-    let only_in = match name {
-        "item" => "what a step with `for_each` does for each item",
-        "previous" => "what a step with `repeat` does, and in its `until`",
-        "index" => "what a step with `for_each` or `repeat` does for each item or each time",
-        _ => "",
-    };
-    if !only_in.is_empty() {
-        return format!("`{name}` is defined only in {only_in}: not here");
-    }
-    let seen: Vec<_> = seen
-        .iter()
-        .map(|seen| match *seen {
-            "steps" => "`steps.<name>.output`".to_owned(),
-            seen => format!("`{seen}`"),
-        })
-        .collect();
-    let Some((last, others)) = seen.split_last() else {
-        return String::new();
-    };
-    format!(
-        "`{name}` is not defined here: expressions can use {} and {last}",
-        others.join(", ")
-    )
 }

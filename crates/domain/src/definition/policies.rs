@@ -1,20 +1,27 @@
-//! What happens when a step or a task cannot go on by itself: said for a step, or once for
-//! all steps of a task.
+//! The policies for a step or a task that cannot continue. A step may set them, and a task or a workflow may set them
+//! for all of its steps.
 
 use std::{ops::RangeInclusive, sync::Arc};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::workflow_limits::{StepLimit, TaskLimit};
 use crate::{
-    fields::{FieldFault, Fields, text},
-    payload::Payload,
-    step_limits::StepLimit,
-    task_limits::TaskLimit,
-    time::Span,
+    template::payload::Payload,
+    values::{
+        fields::{FieldFault, Fields, text},
+        time::Span,
+    },
 };
 
-/// What follows when trying is over.
+/// The limits of `complete_within`.
+pub(super) const COMPLETE_WITHIN_RANGE: RangeInclusive<Span> =
+    Span::from_millis(100)..=Span::from_secs(30 * 86_400);
+pub(super) const DEFAULT_COMPLETE_WITHIN: Span = Span::from_secs(30);
+pub(super) const DEFAULT_MAX_FAILURES: u32 = 3;
+
+/// The policy for a step that will not be retried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Policy {
@@ -34,10 +41,10 @@ impl Policy {
     }
 }
 
-/// What happens when `failure_count` passes `max_failures`.
+/// The policy for a step whose `failure_count` passes `max_failures`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OnExhausted {
-    /// First wait an extended period and try again.
+    /// If set, the step first waits for an extended period and is then retried.
     pub extend: Option<Extend>,
     pub then: Policy,
 }
@@ -45,7 +52,7 @@ pub struct OnExhausted {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Extend {
     pub wait: Span,
-    /// At most so often.
+    /// The largest number of extended periods.
     pub times: u32,
 }
 
@@ -55,16 +62,16 @@ impl From<Policy> for OnExhausted {
     }
 }
 
-/// What happens to a running call when the task is to be undone.
+/// Decides about a running call when its task is to be undone.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Serialize, strum::IntoStaticStr, strum::VariantArray,
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum OnUndo {
-    /// It is waited for until its complete-by, so that its outcome is known.
+    /// The call is waited for until its complete-by, so that its effect is known.
     Wait,
-    /// It is dropped at once, and its outcome is unknown.
+    /// The call is dropped at once, and its effect is unknown.
     Drop,
 }
 
@@ -76,24 +83,25 @@ impl OnUndo {
     }
 }
 
-/// What a task or a workflow says for all its steps, each of which may say otherwise.
+/// The policies of a task or a workflow for all of its steps. Each step may set its own.
 #[derive(Clone, Debug, Default)]
 pub struct Policies {
     pub on_exhausted: Option<OnExhausted>,
     pub on_permanent: Option<Policy>,
-    /// The task's own complete-by has passed: `Error` or `Undo`.
+    /// The policy for a task whose own complete-by has passed: `Error` or `Undo`.
     pub on_deadline: Option<Policy>,
-    /// How long a processed task can still be undone; `None`: as long as it is kept.
+    /// The time for which a processed task can still be undone; `None`: as long as it is kept.
     pub undoable_for: Option<Span>,
-    /// Only of workflows: how many tasks run at once.
+    /// The limits of a workflow on the number of tasks that run at once.
     pub limits: Arc<[TaskLimit]>,
-    /// Only of workflows: how many steps of its tasks run at once, and how often one begins.
+    /// The limits of a workflow on the number of steps of its tasks that run at once, and on the rate at which they
+    /// begin.
     pub step_limits: Arc<[StepLimit]>,
     /// A template of the task's output, as it was written.
     pub output: Option<Payload>,
-    /// What the input must match, as it was written.
+    /// The schema that the input must match, as it was written.
     pub input_schema: Option<Payload>,
-    /// The JSON object that this was read from; none where nothing was said.
+    /// The JSON object that the policies were read from; `None` if it had no such fields.
     source: Option<Payload>,
 }
 
@@ -106,7 +114,7 @@ pub const POLICY_FIELDS: [&str; 6] = [
     "output",
     "input_schema",
 ];
-/// One more in a workflow.
+/// The field that only a workflow has.
 const LIMITS: &str = "limits";
 
 impl Policies {
@@ -121,7 +129,7 @@ impl Policies {
         let names = [
             exhausted, permanent, deadline, undoable, LIMITS, output, schema,
         ];
-        let written = written(fields, &names);
+        let written = present_fields(fields, &names);
         let (limits, step_limits) = TaskLimit::read_all(fields, LIMITS);
         let policies = Self::read_fields(fields, &[]);
         Self {
@@ -134,19 +142,19 @@ impl Policies {
 
     fn read_fields(fields: &mut Fields<'_>, names: &[&str]) -> Self {
         Self {
-            source: written(fields, names),
+            source: present_fields(fields, names),
             on_exhausted: on_exhausted(fields, Policy::ALL),
             on_permanent: on_permanent(fields, Policy::ALL),
-            on_deadline: word(fields, "on_deadline", &[Policy::Error, Policy::Undo], ""),
+            on_deadline: take_policy(fields, "on_deadline", &[Policy::Error, Policy::Undo], ""),
             undoable_for: fields.span("undoable_for", UNDOABLE_FOR),
             limits: Arc::default(),
             step_limits: Arc::default(),
-            output: given(fields, "output"),
-            input_schema: given(fields, "input_schema"),
+            output: take_payload(fields, "output"),
+            input_schema: take_payload(fields, "input_schema"),
         }
     }
 
-    /// Reads what [`Policies::as_json`] gave.
+    /// Reads JSON that [`Policies::as_json`] returned.
     pub fn parse(json: &str) -> Result<Self, Vec<FieldFault>> {
         let source = Payload::parse(json.to_owned()).unwrap_or_else(Payload::null);
         let mut fields = Fields::of(source.raw(), "")?;
@@ -155,25 +163,25 @@ impl Policies {
         Ok(policies)
     }
 
-    /// `None` where nothing was said.
+    /// Returns the policies as they were written; `None` if there were none.
     pub fn as_json(&self) -> Option<&str> {
         self.source.as_ref().map(Payload::as_json)
     }
 
-    /// As [`Policies::as_json`].
+    /// Returns the same as [`Policies::as_json`].
     pub fn to_raw(&self) -> Option<Box<RawValue>> {
         self.source.as_ref().map(|source| source.raw().to_owned())
     }
 }
 
-/// Any JSON but null.
-fn given(fields: &mut Fields<'_>, name: &str) -> Option<Payload> {
+/// Takes a field whose value may be any JSON but null.
+fn take_payload(fields: &mut Fields<'_>, name: &str) -> Option<Payload> {
     let value = fields.value(name).filter(|value| value.get() != "null")?;
     Some(Payload::new(value.to_owned()))
 }
 
-/// Those of these fields that are there, as one object.
-fn written(fields: &Fields<'_>, names: &[&str]) -> Option<Payload> {
+/// Returns the named fields that are present, as one object.
+fn present_fields(fields: &Fields<'_>, names: &[&str]) -> Option<Payload> {
     let given = names
         .iter()
         .filter_map(|name| Some((name, fields.peek(name)?)));
@@ -187,14 +195,14 @@ fn written(fields: &Fields<'_>, names: &[&str]) -> Option<Payload> {
     }
 }
 
-/// Up to ten years.
+/// The limits of `undoable_for`: from one second to ten years.
 const UNDOABLE_FOR: RangeInclusive<Span> = Span::from_secs(1)..=Span::from_secs(3650 * 86_400);
 const PERIOD: RangeInclusive<Span> = Span::from_millis(100)..=Span::from_secs(30 * 86_400);
 
 pub(super) fn on_exhausted(fields: &mut Fields<'_>, words: &[Policy]) -> Option<OnExhausted> {
     if !fields.is_object("on_exhausted") {
         let or = " or { \"extend\": \"10m\", \"times\": 5, \"then\": \"error\" }";
-        return word(fields, "on_exhausted", words, or).map(OnExhausted::from);
+        return take_policy(fields, "on_exhausted", words, or).map(OnExhausted::from);
     }
     let mut extend = fields.object("on_exhausted")?;
     if !extend.has("extend") {
@@ -202,14 +210,14 @@ pub(super) fn on_exhausted(fields: &mut Fields<'_>, words: &[Policy]) -> Option<
     }
     let wait = extend.span("extend", PERIOD);
     let times = extend.integer("times", 1..=1000).unwrap_or(1);
-    let then = word(&mut extend, "then", words, "");
+    let then = take_policy(&mut extend, "then", words, "");
     if let Err(faults) = extend.finish() {
         fields.extend(faults);
     }
     Some(OnExhausted {
         extend: Some(Extend {
             wait: wait?,
-            // Within 1 to 1000.
+            // The value is within 1 to 1000.
             times: times as u32,
         }),
         then: then.unwrap_or(Policy::Error),
@@ -217,11 +225,11 @@ pub(super) fn on_exhausted(fields: &mut Fields<'_>, words: &[Policy]) -> Option<
 }
 
 pub(super) fn on_permanent(fields: &mut Fields<'_>, words: &[Policy]) -> Option<Policy> {
-    word(fields, "on_permanent", words, "")
+    take_policy(fields, "on_permanent", words, "")
 }
 
-/// A policy given by a word.
-fn word(fields: &mut Fields<'_>, name: &str, words: &[Policy], or: &str) -> Option<Policy> {
+/// Takes a policy that is written as a word.
+fn take_policy(fields: &mut Fields<'_>, name: &str, words: &[Policy], or: &str) -> Option<Policy> {
     let value = fields.value(name).filter(|value| value.get() != "null")?;
     let given = text(value.get());
     let found = words

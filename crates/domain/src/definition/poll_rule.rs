@@ -1,40 +1,38 @@
-//! Polling: a service says where its reply will be, and is asked there until it is.
+//! Polling: a service says where its reply will be, and Provost requests it there until it is.
 
 use super::{ReplyMode, ReplyRule};
 use crate::{
-    fields::Fields,
-    payload::Payload,
-    template::{Expression, Origin, Reads, RenderError, Scope},
-    time::Span,
+    template::{Expression, Origin, Reads, RenderError, Scope, payload::Payload},
+    values::{fields::Fields, time::Span},
 };
 
 const DEFAULT_EVERY: Span = Span::from_secs(5);
-/// More often is no polling, but a load.
+/// Polling more often than once a second would be a load on the service.
 const EVERY: std::ops::RangeInclusive<Span> = Span::from_secs(1)..=Span::from_secs(86_400);
 
-/// When and how the reply is asked for. The expressions see the response to the last poll.
+/// The rule by which the reply is polled. The expressions see the response to the last poll.
 #[derive(Debug)]
 pub struct PollRule {
-    /// True: the reply is there.
+    /// True if the reply is there.
     pub until: Expression,
-    /// True: the service has failed permanently. Looked at before `until`.
+    /// True if the service has failed permanently. It is evaluated before `until`.
     pub failed: Option<Expression>,
-    /// The step's output; without it the body of the response.
+    /// The step's output. `None`: the body of the response.
     pub output: Option<Expression>,
     pub every: Span,
 }
 
-/// What a poll found.
+/// The finding of a poll.
 #[derive(Clone, PartialEq, Debug)]
 pub enum PollFinding {
     Done(Payload),
     Failed,
-    /// To be polled again.
+    /// The service must be polled again.
     NotYet,
 }
 
 impl PollRule {
-    /// `scope` holds the response. The error is the definition's or the service's fault, in words for an operator.
+    /// `scope` holds the response. The error text is for an operator: the definition or the service is wrong.
     pub fn judge(&self, body: &Payload, scope: &Scope<'_>) -> Result<PollFinding, String> {
         let is_true = |name: &str, condition: &Expression| {
             let truth = condition.truth(scope);
@@ -61,7 +59,7 @@ fn in_words(name: &str, error: &RenderError) -> String {
     format!("`{name}` of its polling could not be evaluated: {error}")
 }
 
-/// Reads the field `reply` of a step, and notes what its expressions look at.
+/// Reads the field `reply` of a step, and collects the names that its expressions read.
 pub(super) fn read(
     step: &mut Fields<'_>,
     origin: Origin<'_>,

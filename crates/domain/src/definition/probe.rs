@@ -1,13 +1,11 @@
-//! A probe: a GET that says whether an attempt of unknown outcome took effect.
+//! A probe: a GET that finds out whether an attempt of unknown effect took effect.
 
 use http::StatusCode;
 
-use super::{Method, RequestTemplate, request};
+use super::{Method, RequestTemplate, policies::COMPLETE_WITHIN_RANGE, request};
 use crate::{
-    fields::Fields,
-    payload::Payload,
-    template::{Expression, Origin, Reads, RenderError, Scope},
-    time::Span,
+    template::{Expression, Origin, Reads, RenderError, Scope, payload::Payload},
+    values::{fields::Fields, time::Span},
 };
 
 const DEFAULT_WITHIN: Span = Span::from_secs(10);
@@ -15,26 +13,27 @@ const DEFAULT_WITHIN: Span = Span::from_secs(10);
 #[derive(Debug)]
 pub struct Probe {
     pub request: RequestTemplate,
-    /// Gives `done`, `not_done` or `in_progress`. Without it the status decides: 2xx done, 404 and 410 not.
+    /// Evaluates to `done`, `not_done` or `in_progress`. Without it the status decides: 404 and 410 mean not done, 2xx
+    /// means done.
     pub outcome: Option<Expression>,
-    /// The step's output where it is done; without it the body of the answer.
+    /// The step's output if it is done. `None`: the body of the response.
     pub output: Option<Expression>,
     pub complete_within: Span,
 }
 
-/// What a probe found out.
+/// The finding of a probe.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Finding {
-    /// The step took effect; this is its output.
+    /// The step took effect; the payload is its output.
     Done(Payload),
     NotDone,
-    /// The service is still at it: it is asked again later.
+    /// The service is still working on the step. It is probed again later.
     InProgress,
 }
 
 impl Probe {
-    /// `scope` holds the probe's answer as `response`. The error is the definition's or the service's
-    /// fault, in words for an operator.
+    /// `scope` holds the response to the probe as `response`. The error text is for an operator: the definition or the
+    /// service is wrong.
     pub fn judge(&self, status: u16, body: &Payload, scope: &Scope<'_>) -> Result<Finding, String> {
         let done = || match &self.output {
             Some(output) => output.payload(scope).map_err(in_words),
@@ -62,7 +61,7 @@ fn in_words(error: RenderError) -> String {
     format!("its probe's response could not be parsed: {error}")
 }
 
-/// Reads the field `probe` of a step and notes what its expressions look at.
+/// Reads the field `probe` of a step, and collects the names that its expressions read.
 pub(super) fn read(
     step: &mut Fields<'_>,
     origin: Origin<'_>,
@@ -99,7 +98,7 @@ pub(super) fn read(
     };
     let outcome = expression("outcome");
     let output = expression("output");
-    let complete_within = fields.span("complete_within", super::step::TRY);
+    let complete_within = fields.span("complete_within", COMPLETE_WITHIN_RANGE);
     if let Err(faults) = fields.finish() {
         step.extend(faults);
         return None;

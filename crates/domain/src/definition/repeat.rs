@@ -1,35 +1,34 @@
-//! `repeat`: a step that is run again until a condition is true. Each time is an iteration: an item of the group that the
-//! step of the definition is.
+//! `repeat`: a step that is run again until a condition is true. Each run is an iteration, which is an item of the
+//! group that the step of the definition is.
 
 use std::ops::RangeInclusive;
 
 use super::Policy;
 use crate::{
-    fields::Fields,
     template::{Expression, Origin, Reads, Scope},
-    time::Span,
+    values::{fields::Fields, time::Span},
 };
 
-/// The most iterations that a step can ask for.
+/// The largest number of iterations that a step can ask for.
 pub(crate) const MOST_ITERATIONS: u16 = 1000;
-/// How long the next iteration may be put off.
+/// The limits of the time between two iterations.
 const EVERY: RangeInclusive<Span> = Span::from_secs(0)..=Span::LONGEST;
 
-/// What the expressions of an iteration see as well.
+/// The names that the expressions of an iteration see besides the usual ones.
 pub(super) const SEEN_BY_ITERATION: [&str; 2] = ["previous", "index"];
-/// What `until` sees.
+/// The names that `until` sees.
 pub(super) const SEEN_BY_UNTIL: [&str; 6] =
     ["input", "task", "steps", "output", "previous", "index"];
 
 #[derive(Debug)]
 pub struct RepeatRule {
-    /// Evaluated with the output of each iteration. True: it was the last one.
+    /// Evaluated with the output of each iteration. If it is true, there is no further iteration.
     pub until: Expression,
-    /// Unless an operator has it go on after them.
+    /// The largest number of iterations. An operator can allow more when they are used up.
     pub at_most: u16,
-    /// From the end of an iteration to the begin of the next.
+    /// The time from the end of an iteration to the begin of the next.
     pub every: Span,
-    /// When so many iterations have ended, and `until` was not true.
+    /// The policy for the case that `at_most` iterations have ended, and `until` was not true.
     pub on_exhausted: Policy,
     pub output: RepeatOutput,
 }
@@ -38,10 +37,10 @@ pub struct RepeatRule {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum RepeatOutput {
-    /// That of the last iteration.
+    /// The output of the last iteration.
     #[default]
     Last,
-    /// The list of those of all iterations.
+    /// The list of the outputs of all iterations.
     All,
 }
 
@@ -53,7 +52,7 @@ impl RepeatOutput {
     }
 }
 
-/// What was read of the field.
+/// The field `repeat` as it was read.
 pub(super) struct RepeatDraft {
     until: Option<Expression>,
     at_most: Option<u16>,
@@ -62,7 +61,7 @@ pub(super) struct RepeatDraft {
     output: RepeatOutput,
 }
 
-/// Reads `repeat`, and notes what its condition looks at.
+/// Reads `repeat`, and collects the names that its condition reads.
 pub(super) fn read(
     step: &mut Fields<'_>,
     origin: Origin<'_>,
@@ -94,7 +93,7 @@ pub(super) fn read(
     });
     let draft = RepeatDraft {
         until,
-        // Within 1 to MOST_ITERATIONS.
+        // The value is within 1 to MOST_ITERATIONS.
         at_most: fields.integer("at_most", AT_MOST).map(|most| most as u16),
         every: fields.span("every", EVERY).unwrap_or_default(),
         on_exhausted: fields.choice("on_exhausted", Policy::ALL),
@@ -121,8 +120,8 @@ impl RepeatDraft {
 }
 
 impl RepeatRule {
-    /// Whether the iteration whose output is in the scope was the last one. The error is the definition's or the data's
-    /// fault, in words for an operator.
+    /// Returns whether the iteration whose output is in the scope was the last one. The error text is for an operator:
+    /// the definition or the data is wrong.
     pub fn is_over(&self, scope: &Scope<'_>) -> Result<bool, String> {
         let truth = self.until.truth(scope);
         truth.map_err(|error| format!("`until` could not be evaluated: {error}"))

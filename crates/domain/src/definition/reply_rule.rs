@@ -1,19 +1,19 @@
-//! How the reply to a call comes, and how long its service may be silent until then: for a step, and for what undoes it.
+//! The way in which the reply to a call comes, and the time for which its service may be silent before: for a step, and
+//! for its undo.
 
 use std::ops::RangeInclusive;
 
 use super::{ReplyRule, poll_rule};
 use crate::{
-    fields::Fields,
     template::{Origin, Reads},
-    time::Span,
+    values::{fields::Fields, time::Span},
 };
 
-/// How long a service that replies later may be silent.
+/// The limits of the time for which a service that replies later may be silent.
 const HEARTBEAT: RangeInclusive<Span> = Span::from_secs(1)..=Span::from_secs(30 * 86_400);
 
-/// Reads the fields `reply` and `heartbeat_within`, and notes what the expressions look at. `takes_later_replies`: or
-/// why not.
+/// Reads the fields `reply` and `heartbeat_within`, and collects the names that the expressions read.
+/// `takes_later_replies` returns an error that says why services cannot reply later.
 pub(super) fn read(
     fields: &mut Fields<'_>,
     origin: Origin<'_>,

@@ -4,13 +4,14 @@ use http::{HeaderName, HeaderValue, header};
 
 use super::{Body, Method, RequestTemplate};
 use crate::{
-    fields::{FieldFault, Fields, text},
-    payload::Payload,
-    render::path_fault,
-    template::{JsonTemplate, Origin, Reads, Template},
+    template::{JsonTemplate, Origin, Reads, Template, payload::Payload},
+    values::{
+        fields::{FieldFault, Fields, text},
+        path::path_fault,
+    },
 };
 
-/// Services take about as many, with those that Provost adds.
+/// Most HTTP servers accept about this number of headers, together with those that Provost adds.
 const MOST_HEADERS: usize = 100;
 
 pub(super) struct RequestDraft {
@@ -31,8 +32,8 @@ impl RequestDraft {
     }
 }
 
-/// Reads the field `request` and notes what its expressions look at. Left out, it is a POST of the
-/// task's input; `usual` is the method where none is named.
+/// Reads the field `request`, and collects the names that its expressions read. Without the field, the request has the
+/// task's input as its body. `usual` is the method if none is named.
 pub(super) fn read(
     step: &mut Fields<'_>,
     usual: Method,
@@ -72,7 +73,7 @@ fn path(
 ) -> Option<Template> {
     let source = fields.string("path", usize::MAX).unwrap_or_default();
     let fault = match Template::parse(&source, origin) {
-        // What fills the holes is encoded, so any harmless text can stand for it.
+        // The values of expressions are percent-encoded, so any harmless text can stand for them.
         Ok(template) => match path_fault(&template.outline("x")) {
             None => {
                 note(reads, fields.pointer("path"), template.reads());
@@ -108,7 +109,7 @@ fn headers(
             }
             let value = text(value.get()).ok_or("must be a string")?;
             let template = Template::parse(&value, origin)?;
-            // What is not literal is checked when it is rendered.
+            // A header with an expression is checked when it is rendered.
             HeaderValue::from_str(&template.outline("")).map_err(
                 |_| "contains a line break or another character that is not allowed in a header",
             )?;
@@ -125,7 +126,7 @@ fn headers(
     headers
 }
 
-/// Those that frame the message.
+/// The headers that frame the message.
 pub(crate) const FRAMING_HEADERS: [HeaderName; 8] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
@@ -137,7 +138,7 @@ pub(crate) const FRAMING_HEADERS: [HeaderName; 8] = [
     header::UPGRADE,
 ];
 
-/// Neither those nor those that say whose attempt it is.
+/// Refuses the framing headers, and those by which Provost identifies the attempt.
 fn header_name(name: &str) -> Result<String, String> {
     let parsed = HeaderName::from_bytes(name.as_bytes())
         .map_err(|_| format!("{name:?} is not a valid header name"))?;

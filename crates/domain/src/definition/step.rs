@@ -1,6 +1,6 @@
-//! One step of a definition: everything that can be said of it without the others.
+//! One step of a definition: everything that can be checked without the other steps.
 
-use std::{ops::RangeInclusive, sync::Arc};
+use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
@@ -8,48 +8,49 @@ use super::{
     CancelRule, ChildRule, Method, OnExhausted, OnUndo, Policies, Policy, Probe, ReplyRule,
     StepDefinition, StepRule, StepWork, Target, cancel_rule,
     group::{self, GroupDraft, GroupReads},
-    parse::KnownAgents,
-    policies::{on_exhausted, on_permanent},
+    known_agents::KnownAgents,
+    policies::{
+        COMPLETE_WITHIN_RANGE, DEFAULT_COMPLETE_WITHIN, DEFAULT_MAX_FAILURES, on_exhausted,
+        on_permanent,
+    },
     probe, reply_rule,
     request::{self, RequestDraft},
     undo::{self, UndoDraft},
     work,
 };
 use crate::{
-    fields::{FieldFault, Fields, text},
-    ids::{AgentName, StepIndex, StepName},
     template::{Expression, Origin, Reads},
-    time::Span,
-    web_address::{LONGEST_URL, WebAddress},
+    values::{
+        fields::{FieldFault, Fields, text},
+        ids::{AgentName, StepIndex, StepName},
+        time::Span,
+        web_address::{LONGEST_URL, WebAddress},
+    },
 };
 
 const LONGEST_NAME: usize = 64;
-/// How long a try may take.
-pub(super) const TRY: RangeInclusive<Span> = Span::from_millis(100)..=Span::from_secs(30 * 86_400);
-pub(super) const DEFAULT_TRY: Span = Span::from_secs(30);
-pub(super) const DEFAULT_MAX_FAILURES: u32 = 3;
 
-/// What was read of a step. What is at fault is `None` and has been reported.
+/// The fields of a step as they were read. A field with a fault is `None`, and its fault has been reported.
 pub(super) struct ParsedStep {
     pub pointer: String,
     pub name: Option<StepName>,
     pub after: After,
-    /// What each expression looks at, with its position in the body.
+    /// The names and steps that each expression reads, with the JSON pointer of the expression.
     pub reads: Vec<(String, Reads)>,
-    /// The same of its probe, which also sees an answer.
+    /// The same for the probe, whose expressions also see a response.
     pub probe_reads: Vec<(String, Reads)>,
-    /// The same of the condition of its signal.
+    /// The same for the condition of the signal.
     pub signal_reads: Vec<(String, Reads)>,
-    /// Of a group: what its list and its condition look at.
+    /// The same for the list and the condition of a group.
     pub group_reads: Vec<(String, Reads)>,
-    /// What the condition of a repetition looks at.
+    /// The same for the condition of `repeat`.
     pub until_reads: Vec<(String, Reads)>,
     pub group: Option<GroupDraft>,
-    /// Whether the step itself says `on_exhausted` and `on_permanent`.
+    /// True if the step itself sets `on_exhausted`, and `on_permanent`.
     has_own_policy: [bool; 2],
     target: Option<Target>,
-    /// What it does instead of a call.
-    uncalled: Option<Option<StepWork>>,
+    /// The work of a step that calls no service. The inner value is `None` if the work has a fault.
+    uncalled_work: Option<Option<StepWork>>,
     when: Option<Expression>,
     request: Option<RequestDraft>,
     complete_within: Span,
@@ -67,7 +68,7 @@ pub(super) struct ParsedStep {
 
 pub(super) enum After {
     StepAbove,
-    /// Each with its position in the body.
+    /// The names, each with its JSON pointer.
     Named(Vec<(String, String)>),
 }
 
@@ -92,10 +93,10 @@ impl ParsedStep {
             group: None,
             has_own_policy: [false; 2],
             target: None,
-            uncalled: None,
+            uncalled_work: None,
             when: None,
             request: None,
-            complete_within: DEFAULT_TRY,
+            complete_within: DEFAULT_COMPLETE_WITHIN,
             max_failures: DEFAULT_MAX_FAILURES,
             on_exhausted: policies
                 .on_exhausted
@@ -142,7 +143,7 @@ impl ParsedStep {
             self.group_reads.append(&mut self.reads);
         }
         let on_item_error = self.group.as_ref().and_then(GroupDraft::on_item_error);
-        let work = work::read_uncalled(
+        let work = work::read_uncalled_work(
             &mut fields,
             origin,
             &mut self.reads,
@@ -159,7 +160,7 @@ impl ParsedStep {
             if has_task {
                 self.pivot = fields.boolean("pivot").unwrap_or_default();
             }
-            self.uncalled = Some(work);
+            self.uncalled_work = Some(work);
             return fields.finish();
         }
         self.target = target(&mut fields, known);
@@ -173,11 +174,11 @@ impl ParsedStep {
                 "has a query, so `request.path` cannot be appended: remove one of them",
             );
         }
-        if let Some(span) = fields.span("complete_within", TRY) {
+        if let Some(span) = fields.span("complete_within", COMPLETE_WITHIN_RANGE) {
             self.complete_within = span;
         }
         if let Some(failures) = fields.integer("max_failures", 0..=1000) {
-            // Within 0 to 1000.
+            // The value is within 0 to 1000.
             self.max_failures = failures as u32;
         }
         self.has_own_policy =
@@ -228,12 +229,12 @@ impl ParsedStep {
         }
     }
 
-    /// How faults speak of this step.
+    /// The name of the step in messages about faults.
     pub fn label(&self) -> &str {
         self.name.as_ref().map_or("?", StepName::as_str)
     }
 
-    /// The step, and what undoes it. `undo_index` is the position that this gets among all steps.
+    /// Returns the step and its undo. `undo_index` is the index that the undo gets among all steps.
     pub fn finish(
         self,
         index: StepIndex,
@@ -241,7 +242,7 @@ impl ParsedStep {
         edges: Edges,
     ) -> Option<(StepDefinition, Option<StepDefinition>)> {
         let name = self.name?;
-        let work = match self.uncalled {
+        let work = match self.uncalled_work {
             Some(uncalled) => uncalled?,
             None => StepWork::Call {
                 target: self.target?,
@@ -341,8 +342,8 @@ impl ParsedStep {
         Some((step, undo))
     }
 
-    /// Nothing after a pivot is undone: a policy of the whole task that says so applies to the steps before it, and
-    /// in a step's own policy it is a mistake.
+    /// Applies the rule that nothing after a pivot is undone. If the policy of the whole task is `undo`, this step gets
+    /// `error` instead; if the step itself says `undo`, that is reported as a fault.
     pub fn follow_pivot(&mut self, pivot: &str, faults: &mut Vec<FieldFault>) {
         let exhausted = self.on_exhausted.then == Policy::Undo;
         let permanent = self.on_permanent == Policy::Undo;
@@ -360,7 +361,7 @@ impl ParsedStep {
                 ));
             }
         }
-        if let Some(Some(StepWork::Signal(rule))) = &self.uncalled
+        if let Some(Some(StepWork::Signal(rule))) = &self.uncalled_work
             && rule.on_timeout == Policy::Undo
         {
             faults.push(FieldFault::new(
@@ -389,7 +390,8 @@ impl ParsedStep {
     }
 }
 
-/// A task that is done can be undone, without the definition of its step saying how.
+/// Returns the undo of a step with a child. A task that is done can be undone, so the step needs no `undo` field for
+/// it.
 fn undo_of_child(rule: &Arc<ChildRule>) -> StepRule {
     StepRule {
         work: StepWork::Task(rule.clone()),
@@ -408,14 +410,14 @@ fn undo_of_child(rule: &Arc<ChildRule>) -> StepRule {
     }
 }
 
-/// What the steps around a step are to it.
+/// The relations of a step to other steps, by index.
 pub(super) struct Edges {
     pub after: Vec<StepIndex>,
     pub followers: Vec<StepIndex>,
-    /// The steps that its expressions look at.
+    /// The steps that its expressions read.
     pub reads: Vec<StepIndex>,
     pub undo_reads: Vec<StepIndex>,
-    /// Of a group: those that its list and its condition look at.
+    /// The steps that the list and the condition of a group read.
     pub group_reads: Vec<StepIndex>,
 }
 
@@ -468,8 +470,8 @@ fn target(fields: &mut Fields<'_>, known: &dyn KnownAgents) -> Option<Target> {
 }
 
 fn agent_named(name: &str, known: &dyn KnownAgents) -> Result<Target, String> {
-    // An origin stands in for an agent where a step names a URL. Taken by name it would get past the
-    // policy for URLs.
+    // A step that names a URL has the origin of the URL as its agent. If the field `agent` could name an origin, the
+    // step would bypass the policy for URLs.
     if name.is_empty() || name.len() > LONGEST_NAME || name.contains([':', '/', '{']) {
         return Err(format!(
             "{name:?} is not a valid agent name; to call a URL, set `url`"

@@ -1,12 +1,12 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fields::FieldFault;
+use crate::values::fields::FieldFault;
 
 mod properties;
 mod steps;
 
-/// Knows two agents, and allows URLs of one host.
+/// An implementation that knows two agents, and allows URLs of one host.
 struct Some2;
 
 impl KnownAgents for Some2 {
@@ -33,7 +33,7 @@ fn parse(steps: &Value) -> Result<Definition, Vec<FieldFault>> {
     )
 }
 
-/// The faults as `pointer: message`.
+/// Returns the faults as `pointer: message`.
 fn faults(steps: &Value) -> Vec<String> {
     match parse(steps) {
         Ok(_) => Vec::new(),
@@ -41,7 +41,7 @@ fn faults(steps: &Value) -> Vec<String> {
     }
 }
 
-/// A step with some fields of its own.
+/// Returns a step with the given fields besides the usual ones.
 fn step(name: &str, own: Value) -> Value {
     let mut step = json!({ "name": name, "agent": "inventory" });
     for (key, value) in own.as_object().unwrap() {

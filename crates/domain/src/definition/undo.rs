@@ -1,22 +1,23 @@
-//! What undoes a step: a request of its own, with limits and policies of its own.
+//! The undo of a step: a request of its own, with limits and policies of its own.
 
 use super::{
     Method, OnExhausted, Policy, ReplyRule,
-    policies::{on_exhausted, on_permanent},
+    policies::{
+        COMPLETE_WITHIN_RANGE, DEFAULT_COMPLETE_WITHIN, DEFAULT_MAX_FAILURES, on_exhausted,
+        on_permanent,
+    },
     reply_rule,
     request::{self, RequestDraft},
-    step::{DEFAULT_MAX_FAILURES, DEFAULT_TRY, TRY},
 };
 use crate::{
-    fields::Fields,
     template::{Origin, Reads},
-    time::Span,
+    values::{fields::Fields, time::Span},
 };
 
-/// What was read of the field `undo`.
+/// The field `undo` as it was read.
 pub(super) struct UndoDraft {
     pub request: RequestDraft,
-    /// What each expression looks at, with its position in the body.
+    /// The names and steps that each expression reads, with the JSON pointer of the expression.
     pub reads: Vec<(String, Reads)>,
     pub complete_within: Span,
     pub max_failures: u32,
@@ -27,10 +28,10 @@ pub(super) struct UndoDraft {
     pub heartbeat_within: Option<Span>,
 }
 
-/// An undo that fails is never answered by another undo.
+/// The policies of an undo. A failed undo is never followed by another undo.
 const ALLOWED: [Policy; 2] = [Policy::Error, Policy::Skip];
 
-/// Reads the field `undo` of a step. `takes_later_replies`: or why not.
+/// Reads the field `undo` of a step. `takes_later_replies` returns an error that says why services cannot reply later.
 pub(super) fn read(
     step: &mut Fields<'_>,
     origin: Origin<'_>,
@@ -45,7 +46,7 @@ pub(super) fn read(
     }
     let mut reads = Vec::new();
     let request = request::read(&mut fields, Method::Post, origin, &mut reads);
-    let complete_within = fields.span("complete_within", TRY);
+    let complete_within = fields.span("complete_within", COMPLETE_WITHIN_RANGE);
     let max_failures = fields.integer("max_failures", 0..=1000);
     let on_exhausted = on_exhausted(&mut fields, &ALLOWED);
     let on_permanent = on_permanent(&mut fields, &ALLOWED);
@@ -59,8 +60,8 @@ pub(super) fn read(
     Some(UndoDraft {
         request: request?,
         reads,
-        complete_within: complete_within.unwrap_or(DEFAULT_TRY),
-        // Within 0 to 1000.
+        complete_within: complete_within.unwrap_or(DEFAULT_COMPLETE_WITHIN),
+        // The value is within 0 to 1000.
         max_failures: max_failures.map_or(DEFAULT_MAX_FAILURES, |most| most as u32),
         on_exhausted: on_exhausted.unwrap_or(Policy::Error.into()),
         on_permanent: on_permanent.unwrap_or(Policy::Error),

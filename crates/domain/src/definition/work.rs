@@ -1,4 +1,4 @@
-//! What a step does: it calls a service, waits for an event (a time, or a signal), or has a task of its own.
+//! The work of a step: it calls a service, waits for an event (a time, or a signal), or has a child.
 
 use std::{ops::RangeInclusive, sync::Arc};
 
@@ -7,26 +7,28 @@ use super::{
     child_rule::ChildRule,
 };
 use crate::{
-    fields::Fields,
-    payload_schema::PayloadSchema,
+    definition::payload_schema::PayloadSchema,
     template::{Expression, Origin, Reads, Scope, Template},
-    time::{SPAN_FORMS, Span, Timestamp},
+    values::{
+        fields::Fields,
+        time::{SPAN_FORMS, Span, Timestamp},
+    },
 };
 
 #[derive(Debug)]
 pub enum StepWork {
-    /// A service is called.
+    /// The step calls a service.
     Call {
         target: Target,
         request: RequestTemplate,
     },
-    /// A time passes.
+    /// The step waits for a time.
     Wait(WaitRule),
-    /// A signal comes: a caller says that what the step awaits has happened.
+    /// The step awaits a signal, by which a caller says that an event has happened.
     Signal(SignalRule),
-    /// A task of its own is done, the child; or, for an undo, undone.
+    /// The step has a child, and ends when the child is done or, for an undo, undone.
     Task(Arc<ChildRule>),
-    /// Its items are run: it is the step of the definition, the group of them.
+    /// The step is a group, and its items do the work.
     Group(Box<GroupRule>),
 }
 
@@ -34,18 +36,18 @@ pub enum StepWork {
 #[derive(Clone, Debug)]
 pub struct SignalRule {
     pub within: Span,
-    /// When none has come by then.
+    /// The policy for the case that no signal has come in the time `within`.
     pub on_timeout: Policy,
-    /// What its payload must match.
+    /// The schema that the payload of the signal must match.
     pub schema: Option<Arc<PayloadSchema>>,
-    /// Only a signal for which this is true is the one that is awaited.
+    /// The step accepts only a signal for which this expression is true.
     pub matches: Option<Arc<Expression>>,
-    /// People are asked, and their decision is the signal.
+    /// Set if people are asked, whose decision is the signal.
     pub ask: Option<Arc<AskRule>>,
 }
 
 impl StepWork {
-    /// What is called.
+    /// Returns the target of the call.
     pub fn target(&self) -> Option<&Target> {
         match self {
             StepWork::Call { target, .. } => Some(target),
@@ -55,7 +57,7 @@ impl StepWork {
         }
     }
 
-    /// What is asked of people.
+    /// Returns the ask of a step that asks people.
     pub fn ask(&self) -> Option<&Arc<AskRule>> {
         match self {
             StepWork::Signal(rule) => rule.ask.as_ref(),
@@ -65,7 +67,7 @@ impl StepWork {
         }
     }
 
-    /// Of a group, what its items do.
+    /// Returns the kind of work; for a group that of its items.
     pub fn kind(&self) -> StepKind {
         match self {
             StepWork::Group(group) => group.item.work.kind(),
@@ -77,7 +79,7 @@ impl StepWork {
     }
 }
 
-/// What a step does, in one word.
+/// The kind of work of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum StepKind {
@@ -95,19 +97,19 @@ impl StepKind {
     }
 }
 
-/// The end of a wait.
+/// The end of a wait: after a duration or at a time.
 #[derive(Debug)]
 pub enum WaitRule {
-    /// So long after the step has become ready.
+    /// The wait ends when this duration has passed since the step became ready.
     For(Template),
-    /// Until then.
+    /// The wait ends at this time.
     Until(Template),
 }
 
 const TIME_FORMS: &str = "a time such as \"2026-02-03T04:05:06Z\"";
 
 impl WaitRule {
-    /// The name of the field that says it, and what that says.
+    /// Returns the name of the field, and its template.
     pub fn field(&self) -> (&'static str, &Template) {
         match self {
             WaitRule::For(span) => ("for", span),
@@ -115,7 +117,7 @@ impl WaitRule {
         }
     }
 
-    /// When it ends if it begins then, as far as that does not depend on data.
+    /// Returns the end of a wait that begins at `begin`, if that does not depend on data.
     pub fn known_end(&self, begin: Timestamp) -> Option<Timestamp> {
         let (_, template) = self.field();
         if !template.is_literal() {
@@ -128,7 +130,8 @@ impl WaitRule {
         }
     }
 
-    /// When it ends, if it begins now. The error is the definition's or the data's fault, in words for an operator.
+    /// Returns the end of a wait that begins `now`. The error text is for an operator: the definition or the data is
+    /// wrong.
     pub fn end(&self, scope: &Scope<'_>, now: Timestamp) -> Result<Timestamp, String> {
         match self {
             WaitRule::For(span) => {
@@ -144,7 +147,7 @@ impl WaitRule {
         }
     }
 
-    /// The time that the definition itself names as the end.
+    /// Returns the end if the definition itself names it as a time.
     pub(super) fn literal_until(&self) -> Option<LiteralUntil> {
         let WaitRule::Until(template) = self else {
             return None;
@@ -158,7 +161,7 @@ impl WaitRule {
     }
 }
 
-/// The end of a wait that does not depend on data.
+/// The end of a wait that is a fixed time in the definition.
 pub(super) struct LiteralUntil {
     text: String,
     until: Timestamp,
@@ -201,7 +204,7 @@ fn time_of(text: &str) -> Result<Timestamp, String> {
     time.ok_or_else(|| format!("must give {TIME_FORMS}, not {}", excerpt(text)))
 }
 
-/// So much of what was given instead.
+/// The longest excerpt of a wrong value in a message, in characters.
 const LONGEST_EXCERPT: usize = 60;
 
 fn excerpt(text: &str) -> String {
@@ -212,7 +215,7 @@ fn excerpt(text: &str) -> String {
     }
 }
 
-/// Fields that say something of a call.
+/// The fields that are allowed only in steps that call a service.
 const OF_CALLS: [&str; 13] = [
     "agent",
     "url",
@@ -229,15 +232,16 @@ const OF_CALLS: [&str; 13] = [
     "cancel",
 ];
 
-/// Those of them that a step with a task can have as well.
+/// The fields of [`OF_CALLS`] that a step with a child can have as well.
 const ALSO_OF_TASKS: [&str; 2] = ["complete_within", "pivot"];
 
-/// How long a signal is awaited.
-const AWAITED: RangeInclusive<Span> = Span::from_secs(1)..=Span::LONGEST;
+/// The limits of the time for which a signal is awaited.
+const SIGNAL_WITHIN_RANGE: RangeInclusive<Span> = Span::from_secs(1)..=Span::LONGEST;
 
-/// Whether the step says that it calls no service: it has one of the fields for that. Reads that one, and notes what its
-/// expressions look at. `on_timeout`: of a signal that does not say.
-pub(super) fn read_uncalled(
+/// Reads the work of a step that calls no service, and collects the names that its expressions read. Returns `None` if
+/// the step has none of the fields for such work, and `Some(None)` if the field has a fault. `on_timeout` is the policy
+/// of a signal that does not set one.
+pub(super) fn read_uncalled_work(
     step: &mut Fields<'_>,
     origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
@@ -247,7 +251,7 @@ pub(super) fn read_uncalled(
 ) -> Option<Option<StepWork>> {
     let [wait, signal, task] = ["wait", "signal", "task"].map(|field| step.peek(field).is_some());
     if !wait && !signal && !task {
-        // They are null or missing, and are fields that a step can have.
+        // The fields are null or missing. They are taken so that they are not reported as unknown.
         step.value("wait");
         step.value("signal");
         step.value("task");
@@ -296,7 +300,7 @@ fn read_signal(
     if fields.peek("within").is_none() {
         fields.missing("within", "say how long it is awaited, such as \"3d\"");
     }
-    let within = fields.span("within", AWAITED);
+    let within = fields.span("within", SIGNAL_WITHIN_RANGE);
     let on_timeout = fields.choice("on_timeout", Policy::ALL);
     let schema = fields.value("schema").filter(|value| value.get() != "null");
     let schema = schema.and_then(|schema| {

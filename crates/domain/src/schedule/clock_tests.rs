@@ -1,4 +1,4 @@
-//! Fire times over changes of the clock in all zones, and how many they are.
+//! Tests of fire times around changes of the clock in all zones, and of the number of fire times.
 
 use jiff::tz::TimeZoneDatabase;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use super::{
     timing::FireCount,
     *,
 };
-use crate::properties::cases;
+use crate::task::properties::cases;
 
 const HOUR: i64 = 3_600_000;
 
@@ -25,7 +25,7 @@ fn times(timing: &Timing, from: i64, until: i64) -> Vec<i64> {
     times.take_while(|at| *at <= until).collect()
 }
 
-/// The changes of the clock of a zone between two years, each with its shift in milliseconds.
+/// Returns the changes of the clock of a zone between two times, each with its shift in milliseconds.
 fn changes(timezone: &str, from: &str, until: &str) -> Vec<(i64, i64)> {
     let zone = TimeZoneDatabase::bundled().get(timezone).unwrap();
     let (from, until) = (at(from).as_millis(), at(until).as_millis());
@@ -50,7 +50,8 @@ fn intervals_and_times_of_day_hold_over(timezone: &str, change: i64, shift: i64)
     let longest = shift.abs().max(2 * HOUR);
     let (from, until) = (change - longest - 2 * HOUR, change + longest + 2 * HOUR);
     let all = ["once", "skip", "both"];
-    // They differ in times of the day only.
+    // The values of `dst` make a difference for times of the day only, and these patterns are intervals. One zone is
+    // checked with all values.
     let some = if timezone == "Australia/Lord_Howe" {
         &all[..]
     } else {
@@ -66,7 +67,7 @@ fn intervals_and_times_of_day_hold_over(timezone: &str, change: i64, shift: i64)
                 .all(|pair| pair[1] - pair[0] == HOUR / 4),
             "{timezone} {change} {dst}"
         );
-        // Where the clock changes by half an hour, an hour of the wall may be shorter or longer.
+        // Where the clock changes by half an hour, an hour of local time may be shorter or longer.
         let hours = times(&timing("0 * * * *", timezone, dst), from, until);
         let longest_gap = HOUR + shift.abs() % HOUR;
         assert!(
@@ -76,7 +77,7 @@ fn intervals_and_times_of_day_hold_over(timezone: &str, change: i64, shift: i64)
             "{timezone} {change} {dst} {hours:?}"
         );
     }
-    // Each day has one time of the day, and a day that does not exist has none.
+    // Each day has one fire time, and a day that does not exist has none.
     for cron in ["30 2 * * *", "0 0 * * *", "30 1 * * *", "45 23 * * *"] {
         let days = times(
             &timing(cron, timezone, "once"),
@@ -100,7 +101,8 @@ fn intervals_and_times_of_day_hold_over(timezone: &str, change: i64, shift: i64)
 #[test]
 fn in_every_zone_intervals_go_by_elapsed_time_and_times_of_day_by_the_wall() {
     let database = TimeZoneDatabase::bundled();
-    // Zones whose clocks change alike, at the same time of the day, fire alike.
+    // Zones whose clocks change by the same shift at the same time of the day have equivalent fire times, so one of
+    // them is enough.
     let mut seen = std::collections::BTreeSet::new();
     for name in database.available() {
         let name = name.as_str();
@@ -175,7 +177,7 @@ fn an_expression_goes_by_elapsed_time_if_it_means_an_interval() {
         ("0 1-23 * * *", false),
         ("0 */2 * * *", false),
     ] {
-        let cron = crate::cron::Cron::read(cron, "UTC").unwrap();
+        let cron = crate::schedule::cron::Cron::read(cron, "UTC").unwrap();
         assert_eq!(cron.goes_by_elapsed_time(), expected, "{cron:?}");
     }
 }
@@ -201,7 +203,7 @@ const ZONES: [&str; 7] = [
     "Africa/Casablanca",
 ];
 
-/// Counts by walking.
+/// Counts the fire times one by one.
 fn walked(timing: &Timing, from: Timestamp, until: Timestamp) -> FireCount {
     let times = timing.after(from).take_while(|fire| fire.at <= until);
     let (left_out, fires): (Vec<_>, Vec<_>) = times.partition(|fire| fire.is_left_out);
@@ -216,7 +218,7 @@ fn walked(timing: &Timing, from: Timestamp, until: Timestamp) -> FireCount {
 proptest! {
     #![proptest_config(cases(32))]
 
-    /// The years have the day that Samoa left out, and both changes of the others.
+    /// The years contain the day that Samoa left out, and both changes of the clock in the other zones.
     #[test]
     fn a_count_is_that_of_walking(
         cron in 0..CRONS.len(),
@@ -308,7 +310,7 @@ fn a_count_does_not_walk() {
         Timing::Every(Span::from_secs(1)).count(from, until).fires,
         all * 60
     );
-    // In 7,000 years there are so many leap years.
+    // There are 7000 / 4 - 70 + 17 leap years in 7,000 years.
     let leap_days = timing("30 1 29 2 *", "Europe/Berlin", "once")
         .count(from, until)
         .fires;
@@ -372,11 +374,11 @@ fn what_came_during_a_pause_and_what_was_missed_are_counted_apart() {
     world.now = at("2026-01-01T15:00:30Z");
     let look = world.look();
     assert_eq!(look.skipped.get(&SkipReason::Paused), Some(&600));
-    // 300 came after it: the last is late, 100 are caught up.
+    // 300 fire times came after it: the last one is late, and 100 are caught up.
     assert_eq!(look.skipped.get(&SkipReason::Missed), Some(&199));
 }
 
-/// A minute ahead for as long as a fire time takes, then corrected.
+/// The clock is a minute ahead for the duration of one look, and is then corrected.
 #[test]
 fn a_clock_that_was_ahead_for_a_moment_silences_nothing_and_replaces_nothing() {
     let mut world = World::new(
@@ -398,7 +400,7 @@ fn a_clock_that_was_ahead_for_a_moment_silences_nothing_and_replaces_nothing() {
     assert_eq!(world.skipped(), [(SkipReason::Repeated, 1)]);
     world.run_until("2026-01-01T02:30:00Z");
     assert_eq!(world.fired(), ["2026-01-01T01:00", "2026-01-01T02:00"]);
-    // Clocks that are kept in step differ by less than this.
+    // The clocks of instances that are synchronised differ by less than this.
     world.now = at("2026-01-01T01:59:58Z");
     assert!(!world.look().is_stepped_back);
 }

@@ -1,15 +1,16 @@
-//! What callers do to schedules: put, pause, resume, trigger and backfill them.
+//! The commands of callers to schedules: put, pause, resume, trigger and backfill.
 
 use thiserror::Error;
 
 use super::{
     MOST_QUEUED, ScheduleAction, SchedulePause, ScheduleState,
+    policies::Overlap,
     run::{RunRequest, RunSource, ScheduleRun, SkipReason},
-    spec::{Overlap, ScheduleSpec},
+    spec::ScheduleSpec,
 };
-use crate::{ids::TaskId, time::Timestamp};
+use crate::values::{ids::TaskId, time::Timestamp};
 
-/// Who asks for runs, and how they meet others.
+/// A request for runs: who makes it, and what happens if other runs are not over.
 #[derive(Clone, Debug)]
 pub struct TriggerRequest {
     pub by: String,
@@ -18,7 +19,7 @@ pub struct TriggerRequest {
     pub reason: Option<String>,
 }
 
-/// Why no run was made.
+/// The reason why no run was made.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum RunRefusal {
     #[error("task {0} of this schedule has not ended, and \"overlap\" is \"skip\"")]
@@ -30,7 +31,8 @@ pub enum RunRefusal {
 }
 
 impl ScheduleState {
-    /// It has another specification. `paused`: whether it is to be paused; `None` leaves it as it is.
+    /// Gives the schedule another specification. `paused` says whether the schedule is paused afterwards; `None` leaves
+    /// it as it is.
     pub fn put(
         &mut self,
         before: Option<&ScheduleSpec>,
@@ -41,7 +43,7 @@ impl ScheduleState {
     ) {
         let has_ended = |spec: &ScheduleSpec| spec.until.is_some_and(|until| until <= now);
         if before.is_some_and(|before| !before.fires_with(after) || has_ended(before)) {
-            // What the new times, or a later end, would have fired before this does not fire now.
+            // The fire times before now that the new times, or a later end, would have had do not fire.
             self.handled_at = now;
             self.paused_until = None;
         }
@@ -54,7 +56,7 @@ impl ScheduleState {
         }
     }
 
-    /// Returns the runs that are discarded with it, left out.
+    /// Returns the waiting runs that are discarded by the pause, as skipped runs.
     pub fn pause(
         &mut self,
         by: &str,
@@ -75,11 +77,11 @@ impl ScheduleState {
         let reason = format!("{by} has discarded it");
         let left_out = discarded
             .into_iter()
-            .map(|run| run.left_out(SkipReason::Discarded, reason.clone()));
+            .map(|run| run.into_skipped(SkipReason::Discarded, reason.clone()));
         left_out.collect()
     }
 
-    /// Fire times that came while it was paused do not fire.
+    /// Resumes the schedule. Fire times that came during the pause do not fire.
     pub fn resume(&mut self, by: &str, now: Timestamp) {
         if self.pause.is_some() {
             self.note(now, by, ScheduleAction::Resumed, None);
@@ -98,7 +100,7 @@ impl ScheduleState {
         self.paused_until = Some(now);
     }
 
-    /// A run now. The caller has just found out which of [`ScheduleState::running`] run.
+    /// Makes a run now. The caller has just found out which tasks of [`ScheduleState::running`] have not ended.
     pub fn trigger(
         &mut self,
         trigger: &TriggerRequest,
@@ -115,7 +117,7 @@ impl ScheduleState {
         if self.open.len() >= MOST_QUEUED {
             return Err(RunRefusal::QueueFull(self.open.len()));
         }
-        let run = self.ask(now, RunSource::Triggered, trigger, now);
+        let run = self.queue_requested_run(now, RunSource::Triggered, trigger, now);
         self.note(
             now,
             &trigger.by,
@@ -125,7 +127,7 @@ impl ScheduleState {
         Ok(run)
     }
 
-    /// Runs for these fire times.
+    /// Makes runs for these fire times.
     pub fn backfill(
         &mut self,
         times: &[Timestamp],
@@ -137,7 +139,7 @@ impl ScheduleState {
         }
         let mut runs = Vec::with_capacity(times.len());
         for at in times {
-            runs.push(self.ask(*at, RunSource::Backfilled, trigger, now));
+            runs.push(self.queue_requested_run(*at, RunSource::Backfilled, trigger, now));
         }
         self.note(
             now,
@@ -148,7 +150,7 @@ impl ScheduleState {
         Ok(runs)
     }
 
-    fn ask(
+    fn queue_requested_run(
         &mut self,
         at: Timestamp,
         source: RunSource,

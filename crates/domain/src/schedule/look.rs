@@ -1,63 +1,66 @@
-//! A look at a schedule: what fires now, what is left out, which runs begin, and when to look again.
+//! A look at a schedule decides which fire times fire now, which are left out, which runs begin, and when the next look
+//! is due.
 
 use std::collections::BTreeMap;
 
 use super::{
     KNOWN_FIRED, MOST_CAUGHT_UP, MOST_QUEUED, MOST_RUNNING, STEPPED_BACK, ScheduleState,
+    policies::{CatchUp, Overlap},
     run::{RunSource, RunState, ScheduleRun, SkipReason},
-    spec::{CatchUp, Overlap, ScheduleSpec},
+    spec::ScheduleSpec,
     timing::{FireTime, Timing, jitter},
 };
-use crate::{
+use crate::values::{
     ids::TaskId,
     time::{Span, Timestamp},
 };
 
-/// How often it is looked whether runs may begin that wait for others: the longer they wait, the more seldom.
+/// The shortest and the longest time between looks at a schedule with runs that wait for others. The longer a run has
+/// waited, the longer the time is.
 const POLL: (Span, Span) = (Span::from_secs(1), Span::from_secs(30));
-/// Of why a run failed, in characters: the record of the schedule has it.
+/// The longest reason of a failed run, in characters. It is kept in the record of the schedule.
 const LONGEST_REASON: usize = 1000;
-/// When a task is submitted again that could not be submitted now.
+/// The time until a task that could not be submitted is submitted again.
 const AGAIN: Span = Span::from_secs(2);
 
-/// What does not change from look to look.
+/// The part of a schedule that stays the same from look to look.
 #[derive(Clone, Debug)]
 pub struct ScheduleRule {
     pub name: String,
     pub spec: ScheduleSpec,
     pub timing: Timing,
-    /// A fire time that is past for longer is missed: [`super::MISSED_AFTER`], or more where looks are seldom.
+    /// A fire time is missed if it is older than this: [`super::MISSED_AFTER`], or more if looks are rare.
     pub missed_after: Span,
 }
 
-/// What a look came to.
+/// The result of a look.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct ScheduleLook {
-    /// Runs that are new or have changed, to be saved; by number.
+pub struct ScheduleDecision {
+    /// The runs that are new or have changed, by their numbers. They must be saved.
     pub records: BTreeMap<u64, ScheduleRun>,
-    /// Runs whose tasks are to be submitted once this is saved.
+    /// The runs whose tasks must be submitted once the records are saved.
     pub begin: Vec<ScheduleRun>,
-    /// Tasks that are to be cancelled for the run of this fire time.
+    /// The tasks that must be cancelled for the run of this fire time.
     pub cancel: Vec<(TaskId, Timestamp)>,
     pub next_at: Option<Timestamp>,
-    /// How many fire times were left out, by the reason.
+    /// The number of fire times that were left out, by the reason.
     pub skipped: BTreeMap<SkipReason, u64>,
-    /// The clock was set back: what it has handled too early is not handled again.
+    /// True if the clock was set back. Fire times that were handled too early are not handled again.
     pub is_stepped_back: bool,
 }
 
-/// What came of submitting the task of a run.
+/// The result of submitting the task of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Begun {
+pub enum RunSubmission {
     Task(TaskId),
-    /// Its fire time has a task of another run.
+    /// The fire time has the task of another run.
     Repeated,
-    /// It cannot be submitted, and would not be later.
-    Failed(String),
+    /// The task cannot be submitted, and could not be later.
+    Rejected(String),
 }
 
 impl ScheduleRule {
-    /// When the run of this fire time begins.
+    /// Returns the time at which the run of this fire time begins.
     pub fn starts_at(&self, at: Timestamp) -> Timestamp {
         at + jitter(&self.name, at, self.spec.jitter)
     }
@@ -66,7 +69,7 @@ impl ScheduleRule {
         self.spec.until.is_none_or(|until| at <= until)
     }
 
-    /// The next fire times whose runs are still to begin, of those after `handled_at`.
+    /// Returns the next fire times after `handled_at` whose runs have not begun.
     pub fn next(&self, handled_at: Timestamp, now: Timestamp, most: usize) -> Vec<Timestamp> {
         let jitter = self.spec.jitter.unwrap_or_default().as_millis();
         let earliest = Timestamp::from_millis(now.as_millis().saturating_sub(jitter));
@@ -77,7 +80,7 @@ impl ScheduleRule {
         fires.take(most).collect()
     }
 
-    /// The fire times in a range; `None` if there are more than so many.
+    /// Returns the fire times in a range; `None` if there are more than `most`.
     pub fn between(&self, from: Timestamp, to: Timestamp, most: usize) -> Option<Vec<Timestamp>> {
         let before = Timestamp::from_millis(from.as_millis().saturating_sub(1));
         let (found, is_more) = self.timing.last(before, to, most);
@@ -87,17 +90,17 @@ impl ScheduleRule {
 }
 
 impl ScheduleState {
-    /// `runs`: whether a task has not ended.
-    pub fn look(
+    /// `runs` returns whether a task has not ended.
+    pub fn decide(
         &mut self,
         rule: &ScheduleRule,
         now: Timestamp,
         runs: impl Fn(TaskId) -> bool,
-    ) -> ScheduleLook {
-        let mut look = ScheduleLook::default();
+    ) -> ScheduleDecision {
+        let mut look = ScheduleDecision::default();
         self.running.retain(|task| runs(*task));
         if self.handled_at > now + STEPPED_BACK {
-            // The key of a fire time that was handled too early keeps it from having a second task.
+            // A fire time that was handled too early cannot get a second task, because both would have the same key.
             look.is_stepped_back = true;
             self.handled_at = now;
             self.paused_until = None;
@@ -105,26 +108,31 @@ impl ScheduleState {
         if self.pause.is_none() {
             self.fire_due(rule, now, &mut look);
         }
-        let ready = self.ready();
+        let ready = self.ready_indexes();
         look.begin = ready.iter().map(|&at| self.open[at].clone()).collect();
         self.starting = look.begin.iter().map(|run| run.number).collect();
-        if let Some(head) = self.head()
+        if let Some(head) = self.first_blocked()
             && head.overlap == Overlap::Replace
         {
             let fire_time = head.fire_time;
             look.cancel = self.running.iter().map(|task| (*task, fire_time)).collect();
         }
-        look.next_at = self.next_look(rule, now, false);
+        look.next_at = self.next_decision(rule, now, false);
         look
     }
 
-    /// What came of the run's task. `None` where that was recorded before.
-    pub fn begun(&mut self, number: u64, begun: Begun, now: Timestamp) -> Option<ScheduleRun> {
+    /// Records the result of submitting the run's task. Returns `None` if it was recorded before.
+    pub fn record_submission(
+        &mut self,
+        number: u64,
+        begun: RunSubmission,
+        now: Timestamp,
+    ) -> Option<ScheduleRun> {
         let at = self.open.iter().position(|run| run.number == number)?;
         let run = self.open.remove(at);
         self.starting.retain(|starting| *starting != number);
         Some(match begun {
-            Begun::Task(task) => {
+            RunSubmission::Task(task) => {
                 if !self.running.contains(&task) {
                     self.running.push(task);
                 }
@@ -139,11 +147,11 @@ impl ScheduleState {
                     ..run
                 }
             }
-            Begun::Repeated => {
+            RunSubmission::Repeated => {
                 let reason = "this fire time has a task already".to_owned();
-                run.left_out(SkipReason::Repeated, reason)
+                run.into_skipped(SkipReason::Repeated, reason)
             }
-            Begun::Failed(reason) => {
+            RunSubmission::Rejected(reason) => {
                 let reason: String = reason.chars().take(LONGEST_REASON).collect();
                 self.failing = Some(reason.clone());
                 ScheduleRun {
@@ -155,20 +163,21 @@ impl ScheduleState {
         })
     }
 
-    /// When to look again; `has_failed`: a task that is to be submitted cannot be submitted now.
-    pub fn next_look(
+    /// Returns when the next look is due. `has_failed` is true if a task could not be submitted now and must be
+    /// submitted again.
+    pub fn next_decision(
         &self,
         rule: &ScheduleRule,
         now: Timestamp,
         has_failed: bool,
     ) -> Option<Timestamp> {
-        let ready = match (self.ready().is_empty(), has_failed) {
+        let ready = match (self.ready_indexes().is_empty(), has_failed) {
             (true, _) => None,
             (false, true) => Some(now + AGAIN),
             (false, false) => Some(now),
         };
-        let waiting = self.head().map(|head| {
-            // How long it has waited as the first of those that wait.
+        let waiting = self.first_blocked().map(|head| {
+            // A tenth of the time that the run has been the first of the waiting runs.
             let since = self.begun_at.unwrap_or(head.decided_at);
             let waited = Span::from(now.since(since.max(head.decided_at))).as_millis() / 10;
             let waited = Span::from_millis(waited.unsigned_abs());
@@ -181,14 +190,14 @@ impl ScheduleState {
         [ready, waiting, fires].into_iter().flatten().min()
     }
 
-    /// When the next fire time begins a run.
+    /// Returns when the run of the next fire time begins.
     pub fn next_start(&self, rule: &ScheduleRule) -> Option<Timestamp> {
         let next = rule.timing.after(self.handled_at).next()?;
         rule.is_before_end(next.at).then(|| rule.starts_at(next.at))
     }
 
-    /// The first of the runs that wait for others, if it may begin but for them.
-    fn head(&self) -> Option<&ScheduleRun> {
+    /// Returns the first of the runs that wait for others, if only running tasks keep it from beginning.
+    fn first_blocked(&self) -> Option<&ScheduleRun> {
         let mut open = self.open.iter();
         let head = open.find(|run| {
             run.overlap != Overlap::Allow && !self.is_starting(run) && !self.is_paused_for(run)
@@ -196,7 +205,7 @@ impl ScheduleState {
         (!self.running.is_empty()).then_some(head)
     }
 
-    /// Whether its task may be there already: then nothing takes its turn.
+    /// Returns whether the run's task may exist already. No other run may replace such a run.
     pub(super) fn is_starting(&self, run: &ScheduleRun) -> bool {
         self.starting.contains(&run.number)
     }
@@ -205,8 +214,8 @@ impl ScheduleState {
         self.pause.is_some() && run.source != RunSource::Triggered
     }
 
-    /// The indices of the open runs that begin now.
-    fn ready(&self) -> Vec<usize> {
+    /// Returns the indices of the open runs that begin now.
+    fn ready_indexes(&self) -> Vec<usize> {
         let mut is_free = self.running.is_empty() && self.starting.is_empty();
         let mut ready = Vec::new();
         for (at, run) in self.open.iter().enumerate() {
@@ -229,16 +238,16 @@ impl ScheduleState {
         ready
     }
 
-    fn fire_due(&mut self, rule: &ScheduleRule, now: Timestamp, look: &mut ScheduleLook) {
+    fn fire_due(&mut self, rule: &ScheduleRule, now: Timestamp, look: &mut ScheduleDecision) {
         let until = rule.spec.until.map_or(now, |until| until.min(now));
         let from = self.handled_at;
         let jitter = rule.spec.jitter.unwrap_or_default();
         let is_missed = |fire: &FireTime| rule.starts_at(fire.at) + rule.missed_after < now;
-        // Up to this time all are missed, whatever their jitter.
+        // All fire times up to this one are missed, whatever their jitter.
         let on_time = rule.missed_after.saturating_add(jitter).as_millis();
         let missed_until = now.as_millis().saturating_sub(on_time).saturating_sub(1);
         let missed_until = Timestamp::from_millis(missed_until).min(until).max(from);
-        // A run never begins before that of an earlier fire time, whatever their jitter.
+        // A run never begins before the run of an earlier fire time, whatever their jitter.
         let late = rule.timing.after(missed_until);
         let late = late.take_while(|fire| fire.at <= until && rule.starts_at(fire.at) <= now);
         let late: Vec<FireTime> = late.collect();
@@ -293,14 +302,14 @@ impl ScheduleState {
         self.paused_until = None;
     }
 
-    /// Leaves out the fire times after what was handled, up to this time: they come before the last that are caught up. They are
-    /// counted, not looked at: there may be millions of them.
+    /// Leaves out the fire times from `handled_at` to `until`, which come before the last ones that are caught up. They
+    /// are counted and not enumerated, because there may be millions of them.
     fn leave_out_earlier(
         &mut self,
         rule: &ScheduleRule,
         until: Timestamp,
         now: Timestamp,
-        look: &mut ScheduleLook,
+        look: &mut ScheduleDecision,
     ) {
         let from = self.handled_at;
         let paused_until = self
@@ -344,7 +353,7 @@ impl ScheduleState {
         at: Timestamp,
         source: RunSource,
         now: Timestamp,
-        look: &mut ScheduleLook,
+        look: &mut ScheduleDecision,
     ) {
         if self.fired.contains(&at) {
             let reason = "this fire time has a run already".to_owned();
@@ -367,7 +376,7 @@ impl ScheduleState {
                 for run in self.open.extract_if(.., is_replaced) {
                     *look.skipped.entry(SkipReason::Replaced).or_default() += 1;
                     let reason = format!("the run of {at} has taken its turn");
-                    let run = run.left_out(SkipReason::Replaced, reason);
+                    let run = run.into_skipped(SkipReason::Replaced, reason);
                     look.records.insert(run.number, run);
                 }
             }
@@ -386,7 +395,7 @@ impl ScheduleState {
         self.queue(run);
     }
 
-    /// One that replaces others goes before those that wait.
+    /// Adds a run to the open runs. A run that replaces others goes before those that wait.
     pub(super) fn queue(&mut self, run: ScheduleRun) {
         match run.overlap {
             Overlap::Replace => self.open.insert(0, run),
@@ -437,7 +446,7 @@ impl ScheduleState {
         }
     }
 
-    /// Leaves a fire time out. Those that are left out one after the other for one reason are one run on record.
+    /// Leaves a fire time out. Consecutive fire times that are left out for one reason are one run in the record.
     fn skip(
         &mut self,
         rule: &ScheduleRule,
@@ -445,12 +454,12 @@ impl ScheduleState {
         skipped: SkipReason,
         reason: String,
         now: Timestamp,
-        look: &mut ScheduleLook,
+        look: &mut ScheduleDecision,
     ) {
         self.skip_several(rule, (at, at), 1, skipped, reason, now, look);
     }
 
-    /// Leaves so many fire times out, of which the first and the last are given.
+    /// Leaves `count` fire times out, of which the first and the last are given.
     #[allow(
         clippy::too_many_arguments,
         reason = "each of them is another fact about one decision"
@@ -463,7 +472,7 @@ impl ScheduleState {
         skipped: SkipReason,
         reason: String,
         now: Timestamp,
-        look: &mut ScheduleLook,
+        look: &mut ScheduleDecision,
     ) {
         *look.skipped.entry(skipped).or_default() += count;
         let joins = |last: &ScheduleRun| {
@@ -484,7 +493,7 @@ impl ScheduleState {
                     count,
                     ..run
                 };
-                run.left_out(skipped, reason)
+                run.into_skipped(skipped, reason)
             }
         };
         look.records.insert(run.number, run.clone());

@@ -1,62 +1,59 @@
-//! One run of a schedule, from its decision on: its task, or why it has none.
+//! One run of a schedule, from its decision on: its task, or the reason why it has none.
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    FIRE_TIME_LABEL, SCHEDULE_LABEL,
-    spec::{Overlap, words},
-};
-use crate::{ids::TaskId, time::Timestamp};
+use super::{FIRE_TIME_LABEL, SCHEDULE_LABEL, policies::Overlap, words::words};
+use crate::values::{ids::TaskId, time::Timestamp};
 
 words! {
-    /// Why there is a run.
+    /// The source of a run.
     RunSource {
-        /// Its fire time has come.
+        /// The run's fire time has come.
         #[default]
         Scheduled,
-        /// Its fire time was missed.
+        /// The run's fire time was missed, and is caught up.
         CaughtUp,
         /// An operator asked for the fire times of a past range.
         Backfilled,
-        /// An operator asked for it.
+        /// An operator asked for a run now.
         Triggered,
     }
 }
 
 words! {
     RunState {
-        /// It has no task yet.
+        /// The run has no task yet.
         #[default]
         Queued,
-        /// Its task was submitted.
+        /// The run's task was submitted.
         Started,
-        /// It was left out, for a reason.
+        /// The run was left out, for a reason.
         Skipped,
-        /// Its task could not be submitted.
+        /// The run's task could not be submitted.
         Failed,
     }
 }
 
 words! {
-    /// Why a run was left out.
+    /// The reason why a run was left out.
     #[derive(PartialOrd, Ord)]
     SkipReason {
         /// Another run of the schedule was not over.
         #[default]
         Overlap,
-        /// No instance ran at its fire time.
+        /// No instance ran at the run's fire time.
         Missed,
         /// The schedule was paused.
         Paused,
-        /// The clock jumps over its fire time.
+        /// The clock jumps over the run's fire time.
         Dst,
-        /// A later run has taken its turn.
+        /// A later run has replaced it.
         Replaced,
         /// Too many runs waited.
         QueueFull,
-        /// An operator has discarded it.
+        /// An operator has discarded the run.
         Discarded,
-        /// Its fire time has a run already.
+        /// The fire time has a run already.
         Repeated,
     }
 }
@@ -68,35 +65,35 @@ pub struct RunRequest {
     pub fingerprint: String,
 }
 
-/// A run; or several that were left out one after the other for one reason.
+/// A run, or several consecutive ones that were left out for one reason.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ScheduleRun {
-    /// Counted from 1 in the order of the decisions.
+    /// The number of the run. Runs are counted from 1 in the order of the decisions.
     pub number: u64,
     pub fire_time: Timestamp,
-    /// Of several, the last.
+    /// The last fire time, if the record is for several runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_fire_time: Option<Timestamp>,
-    /// How many it stands for.
+    /// The number of runs in the record.
     pub count: u64,
     pub source: RunSource,
     pub state: RunState,
-    /// How it meets others.
+    /// The rule for the case that other runs are not over.
     pub overlap: Overlap,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<SkipReason>,
-    /// Why it was left out, or failed.
+    /// The reason why the run was left out, or why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Who asked for it.
+    /// The caller who asked for the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskId>,
-    /// Its fire time with the jitter.
+    /// The fire time with the jitter.
     pub starts_at: Timestamp,
     pub decided_at: Timestamp,
-    /// When its task was submitted.
+    /// The time at which the task was submitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,12 +101,12 @@ pub struct ScheduleRun {
 }
 
 impl ScheduleRun {
-    /// The key of its task.
+    /// Returns the key of the run's task.
     pub fn task_key(&self, schedule: &str) -> String {
         format!("{schedule}@{}", self.fire_time)
     }
 
-    /// What its task has besides the labels of the schedule.
+    /// Returns the labels that the run's task has besides those of the schedule.
     pub fn task_labels(&self, schedule: &str) -> [(String, String); 2] {
         let fire_time = self.fire_time.to_string();
         [
@@ -119,14 +116,14 @@ impl ScheduleRun {
         .map(|(label, value)| (label.to_owned(), value))
     }
 
-    /// Whether an operator asked for it.
+    /// Returns whether an operator asked for the run.
     pub fn is_asked_for(&self) -> bool {
         matches!(self.source, RunSource::Triggered | RunSource::Backfilled)
     }
 
-    /// Left out.
+    /// Returns the run as one that was left out.
     #[must_use]
-    pub(super) fn left_out(self, skipped: SkipReason, reason: String) -> Self {
+    pub(super) fn into_skipped(self, skipped: SkipReason, reason: String) -> Self {
         Self {
             state: RunState::Skipped,
             skipped: Some(skipped),

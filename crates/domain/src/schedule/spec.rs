@@ -1,80 +1,23 @@
-//! What a schedule says: when it fires, and what happens then. The task that it submits is read as any submission.
+//! The specification of a schedule: its fire times, and what happens at them. The task that it submits is read as any
+//! submission.
 
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::timing::Timing;
 use crate::{
-    cron::Cron,
-    fields::Fields,
-    time::{Span, Timestamp},
+    schedule::{
+        cron::Cron,
+        policies::{CatchUp, Dst, Overlap},
+        timing::Timing,
+    },
+    values::{
+        fields::Fields,
+        time::{Span, Timestamp},
+    },
 };
 
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $word:ident),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(
-            Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize,
-            strum::IntoStaticStr, strum::VariantArray,
-        )]
-        #[serde(rename_all = "snake_case")]
-        #[strum(serialize_all = "snake_case", const_into_str)]
-        pub enum $name { $($(#[$of])* $word),* }
-
-        impl $name {
-            pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
-
-            pub const fn as_str(self) -> &'static str {
-                self.into_str()
-            }
-        }
-    };
-}
-pub(super) use words;
-
-words! {
-    /// What happens at a fire time while a task of the schedule runs. A task runs until it has ended, also while it waits
-    /// for an operator.
-    Overlap {
-        /// Nothing: the run is left out.
-        #[default]
-        Skip,
-        /// The run waits for the end of those before it.
-        Queue,
-        /// What runs is cancelled, and the run waits for its end. Runs that wait are left out.
-        Replace,
-        /// The run begins beside them.
-        Allow,
-    }
-}
-
-words! {
-    /// What happens with fire times that were missed because no instance ran.
-    CatchUp {
-        None,
-        /// The last of them fires, unless another fire time has come meanwhile.
-        #[default]
-        Last,
-        /// All of them fire, up to [`super::MOST_CAUGHT_UP`].
-        All,
-    }
-}
-
-words! {
-    /// What happens with times on the wall where the clock changes.
-    Dst {
-        /// One that the clock jumps over fires as much later as it jumps; of one that comes twice, the first fires.
-        #[default]
-        Once,
-        /// One that the clock jumps over does not fire; of one that comes twice, the first fires.
-        Skip,
-        /// One that the clock jumps over fires as much later as it jumps; one that comes twice fires twice.
-        Both,
-    }
-}
-
-/// When a schedule fires, and what happens then.
+/// The fire times of a schedule, and what happens at them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ScheduleSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,8 +37,8 @@ pub struct ScheduleSpec {
     pub description: Option<String>,
 }
 
-/// The time between the two fire times that follow each other most closely, of so many as show the pattern of a cron.
-/// A run that begins later than the next one should would have to wait for nobody knows which.
+/// Returns the shortest time between two consecutive fire times, among enough fire times to show the pattern of a cron
+/// expression. A jitter that is longer is refused: a run could then begin after the next one should.
 fn shortest_gap(timing: &Timing, now: Timestamp) -> Option<Span> {
     const LOOKED_AT: usize = 400;
     let times: Vec<_> = timing.after(now).take(LOOKED_AT).collect();
@@ -103,12 +46,23 @@ fn shortest_gap(timing: &Timing, now: Timestamp) -> Option<Span> {
     gaps.min().map(Span::from)
 }
 
+impl Timing {
+    /// Returns the rule, or the faults, each as the name of the field and a message.
+    pub fn of(spec: &ScheduleSpec) -> Result<Self, Vec<(&'static str, String)>> {
+        match (&spec.cron, spec.every) {
+            (Some(cron), None) => Ok(Self::Cron(Cron::read(cron, &spec.timezone)?, spec.dst)),
+            (None, Some(every)) if every >= Span::from_millis(1) => Ok(Self::Every(every)),
+            _ => Err(vec![("cron", "give `cron` or `every`".to_owned())]),
+        }
+    }
+}
+
 impl ScheduleSpec {
     pub const EVERY: RangeInclusive<Span> = Span::from_secs(1)..=Span::from_secs(366 * 24 * 3600);
     pub const JITTER: RangeInclusive<Span> = Span::from_secs(0)..=Span::from_secs(24 * 3600);
     pub const LONGEST_DESCRIPTION: usize = 4096;
 
-    /// Takes its fields; faults are then among those of `fields`.
+    /// Takes the fields of a specification. Its faults are added to those of `fields`.
     pub fn read(fields: &mut Fields<'_>, now: Timestamp) -> Self {
         let has_cron = fields.peek("cron").is_some();
         let has_every = fields.peek("every").is_some();
@@ -174,7 +128,7 @@ impl ScheduleSpec {
             );
         }
         let timing = match Timing::of(&spec) {
-            // Nothing can be said of a field that is at fault already.
+            // A field with a fault cannot be checked further.
             _ if (has_cron && spec.cron.is_none()) || (has_every && spec.every.is_none()) => {
                 return spec;
             }
@@ -205,7 +159,7 @@ impl ScheduleSpec {
         spec
     }
 
-    /// Whether both have the same fire times.
+    /// Returns whether both specifications have the same fire times.
     pub fn fires_with(&self, other: &Self) -> bool {
         let of = |spec: &Self| {
             (

@@ -1,9 +1,9 @@
-//! Schedules with a simulated clock: nothing here reads another.
+//! Tests of schedules with a simulated clock. Nothing here reads the real one.
 
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::fields::Fields;
+use crate::values::fields::Fields;
 
 pub(super) fn at(text: &str) -> Timestamp {
     Timestamp::parse(text).unwrap()
@@ -30,20 +30,20 @@ pub(super) fn rule(json: &str, now: &str) -> ScheduleRule {
     }
 }
 
-/// An instance that looks when a look is due, unless it is down.
+/// An instance that looks at the schedule when a look is due, unless it is down.
 pub(super) struct World {
     pub(super) rule: ScheduleRule,
     pub(super) state: ScheduleState,
     pub(super) now: Timestamp,
     pub(super) next_at: Option<Timestamp>,
-    /// Those that have not ended.
+    /// The tasks that have not ended.
     pub(super) tasks: BTreeSet<TaskId>,
     /// The key of each task that was submitted.
     keys: Vec<String>,
     /// The fire times of the runs that began, with the time of the simulated clock.
     pub(super) begun: Vec<(Timestamp, Timestamp, RunSource)>,
     records: BTreeMap<u64, ScheduleRun>,
-    /// How long a task takes.
+    /// True if a task ends at once.
     pub(super) is_instant: bool,
 }
 
@@ -66,14 +66,14 @@ impl World {
         }
     }
 
-    pub(super) fn look(&mut self) -> ScheduleLook {
-        // What is saved is all that a process has of it.
+    pub(super) fn look(&mut self) -> ScheduleDecision {
+        // A process knows only what was saved.
         let saved = serde_json::to_string(&self.state).unwrap();
         self.state = serde_json::from_str(&saved).unwrap();
         let tasks = self.tasks.clone();
         let look = self
             .state
-            .look(&self.rule, self.now, |task| tasks.contains(&task));
+            .decide(&self.rule, self.now, |task| tasks.contains(&task));
         self.records.extend(look.records.clone());
         for (task, _) in &look.cancel {
             self.tasks.remove(task);
@@ -87,7 +87,7 @@ impl World {
         for run in look.begin {
             let key = self.state.idempotency_key("nightly", &run);
             let begun = if self.keys.contains(&key) {
-                Begun::Repeated
+                RunSubmission::Repeated
             } else {
                 self.keys.push(key);
                 self.begun.push((run.fire_time, self.now, run.source));
@@ -95,15 +95,18 @@ impl World {
                 if !self.is_instant {
                     self.tasks.insert(task);
                 }
-                Begun::Task(task)
+                RunSubmission::Task(task)
             };
-            let run = self.state.begun(run.number, begun, self.now).unwrap();
+            let run = self
+                .state
+                .record_submission(run.number, begun, self.now)
+                .unwrap();
             self.records.insert(run.number, run);
         }
-        self.next_at = self.state.next_look(&self.rule, self.now, false);
+        self.next_at = self.state.next_decision(&self.rule, self.now, false);
     }
 
-    /// The clock goes on, and every look that is due is made.
+    /// Advances the clock, and makes every look that is due.
     pub(super) fn run_until(&mut self, until: &str) {
         let until = at(until);
         while let Some(next) = self.next_at.filter(|next| *next <= until) {
@@ -113,7 +116,7 @@ impl World {
         self.now = until;
     }
 
-    /// Nothing looks until this time.
+    /// Advances the clock without a look.
     fn down_until(&mut self, until: &str) {
         self.now = at(until);
     }
@@ -148,7 +151,7 @@ fn a_schedule_fires_at_each_of_its_times_once() {
 
 #[test]
 fn in_spring_a_time_that_does_not_exist_is_moved_or_left_out() {
-    // Berlin goes from two to three on 2026-03-29.
+    // In Berlin the clock goes from two to three on 2026-03-29.
     for (dst, fired, left_out) in [
         (
             "once",
@@ -178,7 +181,7 @@ fn in_spring_a_time_that_does_not_exist_is_moved_or_left_out() {
 
 #[test]
 fn in_autumn_a_time_that_comes_twice_fires_once_or_twice() {
-    // Berlin goes from three to two on 2026-10-25.
+    // In Berlin the clock goes from three to two on 2026-10-25.
     for (dst, fired) in [
         (
             "once",
@@ -206,7 +209,8 @@ fn in_autumn_a_time_that_comes_twice_fires_once_or_twice() {
     }
 }
 
-/// Every quarter of an hour: moved times meet those that exist, and twice means in the order of time.
+/// The pattern fires every quarter of an hour. Moved times coincide with existing ones, and the times that come twice
+/// stay in the order of time.
 #[test]
 fn frequent_times_stay_in_order_over_both_changes_of_the_clock() {
     let times = |dst: &str, from: &str, until: &str| {
@@ -220,10 +224,10 @@ fn frequent_times_stay_in_order_over_both_changes_of_the_clock() {
         times.map(|fire| fire.at).collect::<Vec<_>>()
     };
     for dst in ["once", "skip", "both"] {
-        // Four hours of real time, with one that the clock jumps over.
+        // The span has four hours of real time, although the clock jumps over one hour.
         let spring = times(dst, "2026-03-28T23:00:00Z", "2026-03-29T03:00:00Z");
         assert_eq!(spring.len(), 16, "{dst}");
-        // It means an interval, so the hour that comes twice fires twice.
+        // The pattern means an interval, so the hour that comes twice fires twice.
         let autumn = times(dst, "2026-10-24T22:00:00Z", "2026-10-25T04:00:00Z");
         assert_eq!(autumn.len(), 24, "{dst}");
         for list in [spring, autumn] {
@@ -232,7 +236,7 @@ fn frequent_times_stay_in_order_over_both_changes_of_the_clock() {
     }
 }
 
-/// Whatever it is asked after, the answer is the same.
+/// The fire times are the same for every time from which they are requested.
 #[test]
 fn fire_times_do_not_depend_on_when_they_are_asked_for() {
     for dst in ["once", "skip", "both"] {
@@ -367,7 +371,7 @@ fn catching_up_is_bounded_however_long_nothing_ran() {
             world.down_until("2029-06-01T00:10:00Z");
             world.round();
             let most = match catch_up {
-                // Those of the last minute are on time.
+                // The fire times of the last minute are on time.
                 "none" => 61,
                 "last" => 61,
                 _ => MOST_CAUGHT_UP + 61,
@@ -381,7 +385,7 @@ fn catching_up_is_bounded_however_long_nothing_ran() {
                 assert_eq!(caught_up, MOST_CAUGHT_UP, "{json}");
             }
             assert!(world.records.len() <= MOST_CAUGHT_UP + 62);
-            // Each fire time is in the record: it fired, or was left out.
+            // Each fire time is in the record: either it fired, or it was left out.
             let skipped: u64 = world.skipped().iter().map(|(_, count)| count).sum();
             let all = world
                 .rule
@@ -405,7 +409,7 @@ fn a_clock_that_is_set_back_fires_nothing_twice_and_misses_nothing() {
     let mut world = World::new(r#"{"cron":"*/10 * * * *"}"#, "2026-01-01T00:05:00Z");
     world.run_until("2026-01-01T00:35:00Z");
     assert_eq!(world.begun.len(), 3);
-    // Half an hour back: what has fired does not fire again.
+    // The clock goes back by half an hour. The fire times that have fired do not fire again.
     world.now = at("2026-01-01T00:05:00Z");
     world.round();
     world.run_until("2026-01-01T00:55:00Z");
@@ -433,7 +437,7 @@ fn a_clock_that_was_a_year_ahead_silences_no_schedule() {
     world.next_at = look.next_at;
     world.run_until("2026-01-01T03:30:00Z");
     assert_eq!(world.fired()[2..], ["2026-01-01T02:00", "2026-01-01T03:00"]);
-    // The hour that has fired too early, a year ago, has its task already.
+    // The fire time that has fired too early, a year ago, has its task already.
     world.now = at("2026-12-31T23:30:00Z");
     world.state.handled_at = world.now;
     world.next_at = Some(world.now);
@@ -490,7 +494,7 @@ fn jitter_is_the_same_for_everyone_and_keeps_the_order() {
     for (fire, now, _) in &world.begun {
         assert!(world.rule.starts_at(*fire) <= *now);
     }
-    // A fire time that has come is shown until its run begins.
+    // A fire time is shown until its run begins.
     let now = at("2026-01-01T01:00:30Z");
     let next = world.rule.next(at("2026-01-01T00:00:00Z"), now, 10);
     assert_eq!(next.len(), 10);
@@ -550,7 +554,7 @@ fn a_queue_does_not_grow_for_ever() {
 fn an_instance_that_is_killed_before_or_after_the_submission_repeats_and_loses_nothing() {
     let mut world = World::new(r#"{"cron":"0 * * * *"}"#, "2026-01-01T00:30:00Z");
     world.now = at("2026-01-01T01:00:00Z");
-    // It is killed after it has saved its decision.
+    // The instance is killed after it has saved its decision.
     let first = world.look();
     assert_eq!(first.begin.len(), 1);
     assert_eq!(first.next_at, Some(world.now), "another looks at once");
@@ -563,17 +567,17 @@ fn an_instance_that_is_killed_before_or_after_the_submission_repeats_and_loses_n
     let left_out = [(SkipReason::Missed, 1), (SkipReason::Overlap, 1)];
     assert_eq!(world.skipped(), left_out);
     let (number, task) = (first.begin[0].number, TaskId(Uuid::max()));
-    // Two have submitted it, and both say so.
+    // Two instances have submitted it, and both report the result.
     assert!(
         world
             .state
-            .begun(number, Begun::Task(task), world.now)
+            .record_submission(number, RunSubmission::Task(task), world.now)
             .is_some()
     );
     assert!(
         world
             .state
-            .begun(number, Begun::Task(task), world.now)
+            .record_submission(number, RunSubmission::Task(task), world.now)
             .is_none()
     );
     assert_eq!(world.state.running, [task]);
@@ -661,7 +665,7 @@ fn a_run_whose_task_may_be_submitted_is_neither_replaced_nor_overtaken_nor_disca
     );
     world.is_instant = false;
     world.now = at("2026-01-01T01:00:00Z");
-    // It is saved that the run begins, and what came of it is not.
+    // The begin of the run is saved, and the result of its submission is not.
     let first = world.look().begin;
     assert_eq!(first.len(), 1);
     world.now = at("2026-01-01T02:00:00Z");
@@ -671,9 +675,10 @@ fn a_run_whose_task_may_be_submitted_is_neither_replaced_nor_overtaken_nor_disca
     world.state.pause("bob", None, true, world.now);
     assert_eq!(world.look().begin, first);
     let task = TaskId(Uuid::from_u128(7));
-    let begun = world
-        .state
-        .begun(first[0].number, Begun::Task(task), world.now);
+    let begun =
+        world
+            .state
+            .record_submission(first[0].number, RunSubmission::Task(task), world.now);
     assert_eq!(begun.unwrap().state, RunState::Started);
     assert_eq!(world.state.running, [task]);
 }
@@ -708,7 +713,7 @@ fn a_backfill_runs_one_after_the_other_and_no_fire_time_twice() {
             .between(at("2026-01-01T00:00:00Z"), at("2026-01-09T00:00:00Z"), 100),
         None
     );
-    // Those that wait are discarded with a pause.
+    // The waiting runs are discarded by a pause.
     world
         .state
         .backfill(&times[..2], &asked(Overlap::Queue), world.now)
@@ -768,18 +773,21 @@ fn a_run_that_fails_says_why_and_the_next_that_succeeds_ends_that() {
     let mut world = World::new(r#"{"cron":"0 * * * *"}"#, "2026-01-01T00:30:00Z");
     world.now = at("2026-01-01T01:00:00Z");
     let run = world.look().begin.remove(0);
-    let failed = Begun::Failed("workflow \"x\" does not exist".to_owned());
-    let run = world.state.begun(run.number, failed, world.now).unwrap();
+    let failed = RunSubmission::Rejected("workflow \"x\" does not exist".to_owned());
+    let run = world
+        .state
+        .record_submission(run.number, failed, world.now)
+        .unwrap();
     assert_eq!(run.state, RunState::Failed);
     assert!(world.state.failing.is_some() && world.state.open.is_empty());
-    world.next_at = world.state.next_look(&world.rule, world.now, false);
+    world.next_at = world.state.next_decision(&world.rule, world.now, false);
     assert_eq!(world.next_at, Some(at("2026-01-01T02:00:00Z")));
     world.run_until("2026-01-01T02:00:00Z");
     assert_eq!(world.state.failing, None);
-    // One that cannot be submitted now is submitted soon, and delays nothing else.
+    // A task that cannot be submitted now is submitted soon, and delays nothing else.
     world.now = at("2026-01-01T03:00:00Z");
     world.look();
-    let again = world.state.next_look(&world.rule, world.now, true);
+    let again = world.state.next_decision(&world.rule, world.now, true);
     assert_eq!(again, Some(at("2026-01-01T03:00:02Z")));
 }
 

@@ -1,52 +1,47 @@
-//! The fire times of a schedule: by cron in the time of a place, or at every multiple of a duration.
+//! The fire times of a schedule: by cron in the local time of a zone, or at every multiple of a duration.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use sha2::{Digest, Sha256};
 
-use super::spec::{Dst, ScheduleSpec};
 use crate::{
-    cron::{Cron, WallTime},
-    time::{Span, Timestamp},
+    schedule::{
+        cron::{Cron, WallTime},
+        policies::Dst,
+    },
+    values::time::{Span, Timestamp},
 };
 
 /// A fire time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FireTime {
     pub at: Timestamp,
-    /// The clock jumps over it, and the schedule leaves such times out: `at` is where it would be after the jump.
+    /// True if the clock jumps over the fire time, and the schedule leaves such times out. `at` is then the time that
+    /// it would have after the jump.
     pub is_left_out: bool,
 }
 
-/// The number of times that a schedule has in a span.
+/// The number of fire times of a schedule in a span.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct FireCount {
     pub fires: u64,
-    /// The number of the times that are left out, because the clock jumps over them.
+    /// The number of fire times that are left out because the clock jumps over them.
     pub left_out: u64,
-    /// The first and the last of them.
+    /// The first and the last fire time that are left out.
     pub left_out_times: Option<(Timestamp, Timestamp)>,
 }
 
-/// When a schedule fires.
+/// The rule for the fire times of a schedule.
 #[derive(Clone, Debug)]
 pub enum Timing {
     Cron(Cron, Dst),
-    /// At every multiple of it since 1970, in UTC: so all instances agree, and a schedule that is put again keeps its times.
+    /// The schedule fires at every multiple of the duration since 1970, in UTC. So all instances agree, and a schedule
+    /// that is put again keeps its fire times.
     Every(Span),
 }
 
 impl Timing {
-    /// Or what is wrong: each fault as the name of the field, and a message.
-    pub fn of(spec: &ScheduleSpec) -> Result<Self, Vec<(&'static str, String)>> {
-        match (&spec.cron, spec.every) {
-            (Some(cron), None) => Ok(Self::Cron(Cron::read(cron, &spec.timezone)?, spec.dst)),
-            (None, Some(every)) if every >= Span::from_millis(1) => Ok(Self::Every(every)),
-            _ => Err(vec![("cron", "give `cron` or `every`".to_owned())]),
-        }
-    }
-
-    /// Those after this time, in order, each once.
+    /// Returns the fire times after this time, in order, each once.
     pub fn after(&self, from: Timestamp) -> Box<dyn Iterator<Item = FireTime> + '_> {
         match self {
             Timing::Cron(cron, dst) => Box::new(CronTimes::start(cron, *dst, from)),
@@ -66,8 +61,8 @@ impl Timing {
         }
     }
 
-    /// The last of those after `from` up to `until`, of which `most` fire, and whether there are more before them that fire. What
-    /// that costs does not grow with how many there are.
+    /// Returns the last fire times after `from` up to `until`, of which `most` fire, and whether more before them fire.
+    /// The cost does not grow with the number of fire times.
     pub fn last(&self, from: Timestamp, until: Timestamp, most: usize) -> (Vec<FireTime>, bool) {
         let first_window = match self {
             Timing::Cron(..) => Span::from_secs(60),
@@ -91,7 +86,8 @@ impl Timing {
         }
     }
 
-    /// Counts the times after `from` up to `until`. The cost grows with the days at most, not with the number of times.
+    /// Counts the fire times after `from` up to `until`. The cost grows at most with the number of days, not with the
+    /// number of fire times.
     pub fn count(&self, from: Timestamp, until: Timestamp) -> FireCount {
         let mut count = FireCount::default();
         if until <= from {
@@ -119,7 +115,7 @@ impl Timing {
         count
     }
 
-    /// RFC 3339 with the offset of the place; `None` of `every`.
+    /// Returns the time in RFC 3339 with the offset of the zone; `None` for `every`.
     pub fn local(&self, at: Timestamp) -> Option<String> {
         match self {
             Timing::Cron(cron, _) => cron.local(at),
@@ -128,16 +124,16 @@ impl Timing {
     }
 }
 
-/// The last times of a schedule, in order.
+/// The last fire times of a schedule, in order.
 #[derive(Default)]
 struct LastFireTimes {
     times: VecDeque<FireTime>,
-    /// The number of those that are not left out.
+    /// The number of fire times that are not left out.
     fires: usize,
 }
 
 impl LastFireTimes {
-    /// Keeps at most `most` that are not left out.
+    /// Adds a fire time, and keeps at most `most` that are not left out.
     fn push(&mut self, fire: FireTime, most: usize) {
         self.fires += usize::from(!fire.is_left_out);
         self.times.push_back(fire);
@@ -152,7 +148,7 @@ impl LastFireTimes {
     }
 }
 
-/// How much later than its fire time a run begins: the same whenever it is asked for.
+/// Returns the time from a fire time to the begin of its run. It is the same at every call.
 pub fn jitter(schedule: &str, at: Timestamp, jitter: Option<Span>) -> Span {
     let Some(most) = jitter.map(Span::as_millis).filter(|most| *most > 0) else {
         return Span::default();
@@ -165,15 +161,16 @@ pub fn jitter(schedule: &str, at: Timestamp, jitter: Option<Span>) -> Span {
     Span::from_millis(u64::from_be_bytes(number) % most.unsigned_abs())
 }
 
-/// Times on the wall are in the order of the wall. Where the clock changes, moments are in another, and some are equal.
+/// Iterates over the fire times of a cron. Local times are read in the order of local time. Around a change of the
+/// clock, their timestamps have another order, and some are equal.
 struct CronTimes<'c, I> {
     cron: &'c Cron,
     dst: Dst,
     after: Timestamp,
     times: I,
-    /// What was read and is not returned yet; whether it is left out.
+    /// The fire times that were read and are not returned yet, each with whether it is left out.
     pending: BTreeMap<Timestamp, bool>,
-    /// The moment of the last time on the wall that was read.
+    /// The timestamp of the last local time that was read.
     latest: Option<Timestamp>,
     is_done: bool,
 }
@@ -213,14 +210,14 @@ impl<I: Iterator<Item = WallTime>> CronTimes<'_, I> {
         }
     }
 
-    /// Where one that is left out meets one that is not, it fires.
+    /// If the same fire time is added twice, and is left out only once, it fires.
     fn add(&mut self, at: Timestamp, is_left_out: bool) {
         let known = self.pending.entry(at).or_insert(is_left_out);
         *known &= is_left_out;
     }
 
-    /// Whether nothing that is still to be read comes before it.
-    fn is_certain(&self, at: Timestamp) -> bool {
+    /// Returns whether no time that has not been read yet comes before `at`.
+    fn is_final(&self, at: Timestamp) -> bool {
         let Some(latest) = self.latest.filter(|_| !self.is_done) else {
             return true;
         };
@@ -234,7 +231,7 @@ impl<I: Iterator<Item = WallTime>> Iterator for CronTimes<'_, I> {
     fn next(&mut self) -> Option<FireTime> {
         loop {
             match self.pending.first_key_value() {
-                Some((&at, &is_left_out)) if self.is_certain(at) => {
+                Some((&at, &is_left_out)) if self.is_final(at) => {
                     self.pending.remove(&at);
                     if at > self.after {
                         return Some(FireTime { at, is_left_out });

@@ -1,5 +1,5 @@
-//! An expression, parsed. What stands side by side is one flat node, so that the tree is no deeper than the
-//! brackets that were written: evaluating it needs no more of the thread's stack than that.
+//! A parsed expression. Operands of one level are one flat node, so that the tree is no deeper than the brackets in the
+//! source: evaluating it needs no more of the thread's stack than that.
 
 use super::registry::{Filter, Function, Test};
 
@@ -12,7 +12,7 @@ pub(super) enum Expr {
     Text(Box<str>),
     List(Box<[Expr]>),
     Map(Box<[(Expr, Expr)]>),
-    /// A name of the scope; which are known depends on the position, and is checked there.
+    /// A name of the scope. The names that are known depend on the kind of template, and are checked when it is parsed.
     Name(Box<str>),
     Chain(Box<Chain>),
     Not(Box<Expr>),
@@ -33,14 +33,14 @@ pub(super) struct Chain {
 
 #[derive(Debug)]
 pub(super) struct Link {
-    pub what: Linked,
-    /// Where the source from the base up to here begins and ends: it names what is missing. An expression is
-    /// no longer than a u16 counts.
+    pub what: LinkKind,
+    /// The begin and the end of the source from the base up to this link: it names a missing value. A u16 is enough for
+    /// the length of an expression.
     pub span: (u16, u16),
 }
 
 #[derive(Debug)]
-pub(super) enum Linked {
+pub(super) enum LinkKind {
     Member(Box<str>),
     Item(Expr),
     Slice(Box<[Option<Expr>; 3]>),
@@ -48,7 +48,7 @@ pub(super) enum Linked {
     Is(TestCall, bool),
 }
 
-/// One for each parameter.
+/// One argument for each parameter.
 pub(super) type Args = Box<[Option<Expr>]>;
 
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub(super) enum FilterCall {
     MapAttribute(Args),
     /// `map('name', …)`.
     Map(Box<FilterCall>),
-    /// `select`, `reject` and those of an attribute.
+    /// `select`, `reject`, `selectattr` and `rejectattr`.
     Keep {
         attribute: Option<Expr>,
         test: Option<TestCall>,
@@ -108,7 +108,7 @@ impl Link {
 }
 
 impl Expr {
-    /// Calls `see` with this node and every one in it.
+    /// Calls `see` with this node and every node in it.
     pub fn walk<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
         see(self);
         match self {
@@ -148,14 +148,14 @@ impl Expr {
     }
 }
 
-impl Linked {
+impl LinkKind {
     fn walk<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
         match self {
-            Linked::Member(_) => {}
-            Linked::Item(item) => item.walk(see),
-            Linked::Slice(parts) => parts.iter().flatten().for_each(|part| part.walk(see)),
-            Linked::Filter(call) => call.walk(see),
-            Linked::Is(call, _) => call.args.iter().flatten().for_each(|arg| arg.walk(see)),
+            LinkKind::Member(_) => {}
+            LinkKind::Item(item) => item.walk(see),
+            LinkKind::Slice(parts) => parts.iter().flatten().for_each(|part| part.walk(see)),
+            LinkKind::Filter(call) => call.walk(see),
+            LinkKind::Is(call, _) => call.args.iter().flatten().for_each(|arg| arg.walk(see)),
         }
     }
 }

@@ -7,13 +7,13 @@ pub(super) struct Path<'g>(Vec<PathSegment<'g>>);
 
 struct PathSegment<'g> {
     name: &'g str,
-    /// As a position in a list.
+    /// The name as an index in a list, if it is a number.
     at: Option<i128>,
 }
 
 impl<'g> Path<'g> {
     pub fn parse(name: &'g str, budget: &Budget) -> EvalResult<Self> {
-        // Twice over the text to split it, and once to read the numbers in it.
+        // The text is read twice to split it, and once to read the numbers in it.
         budget.charge_each(name.len(), 8)?;
         let count = name.split('.').count();
         budget.allocate(count * size_of::<PathSegment<'_>>())?;
@@ -25,7 +25,7 @@ impl<'g> Path<'g> {
         Ok(Self(parts))
     }
 
-    /// What stands there in an item. Missing where it is not there.
+    /// Returns the value at this path in an item. It is a missing value if the path does not exist.
     pub fn of<'v>(&self, item: Value<'v>, budget: &Budget) -> EvalResult<Value<'v>> {
         let mut value = item;
         for part in &self.0 {
@@ -43,7 +43,7 @@ impl<'g> Path<'g> {
     }
 }
 
-/// The item itself where no attribute is named.
+/// Returns the value of an attribute, or the item itself if no attribute is named.
 pub(super) fn attribute_of<'v>(
     item: Value<'v>,
     path: Option<&Path<'_>>,

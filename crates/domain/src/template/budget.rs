@@ -1,10 +1,10 @@
-//! What an evaluation may cost. Every node, item and byte that it touches is charged before it is touched, so
-//! that no definition and no data make it take longer, or more memory, than the budget says.
+//! The bound on the cost of an evaluation. Every node, item and byte is charged before it is read or written, so that
+//! no definition and no data make an evaluation exceed the time or the memory of its budget.
 
 use std::cell::Cell;
 
-/// What evaluations may cost that belong together: the templates of one claim with the conditions that it
-/// opens, an answer of a probe, a dry run.
+/// The budget of evaluations that belong together: the templates of one claim with the conditions of the steps that it
+/// makes ready, a response to a probe, a dry run.
 ///
 /// One unit is about a nanosecond on one core of a small server, in a release build, and no byte is
 /// allocated for less than one unit. So [`Budget::EVALUATION`] bounds the time to some 20 ms and the memory to
@@ -13,12 +13,12 @@ use std::cell::Cell;
 #[derive(Debug)]
 pub struct Budget {
     left: Cell<u64>,
-    /// What is left for the evaluations after the present one.
+    /// The units that are left for the evaluations after the current one.
     later: Cell<u64>,
     whole: u64,
 }
 
-/// The budget is used up.
+/// The error that the budget is used up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Exhausted;
 
@@ -33,9 +33,9 @@ impl Budget {
         }
     }
 
-    /// For several evaluations, of which each begins with [`Budget::next`], and each may cost as much as one may,
-    /// as long as something is left. What one has built must be gone before the next begins: so the memory of all is
-    /// that of one.
+    /// Makes the budget for several evaluations. Each begins with [`Budget::next`] and may cost as much as a single
+    /// one, as long as units are left. The values of one evaluation must be dropped before the next begins, so that
+    /// together they need only the memory of one.
     pub fn of_several(units: u64) -> Self {
         let left = units.min(Self::EVALUATION);
         Self {
@@ -45,10 +45,10 @@ impl Budget {
         }
     }
 
-    /// Another evaluation begins, which also may where the one before has cost too much.
+    /// Begins another evaluation. It may begin even if the one before has cost too much.
     pub fn next(&self) {
         let all = self.left.get() + self.later.get();
-        // A budget that is not of several is for the present one as a whole.
+        // A budget for one evaluation has all of its units for the current one.
         let left = match self.later.get() {
             0 => all,
             _ => all.min(Self::EVALUATION),
@@ -65,12 +65,13 @@ impl Budget {
         self.whole - self.left.get() - self.later.get()
     }
 
-    /// Nothing is left, or not enough was.
+    /// Returns whether no units are left, or too few were left for a charge.
     pub fn is_used_up(&self) -> bool {
         self.left.get() + self.later.get() == 0
     }
 
-    /// What the evaluation that has used it up was allowed, together with those that it was shared with.
+    /// Returns the units that the evaluation which used up the budget was allowed, together with those that share its
+    /// budget.
     pub(super) fn allowed(&self) -> u64 {
         match self.later.get() {
             0 => self.whole,
@@ -83,7 +84,7 @@ impl Budget {
         self.left.set(self.whole);
     }
 
-    /// Once it has failed it fails for whatever comes after.
+    /// Charges units. After a charge has failed, all further charges fail.
     pub(super) fn charge(&self, units: u64) -> Result<(), Exhausted> {
         match self.left.get().checked_sub(units) {
             Some(left) => {
@@ -97,23 +98,23 @@ impl Budget {
         }
     }
 
-    /// `count` things at `each`.
+    /// Charges `count` items at `each` units.
     pub(super) fn charge_each(&self, count: usize, each: u64) -> Result<(), Exhausted> {
         self.charge((count as u64).saturating_mul(each))
     }
 
-    /// An allocation of so many bytes, which are written once.
+    /// Charges an allocation of `bytes` bytes, which are written once.
     pub(super) fn allocate(&self, bytes: usize) -> Result<(), Exhausted> {
         self.charge((bytes as u64).saturating_add(ALLOCATION))
     }
 }
 
-/// What an allocation costs beside its bytes: the allocator's work and its own room.
+/// The cost of an allocation in addition to its bytes: the allocator's work and its overhead.
 const ALLOCATION: u64 = 48;
 
-/// One node of an expression.
+/// The cost of one node of an expression.
 pub(super) const NODE: u64 = 16;
-/// One item, member or entry that is looked at.
+/// The cost of reading one item, member or entry.
 pub(super) const ITEM: u64 = 16;
 
 #[cfg(test)]

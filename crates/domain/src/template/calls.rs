@@ -1,11 +1,11 @@
-//! Calls of filters, tests and functions: their arguments, each put at the position of its parameter.
+//! Calls of filters, tests and functions: their arguments, each at the position of its parameter.
 
 use super::{
     ast::{Args, Expr, FilterCall, TestCall},
     registry,
 };
 
-/// With its name, where it is given by name.
+/// An argument, with its name if it is given by name.
 pub(super) type Argument<'a> = (Option<&'a str>, Expr);
 
 pub(super) type ParseResult<T> = Result<T, String>;
@@ -53,7 +53,7 @@ fn takes(params: &[&str]) -> String {
     }
 }
 
-/// The first argument, which is a name that must be known before anything is evaluated.
+/// Takes the first argument, which is a name that must be known before anything is evaluated.
 fn literal(of: &str, what: &str, args: &mut Vec<Argument<'_>>) -> ParseResult<Option<Box<str>>> {
     if args.first().is_none_or(|(name, _)| name.is_some()) {
         return Ok(None);

@@ -4,29 +4,29 @@ use std::fmt;
 
 use super::{
     Budget, MAX_EXPRESSION, Origin, Reads, RenderError, Scope,
-    ast::{Expr, Linked},
+    ast::{Expr, LinkKind},
     budget::NODE,
     eval::Evaluation,
     eval_error::{EvalError, EvalResult, other},
     parser, reads,
     value::Value,
 };
-use crate::payload::Payload;
+use crate::template::payload::Payload;
 
-/// What reading an expression costs, in units of the budget, and each byte of it. Mostly memory.
+/// The cost of reading an expression, in units of the budget, and of each byte of it. Most of it is for memory.
 const EXPRESSION: u64 = 1000;
 const SOURCE_BYTE: u64 = 40;
 
-/// The source between the braces, with what it says.
+/// The source between the braces, with the names that it reads.
 pub(super) struct Code {
     source: Box<str>,
     reads: Reads,
-    /// Or what is wrong with it, of an expression that was accepted once.
+    /// The error is the fault of an expression that an earlier version accepted.
     expr: Result<Expr, Box<str>>,
 }
 
 impl Code {
-    /// The error says what is wrong and what to write instead.
+    /// Parses an expression. The error describes its fault and the remedy.
     pub fn parse(source: &str, origin: Origin<'_>) -> Result<Self, String> {
         let source = source.trim();
         match origin {
@@ -70,7 +70,8 @@ impl Code {
         })
     }
 
-    /// What reads nothing is the same whatever the data are, so whether it fails is known at once.
+    /// Evaluates an expression that reads nothing: it has the same result for all data, so a failure can be reported at
+    /// once.
     fn check_constant(&self, budget: &Budget) -> Result<(), String> {
         if self.reads.names.is_empty() {
             let scope = Scope::empty(budget);
@@ -88,19 +89,20 @@ impl Code {
         &self.reads
     }
 
-    /// The whole document that it names, so that this can be passed on as it is, unread.
+    /// Returns the whole document that the expression names, so that it can be passed on unchanged and unread.
     pub fn whole<'v>(&self, scope: &Scope<'v>) -> Option<&'v Payload> {
         scope.budget.charge(NODE).ok()?;
         match self.expr.as_ref().ok()? {
             Expr::Name(name) => scope.document(name),
             Expr::Chain(chain) => match (&chain.base, &*chain.links) {
                 (Expr::Name(name), [step, output]) if **name == *"steps" => {
-                    let (Linked::Member(step), Linked::Member(output)) = (&step.what, &output.what)
+                    let (LinkKind::Member(step), LinkKind::Member(output)) =
+                        (&step.what, &output.what)
                     else {
                         return None;
                     };
                     match **output == *"output" {
-                        // Out of budget it is evaluated, and fails so.
+                        // If the budget is used up, the expression is evaluated, and that fails.
                         true => scope.step(step, scope.budget).ok()??,
                         false => None,
                     }
@@ -111,20 +113,21 @@ impl Code {
         }
     }
 
-    /// Evaluates it and hands over what it gives, which is never missing.
+    /// Evaluates the expression and passes its value to `take`. The value is never a missing one.
     pub fn with<T>(
         &self,
         scope: &Scope<'_>,
         take: impl FnOnce(Value<'_>) -> EvalResult<T>,
     ) -> Result<T, RenderError> {
         let spent = scope.budget.spent();
-        self.taken(scope, take).map_err(|trouble| RenderError {
-            steps: self.reads.steps.clone(),
-            ..RenderError::new(&self.source, trouble.in_words(scope.budget, spent))
-        })
+        self.evaluate_with(scope, take)
+            .map_err(|trouble| RenderError {
+                steps: self.reads.steps.clone(),
+                ..RenderError::new(&self.source, trouble.in_words(scope.budget, spent))
+            })
     }
 
-    fn taken<'v, T>(
+    fn evaluate_with<'v, T>(
         &'v self,
         scope: &Scope<'v>,
         take: impl FnOnce(Value<'v>) -> EvalResult<T>,

@@ -1,4 +1,4 @@
-//! Equality, order and sorting, charged by what they look at.
+//! Equality, order and sorting. Each comparison is charged for the values that it reads.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use super::{
     value::{ChargedVec, Iter, Member, UnchargedItem, Value},
 };
 
-/// How deep lists and objects in each other are compared and written.
+/// The deepest nesting of lists and objects that is compared and written.
 pub(super) const DEEPEST: usize = 128;
 
 pub(super) fn too_deep() -> EvalError {
@@ -18,11 +18,11 @@ pub(super) fn too_deep() -> EvalError {
     ))
 }
 
-/// Whether two values are the same: objects whatever the order of their members, numbers by what they count.
+/// Returns whether two values are equal: objects in any order of their members, numbers by their value.
 pub(super) fn equal<'v>(a: &Value<'v>, b: &Value<'v>, budget: &Budget) -> EvalResult<bool> {
-    // Also where they are of different kinds: to see that is work too.
+    // A comparison of values of different kinds is charged too, because it costs work to see that.
     budget.charge(ITEM)?;
-    // Most comparisons are of texts, and most texts differ in length.
+    // Most comparisons are between texts, and most texts differ in length.
     if let (Some(a), Some(b)) = (a.as_text(), b.as_text()) {
         if a.len() == b.len() {
             budget.charge(a.len() as u64 / 8)?;
@@ -33,7 +33,7 @@ pub(super) fn equal<'v>(a: &Value<'v>, b: &Value<'v>, budget: &Budget) -> EvalRe
     Ok(rank(a) == rank(b) && order(a, b, budget)? == Ordering::Equal)
 }
 
-/// A total order over all values; those of a kind stand together.
+/// Compares two values in a total order over all values, in which values of one kind are adjacent.
 pub(super) fn order<'v>(a: &Value<'v>, b: &Value<'v>, budget: &Budget) -> EvalResult<Ordering> {
     compare(a, b, budget, 0)
 }
@@ -119,7 +119,8 @@ fn rank(value: &Value<'_>) -> u8 {
     }
 }
 
-/// `<` and its kind are for numbers, texts and lists: what else stands there is a mistake.
+/// Compares values for `<` and the other operators of order, which apply to numbers, texts and lists. Any other operand
+/// is a mistake.
 pub(super) fn ordered<'v>(a: &Value<'v>, b: &Value<'v>, budget: &Budget) -> EvalResult<Ordering> {
     let comparable = rank(a) == rank(b) && rank(a) > 1 && rank(a) < 5;
     if !comparable {
@@ -132,7 +133,8 @@ pub(super) fn ordered<'v>(a: &Value<'v>, b: &Value<'v>, budget: &Budget) -> Eval
     order(a, b, budget)
 }
 
-/// Sorts by merging: what is equal stays in its order. The library's sort takes no comparison that can fail.
+/// Sorts by merging: equal values keep their order. The sort of the standard library accepts no comparison that can
+/// fail.
 pub(super) fn sort<T>(
     mut items: Vec<T>,
     budget: &Budget,
@@ -174,7 +176,7 @@ pub(super) fn sort<T>(
     Ok(items)
 }
 
-/// A text in lower case where case does not count; all else as it is.
+/// Returns a text in lower case, to be compared without case; any other value unchanged.
 pub(super) fn folded<'v>(value: Value<'v>, budget: &Budget) -> EvalResult<Value<'v>> {
     let Some(text) = value.as_text() else {
         return Ok(value);
@@ -190,7 +192,7 @@ pub(super) fn folded<'v>(value: Value<'v>, budget: &Budget) -> EvalResult<Value<
     Value::built(&text.to_lowercase(), budget)
 }
 
-/// The first of each that are equal, in their order. `key` gives what is compared.
+/// Returns the first of each group of equal values, in their order. `key` returns the value that is compared.
 pub(super) fn unique<'v>(
     items: Vec<Value<'v>>,
     budget: &Budget,
@@ -200,7 +202,7 @@ pub(super) fn unique<'v>(
     for (at, item) in items.iter().enumerate() {
         keyed.push((key(item)?, at))?;
     }
-    // Those that are equal stay in their order, so the first of them comes first.
+    // Equal values keep their order in the sort, so the first of them comes first.
     let sorted = sort(keyed.items, budget, |a, b| order(&a.0, &b.0, budget))?;
     budget.allocate(items.len())?;
     let mut is_first = vec![true; items.len()];

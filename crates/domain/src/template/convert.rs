@@ -1,10 +1,10 @@
-//! Filters from one kind of value to another, and of numbers.
+//! Filters that convert between kinds of values, and filters of numbers.
 
 use super::{
     Budget,
+    arguments::ArgumentValues,
     eval_error::{EvalError, EvalResult, other},
     number::{Number, Rounding, negate, round_int, rounding, whole_part},
-    registry::Given,
     texts::text_of,
     value::Value,
     write::Out,
@@ -12,7 +12,7 @@ use super::{
 
 pub(super) fn default<'v>(
     value: Value<'v>,
-    given: Given<'_, 'v>,
+    given: ArgumentValues<'_, 'v>,
     _: &Budget,
 ) -> EvalResult<Value<'v>> {
     let is_lax = match given.get(1) {
@@ -28,13 +28,17 @@ pub(super) fn default<'v>(
     }
 }
 
-pub(super) fn boolean<'v>(value: Value<'v>, _: Given<'_, 'v>, _: &Budget) -> EvalResult<Value<'v>> {
+pub(super) fn boolean<'v>(
+    value: Value<'v>,
+    _: ArgumentValues<'_, 'v>,
+    _: &Budget,
+) -> EvalResult<Value<'v>> {
     Ok(Value::Bool(value.truth()?))
 }
 
 pub(super) fn string<'v>(
     value: Value<'v>,
-    _: Given<'_, 'v>,
+    _: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     text_of(value, budget)
@@ -42,7 +46,7 @@ pub(super) fn string<'v>(
 
 pub(super) fn to_json<'v>(
     value: Value<'v>,
-    _: Given<'_, 'v>,
+    _: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let mut out = Out::new(budget);
@@ -50,7 +54,11 @@ pub(super) fn to_json<'v>(
     Value::built(&out.text, budget)
 }
 
-pub(super) fn abs<'v>(value: Value<'v>, _: Given<'_, 'v>, _: &Budget) -> EvalResult<Value<'v>> {
+pub(super) fn abs<'v>(
+    value: Value<'v>,
+    _: ArgumentValues<'_, 'v>,
+    _: &Budget,
+) -> EvalResult<Value<'v>> {
     let number = number_of("abs", value)?;
     let is_negative = number.as_float() < 0.0;
     Ok(Value::Number(if is_negative {
@@ -71,13 +79,13 @@ fn number_of(filter: &str, value: Value<'_>) -> EvalResult<Number> {
 fn or_default<'v>(
     found: Option<Number>,
     value: &Value<'v>,
-    given: Given<'_, 'v>,
+    given: ArgumentValues<'_, 'v>,
     what: &str,
 ) -> EvalResult<Value<'v>> {
     match (found, given.first()) {
         (Some(number), _) => Ok(Value::Number(number)),
         (None, Some(Some(default))) => Ok(default.clone()),
-        // As in Jinja.
+        // As in Jinja, null becomes 0.
         (None, _) if matches!(value, Value::Null) => Ok(Value::int(0)),
         (None, _) => {
             let kind = value.kind();
@@ -90,7 +98,7 @@ fn or_default<'v>(
 
 pub(super) fn int<'v>(
     value: Value<'v>,
-    given: Given<'_, 'v>,
+    given: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let value = value.present()?;
@@ -128,7 +136,7 @@ pub(super) fn int<'v>(
 
 pub(super) fn float<'v>(
     value: Value<'v>,
-    given: Given<'_, 'v>,
+    given: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let value = value.present()?;
@@ -146,10 +154,10 @@ pub(super) fn float<'v>(
     or_default(found, &value, given, "a number")
 }
 
-/// Rounds to this many decimals, with halves to even if they can be recognised; or always up or down.
+/// Rounds to this many decimals, with halves to even where the number is exactly a half; or always up or down.
 pub(super) fn round<'v>(
     value: Value<'v>,
-    given: Given<'_, 'v>,
+    given: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let number = number_of("round", value)?;
@@ -160,7 +168,7 @@ pub(super) fn round<'v>(
     let Some(precision @ -30..=30) = precision else {
         return other("`round` takes a precision from -30 to 30 decimals");
     };
-    // Within -30 to 30.
+    // The precision is within -30 to 30.
     let precision = precision as i32;
     let method = match given.get(1) {
         Some(Some(method)) => method.as_text(),
@@ -176,7 +184,7 @@ pub(super) fn round<'v>(
     if let Number::Int(_) = number
         && let Some(int) = number.as_int()
     {
-        // Not by way of floating point, which does not hold every whole number.
+        // The whole number is not converted to floating point, which cannot represent every whole number.
         let rounded = match precision {
             0.. => Some(int),
             _ => round_int(int, precision.unsigned_abs(), direction),
@@ -184,7 +192,7 @@ pub(super) fn round<'v>(
         let rounded = rounded.ok_or_else(too_large)?;
         return Ok(Value::Number(Number::int(rounded)));
     }
-    // Some hundred digits at most are written and read again.
+    // At most some hundred digits are written and read again.
     budget.charge(1000)?;
     let float = number.as_float();
     let rounded = if precision >= 0 && direction == Rounding::Nearest {

@@ -1,6 +1,6 @@
-//! A JSON document that expressions look into: its text, and beside it an index of where each value begins and
-//! ends. The index is one flat allocation of twelve bytes a value, and values are read from the text when an
-//! expression reaches them. So what a document costs is known before it is indexed, however it is nested.
+//! A JSON document whose values expressions read: its text, and an index of the begin and the end of each value. The
+//! index is one flat allocation of twelve bytes for each value, and values are read from the text when an expression
+//! reaches them. So the cost of a document is known before it is indexed, whatever its nesting.
 
 use std::{borrow::Cow, sync::OnceLock};
 
@@ -16,13 +16,13 @@ pub struct Document {
     index: OnceLock<Box<[NodeSpan]>>,
 }
 
-/// One value. The members of an object are a key and a value in turn.
+/// The index entry of one value. The members of an object are entries of a key and a value in turn.
 #[derive(Clone, Copy)]
 struct NodeSpan {
-    /// Where its text begins and ends.
+    /// The begin and the end of its text.
     start: u32,
     end: u32,
-    /// The entry after this value and all that is in it.
+    /// The index of the entry after this value and all values in it.
     next: u32,
 }
 
@@ -61,13 +61,13 @@ impl Document {
         self.json.get()
     }
 
-    /// In bytes, with what was made of it so far.
+    /// Returns the memory, in bytes, with the index if it was built.
     pub fn memory(&self) -> usize {
         let index = self.index.get().map_or(0, |index| size_of_val(&**index));
         self.json().len() + index
     }
 
-    /// Indexed on first use.
+    /// Returns the root value. The document is indexed on first use.
     pub(super) fn root(&self, budget: &Budget) -> EvalResult<Node<'_>> {
         let index = match self.index.get() {
             Some(index) => index,
@@ -93,7 +93,7 @@ impl<'v> Node<'v> {
         Self { at, ..self }
     }
 
-    /// As it stands in the document.
+    /// Returns the text of the value as it is in the document.
     pub fn json(self) -> &'v str {
         let NodeSpan { start, end, .. } = self.entry();
         &self.document.json()[start as usize..end as usize]
@@ -115,7 +115,7 @@ impl<'v> Node<'v> {
         std::ptr::eq(self.document, other.document) && self.at == other.at
     }
 
-    /// Of an array. Each item is charged for when it is reached.
+    /// Returns the items of an array. Each item is charged when it is reached.
     pub fn items(self) -> Items<'v> {
         Items {
             node: self.node(self.at + 1),
@@ -123,7 +123,7 @@ impl<'v> Node<'v> {
         }
     }
 
-    /// Of an object: keys and values in turn.
+    /// Returns the members of an object.
     pub fn members(
         self,
         budget: &Budget,
@@ -136,7 +136,7 @@ impl<'v> Node<'v> {
         })
     }
 
-    /// The member of that name; of several the last, as JSON readers commonly have it.
+    /// Returns the member of this name; of several the last, as most JSON readers do.
     pub fn member(self, name: &str, budget: &Budget) -> EvalResult<Option<Node<'v>>> {
         let mut found = None;
         for member in self.members(budget) {
@@ -146,7 +146,7 @@ impl<'v> Node<'v> {
                 continue;
             }
             budget.charge(json.len() as u64 / 4)?;
-            // Most keys have no escapes, and so the length of their text plus two quotes.
+            // Most keys have no escapes, and therefore the length of their text plus two quotes.
             let is_it = match json.len() == name.len() + 2 {
                 true => &json[1..json.len() - 1] == name,
                 false => json.as_bytes().contains(&b'\\') && key.text(budget)? == name,
@@ -158,7 +158,7 @@ impl<'v> Node<'v> {
         Ok(found)
     }
 
-    /// A string without its quotes and escapes.
+    /// Returns a string without its quotes and escapes.
     pub fn text(self, budget: &Budget) -> EvalResult<Cow<'v, str>> {
         let json = self.json();
         budget.charge(json.len() as u64 / 8)?;
@@ -196,9 +196,9 @@ impl<'v> Iterator for Items<'v> {
     }
 }
 
-/// The text is valid JSON: it was checked when it arrived.
+/// Builds the index. The text is valid JSON: it was checked when it was received.
 fn index(json: &str, budget: &Budget) -> EvalResult<Box<[NodeSpan]>> {
-    // Twice over the text: to count, then to fill exactly what was counted.
+    // The text is read twice: to count the values, and to fill an index of exactly this size.
     budget.charge_each(json.len(), 3)?;
     if u32::try_from(json.len()).is_err() {
         return Err(EvalError::Exhausted);
@@ -219,7 +219,7 @@ fn index(json: &str, budget: &Budget) -> EvalResult<Box<[NodeSpan]>> {
     let mut entries: Vec<NodeSpan> = Vec::with_capacity(count);
     let mut open: Vec<u32> = Vec::with_capacity(deepest);
     walk(json, |token| {
-        // The text is no longer than a u32 counts, and has no more values than bytes.
+        // The length of the text fits in a u32, and the text has no more values than bytes.
         let at = entries.len() as u32;
         match token {
             JsonToken::Open(start) => {
@@ -248,14 +248,14 @@ fn index(json: &str, budget: &Budget) -> EvalResult<Box<[NodeSpan]>> {
 }
 
 enum JsonToken {
-    /// Where the bracket is.
+    /// The index of the bracket.
     Open(usize),
     /// The index after the bracket.
     Close(usize),
     Scalar(usize, usize),
 }
 
-/// Keeps no stack, so that no document is too deep.
+/// Reads the tokens of a document. It keeps no stack, so that no document is too deep.
 fn walk(json: &str, mut see: impl FnMut(JsonToken)) {
     let bytes = json.as_bytes();
     let mut at = 0;
@@ -282,7 +282,7 @@ fn walk(json: &str, mut see: impl FnMut(JsonToken)) {
     }
 }
 
-/// The index after the closing quote of the string whose content begins at `at`.
+/// Returns the index after the closing quote of the string whose content begins at `at`.
 pub(super) fn end_of_string(bytes: &[u8], mut at: usize) -> usize {
     while let Some(byte) = bytes.get(at) {
         match byte {

@@ -1,9 +1,9 @@
-//! Evaluates an expression. Every node charges the budget before it does anything, and recursion is no deeper
-//! than the parser lets an expression be.
+//! Evaluates an expression. Every node charges the budget before it does anything, and recursion is bounded by the
+//! depth that the parser allows.
 
 use super::{
     Budget, Scope,
-    ast::{Args, Chain, Comparison, Expr, FilterCall, Link, Linked, Operator, TestCall},
+    ast::{Args, Chain, Comparison, Expr, FilterCall, Link, LinkKind, Operator, TestCall},
     attribute::Path,
     budget::NODE,
     compare,
@@ -15,7 +15,7 @@ use super::{
     write::Out,
 };
 
-/// The most parameters that anything takes.
+/// The most parameters of a filter, test or function.
 const PARAMS: usize = 3;
 
 pub(super) struct Evaluation<'v, 's> {
@@ -80,7 +80,7 @@ impl<'v> Evaluation<'v, '_> {
         })
     }
 
-    /// The first value whose truth is as wanted, or the last.
+    /// Returns the first value whose truth is `wanted`, or the last value.
     fn until(&self, all: &'v [Expr], wanted: bool) -> EvalResult<Value<'v>> {
         let mut last = Value::Null;
         for expr in all {
@@ -162,7 +162,7 @@ impl<'v> Evaluation<'v, '_> {
                         }
                     }
                 }
-                // A chain of `~` is put together once, not link by link.
+                // A chain of `~` is concatenated once, not link by link.
                 Operator::Concatenate => {
                     let mut parts = vec![left, right];
                     while let Some((_, expr)) =
@@ -192,12 +192,12 @@ impl<'v> Evaluation<'v, '_> {
         }
     }
 
-    /// `steps.<name>.output`, without making an object of all steps.
+    /// Evaluates `steps.<name>.output` without making an object of all steps.
     fn step(&self, chain: &'v Chain) -> EvalResult<Option<(Value<'v>, usize)>> {
         let Expr::Name(name) = &chain.base else {
             return Ok(None);
         };
-        let Some(Linked::Member(member)) = chain.links.first().map(|link| &link.what) else {
+        let Some(LinkKind::Member(member)) = chain.links.first().map(|link| &link.what) else {
             return Ok(None);
         };
         match &**name {
@@ -207,7 +207,7 @@ impl<'v> Evaluation<'v, '_> {
                 };
                 let output = self.scope.output_value(output, self.budget)?;
                 match chain.links.get(1).map(|link| &link.what) {
-                    Some(Linked::Member(what)) if **what == *"output" => Ok(Some((output, 2))),
+                    Some(LinkKind::Member(what)) if **what == *"output" => Ok(Some((output, 2))),
                     _ => {
                         let members = vec![(Value::Text("output"), output)];
                         Ok(Some((Value::Map(members.into()), 1)))
@@ -228,8 +228,8 @@ impl<'v> Evaluation<'v, '_> {
         for link in links {
             budget.charge(NODE)?;
             let found = match &link.what {
-                Linked::Member(name) => value.present()?.member(name, budget)?,
-                Linked::Item(item) => {
+                LinkKind::Member(name) => value.present()?.member(name, budget)?,
+                LinkKind::Item(item) => {
                     let (value, item) = (value.present()?, self.value(item)?.present()?);
                     match (item.as_text(), item.as_number().and_then(Number::as_int)) {
                         (Some(name), _) => value.member(name, budget)?,
@@ -239,7 +239,7 @@ impl<'v> Evaluation<'v, '_> {
                         _ => None,
                     }
                 }
-                Linked::Slice(parts) => {
+                LinkKind::Slice(parts) => {
                     let value = value.present()?;
                     let mut given = [const { None }; 3];
                     for (position, part) in given.iter_mut().zip(parts.iter()) {
@@ -249,8 +249,10 @@ impl<'v> Evaluation<'v, '_> {
                     }
                     Some(indexing::slice(&value, &given, budget)?)
                 }
-                Linked::Filter(call) => Some(self.filter(value, call)?),
-                Linked::Is(call, wanted) => Some(Value::Bool(self.test(&value, call)? == *wanted)),
+                LinkKind::Filter(call) => Some(self.filter(value, call)?),
+                LinkKind::Is(call, wanted) => {
+                    Some(Value::Bool(self.test(&value, call)? == *wanted))
+                }
             };
             value = match found {
                 None | Some(Value::Missing("")) => Value::Missing(link.named(self.source)),
@@ -272,7 +274,7 @@ impl<'v> Evaluation<'v, '_> {
             FilterCall::Plain(filter, args) => {
                 self.with(args, |given| (filter.call)(value, given, budget))
             }
-            // What is given is evaluated once, not for each item.
+            // The arguments are evaluated once, not for each item.
             FilterCall::Map(call) => match &**call {
                 FilterCall::Plain(filter, args) => self.with(args, |given| {
                     let mut mapped = ChargedVec::new(budget);
@@ -338,7 +340,7 @@ impl<'v> Evaluation<'v, '_> {
     }
 }
 
-/// A member by its name, or an item by its position.
+/// Returns the name of an attribute: a member by its name, or an item by its index.
 fn attribute_name<'v>(name: Option<Value<'v>>, budget: &Budget) -> EvalResult<Value<'v>> {
     match name {
         Some(name) => text_of(name, budget),

@@ -1,4 +1,5 @@
-//! Why an expression gives no value, in words without the expression itself: [`super::RenderError`] adds that.
+//! The error of an expression that has no value, in words without the expression itself: [`super::RenderError`] adds
+//! that.
 
 use super::{Budget, budget::Exhausted};
 
@@ -9,7 +10,7 @@ pub(super) enum EvalError {
     /// The budget is used up.
     Exhausted,
     TooLarge,
-    /// What was read is not there: its path as it is written, empty where it has none.
+    /// The value that was read does not exist. The text is its path as it is written, or empty if it has none.
     Missing(String),
     Other(String),
 }

@@ -2,18 +2,17 @@
 
 use super::{
     Budget,
+    arguments::{ArgumentValues, whole},
     budget::ITEM,
     eval_error::{EvalResult, other},
-    lists::whole,
     number::Number,
-    registry::Given,
     value::{ChargedVec, Value},
 };
 
-/// The most numbers that `range` gives, as ever.
+/// The most numbers that `range` returns. It has always been this number.
 const LONGEST_RANGE: i128 = 100_000;
 
-/// Counted from 0, or from the end below that.
+/// Returns the item at an index, which counts from 0, or from the end if it is negative.
 pub(super) fn item_at<'v>(
     value: &Value<'v>,
     at: i128,
@@ -41,7 +40,7 @@ pub(super) fn item_at<'v>(
     items.next().map(|item| item.take(budget)).transpose()
 }
 
-pub(super) fn range<'v>(args: Given<'_, 'v>, budget: &Budget) -> EvalResult<Value<'v>> {
+pub(super) fn range<'v>(args: ArgumentValues<'_, 'v>, budget: &Budget) -> EvalResult<Value<'v>> {
     let first = whole(args, 0)?.unwrap_or_default();
     let (start, stop) = match whole(args, 1)? {
         Some(stop) => (first, stop),
@@ -60,7 +59,7 @@ pub(super) fn range<'v>(args: Given<'_, 'v>, budget: &Budget) -> EvalResult<Valu
     if count > LONGEST_RANGE {
         return other(format!("`range` returns at most {LONGEST_RANGE} numbers"));
     }
-    // Within 0 to LONGEST_RANGE.
+    // The count is within 0 to LONGEST_RANGE.
     let count = count as usize;
     budget.allocate(count * size_of::<Value<'_>>())?;
     budget.charge_each(count, ITEM)?;
@@ -71,7 +70,7 @@ pub(super) fn range<'v>(args: Given<'_, 'v>, budget: &Budget) -> EvalResult<Valu
 /// `value[start:stop:step]`, as in Python.
 pub(super) fn slice<'v>(
     value: &Value<'v>,
-    args: Given<'_, 'v>,
+    args: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let step = whole(args, 2)?.unwrap_or(1);
@@ -84,7 +83,7 @@ pub(super) fn slice<'v>(
             value.kind()
         ));
     }
-    // Characters are not made into values of their own: it is known where each begins.
+    // Characters are not made into values of their own: only the begin of each is recorded.
     let text = value.as_text();
     let (items, characters) = match text {
         Some(text) => {
@@ -92,7 +91,7 @@ pub(super) fn slice<'v>(
             let count = text.chars().count();
             budget.allocate(count * size_of::<u32>())?;
             let mut begins = Vec::with_capacity(count);
-            // No text is longer than a u32 counts.
+            // A u32 is enough for the length of every text.
             begins.extend(text.char_indices().map(|(at, _)| at as u32));
             (Vec::new(), begins)
         }
@@ -117,7 +116,7 @@ pub(super) fn slice<'v>(
     let start = position(whole(args, 0)?, from);
     let stop = position(whole(args, 1)?, to);
     if let Some(text) = text {
-        // Where each begins; the end of the text stands for the one after the last.
+        // Returns the begin of a character; for the index after the last character, the end of the text.
         let begins = |at: i128| {
             let position = usize::try_from(at).ok().and_then(|at| characters.get(at));
             position.map_or(text.len(), |begins| *begins as usize)

@@ -1,11 +1,11 @@
-//! A JSON document with templates in its strings, compiled to a flat run of pieces: JSON text that is
-//! copied as it was written, and values that are rendered into it. Rendering builds no tree.
+//! A JSON document with templates in its strings, compiled to a flat sequence of pieces: JSON text that is copied
+//! unchanged, and values that are rendered into it. Rendering builds no tree.
 
 use super::{
     Origin, Reads, RenderError, Scope, Template, document::end_of_string, scan, text::is_template,
     write::Out,
 };
-use crate::{fields::escape, payload::Payload};
+use crate::{template::payload::Payload, values::fields::escape};
 
 /// A JSON value whose strings (not keys) are templates.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct JsonTemplate(Box<[JsonPiece]>);
 enum JsonPiece {
     Raw(Box<str>),
     Value {
-        /// Where the string stands in the document, as a JSON pointer.
+        /// The JSON pointer to the string in the document.
         pointer: Box<str>,
         template: Template,
     },
@@ -24,10 +24,10 @@ enum JsonPiece {
 /// The approximate longest JSON pointer that a fault contains, in characters.
 const LONGEST_POINTER: usize = 200;
 
-/// What is wrong with one string of the document.
+/// The fault of one string of the document.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JsonFault {
-    /// Relative to the document.
+    /// The JSON pointer, relative to the document.
     pub pointer: String,
     pub message: String,
 }
@@ -66,7 +66,7 @@ impl JsonTemplate {
         }
     }
 
-    /// The document as JSON text.
+    /// Returns the document as JSON text.
     pub fn render(&self, scope: &Scope<'_>) -> Result<String, RenderError> {
         let mut out = Out::new(scope.budget);
         for piece in &self.0 {
@@ -83,7 +83,7 @@ impl JsonTemplate {
         Ok(out.text)
     }
 
-    /// Whether each of its templates is a text with expressions in it, and none is one expression.
+    /// Returns whether each of its templates is a text with expressions in it, and none is a single expression.
     pub fn mixes_texts(&self) -> bool {
         self.0.iter().all(|piece| match piece {
             JsonPiece::Raw(_) => true,
@@ -91,7 +91,7 @@ impl JsonTemplate {
         })
     }
 
-    /// What each template reads, with its JSON pointer relative to the document.
+    /// Returns the values that each template reads, with its JSON pointer relative to the document.
     pub fn reads(&self) -> impl Iterator<Item = (&str, Reads)> {
         self.0.iter().filter_map(|piece| match piece {
             JsonPiece::Raw(_) => None,
@@ -100,15 +100,15 @@ impl JsonTemplate {
     }
 }
 
-/// A text that is sent as it stands, though its author may have meant an expression.
+/// A text that is sent unchanged, although its author may have meant an expression.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LookAlike {
-    /// Relative to the document.
+    /// The JSON pointer, relative to the document.
     pub pointer: String,
     pub message: &'static str,
 }
 
-/// The first so many of a document: `${…}` beside the expressions of a text, and expressions in the name of a
+/// Returns the first `most` of a document: `${…}` beside the expressions of a text, and expressions in the name of a
 /// member.
 pub fn look_alikes(document: &Payload, most: usize) -> Vec<LookAlike> {
     let json = document.as_json();
@@ -130,7 +130,7 @@ pub fn look_alikes(document: &Payload, most: usize) -> Vec<LookAlike> {
     found.take(most).collect()
 }
 
-/// `${…}` outside of expressions; `${{ input.price }}` is a price.
+/// Returns whether `${…}` occurs outside of expressions. `${{ input.price }}` does not count: it is a price.
 fn holds_other_language(text: &str) -> bool {
     let pieces = scan::pieces(text).unwrap_or_default();
     pieces.iter().any(|piece| match piece {
@@ -141,20 +141,20 @@ fn holds_other_language(text: &str) -> bool {
     })
 }
 
-/// Whether any string of the text may be a template. In valid JSON the opening marks stand nowhere but
-/// inside strings; a brace written as an escape is found as well.
+/// Returns whether any string of the text may be a template. In valid JSON the opening braces of an expression occur
+/// only inside strings; a brace that is written as an escape is found as well.
 fn may_hold_templates(json: &str) -> bool {
     is_template(json) || json.contains("\\u007")
 }
 
 /// One string of a document.
 struct JsonString<'a> {
-    /// As it stands in the document, with its quotes.
+    /// The string as it is in the document, with its quotes.
     json: &'a str,
     start: usize,
     end: usize,
     pointer: String,
-    /// It names a member.
+    /// True if it is the name of a member.
     is_name: bool,
 }
 
@@ -169,11 +169,11 @@ impl JsonString<'_> {
     }
 }
 
-/// Walks the text of a valid JSON document and gives those of its strings, as they are written, that are wanted;
-/// names of members only where that is asked for. It keeps its own stack, so that no document is too deep.
+/// Iterates over the strings of a valid JSON document that are wanted, as they are written; over names of members only
+/// with [`Strings::with_names`]. It keeps its own stack, so that no document is too deep.
 struct Strings<'a> {
     json: &'a str,
-    /// Others are passed over before their position is put into words.
+    /// Strings that are not wanted are skipped before their JSON pointer is made.
     wanted: fn(&str) -> bool,
     names: bool,
     at: usize,
@@ -201,7 +201,7 @@ impl<'a> Strings<'a> {
         self
     }
 
-    /// Truncated if it is long: each of many strings may be deeply nested, under long names.
+    /// Returns the JSON pointer. A long one is truncated: each of many strings may be deeply nested, under long names.
     fn pointer(&self) -> String {
         let mut pointer = String::new();
         for open in &self.open {

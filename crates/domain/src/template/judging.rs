@@ -3,14 +3,15 @@
 use std::cmp::Ordering;
 
 use super::{
-    Budget, compare,
+    Budget,
+    arguments::ArgumentValues,
+    compare,
     eval_error::{EvalResult, other},
     number::Number,
-    registry::Given,
     value::Value,
 };
 
-fn argument<'g, 'v>(given: Given<'g, 'v>) -> EvalResult<&'g Value<'v>> {
+fn argument<'g, 'v>(given: ArgumentValues<'g, 'v>) -> EvalResult<&'g Value<'v>> {
     match given.first() {
         Some(Some(value)) => Ok(value),
         _ => other("an argument is missing"),
@@ -26,7 +27,7 @@ fn there<'a, 'v>(value: &'a Value<'v>) -> EvalResult<&'a Value<'v>> {
 
 macro_rules! kinds {
     ($($name:ident($value:ident) $is:expr;)*) => {$(
-        pub(super) fn $name<'v>($value: &Value<'v>, _: Given<'_, 'v>, _: &Budget) -> EvalResult<bool> {
+        pub(super) fn $name<'v>($value: &Value<'v>, _: ArgumentValues<'_, 'v>, _: &Budget) -> EvalResult<bool> {
             Ok($is)
         }
     )*};
@@ -52,17 +53,25 @@ fn whole(value: &Value<'_>) -> EvalResult<Option<i128>> {
     Ok(there(value)?.as_number().and_then(Number::as_int))
 }
 
-pub(super) fn odd<'v>(value: &Value<'v>, _: Given<'_, 'v>, _: &Budget) -> EvalResult<bool> {
+pub(super) fn odd<'v>(
+    value: &Value<'v>,
+    _: ArgumentValues<'_, 'v>,
+    _: &Budget,
+) -> EvalResult<bool> {
     Ok(whole(value)?.is_some_and(|number| number % 2 != 0))
 }
 
-pub(super) fn even<'v>(value: &Value<'v>, _: Given<'_, 'v>, _: &Budget) -> EvalResult<bool> {
+pub(super) fn even<'v>(
+    value: &Value<'v>,
+    _: ArgumentValues<'_, 'v>,
+    _: &Budget,
+) -> EvalResult<bool> {
     Ok(whole(value)?.is_some_and(|number| number % 2 == 0))
 }
 
 pub(super) fn divisible_by<'v>(
     value: &Value<'v>,
-    given: Given<'_, 'v>,
+    given: ArgumentValues<'_, 'v>,
     _: &Budget,
 ) -> EvalResult<bool> {
     Ok(match (whole(value)?, whole(argument(given)?)?) {
@@ -71,7 +80,10 @@ pub(super) fn divisible_by<'v>(
     })
 }
 
-fn texts<'a>(value: &'a Value<'_>, given: Given<'a, '_>) -> EvalResult<(&'a str, &'a str)> {
+fn texts<'a>(
+    value: &'a Value<'_>,
+    given: ArgumentValues<'a, '_>,
+) -> EvalResult<(&'a str, &'a str)> {
     match (there(value)?.as_text(), there(argument(given)?)?.as_text()) {
         (Some(text), Some(part)) => Ok((text, part)),
         _ => other("`startingwith` and `endingwith` take two texts"),
@@ -80,7 +92,7 @@ fn texts<'a>(value: &'a Value<'_>, given: Given<'a, '_>) -> EvalResult<(&'a str,
 
 pub(super) fn starting_with<'v>(
     value: &Value<'v>,
-    given: Given<'_, 'v>,
+    given: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<bool> {
     let (text, start) = texts(value, given)?;
@@ -90,7 +102,7 @@ pub(super) fn starting_with<'v>(
 
 pub(super) fn ending_with<'v>(
     value: &Value<'v>,
-    given: Given<'_, 'v>,
+    given: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<bool> {
     let (text, end) = texts(value, given)?;
@@ -106,45 +118,81 @@ fn cased<'v>(value: &Value<'v>, budget: &Budget, is: fn(char) -> bool) -> EvalRe
     Ok(text.chars().all(is))
 }
 
-pub(super) fn lower<'v>(value: &Value<'v>, _: Given<'_, 'v>, budget: &Budget) -> EvalResult<bool> {
+pub(super) fn lower<'v>(
+    value: &Value<'v>,
+    _: ArgumentValues<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<bool> {
     cased(value, budget, char::is_lowercase)
 }
 
-pub(super) fn upper<'v>(value: &Value<'v>, _: Given<'_, 'v>, budget: &Budget) -> EvalResult<bool> {
+pub(super) fn upper<'v>(
+    value: &Value<'v>,
+    _: ArgumentValues<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<bool> {
     cased(value, budget, char::is_uppercase)
 }
 
-pub(super) fn eq<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> EvalResult<bool> {
+pub(super) fn eq<'v>(
+    value: &Value<'v>,
+    given: ArgumentValues<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<bool> {
     compare::equal(there(value)?, there(argument(given)?)?, budget)
 }
 
-pub(super) fn ne<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> EvalResult<bool> {
+pub(super) fn ne<'v>(
+    value: &Value<'v>,
+    given: ArgumentValues<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<bool> {
     Ok(!eq(value, given, budget)?)
 }
 
-fn order<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> EvalResult<Ordering> {
+fn order<'v>(
+    value: &Value<'v>,
+    given: ArgumentValues<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<Ordering> {
     compare::ordered(there(value)?, there(argument(given)?)?, budget)
 }
 
-pub(super) fn lt<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> EvalResult<bool> {
+pub(super) fn lt<'v>(
+    value: &Value<'v>,
+    given: ArgumentValues<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<bool> {
     Ok(order(value, given, budget)?.is_lt())
 }
 
-pub(super) fn le<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> EvalResult<bool> {
+pub(super) fn le<'v>(
+    value: &Value<'v>,
+    given: ArgumentValues<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<bool> {
     Ok(order(value, given, budget)?.is_le())
 }
 
-pub(super) fn gt<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> EvalResult<bool> {
+pub(super) fn gt<'v>(
+    value: &Value<'v>,
+    given: ArgumentValues<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<bool> {
     Ok(order(value, given, budget)?.is_gt())
 }
 
-pub(super) fn ge<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> EvalResult<bool> {
+pub(super) fn ge<'v>(
+    value: &Value<'v>,
+    given: ArgumentValues<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<bool> {
     Ok(order(value, given, budget)?.is_ge())
 }
 
 pub(super) fn contained<'v>(
     value: &Value<'v>,
-    given: Given<'_, 'v>,
+    given: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<bool> {
     contains(there(argument(given)?)?, there(value)?, budget)

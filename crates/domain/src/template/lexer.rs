@@ -1,9 +1,9 @@
-//! The words of an expression.
+//! The tokens of an expression.
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Token<'a> {
     pub kind: TokenKind,
-    /// Of a text: what is between the quotes, escapes and all.
+    /// The token as it is written; for a text, the part between the quotes, with its escapes.
     pub text: &'a str,
     pub start: usize,
     pub end: usize,
@@ -29,7 +29,7 @@ impl Token<'_> {
     }
 }
 
-/// The word that begins at `at`, or after the white space there. `before` is the previous word.
+/// Returns the token that begins at `at`, or after the white space there. `before` is the previous token.
 pub(super) fn token_at<'a>(
     source: &'a str,
     at: usize,
@@ -72,7 +72,8 @@ fn digits(rest: &str) -> usize {
         .unwrap_or(rest.len())
 }
 
-/// Whole numbers, fractions, exponents; whatever else hangs on is left to the parser to refuse.
+/// Returns the length of a whole number, fraction or exponent form. It includes letters after the number, which the
+/// parser refuses.
 fn number(rest: &str) -> usize {
     let bytes = rest.as_bytes();
     let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
@@ -92,7 +93,7 @@ fn number(rest: &str) -> usize {
     length
 }
 
-/// The length of a text with its quotes.
+/// Returns the length of a text with its quotes.
 fn quoted(rest: &str, quote: char) -> Option<usize> {
     let mut escaped = false;
     for (index, c) in rest.char_indices().skip(1) {
@@ -106,7 +107,7 @@ fn quoted(rest: &str, quote: char) -> Option<usize> {
     None
 }
 
-/// A text as it is meant. The error says what is wrong.
+/// Returns a text without its escapes. The error describes the fault.
 pub(super) fn unescape(inside: &str) -> Result<String, String> {
     let mut text = String::with_capacity(inside.len());
     let mut rest = inside;
@@ -122,7 +123,7 @@ pub(super) fn unescape(inside: &str) -> Result<String, String> {
             Some('b') => text.push('\x08'),
             Some('f') => text.push('\x0c'),
             Some('u') => {
-                // As in JSON; characters beyond the first 65,536 take two.
+                // As in JSON, characters beyond the first 65,536 take two escapes.
                 let mut escape = "\"\\u".to_owned();
                 let pair = rest.get(4..6) == Some("\\u") && rest.starts_with(['d', 'D']);
                 let length = if pair { 10 } else { 4 };

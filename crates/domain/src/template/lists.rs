@@ -4,27 +4,16 @@ use std::cmp::Ordering;
 
 use super::{
     Budget,
+    arguments::{ArgumentValues, flag, given},
     attribute::{Path, attribute_of},
     budget::ITEM,
     compare,
     eval_error::{EvalResult, other},
     number::{Arithmetic, Number},
-    registry::Given,
     value::{ChargedVec, Value},
 };
 
-fn given<'g, 'v>(given: Given<'g, 'v>, at: usize) -> Option<&'g Value<'v>> {
-    match given.get(at) {
-        Some(Some(Value::Null)) | Some(None) | None => None,
-        Some(Some(value)) => Some(value),
-    }
-}
-
-fn flag(args: Given<'_, '_>, at: usize) -> EvalResult<bool> {
-    given(args, at).map_or(Ok(false), Value::truth)
-}
-
-fn name<'g>(args: Given<'g, '_>, at: usize) -> EvalResult<Option<&'g str>> {
+fn name<'g>(args: ArgumentValues<'g, '_>, at: usize) -> EvalResult<Option<&'g str>> {
     match given(args, at) {
         None => Ok(None),
         Some(value) => match value.clone().present()?.as_text() {
@@ -37,29 +26,18 @@ fn name<'g>(args: Given<'g, '_>, at: usize) -> EvalResult<Option<&'g str>> {
     }
 }
 
-fn path<'g>(args: Given<'g, '_>, at: usize, budget: &Budget) -> EvalResult<Option<Path<'g>>> {
+fn path<'g>(
+    args: ArgumentValues<'g, '_>,
+    at: usize,
+    budget: &Budget,
+) -> EvalResult<Option<Path<'g>>> {
     let name = name(args, at)?;
     name.map(|name| Path::parse(name, budget)).transpose()
 }
 
-pub(super) fn whole(args: Given<'_, '_>, at: usize) -> EvalResult<Option<i128>> {
-    match given(args, at) {
-        None => Ok(None),
-        Some(value) => match value
-            .clone()
-            .present()?
-            .as_number()
-            .and_then(Number::as_int)
-        {
-            Some(number) => Ok(Some(number)),
-            None => other(format!("a whole number is needed, not {}", value.kind())),
-        },
-    }
-}
-
 pub(super) fn attr<'v>(
     value: Value<'v>,
-    args: Given<'_, 'v>,
+    args: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let value = value.present()?;
@@ -71,7 +49,7 @@ pub(super) fn attr<'v>(
 
 pub(super) fn length<'v>(
     value: Value<'v>,
-    _: Given<'_, 'v>,
+    _: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     match value.length(budget)? {
@@ -82,7 +60,7 @@ pub(super) fn length<'v>(
 
 pub(super) fn list<'v>(
     value: Value<'v>,
-    _: Given<'_, 'v>,
+    _: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     match value {
@@ -93,7 +71,7 @@ pub(super) fn list<'v>(
 
 pub(super) fn first<'v>(
     value: Value<'v>,
-    _: Given<'_, 'v>,
+    _: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let first = value.iter(budget)?.next();
@@ -103,7 +81,7 @@ pub(super) fn first<'v>(
 
 pub(super) fn last<'v>(
     value: Value<'v>,
-    _: Given<'_, 'v>,
+    _: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     if let Some(text) = value.as_text() {
@@ -123,7 +101,7 @@ pub(super) fn last<'v>(
 
 pub(super) fn items<'v>(
     value: Value<'v>,
-    _: Given<'_, 'v>,
+    _: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let value = value.present()?;
@@ -144,7 +122,7 @@ fn pairs<'v>(members: Vec<(Value<'v>, Value<'v>)>, budget: &Budget) -> EvalResul
 
 pub(super) fn reverse<'v>(
     value: Value<'v>,
-    _: Given<'_, 'v>,
+    _: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     if let Some(text) = value.as_text() {
@@ -157,7 +135,8 @@ pub(super) fn reverse<'v>(
     Ok(Value::list(items))
 }
 
-/// What is compared: an attribute, and without regard to case unless that is asked for.
+/// Returns the value of an item that is compared: an attribute if one is named, and in lower case unless
+/// `case_sensitive`.
 fn key<'v>(
     item: &Value<'v>,
     attribute: Option<&Path<'_>>,
@@ -173,7 +152,7 @@ fn key<'v>(
 
 pub(super) fn sort<'v>(
     value: Value<'v>,
-    args: Given<'_, 'v>,
+    args: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let (reversed, case_sensitive) = (flag(args, 0)?, flag(args, 1)?);
@@ -205,7 +184,7 @@ fn sorted<'v, T>(
 
 pub(super) fn dictsort<'v>(
     value: Value<'v>,
-    args: Given<'_, 'v>,
+    args: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let value = value.present()?;
@@ -230,7 +209,7 @@ pub(super) fn dictsort<'v>(
 
 pub(super) fn unique<'v>(
     value: Value<'v>,
-    args: Given<'_, 'v>,
+    args: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let case_sensitive = flag(args, 0)?;
@@ -244,7 +223,7 @@ pub(super) fn unique<'v>(
 
 pub(super) fn min<'v>(
     value: Value<'v>,
-    args: Given<'_, 'v>,
+    args: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     extreme(value, args, budget, Ordering::Less)
@@ -252,7 +231,7 @@ pub(super) fn min<'v>(
 
 pub(super) fn max<'v>(
     value: Value<'v>,
-    args: Given<'_, 'v>,
+    args: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     extreme(value, args, budget, Ordering::Greater)
@@ -260,7 +239,7 @@ pub(super) fn max<'v>(
 
 fn extreme<'v>(
     value: Value<'v>,
-    args: Given<'_, 'v>,
+    args: ArgumentValues<'_, 'v>,
     budget: &Budget,
     wanted: Ordering,
 ) -> EvalResult<Value<'v>> {
@@ -283,7 +262,7 @@ fn extreme<'v>(
 
 pub(super) fn sum<'v>(
     value: Value<'v>,
-    args: Given<'_, 'v>,
+    args: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let attribute = path(args, 0, budget)?;

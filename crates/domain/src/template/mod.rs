@@ -1,18 +1,22 @@
-//! Templates: how the data of a task reaches its requests.
+//! Templates put the data of a task into its requests.
 //!
 //! A [`Template`] is a string with `{{ expressions }}`, a [`JsonTemplate`] a JSON document whose strings
 //! are templates, an [`Expression`] a bare condition. The language is that of Jinja's expressions;
 //! `docs/expressions.md` describes it whole. Statements (`{% … %}`) are left out, because variables and
 //! loops can multiply data past any bound.
 //!
-//! Each is parsed once and evaluated by an interpreter of this module, which charges a [`Budget`] for every
-//! node, item and byte before it touches it: nothing is evaluated while it is parsed, and no filter, operator
-//! or comparison is free. Why there is an own interpreter: `docs/decisions/0009-bounded-expressions.md`.
-//! Reading what is not there is an error that names it, never an empty text.
+//! Each is parsed once and evaluated by an interpreter of this module, which charges a [`Budget`] for every node, item
+//! and byte before it is touched: nothing is evaluated while it is parsed, and no filter, operator or comparison is
+//! free. The reason for an interpreter of our own is in `docs/decisions/0009-bounded-expressions.md`. A template that
+//! reads a value which does not exist fails with an error that names the value; it never renders an empty text.
 //!
-//! From source to text: `scan` splits a template, `lexer` and `parser` make an `ast` of each expression,
-//! `reads` says what it looks at, `eval` gives a `value`, and `write` puts it into what is rendered.
+//! From source to text: `scan` splits a template, `lexer` and `parser` make an `ast` of each expression, `reads` finds
+//! the names that it reads, `eval` returns a `value`, and `write` puts the value into the rendered text. `difference`
+//! compares two documents.
 
+pub(crate) mod payload;
+
+mod arguments;
 mod ast;
 mod attribute;
 mod budget;
@@ -20,6 +24,7 @@ mod calls;
 mod code;
 mod compare;
 mod convert;
+mod difference;
 mod document;
 mod eval;
 mod eval_error;
@@ -42,25 +47,27 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use payload::Payload;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use budget::Budget;
+pub use difference::{JsonDifference, each_difference};
 pub use document::Document;
 pub use json::{JsonTemplate, look_alikes};
-pub use scope::{Scope, SeenItem};
+pub use scope::{ItemScope, Scope};
 pub use text::Template;
 
-use crate::payload::Payload;
 use code::Code;
 use write::Out;
 
-/// No rendered text or JSON document is longer, in bytes.
+/// The longest rendered text or JSON document, in bytes.
 pub const MAX_RENDERED: usize = 1 << 20;
 
-/// No expression is longer, in bytes.
+/// The longest expression, in bytes.
 pub const MAX_EXPRESSION: usize = 2000;
 
-/// Why a template could not be rendered, in the words an operator reads.
+/// The reason why a template could not be rendered, in words for an operator.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{expression}` cannot be rendered: {reason}")]
 pub struct RenderError {
@@ -85,27 +92,26 @@ impl RenderError {
     }
 }
 
-/// What a template looks at, known before it is ever evaluated.
+/// The names that a template reads, known before it is ever evaluated.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reads {
     /// Top-level names, such as `input`.
     pub names: BTreeSet<String>,
     /// The steps read as `steps.<name>` or `steps['<name>']`.
     pub steps: BTreeSet<String>,
-    /// Those of the steps and the members of `input` that are read as if they were there: without a default,
-    /// and without a look at whether they are.
+    /// The steps and the members of `input` that are read as if they existed: without a default, and without a test
+    /// that they do.
     pub unguarded: Unguarded,
-    /// Names after a `-` that may be the end of a name with a hyphen: that name, and how to write what was probably
-    /// meant.
+    /// Names after a `-` that may be the end of a name with a hyphen: that name, and the form that was probably meant.
     pub hyphens: BTreeMap<String, (String, String)>,
 }
 
-/// What an expression needs.
+/// The steps and inputs that an expression needs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Unguarded {
     pub steps: BTreeSet<String>,
     pub inputs: BTreeSet<String>,
-    /// What an expression asks about, or gives a default for.
+    /// The names that an expression tests, or has a default for.
     pub guarded: BTreeSet<String>,
 }
 
@@ -123,8 +129,8 @@ impl Reads {
     }
 }
 
-/// Calls `see` with the name of each member of a document that is an object, as far as the budget goes. Whether it
-/// went far enough.
+/// Calls `see` with the name of each member of a document that is an object, as far as the budget allows. Returns
+/// whether all members were reached.
 pub fn each_name(document: &Payload, budget: &Budget, mut see: impl FnMut(&str)) -> bool {
     let mut names = || {
         let root = document.document().root(budget)?;
@@ -138,14 +144,13 @@ pub fn each_name(document: &Payload, budget: &Budget, mut see: impl FnMut(&str))
     names().is_ok()
 }
 
-/// Where a definition comes from.
+/// The origin of a definition.
 #[derive(Clone, Copy, Debug)]
 pub enum Origin<'b> {
-    /// It is handed in now: what is wrong with it is refused, and so is what costs more than the budget to
-    /// read.
+    /// The definition is submitted now: a faulty one is refused, and so is one that costs more than the budget to read.
     Submitted(&'b Budget),
-    /// It was accepted before, perhaps by a version that took more. An expression that is wrong today must not
-    /// keep its task from being read: it fails when it is evaluated.
+    /// The definition was accepted before, perhaps by a version that accepted more. An expression that is invalid today
+    /// must not make its task unreadable: it fails when it is evaluated.
     Stored,
 }
 
@@ -154,7 +159,7 @@ pub enum Origin<'b> {
 pub struct Expression(Code);
 
 impl Expression {
-    /// The error says what is wrong with the source and what to write instead.
+    /// Parses a condition. The error describes the fault of the source, and the remedy.
     pub fn parse(source: &str, origin: Origin<'_>) -> Result<Self, String> {
         if source.trim_start().starts_with("{{") || source.contains("{%") {
             return Err("a condition has no braces: remove them".to_owned());
@@ -162,12 +167,12 @@ impl Expression {
         Code::parse(source, origin).map(Self)
     }
 
-    /// By truthiness: false, null, zero and what is empty are false.
+    /// Evaluates the condition to its truth: false, null, zero and empty values are false.
     pub fn truth(&self, scope: &Scope<'_>) -> Result<bool, RenderError> {
         self.0.with(scope, |value| value.truth())
     }
 
-    /// What it gives, as JSON.
+    /// Returns the value of the expression, as JSON.
     pub fn payload(&self, scope: &Scope<'_>) -> Result<Payload, RenderError> {
         if let Some(whole) = self.0.whole(scope) {
             return Ok(whole.clone());
@@ -177,11 +182,11 @@ impl Expression {
             out.json(&value)?;
             Ok(out.text)
         })?;
-        // What was written as JSON is JSON.
+        // The text was written as JSON, so it is valid.
         Ok(Payload::parse(json).unwrap_or_else(Payload::null))
     }
 
-    /// As it was written.
+    /// Returns the source as it was written.
     pub fn source(&self) -> &str {
         self.0.source()
     }

@@ -1,4 +1,4 @@
-//! Numbers: whole ones as far as 128 bits hold them, else floating point.
+//! Numbers: whole numbers of up to 128 bits, all others in floating point.
 
 use std::cmp::Ordering;
 
@@ -34,7 +34,7 @@ impl Number {
         matches!(self, Number::Int(_))
     }
 
-    /// `None` of a fraction, or of what is too large.
+    /// Returns `None` for a fraction, and for a number that is too large.
     pub fn as_int(self) -> Option<i128> {
         match self {
             Number::Int(Int(number)) => Some(number),
@@ -52,7 +52,7 @@ impl Number {
         }
     }
 
-    /// A total order; whole numbers and fractions that are equal are equal.
+    /// Compares numbers in a total order; a whole number and a float of the same value are equal.
     pub fn order(self, other: Self) -> Ordering {
         match (self, other) {
             (Number::Int(Int(a)), Number::Int(Int(b))) => a.cmp(&b),
@@ -63,7 +63,7 @@ impl Number {
         }
     }
 
-    /// As JSON.
+    /// Writes the number as JSON.
     pub fn write(self, out: &mut String) -> EvalResult<()> {
         match self {
             Number::Int(Int(number)) => {
@@ -71,7 +71,7 @@ impl Number {
                 Ok(())
             }
             Number::Float(number) if number.is_finite() => {
-                // The shortest text that reads as the same number.
+                // The shortest text that is read as the same number.
                 out.push_str(&serde_json::Value::from(number).to_string());
                 Ok(())
             }
@@ -81,7 +81,7 @@ impl Number {
 }
 
 fn int_with_float(a: i128, b: f64) -> Ordering {
-    // Where a float is this large no fraction is left in it, and it may be beyond all whole numbers.
+    // A float of this size has no fraction, and may be greater than all whole numbers.
     if b.abs() >= 1.7e38 {
         return (a as f64).total_cmp(&b);
     }
@@ -90,13 +90,14 @@ fn int_with_float(a: i128, b: f64) -> Ordering {
         .then_with(|| whole.partial_cmp(&b).unwrap_or(Ordering::Equal))
 }
 
-/// What reading a decimal costs beyond its bytes. Up to 19 digits are rounded by a multiplication. Where there are
-/// more, and they stand between two floating-point numbers, the library computes with all of them: it shifts them
-/// by some 18 decimal places at a time until the point is where it has to be, and each shift goes over them all.
+/// Returns the cost of reading a decimal in addition to its bytes. Up to 19 digits are rounded by a multiplication. If
+/// a decimal has more digits and is between two floating-point numbers, the library computes with all of them: it
+/// shifts them by some 18 decimal places at a time until the point is in its final position, and each shift reads all
+/// digits.
 pub(super) fn rounding(text: &str) -> u64 {
-    /// As many as the library keeps.
+    /// The most digits that the library keeps.
     const MOST_DIGITS: i64 = 768;
-    /// No exponent beyond it is computed with.
+    /// The largest exponent that the library computes with.
     const FARTHEST: i64 = 350;
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, exponent.parse().unwrap_or(FARTHEST)),
@@ -122,20 +123,20 @@ pub(super) fn rounding(text: &str) -> u64 {
         .saturating_abs()
         .min(FARTHEST);
     let cost = 2 * (digits.min(MOST_DIGITS) + far) * (far / 18 + 4);
-    // It is positive.
+    // The cost is positive.
     cost.unsigned_abs()
 }
 
-/// A number of a JSON document.
+/// Parses a number of a JSON document.
 pub(super) fn parse_json(json: &str, budget: &Budget) -> EvalResult<Number> {
     budget.charge(json.len() as u64 * 2)?;
     let is_int = !json.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E'));
     if is_int && json != "-0" {
-        // Most are short.
+        // Most numbers are short.
         if let Ok(number) = json.parse::<i64>() {
             return Ok(Number::int(number.into()));
         }
-        // As floating point it would be another number, and nobody would notice.
+        // In floating point it would silently be another number.
         return match json.parse::<i128>() {
             Ok(number) => Ok(Number::int(number)),
             Err(_) => other(beyond_int(json)),
@@ -148,7 +149,8 @@ pub(super) fn parse_json(json: &str, budget: &Budget) -> EvalResult<Number> {
     }
 }
 
-/// Its digits may be part of a secret, so only their number is said.
+/// Returns the message for a number that is too long. Its digits may be part of a secret, so the message has only their
+/// number.
 fn beyond_int(json: &str) -> String {
     let digits = json.trim_start_matches('-').len();
     format!(
@@ -156,8 +158,8 @@ fn beyond_int(json: &str) -> String {
     )
 }
 
-/// A whole number to the nearest multiple of a power of ten, halves to the even multiple; or to the next one up or down.
-/// `None` if that is beyond 128 bits.
+/// Rounds a whole number to the nearest multiple of a power of ten, halves to the even multiple; or to the next
+/// multiple up or down. `None` if the result has more than 128 bits.
 pub(super) fn round_int(number: i128, zeros: u32, direction: Rounding) -> Option<i128> {
     let factor = 10i128.checked_pow(zeros)?;
     let (below, rest) = (number.div_euclid(factor), number.rem_euclid(factor));
@@ -180,7 +182,7 @@ pub(super) enum Rounding {
     Down,
 }
 
-/// The whole part of a decimal without an exponent, exactly.
+/// Returns the whole part of a decimal without an exponent, exactly.
 pub(super) fn whole_part(decimal: &str) -> Option<i128> {
     let (whole, fraction) = decimal.split_once('.')?;
     let is_plain = fraction.bytes().all(|byte| byte.is_ascii_digit());

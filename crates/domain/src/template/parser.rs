@@ -1,19 +1,20 @@
-//! From the source of an expression to its tree, with hints if the author writes another language.
+//! Parses the source of an expression into its tree, with hints if the author writes another language.
 
 use super::{
     Budget,
-    ast::{Chain, Comparison, Expr, FilterCall, If, Link, Linked, Operator, TestCall},
+    ast::{Chain, Comparison, Expr, FilterCall, If, Link, LinkKind, Operator, TestCall},
     calls::{Argument, ParseResult, bind, filter_call, test_call},
     lexer::{Token, TokenKind, token_at, unescape},
     number::{Arithmetic, rounding},
     registry,
 };
 
-/// How deep brackets, `not`, `-` and `… if … else …` may be in each other: what is evaluated by recursion must
-/// fit the thread's stack.
+/// The deepest nesting of brackets, `not`, `-` and `… if … else …`: they are evaluated by recursion, which must fit
+/// into the thread's stack.
 pub(super) const DEEPEST: usize = 40;
 
-/// The budget is charged for numbers alone: all else takes time by the length of the source.
+/// Parses an expression. The budget is charged only for numbers: everything else takes time in proportion to the
+/// source.
 pub(super) fn parse(source: &str, budget: &Budget) -> Result<Expr, String> {
     let mut parser = Parser {
         source,
@@ -33,7 +34,7 @@ struct Parser<'a> {
     source: &'a str,
     budget: &'a Budget,
     current: Option<Token<'a>>,
-    /// Where the token before the current one ends.
+    /// The index at which the token before the current one ends.
     end: usize,
     depth: usize,
 }
@@ -109,7 +110,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// One level deeper, as long as there is one.
+    /// Parses one level deeper, if the bound allows it.
     fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> ParseResult<T>) -> ParseResult<T> {
         if self.depth == DEEPEST {
             return Err(self.fault(format_args!(
@@ -122,7 +123,7 @@ impl<'a> Parser<'a> {
         parsed
     }
 
-    /// `a if b else c`.
+    /// Parses `a if b else c`.
     fn expression(&mut self) -> ParseResult<Expr> {
         self.deeper(|parser| {
             let mut expr = parser.or()?;
@@ -198,7 +199,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Level by level, from those that bind least: `+ -`, `~`, `* / // %`, `**`.
+    /// Parses binary operators level by level, from the weakest binding: `+ -`, `~`, `* / // %`, `**`.
     fn binary(&mut self, level: usize) -> ParseResult<Expr> {
         const LEVELS: [&[(&str, Operator)]; 4] = [
             &[
@@ -229,16 +230,16 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// A value with all that follows it: members, items, filters, tests.
+    /// Parses a value with all links after it: members, items, filters, tests.
     fn filtered(&mut self) -> ParseResult<Expr> {
         let start = self.start();
         let (base, mut links) = self.signed()?;
         loop {
             let what = if self.skip("|") {
-                Linked::Filter(self.filter()?)
+                LinkKind::Filter(self.filter()?)
             } else if self.skip_word("is") {
                 let wanted = !self.skip_word("not");
-                Linked::Is(self.test()?, wanted)
+                LinkKind::Is(self.test()?, wanted)
             } else {
                 break;
             };
@@ -251,7 +252,7 @@ impl<'a> Parser<'a> {
         self.current.map_or(self.source.len(), |token| token.start)
     }
 
-    fn link(&self, start: usize, what: Linked) -> Link {
+    fn link(&self, start: usize, what: LinkKind) -> Link {
         Link {
             what,
             span: (start as u16, self.end as u16),
@@ -270,10 +271,10 @@ impl<'a> Parser<'a> {
             let what = if self.skip(".") {
                 match self.next() {
                     Some(token) if token.kind == TokenKind::Name => {
-                        Linked::Member(token.text.into())
+                        LinkKind::Member(token.text.into())
                     }
                     Some(token) if token.kind == TokenKind::Number => {
-                        Linked::Item(number(token.text, self.budget)?)
+                        LinkKind::Item(number(token.text, self.budget)?)
                     }
                     _ => {
                         return Err(
@@ -295,7 +296,7 @@ impl<'a> Parser<'a> {
         Ok((base, links))
     }
 
-    fn subscript(&mut self) -> ParseResult<Linked> {
+    fn subscript(&mut self) -> ParseResult<LinkKind> {
         let mut parts = [None, None, None];
         let mut colons = 0;
         loop {
@@ -312,13 +313,13 @@ impl<'a> Parser<'a> {
         }
         self.expect("]")?;
         if colons > 0 {
-            return Ok(Linked::Slice(Box::new(parts)));
+            return Ok(LinkKind::Slice(Box::new(parts)));
         }
         let [item, ..] = parts;
         let item = item.ok_or_else(|| self.fault("`[]` is empty: give an index or a name"))?;
         Ok(match item {
-            Expr::Text(name) => Linked::Member(name),
-            item => Linked::Item(item),
+            Expr::Text(name) => LinkKind::Member(name),
+            item => LinkKind::Item(item),
         })
     }
 
@@ -400,7 +401,8 @@ impl<'a> Parser<'a> {
         Ok(Expr::Call(function, args))
     }
 
-    /// In their brackets, each with its name where it has one. Without brackets there are none.
+    /// Parses the arguments in their brackets, each with its name if it has one. Without brackets there are no
+    /// arguments.
     fn arguments(&mut self) -> ParseResult<Vec<Argument<'a>>> {
         let mut args = Vec::new();
         if !self.skip("(") {

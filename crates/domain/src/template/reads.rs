@@ -1,8 +1,8 @@
-//! What an expression looks at, and what no evaluation could find.
+//! Finds the names that an expression reads, and refuses names that no evaluation could find.
 
 use super::{
     Reads, Unguarded,
-    ast::{Expr, FilterCall, Linked, Operator},
+    ast::{Expr, FilterCall, LinkKind, Operator},
     number::Arithmetic,
 };
 
@@ -21,7 +21,7 @@ pub(super) fn of(expr: &Expr, source: &str) -> Result<Reads, String> {
                 return;
             };
             let mut members = chain.links.iter().map(|link| match &link.what {
-                Linked::Member(name) => Some(&**name),
+                LinkKind::Member(name) => Some(&**name),
                 _ => None,
             });
             let is_guarded = chain.links.iter().any(|link| is_guard(&link.what));
@@ -63,11 +63,11 @@ pub(super) fn of(expr: &Expr, source: &str) -> Result<Reads, String> {
     fault.map_or(Ok(reads), Err)
 }
 
-/// Whether what stands before it may be missing.
-fn is_guard(link: &Linked) -> bool {
+/// Returns whether the value before this link may be missing.
+fn is_guard(link: &LinkKind) -> bool {
     match link {
-        Linked::Filter(FilterCall::Plain(filter, _)) => matches!(filter.name, "d" | "default"),
-        Linked::Is(call, _) => matches!(call.test.name, "defined" | "undefined" | "none"),
+        LinkKind::Filter(FilterCall::Plain(filter, _)) => matches!(filter.name, "d" | "default"),
+        LinkKind::Is(call, _) => matches!(call.test.name, "defined" | "undefined" | "none"),
         _ => false,
     }
 }
@@ -80,9 +80,10 @@ fn note(unguarded: &mut Unguarded, is_guarded: bool, root: &str, member: &str) {
     };
 }
 
-/// `steps.my-step.output` subtracts `step.output` from `steps.my`, which nobody means.
+/// Records names that may be parts of a name with a hyphen: `steps.my-step.output` subtracts `step.output` from
+/// `steps.my`, which is never meant.
 fn hyphens(first: &Expr, rest: &[(Operator, Expr)], source: &str, reads: &mut Reads) {
-    /// No name has more.
+    /// The most hyphens of a name that are looked at.
     const MOST: usize = 6;
     let Expr::Chain(chain) = first else {
         return;
@@ -90,7 +91,7 @@ fn hyphens(first: &Expr, rest: &[(Operator, Expr)], source: &str, reads: &mut Re
     let (Expr::Name(root), [.., last]) = (&chain.base, &*chain.links) else {
         return;
     };
-    let Linked::Member(member) = &last.what else {
+    let LinkKind::Member(member) = &last.what else {
         return;
     };
     let before = match &*chain.links {

@@ -1,23 +1,21 @@
-//! The filters, tests and functions that there are. What is not here is refused by name, with what to use
-//! instead; what is here charges for all that it does. `docs/expressions.md` shows each, and a test reads it.
+//! The filters, tests and functions of the language. An unknown one is refused by name, with a hint what to use
+//! instead; each known one charges for all that it does. `docs/expressions.md` shows each, and a test reads that page.
 
 use super::{
-    Budget, convert, eval_error::EvalResult, indexing, judging as judge, lists, texts, value::Value,
+    Budget, arguments::ArgumentValues, convert, eval_error::EvalResult, indexing, judging as judge,
+    lists, texts, value::Value,
 };
-use crate::nearest::nearest;
+use crate::values::nearest::nearest;
 
-/// What a call is given, one for each parameter; `None` where it is left out.
-pub(super) type Given<'g, 'v> = &'g [Option<Value<'v>>];
-
-type FilterFn = for<'v> fn(Value<'v>, Given<'_, 'v>, &Budget) -> EvalResult<Value<'v>>;
-type Judge = for<'v> fn(&Value<'v>, Given<'_, 'v>, &Budget) -> EvalResult<bool>;
-type Make = for<'v> fn(Given<'_, 'v>, &Budget) -> EvalResult<Value<'v>>;
+type FilterFn = for<'v> fn(Value<'v>, ArgumentValues<'_, 'v>, &Budget) -> EvalResult<Value<'v>>;
+type TestFn = for<'v> fn(&Value<'v>, ArgumentValues<'_, 'v>, &Budget) -> EvalResult<bool>;
+type MakeFn = for<'v> fn(ArgumentValues<'_, 'v>, &Budget) -> EvalResult<Value<'v>>;
 
 /// `value | name(…)`.
 pub(super) struct Filter {
     pub name: &'static str,
     pub params: &'static [&'static str],
-    /// How many of the parameters must be given.
+    /// The number of parameters that must be given.
     pub required: usize,
     pub call: FilterFn,
 }
@@ -27,7 +25,7 @@ pub(super) struct Test {
     pub name: &'static str,
     pub params: &'static [&'static str],
     pub required: usize,
-    pub judge: Judge,
+    pub judge: TestFn,
 }
 
 /// `name(…)`.
@@ -35,11 +33,11 @@ pub(super) struct Function {
     pub name: &'static str,
     pub params: &'static [&'static str],
     pub required: usize,
-    pub make: Make,
+    pub make: MakeFn,
 }
 
 impl Function {
-    /// It makes an object of the names that it is given, and has no parameters of its own.
+    /// Returns whether this is `dict`, which makes an object of named arguments and has no parameters of its own.
     pub fn is_dict(&self) -> bool {
         self.name == "dict"
     }
@@ -75,7 +73,7 @@ const fn test(
     name: &'static str,
     params: &'static [&'static str],
     required: usize,
-    judge: Judge,
+    judge: TestFn,
 ) -> Test {
     Test {
         name,
@@ -134,7 +132,7 @@ pub(super) static FILTERS: &[Filter] = &[
     filter("urlencode", &[], 0, texts::urlencode),
 ];
 
-/// Those that [`super::ast::FilterCall`] has forms of its own for.
+/// The filters that have variants of their own in [`super::ast::FilterCall`].
 pub(super) const OF_EACH: [&str; 5] = ["map", "select", "reject", "selectattr", "rejectattr"];
 
 const OTHER: &[&str] = &["other"];
@@ -188,7 +186,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
     },
 ];
 
-/// What people type that know another template language, or all of Jinja's.
+/// Remedies for names of other template languages, and for names of Jinja that Provost does not have.
 const INSTEAD: &[(&str, &str)] = &[
     ("batch", "let the service split its list"),
     ("chain", "join lists with `+`"),

@@ -2,7 +2,7 @@
 
 use super::lexer::{TokenKind, token_at};
 
-/// A literal stretch of a template, or the source of one expression.
+/// A literal part of a template, or the source of one expression.
 pub(super) enum Piece<'a> {
     Literal(&'a str),
     Code(&'a str),
@@ -56,7 +56,8 @@ fn mark_in(text: &str) -> Option<usize> {
     braces.find(|at| text[at + 1..].starts_with(['{', '%', '#']))
 }
 
-/// The index of the `}}` that closes the expression: after strings and the braces of its own objects.
+/// Returns the index of the `}}` that closes the expression: it is not in a string, nor closes an object in the
+/// expression.
 fn end_of_code(source: &str) -> Option<usize> {
     let mut depth = 0usize;
     let (mut at, mut before) = (0, None);

@@ -1,6 +1,6 @@
-//! What templates see: `input`, `task` (id, key, labels), `steps.<name>.output`; in an undo also the
-//! step's own `output` and `request`, in a probe the `response`, in the condition of a signal its payload; in an item of a
-//! group its `item` and `index`. Nothing is read or copied before an expression asks for it.
+//! The values that templates can read: `input`, `task` (id, key, labels), `steps.<name>.output`; in an undo also the
+//! step's own `output` and `request`, in a probe the `response`, in the condition of a signal its payload; in an item
+//! of a group its `item` and `index`. No value is read or copied before an expression needs it.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use super::{
     write::Out,
 };
 use crate::{
-    ids::{StepName, TaskId},
-    payload::Payload,
+    template::payload::Payload,
+    values::ids::{StepName, TaskId},
 };
 
 pub struct Scope<'a> {
@@ -28,19 +28,19 @@ pub struct Scope<'a> {
     /// In an undo: the request of the step that is undone, with its `method`, `path`, `headers` and
     /// `body`.
     pub request: Option<&'a Payload>,
-    /// In a probe: the answer, with its `status` and `body`.
+    /// In a probe: the response, with its `status` and `body`.
     pub response: Option<&'a Payload>,
     /// In the condition of a signal: its payload.
     pub signal: Option<&'a Payload>,
-    /// Of an item of a group: which one it is.
-    pub item: Option<SeenItem<'a>>,
-    /// What all evaluations together may cost that are made with this scope, or share it.
+    /// The item, in an item of a group.
+    pub item: Option<ItemScope<'a>>,
+    /// The budget of all evaluations that are made with this scope, or share it.
     pub budget: &'a Budget,
 }
 
-/// Which item of a group it is: its number counts from 0.
+/// An item of a group as its templates see it: its number counts from 0.
 #[derive(Clone, Copy, Debug)]
-pub enum SeenItem<'a> {
+pub enum ItemScope<'a> {
     /// An item of a list, with its value.
     Value(&'a Payload, u16),
     /// An iteration, with the output of the last one before it that has one.
@@ -51,7 +51,7 @@ pub enum SeenItem<'a> {
 }
 
 impl<'a> Scope<'a> {
-    /// For what reads nothing.
+    /// Makes a scope for templates that read nothing.
     pub fn empty(budget: &'a Budget) -> Self {
         static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
         Self {
@@ -69,7 +69,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The task's input as it was submitted: within the bounds of what is rendered, and not copied.
+    /// Returns the task's input as it was submitted: it is bounded like a rendered document, and not copied.
     pub fn whole_input(&self) -> Result<Payload, RenderError> {
         let spent = self.budget.spent();
         let input = self.input.cloned().unwrap_or_else(Payload::null);
@@ -98,12 +98,12 @@ impl<'a> Scope<'a> {
             "response" => self.response,
             "signal" => self.signal,
             "item" => match self.item? {
-                SeenItem::Value(value, _) => Some(value),
-                SeenItem::Iteration { .. } => None,
+                ItemScope::Value(value, _) => Some(value),
+                ItemScope::Iteration { .. } => None,
             },
             "previous" => match self.item? {
-                SeenItem::Value(..) => None,
-                SeenItem::Iteration { previous, .. } => previous,
+                ItemScope::Value(..) => None,
+                ItemScope::Iteration { previous, .. } => previous,
             },
             _ => None,
         }
@@ -114,11 +114,11 @@ impl<'a> Scope<'a> {
             return value_of(document, budget);
         }
         match (name, self.item) {
-            ("index", Some(SeenItem::Value(_, number) | SeenItem::Iteration { number, .. })) => {
+            ("index", Some(ItemScope::Value(_, number) | ItemScope::Iteration { number, .. })) => {
                 return Ok(Value::Number(Number::int(number.into())));
             }
-            // There is none before the first.
-            ("previous", Some(SeenItem::Iteration { .. })) => return Ok(Value::Null),
+            // The first iteration has no previous output.
+            ("previous", Some(ItemScope::Iteration { .. })) => return Ok(Value::Null),
             _ => {}
         }
         if name != "task" {

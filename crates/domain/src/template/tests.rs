@@ -4,8 +4,8 @@ use uuid::Uuid;
 
 use super::*;
 use crate::{
-    ids::{StepName, TaskId},
-    payload::Payload,
+    template::payload::Payload,
+    values::ids::{StepName, TaskId},
 };
 
 mod bounds;
@@ -16,7 +16,7 @@ mod jinja;
 mod properties;
 mod reference;
 
-/// A task's data, owned, to borrow a scope from.
+/// The data of a task, owned, from which a scope borrows.
 struct Data {
     input: Payload,
     labels: BTreeMap<String, String>,
@@ -98,7 +98,7 @@ fn truth(expression: &str) -> Result<bool, String> {
         .map_err(|error| error.to_string())
 }
 
-/// The only member of an input is `n`, with this number as it is written.
+/// Renders a template whose input has only the member `n`, with this number as it is written.
 fn of_number(template: &str, number: &str) -> Result<String, String> {
     let with_number = Data {
         input: payload(&format!(r#"{{"n":{number}}}"#)),

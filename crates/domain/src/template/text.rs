@@ -10,8 +10,8 @@ use super::{
     write::Out,
 };
 
-/// A string: literal, exactly one `{{ expression }}` (which keeps its type where the position has types),
-/// or text with expressions inside.
+/// A string: literal, exactly one `{{ expression }}` (which keeps its type in a JSON document), or text with
+/// expressions in it.
 #[derive(Debug)]
 pub struct Template(TemplateKind);
 
@@ -28,7 +28,7 @@ enum TemplatePart {
     Code(Code),
 }
 
-/// How a value is written into its surroundings.
+/// Writes a value into the text around it.
 type Interpolate = for<'v> fn(Value<'v>, &mut Out<'_>) -> EvalResult<()>;
 
 impl Template {
@@ -36,7 +36,7 @@ impl Template {
         Self(TemplateKind::Literal(text.into()))
     }
 
-    /// The error says what is wrong with the source and what to write instead.
+    /// Parses a template. The error describes the fault of the source, and the remedy.
     pub fn parse(source: &str, origin: Origin<'_>) -> Result<Self, String> {
         if !is_template(source) {
             return Ok(Self::literal(source));
@@ -55,13 +55,13 @@ impl Template {
         }))
     }
 
-    /// A string stands as it is, anything else as JSON.
+    /// Renders a text: a string is written as it is, any other value as JSON.
     pub fn render_text(&self, scope: &Scope<'_>) -> Result<String, RenderError> {
         self.render_with(scope, write_text)
     }
 
-    /// Values are percent-encoded, so that data can neither add a segment or a query to a URL nor end
-    /// it. Only a text, a number or a boolean can stand in a path.
+    /// Renders a path. Values are percent-encoded, so that data can neither add a segment or a query to a URL nor end
+    /// it. Only a text, a number or a boolean is allowed in a path.
     pub fn render_path(&self, scope: &Scope<'_>) -> Result<String, RenderError> {
         self.render_with(scope, write_path)
     }
@@ -111,12 +111,12 @@ impl Template {
         }
     }
 
-    /// Whether it can give nothing but a text, because there is more in it than one expression.
+    /// Returns whether its value is always a text, because it is not a single expression.
     pub(super) fn is_text(&self) -> bool {
         !matches!(self.0, TemplateKind::Whole(_))
     }
 
-    /// What all expressions in it look at.
+    /// Returns the values that all of its expressions read.
     pub fn reads(&self) -> Reads {
         let mut reads = Reads::default();
         for code in self.codes() {
@@ -125,7 +125,7 @@ impl Template {
         reads
     }
 
-    /// The literal text, with `hole` where the expressions are.
+    /// Returns the literal text, with `hole` in place of the expressions.
     pub fn outline(&self, hole: &str) -> String {
         match &self.0 {
             TemplateKind::Literal(text) => text.to_string(),
@@ -158,7 +158,7 @@ impl Template {
     }
 }
 
-/// Whether a string holds anything but literal text.
+/// Returns whether a string has more than literal text.
 pub(super) fn is_template(text: &str) -> bool {
     text.contains("{{") || text.contains("{%") || text.contains("{#")
 }
@@ -188,7 +188,7 @@ fn write_path(value: Value<'_>, out: &mut Out<'_>) -> EvalResult<()> {
     let mut text = Out::new(out.budget);
     text.interpolate(&value)?;
     if text.text.is_empty() {
-        // `/orders/` often means all of them.
+        // `/orders/` often means all orders.
         return refused("an empty text");
     }
     percent_encode(&text.text, "-_.~", out)

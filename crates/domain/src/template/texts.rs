@@ -2,21 +2,21 @@
 
 use super::{
     Budget, MAX_RENDERED,
+    arguments::ArgumentValues,
     attribute::{Path, attribute_of},
     budget::ITEM,
     eval_error::{EvalError, EvalResult, other},
-    registry::Given,
     value::{ChargedVec, Value},
     write::Out,
 };
 
-/// Looking for a part in a text takes time of both lengths.
+/// Charges a search for a part in a text, which takes time in proportion to both lengths.
 pub(super) fn charge_search(text: &str, part: &str, budget: &Budget) -> EvalResult<()> {
     budget.charge_each(text.len() + part.len(), 2)?;
     Ok(())
 }
 
-/// What a filter of texts is given; numbers and the like as they would be written.
+/// Returns the text that a filter of texts works on: numbers and similar values as they would be written.
 pub(super) fn text_of<'v>(value: Value<'v>, budget: &Budget) -> EvalResult<Value<'v>> {
     let value = value.present()?;
     match value {
@@ -29,7 +29,7 @@ pub(super) fn text_of<'v>(value: Value<'v>, budget: &Budget) -> EvalResult<Value
     }
 }
 
-fn argument<'g>(given: Given<'g, '_>, at: usize) -> EvalResult<Option<&'g str>> {
+fn argument<'g>(given: ArgumentValues<'g, '_>, at: usize) -> EvalResult<Option<&'g str>> {
     match given.get(at) {
         Some(Some(value)) => match value {
             Value::Null => Ok(None),
@@ -43,7 +43,7 @@ fn argument<'g>(given: Given<'g, '_>, at: usize) -> EvalResult<Option<&'g str>> 
     }
 }
 
-/// What changes a text letter by letter. A letter can become three times as long.
+/// Applies a change that works letter by letter. A letter can become three times as long.
 fn changed<'v>(
     value: Value<'v>,
     budget: &Budget,
@@ -52,14 +52,14 @@ fn changed<'v>(
     let value = text_of(value, budget)?;
     let text = value.as_text().unwrap_or_default();
     budget.charge_each(text.len(), 8)?;
-    // It grows by doubling.
+    // The buffer grows by doubling.
     budget.allocate(text.len() * 6)?;
     Value::built(&change(text), budget)
 }
 
 pub(super) fn upper<'v>(
     value: Value<'v>,
-    _: Given<'_, 'v>,
+    _: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     changed(value, budget, str::to_uppercase)
@@ -67,7 +67,7 @@ pub(super) fn upper<'v>(
 
 pub(super) fn lower<'v>(
     value: Value<'v>,
-    _: Given<'_, 'v>,
+    _: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     changed(value, budget, str::to_lowercase)
@@ -75,7 +75,7 @@ pub(super) fn lower<'v>(
 
 pub(super) fn capitalize<'v>(
     value: Value<'v>,
-    _: Given<'_, 'v>,
+    _: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     changed(value, budget, |text| {
@@ -88,7 +88,7 @@ pub(super) fn capitalize<'v>(
 
 pub(super) fn title<'v>(
     value: Value<'v>,
-    _: Given<'_, 'v>,
+    _: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     changed(value, budget, |text| {
@@ -110,7 +110,7 @@ pub(super) fn title<'v>(
 
 pub(super) fn trim<'v>(
     value: Value<'v>,
-    given: Given<'_, 'v>,
+    given: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let value = text_of(value, budget)?;
@@ -121,7 +121,7 @@ pub(super) fn trim<'v>(
             text.trim()
         }
         Some(characters) => {
-            // Each letter is looked for among all of them.
+            // Each letter is searched for among all characters.
             budget.charge_each(text.len(), 4 + characters.len() as u64 * 2)?;
             text.trim_matches(|c| characters.contains(c))
         }
@@ -131,7 +131,7 @@ pub(super) fn trim<'v>(
 
 pub(super) fn replace<'v>(
     value: Value<'v>,
-    given: Given<'_, 'v>,
+    given: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let value = text_of(value, budget)?;
@@ -139,7 +139,7 @@ pub(super) fn replace<'v>(
     let (Some(old), Some(new)) = (argument(given, 0)?, argument(given, 1)?) else {
         return other("`replace` takes two texts");
     };
-    // Once to count and once to replace.
+    // The text is searched once to count and once to replace.
     charge_search(text, old, budget)?;
     charge_search(text, old, budget)?;
     let found = text.matches(old).count();
@@ -162,7 +162,7 @@ pub(super) fn replace<'v>(
 
 pub(super) fn split<'v>(
     value: Value<'v>,
-    given: Given<'_, 'v>,
+    given: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let value = text_of(value, budget)?;
@@ -205,7 +205,7 @@ pub(super) fn split<'v>(
 
 pub(super) fn lines<'v>(
     value: Value<'v>,
-    _: Given<'_, 'v>,
+    _: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let value = text_of(value, budget)?;
@@ -220,7 +220,7 @@ pub(super) fn lines<'v>(
 
 pub(super) fn join<'v>(
     value: Value<'v>,
-    given: Given<'_, 'v>,
+    given: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let separator = argument(given, 0)?.unwrap_or_default();
@@ -239,10 +239,10 @@ pub(super) fn join<'v>(
     Value::built(&out.text, budget)
 }
 
-/// As in a query: what is unreserved, and `/`, stays; of an object `name=value` pairs.
+/// Encodes a value for a query: unreserved characters and `/` stay; an object becomes `name=value` pairs.
 pub(super) fn urlencode<'v>(
     value: Value<'v>,
-    _: Given<'_, 'v>,
+    _: ArgumentValues<'_, 'v>,
     budget: &Budget,
 ) -> EvalResult<Value<'v>> {
     let mut out = Out::new(budget);
@@ -269,7 +269,7 @@ fn encode(value: Value<'_>, out: &mut Out<'_>) -> EvalResult<()> {
     percent_encode(value.as_text().unwrap_or_default(), "-_.~/", out)
 }
 
-/// Letters and digits stay, and what is `kept`.
+/// Encodes a text. ASCII letters and digits stay, and the characters in `kept`.
 pub(super) fn percent_encode(text: &str, kept: &str, out: &mut Out<'_>) -> EvalResult<()> {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     out.budget.charge_each(text.len(), 8)?;

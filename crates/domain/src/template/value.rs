@@ -1,5 +1,5 @@
-//! What an expression works with. Values point into the documents and the expression where they can; what is
-//! built is shared, never copied.
+//! The values of an expression. They borrow from the documents and the expression where possible; built values are
+//! shared, never copied.
 
 use std::{borrow::Cow, rc::Rc};
 
@@ -13,7 +13,7 @@ use super::{
 
 #[derive(Clone)]
 pub(super) enum Value<'v> {
-    /// Not there; what was read, as it is written.
+    /// A missing value; the text is its path, as it is written.
     Missing(&'v str),
     Null,
     Bool(bool),
@@ -22,7 +22,7 @@ pub(super) enum Value<'v> {
     Built(Rc<str>),
     List(Rc<Vec<Value<'v>>>),
     Map(Rc<Vec<Member<'v>>>),
-    /// An array or an object of a document; anything else of a document is turned into a value at once.
+    /// An array or an object of a document. Any other value of a document is converted at once.
     Node(Node<'v>),
 }
 
@@ -41,11 +41,11 @@ impl<'v> Value<'v> {
     }
 
     pub fn int(number: usize) -> Self {
-        // No count is near its limit.
+        // No count is near the limit of the type.
         Value::Number(Number::int(number as i128))
     }
 
-    /// Charges for the copy into shared memory.
+    /// Makes a value from a copy in shared memory, and charges for the copy.
     pub fn built(text: &str, budget: &Budget) -> EvalResult<Self> {
         budget.allocate(text.len())?;
         Ok(Value::Built(text.into()))
@@ -62,7 +62,7 @@ impl<'v> Value<'v> {
         Value::List(Rc::new(items))
     }
 
-    /// A part of a text: pointed to where that is possible.
+    /// Returns a part of a text: borrowed from it if possible.
     pub fn part(&self, part: &str, budget: &Budget) -> EvalResult<Self> {
         if let Value::Text(whole) = self {
             let offset = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
@@ -84,7 +84,7 @@ impl<'v> Value<'v> {
     pub fn as_number(&self) -> Option<Number> {
         match self {
             Value::Number(number) => Some(*number),
-            // As in Python, on which Jinja is modelled.
+            // As in Python, on which Jinja is modelled, a boolean is a number.
             Value::Bool(truth) => Some(Number::int((*truth).into())),
             _ => None,
         }
@@ -110,7 +110,7 @@ impl<'v> Value<'v> {
         matches!(self, Value::Missing(_))
     }
 
-    /// Itself, unless it is missing.
+    /// Returns the value itself, or an error if it is missing.
     pub fn present(self) -> EvalResult<Self> {
         match self {
             Value::Missing(path) => Err(EvalError::Missing(path.to_owned())),
@@ -118,7 +118,7 @@ impl<'v> Value<'v> {
         }
     }
 
-    /// For messages.
+    /// Returns the kind of the value, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Value::Missing(_) => "nothing",
@@ -135,7 +135,7 @@ impl<'v> Value<'v> {
         }
     }
 
-    /// Null, zero and what is empty is false.
+    /// Returns the truth of the value: null, zero and empty values are false.
     pub fn truth(&self) -> EvalResult<bool> {
         Ok(match self {
             Value::Missing(path) => return Err(EvalError::Missing((*path).to_owned())),
@@ -150,7 +150,7 @@ impl<'v> Value<'v> {
         })
     }
 
-    /// The member of that name of an object. `None` where it has none, or is no object.
+    /// Returns the member of this name. `None` if the object has none, or the value is not an object.
     pub fn member(&self, name: &str, budget: &Budget) -> EvalResult<Option<Value<'v>>> {
         match self {
             Value::Node(node) if node.kind() == NodeKind::Object => {
@@ -170,7 +170,7 @@ impl<'v> Value<'v> {
         }
     }
 
-    /// The items of a list, the keys of an object, the characters of a text.
+    /// Iterates over the items of a list, the keys of an object, or the characters of a text.
     pub fn iter(&self, budget: &Budget) -> EvalResult<Iter<'_, 'v>> {
         Ok(match self {
             Value::Missing(path) => return Err(EvalError::Missing((*path).to_owned())),
@@ -191,7 +191,7 @@ impl<'v> Value<'v> {
         })
     }
 
-    /// All items, in memory of their own.
+    /// Returns all items, in memory of their own.
     pub fn collect(&self, budget: &Budget) -> EvalResult<Vec<Value<'v>>> {
         let mut collected = ChargedVec::new(budget);
         for item in self.iter(budget)? {
@@ -200,7 +200,7 @@ impl<'v> Value<'v> {
         Ok(collected.items)
     }
 
-    /// How many items, members or characters.
+    /// Returns the number of items, members or characters.
     pub fn length(&self, budget: &Budget) -> EvalResult<Option<usize>> {
         Ok(Some(match self {
             Value::Missing(path) => return Err(EvalError::Missing((*path).to_owned())),
@@ -223,7 +223,7 @@ impl<'v> Value<'v> {
         }))
     }
 
-    /// The members of an object, each name once: of several the last, at the position of the first.
+    /// Returns the members of an object, each name once: of several the last value, at the position of the first.
     pub fn members(&self, budget: &Budget) -> EvalResult<Vec<Member<'v>>> {
         let mut members = ChargedVec::new(budget);
         match self {
@@ -262,7 +262,7 @@ impl<'b, T> ChargedVec<'b, T> {
         self.budget.charge(ITEM)?;
         if self.items.len() == self.items.capacity() {
             let more = self.items.len().max(4);
-            // Old and new exist side by side while it moves.
+            // The old and the new memory exist at the same time while the items are moved.
             self.budget
                 .allocate((self.items.len() + more) * size_of::<T>())?;
             self.items.reserve_exact(more);
@@ -272,7 +272,7 @@ impl<'b, T> ChargedVec<'b, T> {
     }
 }
 
-/// Names of a length are compared byte by byte.
+/// Compares names. Only names of equal length are compared byte by byte.
 fn same_name(key: &Value<'_>, name: &str, budget: &Budget) -> EvalResult<bool> {
     let key = key.as_text().unwrap_or_default();
     if key.len() != name.len() {
@@ -283,7 +283,7 @@ fn same_name(key: &Value<'_>, name: &str, budget: &Budget) -> EvalResult<bool> {
 }
 
 fn distinct<'v>(members: Vec<Member<'v>>, budget: &Budget) -> EvalResult<Vec<Member<'v>>> {
-    /// Beyond it the names are sorted.
+    /// Above this number the names are sorted.
     const FEW: usize = 8;
     let name = |at: usize| members[at].0.as_text().unwrap_or_default();
     let length: usize = members
@@ -306,7 +306,8 @@ fn distinct<'v>(members: Vec<Member<'v>>, budget: &Budget) -> EvalResult<Vec<Mem
     if is_distinct {
         return Ok(members);
     }
-    // Nobody means it, so it may be slow: the budget ends what would take too long.
+    // Objects with repeated names are not intended, so this may be slow: the budget ends an evaluation that would take
+    // too long.
     let mut kept: ChargedVec<'_, Member<'v>> = ChargedVec::new(budget);
     for (key, value) in members {
         budget.charge_each(kept.items.len(), ITEM)?;
@@ -333,7 +334,7 @@ pub(super) enum Iter<'i, 'v> {
     Characters(std::str::Chars<'i>),
 }
 
-/// An item that is not charged for yet.
+/// An item that is not charged yet.
 pub(super) enum UnchargedItem<'v> {
     Value(Value<'v>),
     Node(Node<'v>),

@@ -1,4 +1,4 @@
-//! From a value to JSON text, bounded and strict: what is missing inside a list or an object is an error.
+//! Writes a value as JSON text, bounded and strict: a missing value inside a list or an object is an error.
 
 use super::{
     Budget, MAX_RENDERED,
@@ -9,7 +9,7 @@ use super::{
     value::Value,
 };
 
-/// What is rendered: it grows up to [`MAX_RENDERED`], and every byte is charged.
+/// The rendered text: it grows up to [`MAX_RENDERED`], and every byte is charged.
 pub(super) struct Out<'b> {
     pub text: String,
     pub budget: &'b Budget,
@@ -40,7 +40,7 @@ impl<'b> Out<'b> {
         Ok(())
     }
 
-    /// What this much more would cost, wherever it is held.
+    /// Charges this many more bytes, which may be held anywhere.
     pub fn charge(&self, more: usize) -> EvalResult<()> {
         if self.text.len() + more > MAX_RENDERED {
             return Err(EvalError::TooLarge);
@@ -49,7 +49,7 @@ impl<'b> Out<'b> {
         Ok(())
     }
 
-    /// A text as it is, anything else as JSON.
+    /// Writes a text as it is, any other value as JSON.
     pub fn interpolate(&mut self, value: &Value<'_>) -> EvalResult<()> {
         match value.as_text() {
             Some(text) => self.push(text),
@@ -137,7 +137,7 @@ impl<'b> Out<'b> {
         self.push("\"")
     }
 
-    /// JSON as it stands in a document, without the blanks between its parts: a header has no room for lines.
+    /// Writes JSON from a document without the blanks between its parts: a header must not contain line breaks.
     fn compact(&mut self, json: &str) -> EvalResult<()> {
         self.budget.charge_each(json.len(), 2)?;
         let bytes = json.as_bytes();

@@ -5,16 +5,17 @@ use tokio::time::Instant;
 use super::{BatchDraft, LoadedTask};
 use crate::{
     domain::{
-        Actor, AgentName, AlertChange, Call, ClaimAttempt, ClaimPlan, ClaimSteps, Claimant,
-        Command, CommandOutput, QueueRank, Refusal, StepIndex, StepRef, Task, TaskId, Timestamp,
+        queue::{ClaimPlan, ClaimSteps, QueueRank, StepClaimResult},
+        task::{Actor, AlertChange, Call, Claimant, Command, CommandOutput, Refusal, Task},
         template::Budget,
+        values::{AgentName, StepIndex, StepRef, TaskId, Timestamp},
     },
     planted,
     store::{Dispatch, LocalScheduler, SlotPermit, writer::faults::Culprit},
 };
 
 impl BatchDraft {
-    /// Claims what has just become ready, as far as the agents of this process have free slots.
+    /// Claims the steps that have just become ready, as far as the agents of this process have free slots.
     pub(super) fn claim_ready(&mut self, id: TaskId, local: &dyn LocalScheduler) {
         let Some(loaded) = self.tasks.get_mut(&id) else {
             return;
@@ -24,14 +25,14 @@ impl BatchDraft {
             return loaded.draft.ready.clear();
         }
         if loaded.draft.task.has_step_limits() {
-            // They are counted before they are claimed.
+            // The running steps have to be counted before these are claimed.
             return loaded.draft.ready.clear();
         }
         // A claim whose request cannot be made may make further steps ready.
         while !loaded.draft.ready.is_empty() {
             for step in std::mem::take(&mut loaded.draft.ready) {
                 if self.spent >= Budget::EVALUATION {
-                    // It stays queued.
+                    // The step stays queued.
                     continue;
                 }
                 let Some(agent) = loaded.draft.task.definition(step).agent().cloned() else {
@@ -59,7 +60,7 @@ impl BatchDraft {
         }
     }
 
-    /// Returns how many steps were claimed; at least 1 where more can be claimed at once.
+    /// Returns how many steps were claimed; at least 1 if more can be claimed immediately.
     pub(super) fn claim_queued(&mut self, local: &dyn LocalScheduler) -> usize {
         let mut plan = std::mem::replace(&mut self.claims, ClaimPlan::new(false));
         let result = plan.claim(&mut QueuedClaims { draft: self, local });
@@ -82,7 +83,7 @@ impl ClaimSteps for QueuedClaims<'_> {
         self.draft.is_spent()
     }
 
-    fn claim(&mut self, agent: &AgentName, claim: StepRef) -> ClaimAttempt {
+    fn claim(&mut self, agent: &AgentName, claim: StepRef) -> StepClaimResult {
         let Self { draft, local } = self;
         let StepRef { task, step } = claim;
         let is_culprit = |culprit: &Culprit| match culprit {
@@ -91,27 +92,27 @@ impl ClaimSteps for QueuedClaims<'_> {
             Culprit::Request(_) => false,
         };
         if draft.culprits.iter().any(is_culprit) {
-            return ClaimAttempt::NotClaimed;
+            return StepClaimResult::NotClaimed;
         }
         let Some(loaded) = draft.tasks.get_mut(&task) else {
-            return ClaimAttempt::NotClaimed;
+            return StepClaimResult::NotClaimed;
         };
         if !draft.lanes.allows(claim, agent, &loaded.draft.task) {
-            return ClaimAttempt::NotClaimed;
+            return StepClaimResult::NotClaimed;
         }
         if draft.lanes.needs_lane(claim, &loaded.draft.task) {
-            // Another instance has put it there: it is claimed once its lane is read.
+            // Another instance has enqueued the step. It is claimed once its lane has been read.
             draft.lanes.read_by_lanes(agent);
             draft.is_unread = true;
-            return ClaimAttempt::NotClaimed;
+            return StepClaimResult::NotClaimed;
         }
         if !is_of(&loaded.draft.task, step, agent) {
-            // Its task has another version by now, or had when the queue was read: the record decides.
+            // The task has another version now, or had one when the queue was read. The record decides.
             loaded.note_refusal(&mut draft.stale_refusals);
-            return ClaimAttempt::NotClaimed;
+            return StepClaimResult::NotClaimed;
         }
         let Some(permit) = local.take_for_queued(agent) else {
-            return ClaimAttempt::NoSlot;
+            return StepClaimResult::NoSlot;
         };
         draft.claiming = Some(claim);
         let claimant = permit.claimant(local.instance());
@@ -130,17 +131,17 @@ impl ClaimSteps for QueuedClaims<'_> {
                 draft.lanes.claimed(claim);
                 let dispatch = dispatch(call, draft.instant, draft.wall, permit);
                 draft.dispatches.push(dispatch);
-                ClaimAttempt::Claimed
+                StepClaimResult::Claimed
             }
-            // Its request could not be made.
-            Ok(None) => ClaimAttempt::NotClaimed,
+            // The request of the call could not be made.
+            Ok(None) => StepClaimResult::NotClaimed,
             Err(_) => {
-                // By the record it is still queued.
+                // According to the record the step is still queued.
                 let mut found = draft.claimed.found.iter();
                 if draft.lanes.has_found(claim) || found.any(|found| found.agent == *agent) {
                     loaded.note_refusal(&mut draft.stale_refusals);
                 }
-                ClaimAttempt::NotClaimed
+                StepClaimResult::NotClaimed
             }
         };
         draft.claim_ready(task, *local);
@@ -148,12 +149,12 @@ impl ClaimSteps for QueuedClaims<'_> {
     }
 }
 
-/// Whether the step calls this agent, as far as the task has it.
+/// Returns whether the step calls this agent, or is unknown to this version of the task.
 fn is_of(task: &Task, step: StepIndex, agent: &AgentName) -> bool {
-    !task.has(step) || task.definition(step).agent() == Some(agent)
+    !task.has_step(step) || task.definition(step).agent() == Some(agent)
 }
 
-/// `instant` and `wall` are the moment at which the batch began, by the clock of the process and by that of people.
+/// `instant` and `wall` are the time at which the batch began, by the monotonic clock and by the wall clock.
 fn dispatch(call: Call, instant: Instant, wall: Timestamp, permit: SlotPermit) -> Dispatch {
     Dispatch {
         deadline: instant + call.complete_within.duration(),

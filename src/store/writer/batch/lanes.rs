@@ -1,4 +1,4 @@
-//! Claims from queues that are divided into lanes: the record says which steps run, and whose turn it is.
+//! Claims from queues that are divided into lanes. The record says which steps run and which lane has the next turn.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -12,48 +12,48 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentName, LaneRule, LaneTurn, LimitedKey, RateBucket, StepIndex, StepKey, StepLane,
-        StepRef, StepRoom, StepStatus, Task, Timestamp,
+        queue::{LaneRule, LaneTurn, LimitedKey, RateBucket, StepKey, StepLane, StepRoom},
+        task::{StepStatus, Task},
+        values::{AgentName, StepIndex, StepRef, Timestamp},
     },
     store::{
         LocalScheduler, StoreError, Transaction,
         batch::TaskChange,
-        lanes::may_begin,
-        step_limits::rate_key,
+        queue::{lanes::may_begin, step_limits::rate_key},
         writer::{Halted, known_queues::KnownQueues},
     },
 };
 
-/// How many lanes of the record are read at once.
+/// The number of lanes that are read from the record at once.
 const LANES: usize = 128;
-/// The most lanes that are claimed from in one transaction.
+/// The most lanes from which one transaction claims.
 const MOST_LANES: usize = 64;
-/// How many steps are moved at once that stand in no lane, or in one of an earlier rule.
+/// The most steps without a lane, or in a lane of an earlier rule, that are moved at once.
 const MOST_MOVED: usize = 256;
-/// When the lanes are looked at again that another instance claims from.
+/// The lanes from which another instance is claiming are read again after this time.
 const LOCKED_AGAIN: Duration = Duration::from_millis(10);
-/// Calls of keys that have reached their rate are not looked for more often.
+/// The shortest wait before the lanes of keys that have reached their rate are read again.
 const RATE_AGAIN: Duration = Duration::from_millis(20);
 
-/// What a batch has done with the lanes of queues.
+/// The result of a batch for the lanes of queues.
 #[derive(Default)]
 pub(in crate::store::writer) struct LaneClaims {
     visits: Vec<LaneVisit>,
-    /// In which lane each step was found.
+    /// The lane in which each step was found.
     planned: HashMap<StepRef, PlannedLane>,
-    /// Steps that belong to another lane than that in which they were found.
+    /// Steps that belong to another lane than the one in which they were found.
     moves: Vec<(StepRef, AgentName, String)>,
-    /// When to look again at lanes that had to be left alone.
+    /// The wait after which the lanes that had to be left alone are read again.
     again_in: Option<Duration>,
-    /// What the limits of workflows leave, for all agents.
+    /// The steps that may still begin by the limits of workflows, for all agents.
     step_room: StepRoom,
     /// The token buckets of the keys of workflows, by the workflow and the id of the key.
     step_rates: HashMap<(String, String), RateBucket>,
-    /// The workflows whose steps are counted, and whether this is the instance that may.
+    /// The workflows whose steps this batch counts, each with whether this instance has the lock to do so.
     locked: BTreeMap<String, bool>,
-    /// The record is read from its beginning: what says nothing any more is forgotten.
+    /// True if the record is read from its beginning. Rates and counts that have no effect any more are deleted then.
     is_pass: bool,
-    /// Agents in whose queues steps were found that are to be claimed by their lanes.
+    /// The agents in whose queues steps were found that may be claimed only from lanes.
     by_lanes: HashSet<AgentName>,
 }
 
@@ -63,7 +63,7 @@ struct PlannedLane {
     is_claimed: bool,
 }
 
-/// One look at the lanes of an agent.
+/// One visit to the lanes of an agent.
 struct LaneVisit {
     agent: AgentName,
     rule: Arc<LaneRule>,
@@ -74,14 +74,15 @@ struct LaneVisit {
 struct VisitedLane {
     turn: LaneTurn,
     had: u32,
-    /// There may be more steps that may begin.
+    /// True if the lane may contain more steps that may begin.
     has_more: bool,
-    /// No step of these keys may begin until one ends.
+    /// No step of the lane may begin until a step of one of these keys ends.
     waits_for: Vec<StepKey>,
 }
 
 impl LaneClaims {
-    /// Whether the step may be claimed from the lane in which it was found.
+    /// Returns whether the step may be claimed from the lane in which it was found. If it belongs to another lane, it
+    /// is moved there.
     pub fn allows(&mut self, step: StepRef, agent: &AgentName, task: &Task) -> bool {
         let Some(planned) = self.planned.get(&step) else {
             return true;
@@ -89,8 +90,8 @@ impl LaneClaims {
         let Some(visit) = self.visits.get(planned.visit) else {
             return true;
         };
-        // A cached task may be older than its steps in the queue: the claim finds that out.
-        if !task.has(step.step) {
+        // A cached task may be older than its steps in the queue. The claim finds that out.
+        if !task.has_step(step.step) {
             return true;
         }
         let lane = visit.rule.lane(task, step.step);
@@ -101,20 +102,20 @@ impl LaneClaims {
         false
     }
 
-    /// Whether the record was just read, and has the step in a queue.
+    /// Returns whether the step was found in a queue when the record was read in this batch.
     pub fn has_found(&self, step: StepRef) -> bool {
         self.planned.contains_key(&step)
     }
 
-    /// Whether it may be claimed only from a lane, and was found elsewhere.
+    /// Returns whether the step may be claimed only from a lane, and was found elsewhere.
     pub fn needs_lane(&self, step: StepRef, task: &Task) -> bool {
         task.has_step_limits()
             && !self.planned.contains_key(&step)
-            && task.has(step.step)
+            && task.has_step(step.step)
             && task.step(step.step).status() == StepStatus::Pending
     }
 
-    /// Next time the queue of this agent is read by its lanes.
+    /// The next claim from the queue of this agent reads it by lanes.
     pub fn read_by_lanes(&mut self, agent: &AgentName) {
         self.by_lanes.insert(agent.clone());
     }
@@ -123,7 +124,6 @@ impl LaneClaims {
         self.by_lanes.contains(agent)
     }
 
-    /// The step was claimed.
     pub fn claimed(&mut self, step: StepRef) {
         if let Some(planned) = self.planned.get_mut(&step) {
             planned.is_claimed = true;
@@ -134,12 +134,12 @@ impl LaneClaims {
         self.again_in = Some(self.again_in.map_or(wait, |other| other.min(wait)));
     }
 
-    /// Whether steps were moved that may be claimed now.
+    /// Returns whether steps were moved to other lanes, from which they may be claimed now.
     pub fn has_moved(&self) -> bool {
         !self.moves.is_empty()
     }
 
-    /// What the claims have used of the rates of keys, and where steps belong.
+    /// Saves how much of the rates of keys the claims have used, and the lanes of the steps that were moved.
     pub async fn save(&self, tx: &mut Transaction<'_>) -> Result<(), StoreError> {
         for (step, _, lane) in &self.moves {
             tx.move_to_lane(*step, lane).await?;
@@ -165,7 +165,7 @@ impl LaneClaims {
         self.save_steps(now, tx).await
     }
 
-    /// What the claims have used of the limits of workflows.
+    /// Saves how much of the limits of workflows the claims have used.
     async fn save_steps(&self, now: i64, tx: &mut Transaction<'_>) -> Result<(), StoreError> {
         if self.locked.is_empty() {
             return Ok(());
@@ -200,7 +200,7 @@ impl LaneClaims {
         Ok(())
     }
 
-    /// It is committed.
+    /// Updates the state of this process after the commit.
     pub fn publish(&mut self, queues: &KnownQueues, local: &dyn LocalScheduler) {
         for (at, visit) in self.visits.drain(..).enumerate() {
             let mut claimed: HashMap<&str, u32> = HashMap::new();
@@ -216,7 +216,7 @@ impl LaneClaims {
                 } in &visit.turns
                 {
                     let claimed = claimed.get(&*turn.lane).copied().unwrap_or(0);
-                    ring.had_turn(turn.clone(), claimed, *has_more || claimed < *had);
+                    ring.finish_turn(turn.clone(), claimed, *has_more || claimed < *had);
                 }
                 ring.is_plain()
             });
@@ -242,7 +242,7 @@ impl LaneClaims {
     }
 }
 
-/// The lanes of these steps of a task, as far as the queues of their agents are divided.
+/// Returns the lanes of these steps of a task, as far as the queues of their agents are divided.
 pub(super) fn lanes_of(
     task: &Task,
     steps: &[StepIndex],
@@ -288,9 +288,9 @@ impl BatchDraft {
             let found = tx.lanes(agent, after.as_deref(), LANES).await;
             let found = found.map_err(|error| damaged(error, agent))?;
             queues.heads.with_lanes(agent, |ring| {
-                ring.found(&found, LANES);
+                ring.add_from_record(&found, LANES);
                 if after.is_some() && rule.is_lane("") {
-                    // It would be found only after all the others.
+                    // Steps without a lane would otherwise be found only after all others.
                     ring.add("");
                 }
             });
@@ -301,7 +301,7 @@ impl BatchDraft {
         }
         let (turns, is_empty) = queues.heads.with_lanes(agent, |ring| {
             let turns = ring.next(read.limit.min(MOST_LANES), |lane| rule.weight(lane));
-            // Lanes that have nothing that may begin leave room for others.
+            // Lanes without a step that may begin leave room for others.
             self.is_unread |= ring.has_more_than(turns.len());
             (turns, ring.is_empty())
         });
@@ -342,7 +342,7 @@ impl BatchDraft {
             (turn.lane.clone(), most)
         });
         let wanted: Vec<_> = wanted.filter(|(_, most)| *most > 0).collect();
-        // Steps that are left alone must not take the turns of others.
+        // Steps of tasks that the loops leave alone must not use the turns of others.
         let resting = self.faults.len();
         let read = wanted
             .iter()
@@ -358,7 +358,7 @@ impl BatchDraft {
             of_lane.truncate(*most);
             found.insert(lane.clone(), (of_lane.len(), of_lane.len() == *most));
             if rule.is_lane(lane) {
-                // Lanes of the next agent may have what this one does not need.
+                // Lanes of the next agent may use the room that this lane does not need.
                 let unused = most.saturating_sub(of_lane.len());
                 self.lanes.step_room.give_back(lane, unused as u32);
             }
@@ -369,7 +369,7 @@ impl BatchDraft {
                     is_claimed: false,
                 };
                 self.lanes.planned.insert(queued.step, planned);
-                steps.push(queued.position());
+                steps.push(queued.rank());
             }
         }
         let has_room = |lane: &str| self.lanes.step_room.of(lane) != Some(0);
@@ -379,7 +379,7 @@ impl BatchDraft {
                 waits_for.insert(lane, keys);
             }
         }
-        // One for which no slot was left keeps its turn: it is among the first when the next slot is free.
+        // A lane for which no slot was left keeps its turn: it is among the first when the next slot is free.
         let had_turn = turns
             .into_iter()
             .zip(shares)
@@ -403,7 +403,7 @@ impl BatchDraft {
         Ok(())
     }
 
-    /// Reads how many steps may begin in these lanes by the limits of workflows. Returns what is limited so.
+    /// Reads how many steps may begin in these lanes by the limits of workflows. Returns the lanes that are limited so.
     async fn read_step_limits(
         &mut self,
         turns: &[LaneTurn],
@@ -459,7 +459,7 @@ impl BatchDraft {
                     let Some(bucket) = self.lanes.step_rates.get_mut(&of) else {
                         continue;
                     };
-                    // As where the rate of an agent's keys has changed.
+                    // The rate of the key may have changed, as in [`key_rates`].
                     let within = key.bucket(Some(*bucket), now);
                     if within.0 < bucket.0 {
                         *bucket = within;
@@ -498,7 +498,7 @@ impl BatchDraft {
     }
 }
 
-/// Forgets that steps run that their workflows limit, as far as these changes have ended them.
+/// Deletes the records of running limited steps that these changes have ended.
 pub(in crate::store::writer) async fn forget_ended_steps(
     changes: &[TaskChange],
     tx: &mut Transaction<'_>,
@@ -512,7 +512,8 @@ pub(in crate::store::writer) async fn forget_ended_steps(
     Ok(())
 }
 
-/// Steps that a workflow limits, and that may have run before the change.
+/// Returns the changed steps that a workflow limits and that are not running, although they may have run before the
+/// change.
 pub(super) fn ended_steps(change: &TaskChange) -> impl Iterator<Item = StepIndex> {
     let is_limited = change.base.is_some() && change.task.has_step_limits();
     let steps = change.steps.iter().filter(move |_| is_limited).copied();
@@ -522,7 +523,8 @@ pub(super) fn ended_steps(change: &TaskChange) -> impl Iterator<Item = StepIndex
     })
 }
 
-/// The buckets of these keys. One that another rate has left is saved as it is by this rate, once: it would stay empty.
+/// Reads the buckets of these keys. A bucket that was filled by another rate is saved once as the current rate bounds
+/// it, because it would stay empty for too long otherwise.
 async fn key_rates(
     agent: &AgentName,
     rule: &LaneRule,

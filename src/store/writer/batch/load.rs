@@ -1,13 +1,14 @@
-//! Loads what a batch decides on: the heads of the agent queues to claim from, and the tasks, from the cache or in one
-//! read.
+//! Loads all that a batch decides on: the heads of the agent queues to claim from, and the tasks, from the cache or in
+//! one read.
 
 use std::collections::hash_map::Entry;
 
 use super::{BatchDraft, LoadedTask, Unreadable};
 use crate::{
     domain::{
-        AgentName, Command, LaneRule, QueueRank, QueuedStep, StepRef, Task, TaskId, Timestamp,
-        left_to_others,
+        queue::{LaneRule, QueueRank, QueuedStep, left_to_others},
+        task::{Command, Task},
+        values::{AgentName, StepRef, TaskId, Timestamp},
     },
     store::{
         LocalScheduler, StoreError, Transaction, UnreadableTask,
@@ -22,27 +23,27 @@ use crate::{
 };
 use parking_lot::Mutex;
 
-/// How far a queue is read where no other instance claims from it.
+/// The least number of steps that are read from a queue from which no other instance claims.
 const AHEAD: usize = 256;
 
-/// What there is to claim from.
+/// The queues from which a batch may claim.
 pub(in crate::store::writer) struct Queues<'w, 'g> {
     pub heads: &'w KnownQueues,
-    /// The tasks that this batch is on.
+    /// The tasks that this batch decides on.
     pub taken: &'g mut BatchGuard<'w>,
-    /// Whether no other committer saves anything meanwhile.
+    /// True if no other committer saves anything in the meantime.
     pub may_read: bool,
     pub is_shared: bool,
 }
 
-/// How much of a queue is read.
+/// Bounds for reading a queue.
 struct ReadBounds {
     free: usize,
-    /// Whether what others have just enqueued is left to them.
+    /// True if the steps that other instances have just enqueued are left to them.
     leaves_some: bool,
 }
 
-/// Where a part of its queue is damaged, those of other agents go on.
+/// If a part of an agent's queue is damaged, the batch continues with the queues of other agents.
 pub(super) fn damaged(error: StoreError, agent: &AgentName) -> Halted {
     match error {
         StoreError::Unreadable(_) => Halted::Damaged(Damage {
@@ -54,7 +55,7 @@ pub(super) fn damaged(error: StoreError, agent: &AgentName) -> Halted {
 }
 
 impl BatchDraft {
-    /// Plans claims: from the queues whose heads are known, and from those that are to be read.
+    /// Plans claims from the queues whose heads are known, and from those that must be read.
     pub(in crate::store::writer) async fn plan_claims(
         &mut self,
         requests: &[Request],
@@ -70,7 +71,7 @@ impl BatchDraft {
             } = request
             {
                 for agent in agents {
-                    // Before the rule is looked at: slots may come with one.
+                    // The free slots are read before the rule, because the agent may get slots together with a rule.
                     let free = local.free(agent);
                     let rule = local.lane_rule(agent);
                     let limited = || queues.heads.is_limited(agent);
@@ -90,7 +91,7 @@ impl BatchDraft {
                             let bounds = ReadBounds { free, leaves_some };
                             self.read_queue(agent, bounds, queues, tx).await?;
                         }
-                        // Since the batch was begun its head has run out, or is in doubt.
+                        // Since the batch began, the known head has become empty or doubtful.
                         false => self.is_unread = true,
                     }
                 }
@@ -129,7 +130,7 @@ impl BatchDraft {
             return Ok(());
         };
         if !is_shared {
-            // What is read is locked on a shared store: other instances would pass it over.
+            // On a shared store the steps that are read are locked, and other instances would pass them over.
             read.limit = read.limit.max(AHEAD);
         }
         let leaves_some = leaves_some && is_shared && !queues.heads.has_own(agent);
@@ -146,7 +147,7 @@ impl BatchDraft {
             is_whole = steps.is_empty() && !tx.has_queued(agent).await?;
         }
         let is_left_alone = |task| self.faults.rests(task);
-        let found = steps.iter().map(QueuedStep::position).collect();
+        let found = steps.iter().map(QueuedStep::rank).collect();
         self.claims.add(agent, read, found, is_whole, is_left_alone);
         self.claimed.found.push(FoundQueue {
             agent: agent.clone(),
@@ -160,7 +161,7 @@ impl BatchDraft {
         self.claims.first()
     }
 
-    /// Brings together all that the batch will look at: from the cache, and the rest in one read.
+    /// Gathers all that the batch reads: from the cache, and the rest in one read.
     pub(in crate::store::writer) async fn gather(
         &mut self,
         requests: &[Request],
@@ -220,7 +221,7 @@ impl BatchDraft {
                     _ => false,
                 };
                 let salvaged = match requests.iter().any(cancels) {
-                    // What spoils a transaction must not be looked at again.
+                    // A record that makes a transaction unusable must not be read again.
                     true => {
                         let with_details = !is_left_out(&why.task);
                         tx.salvage(why.task, with_details).await?
@@ -242,7 +243,7 @@ impl BatchDraft {
         Ok(())
     }
 
-    /// Puts off what would be too much to load at once.
+    /// Leaves out the requests and claims whose tasks would be too large to be loaded together.
     async fn make_room(
         &mut self,
         requests: &[Request],
@@ -251,14 +252,14 @@ impl BatchDraft {
     ) -> Result<(), StoreError> {
         let sizes = match tx.sizes(missing).await {
             Ok(sizes) => sizes,
-            // They are read next: that finds out which of them it is.
+            // The tasks are read next, and that finds which of them is damaged.
             Err(error) if error.is_damage() => return Ok(()),
             Err(error) => return Err(error),
         };
         let mut budget = LoadBudget::new(&sizes);
         self.most_requests = budget.for_requests(requests, &mut self.claims);
         let mut fitting = requests.iter().take(self.most_requests);
-        // Without a request for them claims come last.
+        // If no request asks for claims, they come last.
         let is_last = || self.most_requests == requests.len();
         let claims =
             fitting.any(Request::claims) || is_last() && self.claims.cut(|task| budget.takes(task));
@@ -287,13 +288,13 @@ impl BatchDraft {
         }
     }
 
-    /// The tasks that could not be read, and need an alert.
+    /// Returns the tasks that could not be read and need an alert.
     pub(in crate::store::writer) fn unreadable(&self) -> impl Iterator<Item = &UnreadableTask> {
         let unreported = self.unreadable.values().filter(|found| found.needs_alert);
         unreported.map(|unreadable| &unreadable.why)
     }
 
-    /// Answers what is not cached.
+    /// Takes the cached tasks into the batch, and returns the others.
     fn look_up(&mut self, wanted: Vec<TaskId>, cache: &Mutex<Cache>) -> Vec<TaskId> {
         let mut cache = cache.lock();
         let mut missing = Vec::new();

@@ -1,4 +1,4 @@
-//! Turns the decided tasks of a batch into rows to save; and after the commit informs this process and the callers.
+//! Turns the decided tasks of a batch into rows to save, and after the commit informs this process and the callers.
 
 use std::sync::Arc;
 
@@ -10,7 +10,11 @@ use super::{
     lanes::{ended_steps, lanes_of},
 };
 use crate::{
-    domain::{Draft, Event, Sender, StepRef, TaskId},
+    domain::{
+        message::Sender,
+        task::{AttemptRecord, Draft, Event},
+        values::{StepRef, TaskId},
+    },
     planted,
     store::{
         Batch, CommandError, LocalScheduler, StoreError, Watchers,
@@ -26,20 +30,21 @@ use crate::{
 };
 
 impl BatchDraft {
-    /// Turns the drafts that changed into what is saved.
+    /// Turns the drafts that changed into the changes to save.
     pub(in crate::store::writer) fn collect(
         &mut self,
         sender: &Arc<Sender>,
         local: &dyn LocalScheduler,
     ) -> Result<(), Failed> {
         self.batch.sender = sender.clone();
+        self.batch.record = self.terms.record;
         for (id, loaded) in std::mem::take(&mut self.tasks) {
             guarded(|| self.collect_one(loaded, sender, local)).map_err(|message| {
                 let culprit = Some(Culprit::Task(id));
                 Failed::Panicked(Panicked { culprit, message })
             })?;
         }
-        // In the order of ids, so that instances sharing a database lock rows in one order.
+        // The changes are in the order of task ids, so that instances that share a database lock rows in one order.
         self.batch
             .changes
             .sort_unstable_by_key(|change| change.task.id());
@@ -91,6 +96,12 @@ impl BatchDraft {
         self.dropped.extend(own);
         let alerts = draft.alerts.into_iter();
         draft.first_touched.sort_unstable();
+        let mut attempts = draft.attempts;
+        if self.terms.record.saves_successes_later {
+            let succeeded = |record: &mut AttemptRecord| record.has_succeeded();
+            let samples = attempts.extract_if(.., succeeded);
+            self.samples.extend(samples.map(|record| (task, record)));
+        }
         let is_row_kept = row.is_some_and(|row| row.is_kept(&draft.task));
         self.batch.changes.push(TaskChange {
             task: Arc::new(draft.task),
@@ -104,12 +115,13 @@ impl BatchDraft {
             events: draft.events,
             alerts: alerts.map(|alert| (Uuid::now_v7(), alert)).collect(),
             asks: draft.asks,
+            attempts,
             drops_elsewhere: !others.is_empty(),
             at: self.now,
         });
     }
 
-    /// Marks the steps that are to be compared with their children.
+    /// Marks the steps that must be compared with their children.
     fn mark(&mut self, draft: &Draft) {
         let task = &draft.task;
         let marks = &mut self.batch.marks;
@@ -118,7 +130,7 @@ impl BatchDraft {
         {
             marks.push((parent.task, parent.index));
         }
-        let steps = task.steps_to_look_at(&draft.changed);
+        let steps = task.steps_to_compare(&draft.changed);
         marks.extend(steps.into_iter().map(|step| (task.id(), step)));
     }
 
@@ -141,7 +153,7 @@ impl BatchDraft {
         for agent in self.closed.drain(..) {
             local.reply_closed(&agent);
         }
-        // Before the pending steps: a queue may have been drained and have grown again in one batch.
+        // This comes before the pending steps: a queue may have become empty and have grown again in one batch.
         let claimed = std::mem::take(&mut self.claimed);
         self.lanes.publish(heads, local);
         for agent in heads.saved(claimed, &batch.changes, is_shared, self.now) {
@@ -186,7 +198,7 @@ impl BatchDraft {
             found.map(|at| changes[at].task.clone())
         };
         for (request, reply) in requests.into_iter().zip(self.replies) {
-            // A caller that is gone needs no answer.
+            // A caller that is gone needs no response.
             match (request, reply) {
                 (Request::Submit { answer, .. } | Request::Apply { answer, .. }, reply) => {
                     let _ = answer.send(match reply {
@@ -221,7 +233,7 @@ impl Batch {
         self.changes.is_empty() && self.keys.is_empty()
     }
 
-    /// Whether it may have written messages.
+    /// Returns whether the batch may have written messages.
     fn tells_somebody(&self) -> bool {
         let tells_of_alerts = !self.sender.webhooks.is_empty();
         !self.messages.is_empty()

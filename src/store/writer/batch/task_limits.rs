@@ -1,22 +1,22 @@
-//! Tasks of workflows that limit how many run at once: whether a new one begins, waits or is refused.
+//! Limits on how many tasks of a workflow run at once: decides whether a new task begins, waits or is refused.
 
 use std::collections::HashMap;
 
 use crate::{
-    domain::{Details, OnConflict, TaskKey},
+    domain::{definition::OnConflict, queue::TaskKey, task::Details},
     store::{
         Batch, CommandError, StoreError, Transaction,
-        task_limits::{KeyTasks, LimitedTask},
+        queue::task_limits::{KeyTasks, LimitedTask},
         writer::{request::Request, waiting_tasks::WaitingTasks},
     },
 };
 
-/// What the record says of the keys of new tasks, and what this batch adds.
+/// The counted tasks of the keys of new tasks, by the record and with those that this batch adds.
 #[derive(Default)]
 pub(in crate::store::writer) struct TaskLimits {
     counted: HashMap<String, KeyTasks>,
     added: Vec<LimitedTask>,
-    /// Keys that another instance counts just now, or of which others are to be cancelled.
+    /// Keys that another instance is counting now, or of which other tasks are to be cancelled.
     look_at: Vec<String>,
 }
 
@@ -26,7 +26,7 @@ pub(super) enum Admission {
 }
 
 impl TaskLimits {
-    /// Counts the tasks of the keys of those that are new.
+    /// Counts the tasks of the keys that the new tasks have.
     pub async fn count(
         &mut self,
         requests: &[Request],
@@ -55,7 +55,7 @@ impl TaskLimits {
         Ok(())
     }
 
-    /// Whether a new task begins.
+    /// Decides whether a new task begins, waits or is refused.
     pub(super) fn admit(&mut self, details: &Details) -> Result<Admission, CommandError> {
         if details.definition.policies.limits.is_empty() {
             return Ok(Admission::Begins);
@@ -64,7 +64,7 @@ impl TaskLimits {
         let has_room = |key: &TaskKey| {
             let counted = self.counted.get(&key.name);
             counted.is_some_and(|tasks| {
-                // Where a task without room is refused, those that wait do so for another key.
+                // If this key refuses tasks without room, the tasks of it that wait do so because of another key.
                 let is_next = !tasks.has_waiting || key.on_conflict == OnConflict::Reject;
                 is_next && tasks.running < u64::from(key.max_running)
             })
@@ -101,7 +101,7 @@ impl TaskLimits {
         })
     }
 
-    /// A task begins that was submitted for later: only now it counts.
+    /// Counts a task that was submitted for a later start and begins now.
     pub(super) fn started(&mut self, details: &Details) {
         for key in details.task_keys() {
             self.look_at.push(key.name.clone());
@@ -120,7 +120,7 @@ impl TaskLimits {
         Ok(())
     }
 
-    /// It is committed.
+    /// Reports the keys and tasks that have changed after the commit.
     pub fn publish(&mut self, batch: &Batch, waiting: &WaitingTasks) {
         for change in &batch.changes {
             let details = &change.task.details;
@@ -131,7 +131,7 @@ impl TaskLimits {
                 if has_ended {
                     waiting.ended(change.task.id());
                 }
-                // One that waits may have been resumed, or retried.
+                // A waiting task may have been resumed or retried.
                 for key in details.task_keys() {
                     waiting.look_at(key.name);
                 }

@@ -1,4 +1,4 @@
-//! What holds for any JSON.
+//! Properties that hold for any JSON.
 
 use proptest::prelude::*;
 
@@ -61,7 +61,7 @@ proptest! {
     fn every_fault_points_into_the_body(steps in any_json()) {
         let body = json!({ "steps": [steps] });
         for fault in parse(&body["steps"]).err().unwrap_or_default() {
-            // A field that is missing has its parent there.
+            // The pointer of a missing field has a parent that exists.
             let parent = fault.pointer.rsplit_once('/').unwrap().0;
             prop_assert!(body.pointer(parent).is_some(), "{}", fault);
         }

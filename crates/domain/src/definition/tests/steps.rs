@@ -1,4 +1,4 @@
-//! What one step may say: its target, its request, its limits and policies.
+//! Tests of single steps: targets, requests, limits and policies.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn a_step_has_one_target() {
         "/steps/0/agent",
         "not a valid agent name",
     );
-    // It would be taken for the agent of that origin, past the policy for URLs.
+    // An origin would be taken for the agent of that origin, and bypass the policy for URLs.
     refused(
         only(json!({ "agent": "http://10.0.0.1:80" })),
         "/steps/0/agent",
@@ -352,7 +352,7 @@ fn the_list_of_items_is_one_expression_or_an_array() {
     let one = "the whole string must be one expression";
     for list in ["x{{ input }}", "{{ input.a }}{{ input.b }}", " {{ input }}"] {
         refused(only(json!({ "for_each": list })), "/steps/0/for_each", one);
-        // It may have been accepted before.
+        // Earlier versions may have accepted such a list.
         let limits = Limits {
             is_stored: true,
             ..Limits::default()
@@ -382,7 +382,7 @@ fn a_time_that_a_definition_names_is_checked_against_the_present() {
         let faults = definition.time_faults("/steps", now).into_iter();
         faults.map(|fault| fault.to_string()).collect::<Vec<_>>()
     };
-    // Ten years of 365 days.
+    // The limit is ten years of 365 days.
     assert_eq!(faults("2026-01-05T00:00:00Z"), [""; 0]);
     assert_eq!(
         faults("2026-01-03T00:00:00Z"),

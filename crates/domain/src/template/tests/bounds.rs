@@ -1,4 +1,4 @@
-//! No evaluation builds more than it may.
+//! No evaluation builds a value that is larger than its bounds.
 
 use super::*;
 

@@ -1,9 +1,9 @@
-//! What is touched is charged: an expression over more bytes costs more units, by as many bytes as there are more
-//! of them. Counted, because times say nothing where other tests run beside.
+//! All bytes that are read are charged: an expression over more bytes costs more units, in proportion. The tests count
+//! units and not time, because other tests run at the same time.
 
 use super::*;
 
-/// What evaluating it with this input costs.
+/// Returns the cost of evaluating the expression with this input.
 fn units(expression: &str, input: &serde_json::Value) -> u64 {
     units_over(expression, &input.to_string())
 }
@@ -11,7 +11,7 @@ fn units(expression: &str, input: &serde_json::Value) -> u64 {
 fn units_over(expression: &str, input: &str) -> u64 {
     let mut data = data();
     data.input = payload(input);
-    // Indexing the input is charged once, and is not what is looked at here.
+    // Indexing the input is charged once, and is not measured here.
     let index = Budget::evaluation();
     assert!(data.input.document().root(&index).is_ok());
     let parsed = Expression::parse(expression, Origin::Stored).unwrap();
@@ -24,7 +24,7 @@ fn units_over(expression: &str, input: &str) -> u64 {
     spent
 }
 
-/// How many units more it costs with a text of this length instead of a short one, for each byte.
+/// Returns how many units more it costs for each byte, with a text of this length instead of a short one.
 fn per_byte(expression: &str, length: usize, input: impl Fn(&str) -> serde_json::Value) -> f64 {
     let (short, long) = (input("x"), input(&"x".repeat(length)));
     let more = units(expression, &long).saturating_sub(units(expression, &short));
@@ -74,7 +74,7 @@ fn looking_for_capital_letters_is_charged_for_each_text() {
 
 #[test]
 fn a_decimal_that_is_rounded_the_long_way_is_charged_for_it() {
-    // Between two floating-point numbers, so that all its digits count.
+    // The decimal is between two floating-point numbers, so that all of its digits count.
     const HARD: &str = "5.58654991592409463386895000e-307";
     const PLAIN: &str = "5.58654991592409463e-307";
     let list = |item: &str| format!("{{\"l\":[{}]}}", vec![item; 100].join(","));
@@ -99,14 +99,14 @@ fn a_decimal_that_is_rounded_the_long_way_is_charged_for_it() {
         };
         assert!(more > 100 * 5_000, "{expression}: {more}");
     }
-    // Many digits near 1 are quick, and common where money is divided.
+    // Many digits near 1 are quick to read, and common in divided amounts of money.
     let thirds = list("0.3333333333333333333333333333");
     assert!(units_over("input.l | sum", &thirds) < 100 * 1000);
 }
 
 #[test]
 fn looking_for_a_member_is_charged_by_the_names_that_are_looked_at() {
-    // Each object has one long name beside that which is asked for.
+    // Each object has one long name beside the name that is searched for.
     let objects = |name: &str| {
         let mut object = serde_json::Map::new();
         object.insert(name.to_owned(), 1.into());
@@ -114,9 +114,9 @@ fn looking_for_a_member_is_charged_by_the_names_that_are_looked_at() {
         serde_json::json!({ "o": object, "l": vec![1; 100], "s": name.replace('x', "y"), "t": name })
     };
     for expression in [
-        // It is longer than what is looked for, and may hold escapes.
+        // The long name is longer than the name that is searched for, and may have escapes.
         "input.l | map('default', input.o) | list and [input.o, input.o] | map(attribute='k') | sum",
-        // It is as long, and differs.
+        // The long name has the same length, and differs.
         "[input.o, input.o] | map(attribute=input.s, default=0) | sum",
         "[{input.t: 1}, {input.t: 2}] | map(attribute=input.s, default=0) | sum",
         "[{input.t: 1}, {input.t: 2}] | map(attribute=input.t, default=0) | sum",
@@ -124,7 +124,7 @@ fn looking_for_a_member_is_charged_by_the_names_that_are_looked_at() {
         let charged = per_byte(expression, LONG, objects);
         assert!(charged >= 0.25, "{expression}: {charged}");
     }
-    // Names are compared with each other too.
+    // Names are also compared with each other.
     for expression in [
         "[{input.t: 1, input.s: 2}] | map('length') | sum",
         "[{input.t: 1, input.t: 2}] | map('length') | sum",
@@ -170,7 +170,7 @@ fn a_part_of_a_text_holds_no_more_memory_than_is_charged() {
 
 #[test]
 fn a_text_of_many_comments_is_split_in_one_pass() {
-    // A mark that is missing was looked for to the end of the text, after every other: hours, for this one.
+    // Each missing mark was searched for to the end of the text, after every other mark: that took hours for this text.
     let text = "{##}".repeat(2_000_000);
     let template = Template::parse(&text, Origin::Stored).unwrap();
     assert!(template.reads().names.is_empty());

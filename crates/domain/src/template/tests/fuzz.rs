@@ -1,5 +1,5 @@
-//! No evaluation costs more than it may: not in memory, which an allocator counts that stands in for the
-//! service's in tests, and not in work. Time is not asserted, because other tests run beside; the longer run,
+//! No evaluation costs more than its bounds: neither in memory, which is counted by an allocator that replaces the
+//! service's in tests, nor in work. Time is not asserted, because other tests run at the same time; the longer run,
 //! `scripts/fuzz-expressions`, reports it.
 
 use std::{
@@ -11,23 +11,24 @@ use allocation_counter::measure;
 
 use super::{generator::Generator, *};
 
-/// What an evaluation may hold at once. The expression and the result are in it, and some slack for what is
-/// not charged by the byte.
+/// The most memory that an evaluation may hold at once, in bytes. It includes the expression and the result, and some
+/// slack for memory that is not charged by the byte.
 const MOST_MEMORY: u64 = (16 << 20) + (1 << 16);
 
-/// In a release build, of the processor's time: an evaluation with a constant part has two budgets of 20 ms, and a
-/// small server is half as quick as where they were measured.
+/// The longest processor time in a release build: an evaluation with a constant part has two budgets of 20 ms, and a
+/// small server is half as fast as the one on which they were measured.
 const LONGEST: Duration = Duration::from_millis(100);
 
 struct Worst {
     time: Duration,
-    /// Nanoseconds for a unit, where it took a millisecond at least. Much more than one is a cost that is not charged.
+    /// Nanoseconds for each unit, if the evaluation took at least a millisecond. Much more than one means that a cost
+    /// is not charged.
     per_unit: f64,
     memory: u64,
     by: [String; 3],
 }
 
-/// `sizes`: of the documents. Runs until told otherwise.
+/// Evaluates random expressions while `goes_on` returns true. `sizes` are the sizes of the documents.
 fn run(seed: u64, sizes: &[usize], mut goes_on: impl FnMut(u64) -> bool) -> (u64, Worst) {
     let mut worst = Worst {
         time: Duration::ZERO,
@@ -37,7 +38,7 @@ fn run(seed: u64, sizes: &[usize], mut goes_on: impl FnMut(u64) -> bool) -> (u64
     };
     let mut count = 0;
     while goes_on(count) {
-        // Each has its own seed, so that it can be run again alone.
+        // Each expression has its own seed, so that it can be run again alone.
         let own = seed + count;
         let mut generator = Generator::new(own);
         let size = sizes[own as usize % sizes.len()];
@@ -67,7 +68,7 @@ fn run(seed: u64, sizes: &[usize], mut goes_on: impl FnMut(u64) -> bool) -> (u64
             false => 0.0,
         };
         if time > worst.time || per_unit(time, spent) > worst.per_unit {
-            // What the system did meanwhile counts with it: the quickest of several is told.
+            // The time includes other work of the system: the shortest of several runs is reported.
             let again = (0..6).map(|_| once()).min();
             (time, spent) = again.unwrap_or((time, spent)).min((time, spent));
         }
@@ -76,7 +77,7 @@ fn run(seed: u64, sizes: &[usize], mut goes_on: impl FnMut(u64) -> bool) -> (u64
             worst.by[2].clone_from(&expression);
             worst.by[2] += &format!(" (seed {own}, {time:?})");
         }
-        // Parsing evaluates what reads nothing, with a budget of its own; nothing of that is left.
+        // Parsing evaluates constant parts with a budget of their own; their memory is freed.
         let held = memory.bytes_max;
         assert!(
             held <= MOST_MEMORY,
@@ -100,7 +101,8 @@ fn run(seed: u64, sizes: &[usize], mut goes_on: impl FnMut(u64) -> bool) -> (u64
     (count, worst)
 }
 
-/// What this thread has had of the processor, to some milliseconds; where the system does not say, the time.
+/// Returns the processor time of this thread, exact to some milliseconds; on a system without this value, the elapsed
+/// time.
 fn processor_time() -> Duration {
     static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
@@ -120,7 +122,7 @@ fn no_evaluation_costs_more_than_it_may() {
     run(seed, &[2_000, 20_000, 200_000], |count| count < 150);
 }
 
-/// `scripts/fuzz-expressions` runs it.
+/// `scripts/fuzz-expressions` runs this test.
 #[test]
 #[ignore = "as long as it is asked to"]
 fn fuzz_for_long() {

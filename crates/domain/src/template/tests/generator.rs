@@ -1,5 +1,5 @@
-//! Makes expressions, and data for them, that cost as much as they can: everything that the language has, in
-//! each other, over long lists and texts.
+//! Makes expressions, and data for them, that cost as much as possible: they nest all parts of the language, over long
+//! lists and texts.
 
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 
@@ -46,7 +46,7 @@ impl Generator {
         self.0.random_range(0..limit)
     }
 
-    /// At most as long as an expression may be.
+    /// Returns an expression of at most the allowed length.
     pub fn expression(&mut self) -> String {
         loop {
             let depth = 1 + self.below(6);
@@ -148,7 +148,7 @@ impl Generator {
         }
     }
 
-    /// The path of a member, as a rule of one that is there.
+    /// Returns the path of a member, usually of one that exists.
     fn attribute(&mut self) -> &'static str {
         const NAMES: &[&str] = &[
             "'k'", "'k'", "'a.b'", "0", "'k.a'", "input.b", "input.s", "task.key",
@@ -156,7 +156,7 @@ impl Generator {
         NAMES.choose(&mut self.0).copied().unwrap_or("'k'")
     }
 
-    /// A text that is long, in JSON, of so many bytes or some more.
+    /// Returns a long text, in JSON, of `size` bytes or some more.
     fn long(&mut self, size: usize) -> String {
         let part = self.one(&[
             "x", "x", "x", "X", "a.", ".", "0", "é", "Σ'", "\\u00e9", "\\n", "\\\\", "1", " ", "k",
@@ -165,14 +165,14 @@ impl Generator {
         part.repeat(size / part.len() + 1)
     }
 
-    /// Decimals that stand between two floating-point numbers, or near to it: they are rounded the long way.
+    /// Decimals between two floating-point numbers, or near to the middle: they are rounded by the slow method.
     fn decimals(&mut self, size: usize) -> String {
         let digits = *[21, 27, 60, 200, 800].choose(&mut self.0).unwrap_or(&27);
         let exponent = *[-307, -300, -150, -20, 0, 150, 300]
             .choose(&mut self.0)
             .unwrap_or(&0);
         let item = |generator: &mut Self| {
-            // In the middle of two neighbours, and a little more.
+            // The middle of two neighbours, and slightly more.
             let float = f64::from_bits(
                 format!("{}e{exponent}", 1 + generator.below(9))
                     .parse::<f64>()
@@ -214,7 +214,7 @@ impl Generator {
         }
     }
 
-    /// A JSON document of some `size` bytes, of a shape that something takes long with.
+    /// Returns a JSON document of about `size` bytes, of a shape that some operation is slow with.
     pub fn document(&mut self, size: usize) -> String {
         let size = size.max(1000);
         let list = |item: &str, share: usize| {
@@ -287,7 +287,7 @@ impl Generator {
     }
 }
 
-/// The decimal between two that begin alike, with about so many digits.
+/// Returns the decimal in the middle of two that begin with the same digits, with about `digits` digits.
 fn middle(low: &str, high: &str, digits: usize) -> String {
     let (low, exponent) = low.split_once('e').unwrap_or((low, "0"));
     let high = high.split('e').next().unwrap_or(high);

@@ -1,10 +1,10 @@
-//! The language is Jinja's as far as it goes: what minijinja gives, the interpreter here gives too.
+//! The language is a part of Jinja's: the interpreter has the same results as minijinja.
 
 use minijinja::{Environment, UndefinedBehavior};
 
 use super::*;
 
-/// What minijinja makes of an expression. `None`: a fault.
+/// Returns the result of minijinja for an expression, `None` for an error.
 fn reference(source: &str) -> Option<serde_json::Value> {
     let data = data();
     let json = |payload: &Payload| serde_json::from_str(payload.as_json()).unwrap();
@@ -34,7 +34,7 @@ fn reference(source: &str) -> Option<serde_json::Value> {
     serde_json::to_value(&value).ok()
 }
 
-/// Whole numbers and fractions that are equal count as equal.
+/// A whole number and a float of the same value count as equal.
 fn alike(a: &serde_json::Value, b: &serde_json::Value) -> bool {
     use serde_json::Value::{Array, Number, Object};
     match (a, b) {

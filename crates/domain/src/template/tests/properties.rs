@@ -1,4 +1,4 @@
-//! What holds for all data and all sources.
+//! Properties that hold for all data and all sources.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ fn any_json() -> impl Strategy<Value = serde_json::Value> {
         Just(serde_json::Value::Null),
         any::<bool>().prop_map(Into::into),
         any::<i64>().prop_map(Into::into),
-        // Quarters: others can lose their last bit each time that they are read.
+        // Quarters, because other fractions can lose their last bit each time that they are read.
         any::<i32>().prop_map(|quarters| (f64::from(quarters) / 4.0).into()),
         "[^{]*".prop_map(Into::into),
     ];

@@ -1,5 +1,5 @@
-//! `docs/expressions.md` says what is true: each of its examples gives what stands beside it, and nothing of the
-//! language is left out.
+//! `docs/expressions.md` is correct and complete: each of its examples has the result that is written beside it, and it
+//! shows all of the language.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::{
 
 const PAGE: &str = include_str!("../../../../../docs/expressions.md");
 
-/// The cells of each row of a table that begins with such a head.
+/// Returns the cells of each row of a table that begins with this head.
 fn rows(head: &str) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     let mut is_inside = false;

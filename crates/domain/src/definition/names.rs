@@ -1,0 +1,73 @@
+//! Checks the names that an expression reads: each must be defined for the expression, or be the name of a step.
+
+use std::collections::HashMap;
+
+use crate::{
+    template::Reads,
+    values::{fields::FieldFault, nearest::nearest},
+};
+
+/// The indexes of the steps, by their names.
+pub(super) type Names<'a> = HashMap<&'a str, usize>;
+
+/// The names that the expressions of a request and of a condition see.
+pub(super) const SCOPE_NAMES: [&str; 3] = ["input", "task", "steps"];
+
+pub(super) fn unknown_step_message(name: &str, names: &Names<'_>) -> String {
+    match nearest(name, names.keys().copied()) {
+        Some(meant) => format!("there is no step `{name}`; did you mean `{meant}`?"),
+        None => format!("there is no step `{name}` in this definition"),
+    }
+}
+
+/// Returns whether the other names and steps of the expression should be checked as well. They should not if a `-` was
+/// probably meant as a hyphen, because the expression then reads other names than it was meant to.
+pub(super) fn check_names(
+    pointer: &str,
+    reads: &Reads,
+    seen: &[&str],
+    names: &Names<'_>,
+    faults: &mut Vec<FieldFault>,
+) -> bool {
+    let meant = reads.hyphens.iter().find(|(behind, (whole, _))| {
+        !seen.contains(&behind.as_str()) || names.contains_key(whole.as_str())
+    });
+    if let Some((_, (_, meant))) = meant {
+        faults.push(FieldFault::new(
+            pointer,
+            format!("`-` means subtraction here: write `{meant}` if the name has a hyphen"),
+        ));
+        return false;
+    }
+    let unknown = reads.names.iter();
+    for name in unknown.filter(|name| !seen.contains(&name.as_str())) {
+        faults.push(FieldFault::new(pointer, unknown_name_message(name, seen)));
+    }
+    true
+}
+
+fn unknown_name_message(name: &str, seen: &[&str]) -> String {
+    let only_in = match name {
+        "item" => "what a step with `for_each` does for each item",
+        "previous" => "what a step with `repeat` does, and in its `until`",
+        "index" => "what a step with `for_each` or `repeat` does for each item or each time",
+        _ => "",
+    };
+    if !only_in.is_empty() {
+        return format!("`{name}` is defined only in {only_in}: not here");
+    }
+    let seen: Vec<_> = seen
+        .iter()
+        .map(|seen| match *seen {
+            "steps" => "`steps.<name>.output`".to_owned(),
+            seen => format!("`{seen}`"),
+        })
+        .collect();
+    let Some((last, others)) = seen.split_last() else {
+        return String::new();
+    };
+    format!(
+        "`{name}` is not defined here: expressions can use {} and {last}",
+        others.join(", ")
+    )
+}

@@ -1,0 +1,125 @@
+//! A task rerun from a step: the step and all that follow it, near or far, those that are
+//! done among them, under the keys that they had before. What they did stands until they have done it
+//! again, and is undone if the task is.
+
+use super::Draft;
+use crate::{
+    task::{
+        aggregate::Task,
+        alert::AlertChange,
+        command::Refusal,
+        step::{StepState, StepStatus},
+    },
+    values::ids::StepIndex,
+};
+
+impl Draft {
+    pub(super) fn retry_from(
+        &mut self,
+        from: StepIndex,
+        reason: Option<String>,
+    ) -> Result<(), Refusal> {
+        if self.task.undo.is_some() {
+            return Err(Refusal::TaskState {
+                status: self.task.status(),
+                needed: "it is being undone: only its undo steps run",
+            });
+        }
+        if self.task.definition(from).item.is_some() {
+            return Err(self.refuse_step(
+                from,
+                "it is an item of a group: retry it alone, or rerun from its group",
+            ));
+        }
+        let chosen = self.reruns(from);
+        self.check_rerun(from, &chosen)?;
+        let name = self.task.definition(from).name.clone();
+        let again = match &reason {
+            Some(reason) => format!("{reason} (rerun from {name})"),
+            None => format!("rerun from {name}"),
+        };
+        let mut is_chosen = vec![false; self.task.steps.len()];
+        for index in &chosen {
+            is_chosen[index.at()] = true;
+        }
+        self.keep_sent_requests(chosen.iter().copied(), Task::undo_reads_request)?;
+        self.renew_limit();
+        self.ready.retain(|ready| !is_chosen[ready.at()]);
+        for index in chosen {
+            self.reset(index, &again);
+        }
+        self.open(from);
+        self.settle(reason);
+        Ok(())
+    }
+
+    /// The step and all that follow it, in an order in which they could run.
+    fn reruns(&self, from: StepIndex) -> Vec<StepIndex> {
+        let mut chosen = vec![false; self.task.steps.len()];
+        chosen[from.at()] = true;
+        for index in self.task.order() {
+            let after = &self.task.definition(*index).after;
+            chosen[index.at()] |= after.iter().any(|before| chosen[before.at()]);
+        }
+        let order = self.task.order().iter().copied();
+        order.filter(|index| chosen[index.at()]).collect()
+    }
+
+    fn check_rerun(&self, from: StepIndex, chosen: &[StepIndex]) -> Result<(), Refusal> {
+        if self.task.step(from).status() == StepStatus::Waiting {
+            return Err(self.refuse_step(
+                from,
+                "it has never become ready, so there is nothing to rerun",
+            ));
+        }
+        for index in chosen.iter().copied() {
+            match self.task.step(index).status() {
+                // A step that waits for an event waits for it again.
+                StepStatus::Processing if self.task.waits_for_event(index) => {}
+                StepStatus::Processing if self.task.waits_for_child(index) => {
+                    return Err(self.refuse_step(
+                        index,
+                        "its task is running: cancel or undo that, or wait for its end, and retry then",
+                    ));
+                }
+                StepStatus::Processing => {
+                    return Err(self.refuse_step(
+                        index,
+                        "its call is in flight: wait until the call has ended, and retry then",
+                    ));
+                }
+                // Run again it would count as not begun, and what it made final could be undone.
+                StepStatus::Processed if self.task.definition(index).pivot => {
+                    return Err(self.refuse_step(
+                        index,
+                        "it is a pivot, which runs only once: rerun from a step after it",
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Back to where the step waits for those before it, with its failures forgotten and what it did
+    /// remembered.
+    fn reset(&mut self, index: StepIndex, reason: &str) {
+        let definition = self.task.definition(index);
+        let may_have_effect = definition.is_call() || definition.has_child();
+        let step = self.task.step_mut(index);
+        step.failure_count = 0;
+        step.extensions_used = 0;
+        // It is asked for again, unless it has come and was never used.
+        step.signal.take_if(|signal| signal.payload.is_none());
+        if may_have_effect && step.is_done() && step.may_have_taken_effect() {
+            step.previous_output = step.output().cloned();
+        }
+        match step.status() {
+            StepStatus::Waiting => return,
+            StepStatus::Error => self.alerts.push(AlertChange::Close { step: index }),
+            _ => {}
+        }
+        let reason = Some(reason.to_owned());
+        self.change(index, "step.retried", StepState::Waiting, reason);
+    }
+}

@@ -1,0 +1,156 @@
+//! Warns of values that the expressions of a definition read and that may not exist.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{TaskFields, Warning, WarningCode, expressions_of};
+use crate::{
+    definition::{Definition, StepDefinition},
+    template::{Budget, Reads, each_name, look_alikes, payload::Payload},
+    values::fields::escape,
+};
+
+pub(super) fn check(
+    definition: &Definition,
+    fields: &TaskFields<'_>,
+    mut needed: BTreeSet<String>,
+    budget: &Budget,
+    warnings: &mut Vec<Warning>,
+) {
+    let named = definition.forward();
+    let named = named.map(|index| (definition.step(index).name.as_str(), index));
+    let named: BTreeMap<_, _> = named.collect();
+    for index in definition.forward() {
+        let step = definition.step(index);
+        let condition = step.when.as_ref().map(|when| when.reads());
+        // A condition that checks a value guards the request after it.
+        let guards =
+            |name: &str| condition.is_some_and(|reads| reads.unguarded.guarded.contains(name));
+        for (pointer, reads) in read_by(step) {
+            for name in &reads.unguarded.inputs {
+                if !guards(&format!("input.{name}")) {
+                    needed.insert(name.clone());
+                }
+            }
+            for name in &reads.unguarded.steps {
+                let Some(read) = named.get(name.as_str()).copied() else {
+                    continue;
+                };
+                let is_looked_at = pointer != "when"
+                    && condition.is_some_and(|reads| reads.steps.contains(name.as_str()));
+                let same = same_condition(definition.step(read), step);
+                if definition.step(read).when.is_some() && !is_looked_at && !same {
+                    warnings.push(Warning {
+                        code: WarningCode::ReadsSkipped,
+                        step: Some(step.name.clone()),
+                        pointer: format!("/steps/{}/{}", index.at(), pointer),
+                        message: format!(
+                            "it reads the output of `{name}`, which `when` may skip: the output is then null and has no members; give a default, or a `when` that checks it, as in `steps['{name}'].output is not none`"
+                        ),
+                    });
+                }
+            }
+        }
+    }
+    input_needed(needed, fields.input, budget, warnings);
+    looks_like_expression(definition, fields, warnings);
+}
+
+/// Returns the expressions that are evaluated before or when the step is claimed, with their JSON pointers relative to
+/// the step.
+fn read_by(step: &StepDefinition) -> Vec<(String, Reads)> {
+    let condition = step.when.iter();
+    let condition = condition.map(|when| ("when".to_owned(), when.reads().clone()));
+    let work = expressions_of(step).into_iter();
+    let work = work.map(|(pointer, reads)| (pointer.replace('.', "/"), reads));
+    condition.chain(work).collect()
+}
+
+fn same_condition(a: &StepDefinition, b: &StepDefinition) -> bool {
+    match (&a.when, &b.when) {
+        (Some(a), Some(b)) => a.source() == b.source(),
+        _ => false,
+    }
+}
+
+/// Adds one warning for all missing inputs. If an input is given, it names only the members that the input lacks.
+fn input_needed(
+    mut needed: BTreeSet<String>,
+    input: Option<&Payload>,
+    budget: &Budget,
+    warnings: &mut Vec<Warning>,
+) {
+    /// The most inputs that are named.
+    const MOST: usize = 20;
+    budget.next();
+    let is_known = input.is_none_or(|input| {
+        each_name(input, budget, |name| {
+            needed.remove(name);
+        })
+    });
+    if !is_known {
+        return;
+    }
+    let is_told = |name: &String| {
+        let path = format!("`input.{name}`");
+        warnings.iter().any(|warning| {
+            warning.code == WarningCode::CannotRender && warning.message.contains(&path)
+        })
+    };
+    // A message reports at most one of them, so only few more are looked at than are named.
+    let missing = needed.iter().filter(|name| !is_told(name));
+    let missing: Vec<_> = missing.take(MOST + 1).collect();
+    if missing.is_empty() {
+        return;
+    }
+    let mut names = missing
+        .iter()
+        .take(MOST)
+        .map(|name| format!("input.{name}"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    if missing.len() > MOST {
+        names.push_str(", …");
+    }
+    warnings.push(Warning {
+        code: WarningCode::InputNeeded,
+        step: None,
+        pointer: "/input".to_owned(),
+        message: format!(
+            "a submission may omit these, and a step that reads a missing one ends in error: {names}; give a default where one is optional"
+        ),
+    });
+}
+
+/// Warns of texts that are sent or stored literally, although they look like expressions.
+fn looks_like_expression(
+    definition: &Definition,
+    fields: &TaskFields<'_>,
+    warnings: &mut Vec<Warning>,
+) {
+    /// One such text is enough to see the intention; a few show that it is everywhere.
+    const MOST: usize = 5;
+    let mut warn = |pointer: String, message: &str| {
+        warnings.push(Warning {
+            code: WarningCode::LooksLikeExpression,
+            step: None,
+            pointer,
+            message: message.to_owned(),
+        });
+    };
+    for found in look_alikes(&definition.source, MOST) {
+        warn(format!("/steps{}", found.pointer), found.message);
+    }
+    let key = fields.key.map(|key| ("/key".to_owned(), key));
+    let labels = fields.labels.iter().flat_map(|labels| labels.iter());
+    let labels = labels.map(|(name, value)| (format!("/labels/{}", escape(name)), value.as_str()));
+    let stored = key.into_iter().chain(labels);
+    for (pointer, _) in stored
+        .filter(|(_, text)| text.contains("{{") || text.contains("${"))
+        .take(MOST)
+    {
+        warn(
+            pointer,
+            "it is stored literally: the key and labels of a task cannot contain expressions",
+        );
+    }
+}

@@ -1,0 +1,52 @@
+//! The times of one exchange with a service. Noting them costs little, and they are read only if the attempt is recorded.
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::counted::BytesReceived;
+
+/// Notes when the parts of an exchange are done.
+#[derive(Default)]
+pub(in crate::agent) struct ExchangeClock(Mutex<NotedTimes>);
+
+/// The times that were noted.
+#[derive(Clone, Copy, Default)]
+pub(in crate::agent) struct NotedTimes {
+    /// The instance began to send.
+    pub began: Option<Instant>,
+    /// The name of the host was resolved, for a new connection.
+    pub resolved: Option<Instant>,
+    /// A new connection was open, before TLS.
+    pub connected: Option<Instant>,
+    /// A new connection could be used.
+    pub ready: Option<Instant>,
+    /// The last byte of the request was handed to the system.
+    pub sent: Option<Instant>,
+    /// The head of the response had come.
+    pub responded: Option<Instant>,
+}
+
+impl ExchangeClock {
+    pub fn begin(&self) {
+        self.0.lock().began = Some(Instant::now());
+    }
+
+    /// A new connection can be used, or could not be opened.
+    pub fn opened(&self, opening: &BytesReceived, is_ready: bool) {
+        let mut noted = self.0.lock();
+        noted.resolved = opening.resolved();
+        noted.connected = opening.connected();
+        noted.ready = is_ready.then(Instant::now);
+    }
+
+    /// The head of the response has come.
+    pub fn responded(&self, sent: Option<Instant>) {
+        let mut noted = self.0.lock();
+        noted.sent = sent;
+        noted.responded = Some(Instant::now());
+    }
+
+    pub fn noted(&self) -> NotedTimes {
+        *self.0.lock()
+    }
+}

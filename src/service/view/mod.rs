@@ -1,0 +1,3 @@
+//! The periodic loop that makes predictions.
+
+pub(crate) mod predictions;

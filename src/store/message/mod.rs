@@ -1,0 +1,3 @@
+//! The records of messages.
+
+pub(super) mod outbox;
