@@ -389,7 +389,11 @@ impl Service {
         });
         background.push(components.spawn_loop(waiting_limit));
         background.push(components.spawn_loop(ScheduleLoop::new(app.clone(), local_lease.clone())));
-        background.push(components.spawn_loop(BulkJobLoop::new(app.clone(), store.clone())));
+        background.push(components.spawn_loop(BulkJobLoop::new(
+            app.clone(),
+            store.clone(),
+            local_lease.clone(),
+        )));
         background.push(components.spawn_loop(BulkJobPurge {
             store: store.clone(),
             local_lease: local_lease.clone(),

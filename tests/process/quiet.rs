@@ -12,6 +12,9 @@ use crate::{
 /// The renewal of a lease. Instances change their records for other reasons too.
 const BEAT: &str = "UPDATE instances SET until";
 
+/// The registration of an instance: its start, or on a busy machine its return after its lease has ended.
+const JOIN: &str = "UPDATE instances SET incarnation";
+
 /// The statements in the log of the server between two moments.
 struct Asked {
     statements: Vec<String>,
@@ -37,7 +40,8 @@ fn time_of(log: &str, at: usize) -> Timestamp {
 }
 
 /// Returns the statements between the renewal of a lease that comes after `skipped` others and the one `beats` renewals
-/// later. If one text has several statements, each counts.
+/// later, or in a later window of as many renewals if an instance registers in that one: it is not at rest. If one text
+/// has several statements, each counts.
 async fn statements_in(server: &Postgres, skipped: usize, beats: usize) -> Asked {
     let begin = server.log().len();
     let began = tokio::time::Instant::now();
@@ -45,10 +49,14 @@ async fn statements_in(server: &Postgres, skipped: usize, beats: usize) -> Asked
         let log = server.log();
         let log = log.get(begin..).unwrap_or_default();
         let found: Vec<usize> = log.match_indices(BEAT).map(|(at, _)| at).collect();
-        if let (Some(first), Some(last)) = (found.get(skipped), found.get(skipped + beats)) {
-            let took = time_of(log, *last).duration_since(time_of(log, *first));
+        let ends: Vec<usize> = found.into_iter().skip(skipped).step_by(beats).collect();
+        let mut windows = ends.windows(2).map(|ends| (ends[0], ends[1]));
+        if let Some((first, last)) =
+            windows.find(|(first, last)| !log[*first..*last].contains(JOIN))
+        {
+            let took = time_of(log, last).duration_since(time_of(log, first));
             return Asked {
-                statements: statements(&log[*first..*last]),
+                statements: statements(&log[first..last]),
                 seconds: took.as_secs_f64(),
             };
         }

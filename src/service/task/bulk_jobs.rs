@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::{
     api::{App, BulkProgress, fail_bulk_job, process_bulk_job},
-    domain::values::Timestamp,
+    domain::values::{Timestamp, jittered},
     instance::LocalLease,
     service::loops::{NextRound, PeriodicLoop},
     store::{BulkJobId, BulkJobRecord, DueBulkJob, Store, StoreError},
@@ -19,9 +19,11 @@ use crate::{
 
 /// The interval of the search for jobs that other instances may leave, while there are jobs.
 const SHARED: Duration = Duration::from_secs(1);
-/// The interval of the search for the first job that another instance may leave. The instance that records a job begins at
-/// once to carry it out.
+/// The interval of the search for the first job that another instance may leave, on the instance that supervises. The
+/// instance that records a job begins at once to carry it out.
 const IDLE: Duration = Duration::from_secs(15);
+/// The rounds between two searches on an instance that does not supervise.
+const ROUNDS_OF_OTHERS: u32 = 4;
 /// The interval on a database that only this process uses, and that notifies the loop of every change.
 const ALONE: Duration = Duration::from_secs(5);
 /// The longest rest after a batch.
@@ -35,21 +37,30 @@ const PURGE_RESTS: u32 = 4;
 pub(in crate::service) struct BulkJobLoop {
     app: Arc<App>,
     store: Store,
+    local_lease: Arc<LocalLease>,
     /// The jobs that this instance has, as it has saved them last.
     held: HashMap<Uuid, BulkJobRecord>,
     /// The time at which this instance started. While it is held, it carries out only jobs that an operator has started
     /// or resumed since: others may come from a backup.
     started_at: Option<Timestamp>,
+    /// The rounds until the next search if this instance does not supervise.
+    rounds_to_search: u32,
 }
 
 impl BulkJobLoop {
-    pub fn new(app: Arc<App>, store: Store) -> Self {
+    pub fn new(app: Arc<App>, store: Store, local_lease: Arc<LocalLease>) -> Self {
         Self {
             app,
             store,
+            local_lease,
             held: HashMap::new(),
             started_at: None,
+            rounds_to_search: 0,
         }
+    }
+
+    fn supervises(&self) -> bool {
+        self.local_lease.term(Instant::now()).is_some()
     }
 
     async fn since(&mut self) -> Result<Option<Timestamp>, StoreError> {
@@ -108,12 +119,18 @@ impl PeriodicLoop for BulkJobLoop {
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
+        if self.rounds_to_search > 0 && !self.supervises() {
+            self.rounds_to_search -= 1;
+            return Ok(idle());
+        }
+        self.rounds_to_search = 0;
         let since = self.since().await?;
         let due = self.store.housekeeping.due_bulk_jobs().await?;
         self.held
             .retain(|id, _| due.iter().any(|job| job.id.0 == *id));
         if due.is_empty() {
-            return Ok(NextRound::After(IDLE));
+            self.rounds_to_search = ROUNDS_OF_OTHERS - 1;
+            return Ok(idle());
         }
         let now = self.store.housekeeping.now().await?;
         let started = Instant::now();
@@ -149,7 +166,12 @@ impl PeriodicLoop for BulkJobLoop {
 
     async fn wait_for_wake(&mut self) {
         self.store.bulk_due.notified().await;
+        self.rounds_to_search = 0;
     }
+}
+
+fn idle() -> NextRound {
+    NextRound::After(jittered(IDLE, rand::random()))
 }
 
 pub(in crate::service) struct BulkJobPurge {

@@ -125,6 +125,13 @@ impl Reader {
         Ok(records.into_iter().filter_map(Result::ok).collect())
     }
 
+    /// Returns whether a purge of jobs has something to do.
+    async fn has_old_bulk_jobs(&self) -> Result<bool, StoreError> {
+        let over = Statement::new(OVER).bind(self.now().await?);
+        let over = self.first(over, |_: &Row| Ok(()));
+        Ok(over.await?.is_some())
+    }
+
     /// Returns the jobs that have work now or later, the one that is due first before the others.
     pub async fn due_bulk_jobs(&self) -> Result<Vec<DueBulkJob>, StoreError> {
         let due = Statement::new(DUE).bind(MOST_OPEN);
@@ -198,6 +205,9 @@ impl Store {
     /// Deletes up to `limit` tasks of a job that is kept no longer, or the job once it has none. Returns false if no
     /// job is left to delete.
     pub async fn purge_bulk_jobs(&self, limit: usize) -> Result<bool, StoreError> {
+        if !self.housekeeping.has_old_bulk_jobs().await? {
+            return Ok(false);
+        }
         self.send_write(true, None, move |tx| {
             async move { purge(tx, limit).await }.boxed()
         })
