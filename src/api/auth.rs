@@ -84,6 +84,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     // As for replies, the token in the path is the credential of the person.
     (Method::GET, "/v1/asks/{token}", Open),
     (Method::POST, "/v1/asks/{token}", Open),
+    (Method::GET, "/v1/overview", Read),
     (Method::GET, "/v1/failures", Read),
     (Method::GET, "/v1/failures/{fingerprint}", Read),
     (Method::GET, "/v1/alerts", Read),

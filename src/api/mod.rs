@@ -67,6 +67,7 @@ fn resources() -> OpenApiRouter<Arc<App>> {
         .merge(upkeep::instances::routes())
         .merge(upkeep::hold::routes())
         .merge(upkeep::operations::routes())
+        .merge(view::overview::routes())
         .merge(docs::routes())
         .merge(problem_pages::routes())
 }

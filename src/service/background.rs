@@ -19,6 +19,7 @@ use super::{
         },
         vacuum::VacuumLoop,
     },
+    view::activity::{ActivityTidying, ActivityUpkeep},
 };
 use crate::{
     agent::Post,
@@ -87,6 +88,11 @@ pub(super) fn start(
             rounds: 0,
         }),
         components.spawn_loop(SampleUpkeep(store.clone())),
+        components.spawn_loop(ActivityUpkeep(store.clone())),
+        components.spawn_loop(ActivityTidying {
+            store: store.clone(),
+            local_lease: local_lease.clone(),
+        }),
         components.spawn_loop(AttemptPurge {
             store: store.clone(),
             local_lease: local_lease.clone(),

@@ -7,7 +7,9 @@ use metrics::{
     histogram,
 };
 
-use super::{CommandError, StepCounter, batch::TaskChange, definition::meters::WorkflowMeters};
+use super::{
+    ActivityMeter, CommandError, StepCounter, batch::TaskChange, definition::meters::WorkflowMeters,
+};
 use crate::domain::task::{Event, Refusal, StepState};
 
 /// The handles are looked up once, so that the hot path only adds.
@@ -20,6 +22,7 @@ pub(super) struct WriterMetrics {
     claim_lag: Histogram,
     late_replies: Counter,
     step_counter: Arc<StepCounter>,
+    activity: Arc<ActivityMeter>,
 }
 
 /// The events of steps with a counter of their own: each is `provost_events_total{type="…"}`.
@@ -80,7 +83,7 @@ fn describe() {
 }
 
 impl WriterMetrics {
-    pub fn new(step_counter: Arc<StepCounter>) -> Self {
+    pub fn new(step_counter: Arc<StepCounter>, activity: Arc<ActivityMeter>) -> Self {
         describe();
         let events = COUNTED
             .iter()
@@ -95,6 +98,7 @@ impl WriterMetrics {
             claim_lag: histogram!("provost_claim_lag_seconds"),
             late_replies: counter!("provost_late_replies_total"),
             step_counter,
+            activity,
         }
     }
 
@@ -113,6 +117,7 @@ impl WriterMetrics {
         if change.events.iter().all(is_note) {
             return;
         }
+        self.activity.observe(change);
         let at = change.at;
         // A step that an operator has resolved says nothing about its agent.
         if !change

@@ -60,6 +60,7 @@ const SQLITE: Scripts = scripts! {
     "0034_attempts",
     "0035_failure_causes",
     "0036_bulk_jobs",
+    "0037_activity",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -99,6 +100,7 @@ const POSTGRES: Scripts = scripts! {
     "0033_attempts",
     "0034_failure_causes",
     "0035_bulk_jobs",
+    "0036_activity",
 };
 
 pub fn sqlite() -> Vec<Migration> {

@@ -101,6 +101,7 @@ mod operator;
 mod operator_words;
 mod outage;
 mod outputs;
+mod overview;
 mod pages;
 mod panics;
 mod passwords;

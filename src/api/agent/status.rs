@@ -142,6 +142,10 @@ impl BreakerView {
         Some(views.collect())
     }
 
+    pub fn is_closed(&self) -> bool {
+        self.state == "closed"
+    }
+
     fn new(endpoint: &str, breaker: Option<&Breaker>) -> Self {
         Self {
             endpoint: endpoint.to_owned(),
@@ -255,6 +259,10 @@ pub struct LeftView {
 }
 
 impl EndpointView {
+    pub fn is_healthy(&self) -> bool {
+        self.state == "healthy"
+    }
+
     pub fn is_draining(&self) -> bool {
         self.state == "draining"
     }

@@ -31,7 +31,7 @@ const QUARTERS: usize = 8;
 /// Steps that failed for one cause and need a person.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Failure)]
-pub(super) struct FailureView {
+pub(in crate::api) struct FailureView {
     /// Names the cause. It is the same for equal failures in every database and release.
     #[schema(value_type = String, pattern = "^[0-9a-f]{16}$", example = "5f1d0a7c93b2e846")]
     fingerprint: CauseFingerprint,
@@ -164,6 +164,21 @@ impl From<Failure> for FailureView {
     }
 }
 
+impl FailureView {
+    pub(in crate::api) fn is_growing(&self) -> bool {
+        self.growing
+    }
+}
+
+/// Returns the failures that need a person, in the order of the list. True: there are more causes than these.
+pub(in crate::api) async fn open(app: &App) -> Result<(Vec<FailureView>, bool), Problem> {
+    let (failures, more_causes) = app.store.reader.failures().await?;
+    let views = failures.into_iter().map(FailureView::from);
+    let mut views: Vec<_> = views.filter(|view| view.open).collect();
+    views.sort_by_key(|view| std::cmp::Reverse(position(view)));
+    Ok((views, more_causes))
+}
+
 /// A page of failures.
 #[derive(Serialize, ToSchema)]
 pub(super) struct FailurePage {
@@ -289,13 +304,9 @@ pub(super) async fn list(
     let limit = query.limit()?;
     let (after, cursors) = query.cursor(read_position)?;
     query.finish()?;
-    let (failures, more_causes) = app.store.reader.failures().await?;
-    let views = failures.into_iter().map(FailureView::from);
-    let mut items: Vec<_> = views
-        .filter(|view| view.open && filter.matches(view))
-        .filter(|view| after.is_none_or(|after| position(view) < after))
-        .collect();
-    items.sort_by_key(|view| std::cmp::Reverse(position(view)));
+    let (mut items, more_causes) = open(&app).await?;
+    items.retain(|view| filter.matches(view));
+    items.retain(|view| after.is_none_or(|after| position(view) < after));
     let has_more = items.len() > limit;
     items.truncate(limit);
     let last = items.last().filter(|_| has_more).map(position);

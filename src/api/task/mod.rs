@@ -14,7 +14,7 @@ mod clone;
 mod commands;
 mod difference;
 mod events;
-mod failures;
+pub(super) mod failures;
 mod graph;
 mod message;
 mod migrate;

@@ -12,7 +12,7 @@ use crate::api::{
     extract::Query,
     response::{Page, json},
 };
-use crate::domain::values::Timestamp;
+use crate::{domain::values::Timestamp, store::Instances};
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list))
@@ -46,6 +46,29 @@ pub struct InstanceView {
     in_flight: u64,
 }
 
+impl InstanceView {
+    pub fn all(instances: &Instances) -> Vec<Self> {
+        let now = instances.now;
+        let records = instances.records.iter();
+        let views = records.map(|(record, in_flight)| {
+            let holder = &record.lease.holder;
+            let supervisor = instances.supervisor.as_ref();
+            let term = supervisor.and_then(|lease| lease.term_of(holder, now));
+            Self {
+                id: holder.instance.to_string(),
+                started_at: record.started_at,
+                version: record.version.clone(),
+                alive: !record.lease.is_over(now),
+                lease_until: record.lease.until,
+                supervising: term.is_some(),
+                term: term.map(|term| term.0),
+                in_flight: *in_flight,
+            }
+        });
+        views.collect()
+    }
+}
+
 /// List instances
 ///
 /// The processes that share this store, with the supervisor marked.
@@ -55,25 +78,9 @@ pub struct InstanceView {
 )]
 async fn list(State(app): State<Arc<App>>, query: Query) -> Result<Response, Problem> {
     query.finish()?;
-    let instances = app.store.reader.instances().await?;
-    let now = instances.now;
-    let items = instances.records.into_iter().map(|(record, in_flight)| {
-        let holder = &record.lease.holder;
-        let supervisor = instances.supervisor.as_ref();
-        let term = supervisor.and_then(|lease| lease.term_of(holder, now));
-        InstanceView {
-            id: record.lease.holder.instance.to_string(),
-            started_at: record.started_at,
-            version: record.version,
-            alive: !record.lease.is_over(now),
-            lease_until: record.lease.until,
-            supervising: term.is_some(),
-            term: term.map(|term| term.0),
-            in_flight,
-        }
-    });
+    let items = InstanceView::all(&app.store.reader.instances().await?);
     let page = Page {
-        items: items.collect(),
+        items,
         next_cursor: None,
     };
     Ok(json(StatusCode::OK, &page))

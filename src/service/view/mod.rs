@@ -1,3 +1,4 @@
-//! The periodic loop that makes predictions.
+//! The periodic loops that make predictions, and those of the record of activity.
 
+pub(crate) mod activity;
 pub(crate) mod predictions;

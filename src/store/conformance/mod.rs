@@ -1,6 +1,7 @@
 //! The requirements for every backend: the whole suite runs against each. A function opens the backend; the tests do
 //! not know which one it is.
 
+mod activity;
 mod agent_checks;
 mod agent_controls;
 mod alert_causes;
@@ -65,6 +66,7 @@ suite!([sqlite postgres] {
     attempts::samples_of_successes_are_saved_together_after_their_replies,
     attempts::the_last_attempts_of_several_steps_are_read_at_once,
     attempts::recorded_attempts_are_deleted_by_age_and_by_the_room_that_all_take,
+    activity::what_a_process_has_done_is_added_to_its_hour_and_old_hours_are_merged_and_deleted,
     bulk_jobs::a_job_is_changed_by_the_instance_that_has_it_alone,
     bulk_jobs::the_tasks_of_a_job_are_listed_by_result_in_pages_and_deleted_with_it,
     bulk_jobs::a_repeated_request_adds_no_job_and_so_many_run_at_once,

@@ -40,9 +40,9 @@ use crate::{
         values::{AgentName, TaskId, Timestamp},
     },
     store::{
-        Alert, AlertId, CommandError, CompiledDefinitions, Health, LocalScheduler, Peers, Promoted,
-        Purged, RecordLimits, SharedFeature, SharedFeatures, SharedReader, StepCounter,
-        StoreConnections, StoreError, Watchers, metrics::WriterMetrics,
+        ActivityMeter, Alert, AlertId, CommandError, CompiledDefinitions, Health, LocalScheduler,
+        Peers, Promoted, Purged, RecordLimits, SharedFeature, SharedFeatures, SharedReader,
+        StepCounter, StoreConnections, StoreError, Watchers, metrics::WriterMetrics,
     },
 };
 
@@ -91,6 +91,8 @@ pub struct Store {
     claims_in_doubt: Arc<AtomicBool>,
     /// Counts the steps that this process has completed.
     pub step_counter: Arc<StepCounter>,
+    /// Counts what this process does in each hour.
+    pub(in crate::store) activity: Arc<ActivityMeter>,
     pub health: Health,
     pub features: SharedFeatures,
     key_prefixes: Arc<OnceLock<KeyPrefixes>>,
@@ -127,6 +129,7 @@ impl Store {
         let samples = Arc::new(AttemptSamples::default());
         let claims_in_doubt = Arc::<AtomicBool>::default();
         let step_counter = Arc::new(StepCounter::default());
+        let activity = Arc::new(ActivityMeter::default());
         let peers = Peers::default();
         let features = SharedFeatures::new(is_shared);
         let housekeeping = connections.readers.housekeeping;
@@ -153,7 +156,7 @@ impl Store {
             faults: faults.clone(),
             is_shared,
             settings,
-            metrics: WriterMetrics::new(step_counter.clone()),
+            metrics: WriterMetrics::new(step_counter.clone(), activity.clone()),
             complained: Mutex::default(),
             refusals: refusals.clone(),
             claims_in_doubt: claims_in_doubt.clone(),
@@ -184,6 +187,7 @@ impl Store {
             record,
             claims_in_doubt,
             step_counter,
+            activity,
             health,
             features,
             key_prefixes: Arc::default(),

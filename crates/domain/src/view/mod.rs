@@ -2,9 +2,10 @@
 //!
 //! `task` is a task as responses show it, `messages` what receivers get, `blocked` why a step waits, `prediction` when
 //! it ends, `dry_run` what a definition would do, `undo_plan` what an undo would do, `drawing` its diagram, `attempts`
-//! the last attempt of a step, `difference` two tasks beside each other, `words` the schemas of the words that all of
+//! the last attempt of a step, `activity` what was done in an hour, `difference` two tasks beside each other, `words` the schemas of the words that all of
 //! them have.
 
+pub(crate) mod activity;
 pub(crate) mod attempts;
 pub(crate) mod blocked;
 pub(crate) mod difference;
@@ -19,6 +20,7 @@ pub(crate) mod undo_plan;
 pub(crate) mod undo_summary;
 pub(crate) mod words;
 
+pub use activity::{AgentActivity, DurationHistogram, WorkflowActivity};
 pub use attempts::current_attempt;
 pub use blocked::Blocked;
 pub use difference::{
