@@ -1,0 +1,32 @@
+//! The web console: pages for the people who operate Provost.
+//!
+//! The console is a client of the API in the same process. It reads and commands through [`Service`], as a program
+//! outside would with HTTP, so that filters, bounds, roles, refusals and counts are those of the API, and everything
+//! that a page shows is to be had with curl. It has no access to the store.
+//!
+//! A page is made in two steps. A handler collects responses of the API in a [`Visit`]; a pure function makes the page
+//! of them: a template that the compiler checks. `shell.rs` is the frame around every page, `parts.rs` has the small
+//! components, and `templates/` has one file for each page. Every page works without script.
+
+mod assets;
+mod params;
+mod parts;
+mod respond;
+mod routes;
+mod service;
+mod session;
+mod shell;
+mod visit;
+
+mod login;
+mod task;
+mod tasks;
+
+pub use params::Params;
+pub use parts::{Badge, Bar, Html, Icon, Spark, Time};
+pub use respond::POLICY;
+pub use routes::{is_page, prefers_html, router};
+pub use service::{Call, Installation, Person, Refusal, Reply, Role, Service};
+pub use session::{MemorySessions, Session, SessionId, SessionStore};
+pub use shell::{Section, Shell};
+pub use visit::Visit;

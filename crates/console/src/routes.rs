@@ -1,0 +1,69 @@
+//! The routes of the console.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::OriginalUri,
+    response::Response,
+    routing::{get, post},
+};
+use http::StatusCode;
+
+use crate::{
+    assets, login,
+    service::{Refusal, Service},
+    session::SessionStore,
+    task, tasks,
+    visit::Visit,
+};
+
+/// The state that every page can access.
+pub struct Console {
+    pub service: Arc<dyn Service>,
+    pub sessions: Arc<dyn SessionStore>,
+}
+
+/// Returns whether a route is one of the console, which decides itself who may look.
+pub fn is_page(route: &str) -> bool {
+    route == "/console" || route.starts_with("/console/")
+}
+
+/// Returns the routes of the console.
+pub fn router(service: Arc<dyn Service>, sessions: Arc<dyn SessionStore>) -> Router {
+    Router::new()
+        .route("/console/assets/{hash}/{name}", get(assets::asset))
+        .route("/console/login", get(login::show).post(login::sign_in))
+        .route("/console/logout", post(login::sign_out))
+        .route("/console/tasks", get(tasks::list::show))
+        .merge(task::routes())
+        .route("/console/{*path}", get(no_page))
+        .with_state(Arc::new(Console { service, sessions }))
+}
+
+/// Returns whether a browser sends this `Accept`: it lists HTML by name. `GET /` then leads to the console.
+pub fn prefers_html(accept: &str) -> bool {
+    accept.split(',').any(|kind| {
+        let mut parts = kind.split(';').map(str::trim);
+        let is_html = parts.next() == Some("text/html");
+        is_html && !parts.any(|part| part.replace(' ', "") == "q=0")
+    })
+}
+
+async fn no_page(visit: Visit, OriginalUri(uri): OriginalUri) -> Response {
+    let detail = format!("the console has no page at {}", uri.path());
+    visit.refused(&Refusal::new(StatusCode::NOT_FOUND, "No such page", detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_browser_is_told_from_a_program_by_what_it_accepts() {
+        assert!(prefers_html("text/html,application/xhtml+xml,*/*;q=0.8"));
+        for program in ["", "*/*", "application/json", "text/html;q=0, */*"] {
+            assert!(!prefers_html(program), "{program}");
+        }
+    }
+}

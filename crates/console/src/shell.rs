@@ -1,0 +1,148 @@
+//! The frame around every page: the head with the search, the navigation and the foot. A page is a template that
+//! extends `layout.html` and has the frame as its field `page`.
+
+use jiff::Timestamp;
+
+use crate::{
+    assets,
+    params::encoded,
+    parts::{Badge, Html, Icon, Time, counted, number},
+    service::{Installation, Person},
+};
+
+/// The parts of the console that the navigation lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Section {
+    Home,
+    Tasks,
+    Bulk,
+    Workflows,
+    Agents,
+    Schedules,
+    Asks,
+    Messages,
+    Instances,
+    /// A page that is in no part.
+    None,
+}
+
+const SECTIONS: [(Section, &str, &str); 9] = [
+    (Section::Home, "Home", ""),
+    (Section::Tasks, "Tasks", "/tasks"),
+    (Section::Bulk, "Bulk jobs", "/bulk"),
+    (Section::Workflows, "Workflows", "/workflows"),
+    (Section::Agents, "Agents", "/agents"),
+    (Section::Schedules, "Schedules", "/schedules"),
+    (Section::Asks, "Asks", "/asks"),
+    (Section::Messages, "Messages", "/messages"),
+    (Section::Instances, "Instances", "/instances"),
+];
+
+/// An item of the navigation.
+pub struct NavItem {
+    pub name: &'static str,
+    pub link: String,
+    pub is_current: bool,
+}
+
+pub struct Shell {
+    pub title: String,
+    pub section: Section,
+    pub person: Person,
+    pub installation: Installation,
+    pub now: Timestamp,
+    /// The address of this page, with its query.
+    pub here: String,
+    /// The text of the search.
+    pub find: String,
+    /// True: a page that may be read again by itself, and offers it.
+    pub is_live: bool,
+}
+
+impl Shell {
+    /// Returns the address of a page, such as `/tasks`, or of the home page for an empty path. Every link of the
+    /// console is made here, so that it works below the path of `public_url`.
+    pub fn to(&self, path: &str) -> String {
+        format!("{}/console{path}", self.installation.base)
+    }
+
+    /// Returns the address of a page of the service outside the console, such as `/docs`.
+    pub fn outside(&self, path: &str) -> String {
+        format!("{}{path}", self.installation.base)
+    }
+
+    pub fn asset(&self, name: &str) -> String {
+        self.to(&format!("/assets/{}/{name}", *assets::HASH))
+    }
+
+    pub fn task(&self, id: &str) -> String {
+        self.to(&format!("/tasks/{}", encoded(id)))
+    }
+
+    pub fn cause(&self, fingerprint: &str) -> String {
+        self.to(&format!("/causes/{}", encoded(fingerprint)))
+    }
+
+    pub fn bulk(&self, id: &str) -> String {
+        self.to(&format!("/bulk/{}", encoded(id)))
+    }
+
+    pub fn agent(&self, name: &str) -> String {
+        self.to(&format!("/agents/{}", encoded(name)))
+    }
+
+    pub fn workflow(&self, name: &str) -> String {
+        self.to(&format!("/workflows/{}", encoded(name)))
+    }
+
+    pub fn schedule(&self, name: &str) -> String {
+        self.to(&format!("/schedules/{}", encoded(name)))
+    }
+
+    pub fn navigation(&self) -> Vec<NavItem> {
+        let items = SECTIONS.iter().map(|(section, name, path)| NavItem {
+            name,
+            link: self.to(path),
+            is_current: *section == self.section,
+        });
+        items.collect()
+    }
+
+    /// Returns whether this page offers commands.
+    pub fn operates(&self) -> bool {
+        self.person.role.operates()
+    }
+
+    pub fn time(&self, at: impl AsRef<str>) -> Html {
+        Time::new(at.as_ref(), self.now)
+    }
+
+    pub fn time_now(&self) -> Html {
+        self.time(self.now.to_string())
+    }
+
+    pub fn state(&self, word: impl AsRef<str>) -> Html {
+        Badge::state(word.as_ref())
+    }
+
+    pub fn pill(&self, word: impl AsRef<str>) -> Html {
+        Badge::pill(word.as_ref())
+    }
+
+    /// Returns the badge of another state, such as `breaker open`.
+    pub fn badge(&self, class: &str, shape: &str, word: impl AsRef<str>) -> Html {
+        Badge::other(class, shape, word.as_ref())
+    }
+
+    pub fn icon(&self, shape: &str) -> Html {
+        Html::of(&Icon { shape })
+    }
+
+    pub fn counted(&self, count: &u64, one: &str, many: &str) -> String {
+        counted(*count, one, many)
+    }
+
+    pub fn number(&self, count: &u64) -> String {
+        number(*count)
+    }
+}

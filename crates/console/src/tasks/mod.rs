@@ -1,0 +1,3 @@
+//! Pages about many tasks.
+
+pub mod list;
