@@ -4,6 +4,7 @@ mod bench;
 mod broker;
 mod cli;
 mod config;
+mod console;
 mod delivery;
 mod demo;
 mod http2_guard;

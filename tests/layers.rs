@@ -19,7 +19,7 @@ const LAYERS: &[&[&str]] = &[
     &["demo", "bench"],
     &["cli"],
     &["service"],
-    &["intake"],
+    &["intake", "console"],
     &["api"],
     &[
         "listener",

@@ -153,6 +153,10 @@ pub fn needed(method: &Method, route: Option<&str>) -> Access {
     let Some(route) = route else {
         return Access::AnyToken;
     };
+    // The console asks its visitors itself who they are. What it shows them comes from routes of the table.
+    if provost_console::is_page(route) {
+        return Open;
+    }
     // The response to HEAD is that to GET without its body.
     let method = match *method {
         Method::HEAD => &Method::GET,
@@ -214,20 +218,24 @@ pub fn admit(
     if tokens.is_empty() {
         return Caller::without_token(headers).map(Some);
     }
-    let caller = bearer(tokens, headers)?;
-    if !access.allows(caller.role) {
-        return Err(Problem::new(
-            ProblemKind::Forbidden,
-            format!(
-                "this needs the role {}, or one that includes it: the token {:?} has the role {}",
-                access.role(),
-                caller.name,
-                word(caller.role),
-            ),
-        )
-        .with("needed_role", access.role()));
+    must_allow(access, bearer(tokens, headers)?).map(Some)
+}
+
+/// Returns the caller, unless the role is not sufficient.
+pub fn must_allow(access: Access, caller: Caller) -> Result<Caller, Problem> {
+    if access.allows(caller.role) {
+        return Ok(caller);
     }
-    Ok(Some(caller))
+    Err(Problem::new(
+        ProblemKind::Forbidden,
+        format!(
+            "this needs the role {}, or one that includes it: the token {:?} has the role {}",
+            access.role(),
+            caller.name,
+            word(caller.role),
+        ),
+    )
+    .with("needed_role", access.role()))
 }
 
 const BEARER: &[u8] = b"bearer ";
@@ -404,6 +412,14 @@ mod tests {
         let refused = admit(&tokens("read"), Operate, &bearer).unwrap_err();
         assert_eq!(refused.member("needed_role"), Some(&"operate".into()));
         assert!(refused.detail().contains("\"mine\" has the role read"));
+    }
+
+    #[test]
+    fn the_console_asks_its_visitors_itself() {
+        for route in ["/console", "/console/tasks", "/console/login"] {
+            assert_eq!(needed(&Method::POST, Some(route)), Open, "{route}");
+        }
+        assert_eq!(needed(&Method::GET, Some("/consoles")), Admin);
     }
 
     #[test]

@@ -74,7 +74,11 @@ impl MiddlewareState {
         let (method, uri, version) = (request.method(), request.uri(), request.version());
         origin::check(method, uri, version, headers, site)?;
         must_be_utf8(uri)?;
-        let caller = auth::admit(&tokens, access, headers)?;
+        // Only the console, which has identified its visitor, sends requests that have a caller already.
+        let caller = match request.extensions().get::<Caller>() {
+            Some(visitor) => Some(auth::must_allow(access, visitor.clone())?),
+            None => auth::admit(&tokens, access, headers)?,
+        };
         if let Some(route) = route.filter(|route| auth::is_served(method, route)) {
             refuse_unevaluated(method, route, headers)?;
         }
@@ -136,7 +140,9 @@ fn allow(route: Option<&str>, method: &Method, response: &mut Response) {
         StatusCode::NO_CONTENT => method == Method::OPTIONS,
         _ => false,
     };
-    if let Some(route) = route.filter(|_| says)
+    // The router of the console lists the methods of its pages itself.
+    let route = route.filter(|route| says && !provost_console::is_page(route));
+    if let Some(route) = route
         && let Ok(methods) = HeaderValue::try_from(auth::methods(route))
     {
         response.headers_mut().insert(header::ALLOW, methods);

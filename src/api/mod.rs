@@ -38,6 +38,7 @@ use utoipa_axum::router::OpenApiRouter;
 pub use agent::check::RunningChecks;
 pub use bulkhead::EvaluationBulkhead;
 pub use byte_budget::ByteBudget;
+pub use extract::Caller;
 pub use problem::{Problem, refuse};
 pub use schedule::fire as fire_schedule;
 pub use starting::starting;
@@ -72,24 +73,28 @@ fn resources() -> OpenApiRouter<Arc<App>> {
         .merge(problem_pages::routes())
 }
 
-/// Returns all routes of the service.
-pub fn router(app: Arc<App>) -> Router {
+/// Returns all routes of the service: those of the API, and those of the console. `console` gets the routes of the API
+/// to send requests to.
+pub fn router(app: &Arc<App>, console: impl FnOnce(Router) -> Router) -> Router {
     let state = middleware::MiddlewareState::new(
         app.tokens.clone(),
         origin::Site::of(&app.config),
         app.responses.clone(),
         app.requests.clone(),
     );
+    let around = |routes: Router| {
+        let handle = axum::middleware::from_fn_with_state(state.clone(), middleware::handle);
+        let attach = axum::middleware::from_fn(request_id::attach);
+        routes.layer(handle).layer(attach)
+    };
     let (routes, _) = resources().split_for_parts();
-    routes
+    let routes = routes
         .fallback(no_route)
         .method_not_allowed_fallback(wrong_method)
-        .layer(axum::middleware::from_fn_with_state(
-            state,
-            middleware::handle,
-        ))
-        .layer(axum::middleware::from_fn(request_id::attach))
-        .with_state(app)
+        .with_state(app.clone());
+    let api = around(routes);
+    let console = around(console(api.clone()));
+    api.merge(console)
 }
 
 /// Returns the OpenAPI document of everything that [`router`] serves.

@@ -49,6 +49,11 @@ impl AccessToken {
     pub fn is(&self, presented: &[u8]) -> bool {
         self.sha256 == hash(presented)
     }
+
+    /// The SHA-256 of this token, by which a session of the console knows it.
+    pub fn digest(&self) -> [u8; 32] {
+        self.sha256
+    }
 }
 
 impl fmt::Debug for AccessToken {

@@ -58,6 +58,7 @@ use crate::{
     api::{self, App, ByteBudget, EndedTasks, Gauges, WorkflowCache},
     broker::Brokers,
     config::{Config, DatabaseUrl, Listen},
+    console,
     delivery::{Receivers, StoreAlerts},
     domain::{
         definition::Limits,
@@ -399,7 +400,7 @@ impl Service {
             local_lease: local_lease.clone(),
         }));
         background.extend(background::brokers(&app, &brokers, &components));
-        server.switch(api::router(app));
+        server.switch(console::router(&app));
         let server = components.spawn("server", server.run(goodbye.clone(), CLOSE_WITHIN));
         let threads = Handle::current().metrics().num_workers();
         info!(%address, %instance, %database, threads, "provost is ready");
