@@ -9,6 +9,7 @@
 //! components, and `templates/` has one file for each page. Every page works without script.
 
 mod assets;
+mod json;
 mod params;
 mod parts;
 mod respond;
@@ -18,7 +19,15 @@ mod session;
 mod shell;
 mod visit;
 
+mod agents;
+mod bulk;
+mod causes;
+mod command_page;
+mod fix;
+mod form;
+mod home;
 mod login;
+mod schedules;
 mod task;
 mod tasks;
 

@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Duration};
 
 use askama::Template;
 use axum::{
-    body::{Body, to_bytes},
     extract::{Request, State},
     response::Response,
 };
@@ -13,15 +12,13 @@ use jiff::Timestamp;
 
 use crate::{
     assets,
+    form::read_form,
     params::Params,
     respond::{self, own_address, see_other},
     routes::Console,
     session::{LONGEST, Session, SessionId},
     visit::check_origin,
 };
-
-/// The longest body of the form: a token is much shorter.
-const LONGEST_FORM: usize = 16 * 1024;
 
 #[derive(Template)]
 #[template(path = "login.html")]
@@ -115,10 +112,4 @@ fn with_cookie(
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
     response
-}
-
-/// Reads the fields of a form. A body that is too long has none.
-async fn read_form(body: Body) -> Params {
-    let body = to_bytes(body, LONGEST_FORM).await.unwrap_or_default();
-    Params::read(&String::from_utf8_lossy(&body))
 }

@@ -238,6 +238,23 @@ impl<'a> Bar<'a> {
     }
 }
 
+/// A count, or a reference to one, as templates have them.
+pub trait Count {
+    fn value(&self) -> u64;
+}
+
+impl Count for u64 {
+    fn value(&self) -> u64 {
+        *self
+    }
+}
+
+impl<T: Count> Count for &T {
+    fn value(&self) -> u64 {
+        (*self).value()
+    }
+}
+
 /// Returns a count with its noun, such as `1 task` and `1,001 tasks`.
 pub fn counted(count: u64, one: &str, many: &str) -> String {
     match count {

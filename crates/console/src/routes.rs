@@ -11,7 +11,7 @@ use axum::{
 use http::StatusCode;
 
 use crate::{
-    assets, login,
+    agents, assets, bulk, causes, fix, home, login, schedules,
     service::{Refusal, Service},
     session::SessionStore,
     task, tasks,
@@ -35,7 +35,33 @@ pub fn router(service: Arc<dyn Service>, sessions: Arc<dyn SessionStore>) -> Rou
         .route("/console/assets/{hash}/{name}", get(assets::asset))
         .route("/console/login", get(login::show).post(login::sign_in))
         .route("/console/logout", post(login::sign_out))
+        .route("/console", get(home::show))
+        .route("/console/causes/{fingerprint}", get(causes::page::show))
+        .route(
+            "/console/causes/{fingerprint}/fix",
+            get(fix::of_cause).post(fix::confirm_of_cause),
+        )
         .route("/console/tasks", get(tasks::list::show))
+        .route(
+            "/console/tasks/fix",
+            get(fix::of_tasks).post(fix::confirm_of_tasks),
+        )
+        .route("/console/bulk", get(bulk::list))
+        .route("/console/bulk/{id}", get(bulk::show))
+        .route("/console/bulk/{id}/stop", post(bulk::stop))
+        .route("/console/bulk/{id}/resume", post(bulk::resume))
+        .route("/console/agents", get(agents::pages::list))
+        .route("/console/agents/{name}", get(agents::pages::show))
+        .route(
+            "/console/agents/{name}/{command}",
+            get(agents::commands::preview).post(agents::commands::send),
+        )
+        .route("/console/schedules", get(schedules::pages::list))
+        .route("/console/schedules/{name}", get(schedules::pages::show))
+        .route(
+            "/console/schedules/{name}/{command}",
+            get(schedules::pages::preview).post(schedules::pages::send),
+        )
         .merge(task::routes())
         .route("/console/{*path}", get(no_page))
         .with_state(Arc::new(Console { service, sessions }))

@@ -120,7 +120,7 @@ pub struct FieldError {
     #[serde(default)]
     pub pointer: String,
     #[serde(default)]
-    pub detail: String,
+    pub message: String,
 }
 
 impl Refusal {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use crate::{
     assets,
     params::encoded,
-    parts::{Badge, Html, Icon, Time, counted, number},
+    parts::{Badge, Count, Html, Icon, Time, counted, number},
     service::{Installation, Person},
 };
 
@@ -138,11 +138,11 @@ impl Shell {
         Html::of(&Icon { shape })
     }
 
-    pub fn counted(&self, count: &u64, one: &str, many: &str) -> String {
-        counted(*count, one, many)
+    pub fn counted(&self, count: impl Count, one: &str, many: &str) -> String {
+        counted(count.value(), one, many)
     }
 
-    pub fn number(&self, count: &u64) -> String {
-        number(*count)
+    pub fn number(&self, count: impl Count) -> String {
+        number(count.value())
     }
 }

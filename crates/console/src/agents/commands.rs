@@ -1,0 +1,130 @@
+//! Commands for an agent: pause, resume, and its breakers. Each has a page that says what will happen.
+
+use axum::{
+    extract::{Path, Request},
+    response::Response,
+};
+use http::{HeaderMap, StatusCode};
+use serde_json::{Value, json};
+
+use super::view::Agent;
+use crate::{
+    command_page::{CommandPage, Field},
+    form::read_form,
+    params::encoded,
+    parts::counted,
+    service::Refusal,
+    shell::Section,
+    visit::Visit,
+};
+
+pub async fn preview(Path((name, command)): Path<(String, String)>, visit: Visit) -> Response {
+    let page = build(&visit, &name, &command).await;
+    visit.show(page)
+}
+
+async fn build(visit: &Visit, name: &str, command: &str) -> Result<CommandPage, Refusal> {
+    let agent: Agent = visit.get(&format!("/v1/agents/{}", encoded(name))).await?;
+    let calls = counted(agent.in_flight, "call", "calls");
+    let (title, consequences, fields, is_final) = match command {
+        "pause" => (
+            format!("Pause agent {name}: it gets no new calls"),
+            vec![
+                format!("{calls} in flight continue, and their responses count."),
+                String::from(
+                    "Steps of this agent wait until it is resumed. Tasks whose time runs out meanwhile are late or fail.",
+                ),
+            ],
+            vec![Field::new(
+                "for",
+                "For how long: 30m, 2h. Empty: until it is resumed",
+                visit.query.text("for"),
+            )],
+            false,
+        ),
+        "resume" => (
+            format!("Resume agent {name}: it gets calls again"),
+            vec![String::from(
+                "Steps that wait for this agent are called, within its limits.",
+            )],
+            Vec::new(),
+            false,
+        ),
+        "open" => (
+            format!("Open the breakers of agent {name}: no calls until they are closed"),
+            vec![format!("{calls} in flight continue. New steps wait.")],
+            Vec::new(),
+            true,
+        ),
+        "close" => (
+            format!("Close the breakers of agent {name}: all calls go to it again"),
+            vec![String::from(
+                "Steps that wait are called at once, within the limits. If the service still fails, the breakers open again.",
+            )],
+            Vec::new(),
+            false,
+        ),
+        "reset" => (
+            format!("Reset the breakers of agent {name}: they begin to count anew"),
+            vec![String::from(
+                "What operators decided about the breakers is forgotten; the rule of the agent holds again.",
+            )],
+            Vec::new(),
+            false,
+        ),
+        _ => {
+            let detail = format!("agents have no command {command}");
+            return Err(Refusal::new(
+                StatusCode::NOT_FOUND,
+                "No such command",
+                detail,
+            ));
+        }
+    };
+    let page = visit.shell(Section::Agents, title.clone());
+    Ok(CommandPage {
+        action: page.to(&format!("/agents/{}/{}", encoded(name), encoded(command))),
+        back: page.agent(name),
+        button: format!("{}{} {name}", command[..1].to_uppercase(), &command[1..]),
+        asks_reason: true,
+        title,
+        consequences,
+        fields,
+        is_final,
+        page,
+    })
+}
+
+pub async fn send(
+    Path((name, command)): Path<(String, String)>,
+    visit: Visit,
+    request: Request,
+) -> Response {
+    let form = read_form(request.into_body()).await;
+    let reason = form.get("reason");
+    let (path, body) = match command.as_str() {
+        "pause" => {
+            let mut body = json!({});
+            for (field, value) in [("for", form.get("for")), ("reason", reason)] {
+                if let Some(value) = value {
+                    body[field] = value.into();
+                }
+            }
+            ("pause", body)
+        }
+        "resume" => ("resume", json!({})),
+        action => {
+            let mut body = json!({ "action": action });
+            if let Some(reason) = reason {
+                body["reason"] = reason.into();
+            }
+            ("breaker", body)
+        }
+    };
+    let target = format!("/v1/agents/{}/{path}", encoded(&name));
+    let sent: Result<Value, Refusal> = visit.post(&target, HeaderMap::new(), &body).await;
+    match sent {
+        Ok(_) => visit.go(&format!("/agents/{}", encoded(&name))),
+        Err(refusal) => visit.refused(&refusal),
+    }
+}

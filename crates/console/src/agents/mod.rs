@@ -1,0 +1,5 @@
+//! Agents: the services that steps call, with what keeps calls from them.
+
+pub mod commands;
+pub mod pages;
+pub mod view;

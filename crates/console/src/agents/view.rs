@@ -1,0 +1,218 @@
+//! An agent as `GET /v1/agents` has it, and the trouble that it is in.
+
+use std::borrow::Borrow;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::parts::duration_in_words;
+
+/// A page of `GET /v1/agents`.
+#[derive(Deserialize)]
+pub struct AgentPage {
+    pub items: Vec<Agent>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub struct Agent {
+    pub name: String,
+    pub source: String,
+    pub spec: Box<RawValue>,
+    pub in_flight: u64,
+    pub capacity: u64,
+    pub pause: Option<Pause>,
+    pub throttle: Option<Throttle>,
+    #[serde(default)]
+    pub breakers: Vec<Breaker>,
+    #[serde(default)]
+    pub endpoints: Vec<Endpoint>,
+    #[serde(default)]
+    pub secrets: Vec<Secret>,
+    #[serde(default)]
+    pub limited_by_workflows: Vec<WaitingSteps>,
+}
+
+#[derive(Deserialize)]
+pub struct Pause {
+    pub until: Option<String>,
+    pub reason: Option<String>,
+    pub by: String,
+    pub since: String,
+}
+
+#[derive(Deserialize)]
+pub struct Throttle {
+    pub until: String,
+    pub reason: String,
+    pub since: String,
+}
+
+#[derive(Deserialize)]
+pub struct Breaker {
+    pub endpoint: String,
+    pub state: String,
+    pub reason: Option<String>,
+    pub since: Option<String>,
+    pub until: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub struct Endpoint {
+    pub url: String,
+    pub state: String,
+    pub reason: Option<String>,
+    pub by: Option<String>,
+    pub since: Option<String>,
+    pub until: Option<String>,
+    pub in_flight: u64,
+}
+
+#[derive(Deserialize)]
+pub struct Secret {
+    pub name: String,
+    pub fault: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub struct WaitingSteps {
+    pub workflow: String,
+    pub queued: u64,
+}
+
+/// What keeps calls from an agent.
+#[derive(Debug)]
+pub struct Trouble {
+    pub class: &'static str,
+    pub shape: &'static str,
+    pub word: &'static str,
+    pub sentence: String,
+}
+
+impl Endpoint {
+    /// Returns the class and the shape of the state.
+    pub fn badge(&self) -> (&'static str, &'static str) {
+        match self.state.as_str() {
+            "healthy" => ("ok", "ok"),
+            "draining" => ("paused", "paused"),
+            "ejected" | "unhealthy" => ("error", "open"),
+            _ => ("pending", "pending"),
+        }
+    }
+}
+
+impl Breaker {
+    pub fn badge(&self) -> (&'static str, &'static str) {
+        match self.state.as_str() {
+            "closed" => ("ok", "ok"),
+            "open" => ("error", "open"),
+            _ => ("paused", "open"),
+        }
+    }
+
+    pub fn word(&self) -> String {
+        self.state.replace('_', " ")
+    }
+}
+
+impl Agent {
+    /// Returns the specification, with its numbers as they came.
+    pub fn spec_text(&self) -> String {
+        crate::json::pretty(self.spec.get())
+    }
+
+    /// Returns the most important reason why calls do not reach the agent.
+    pub fn trouble(&self, now: impl Borrow<Timestamp>) -> Option<Trouble> {
+        let now = *now.borrow();
+        let trouble = |class, shape, word, sentence| {
+            Some(Trouble {
+                class,
+                shape,
+                word,
+                sentence,
+            })
+        };
+        let until = |at: &Option<String>| {
+            let at: Option<Timestamp> = at.as_deref().and_then(|at| at.parse().ok());
+            at.map(|at| duration_in_words(at.as_second() - now.as_second()))
+        };
+        if let Some(secret) = self.secrets.iter().find(|secret| secret.fault.is_some()) {
+            let fault = secret.fault.as_deref().unwrap_or_default();
+            let sentence = format!("the secret {} cannot be used: {fault}", secret.name);
+            return trouble("error", "warn", "secret unusable", sentence);
+        }
+        let open: Vec<_> = self
+            .breakers
+            .iter()
+            .filter(|breaker| breaker.state == "open")
+            .collect();
+        if let Some(first) = open.first() {
+            let next = until(&first.until).map(|left| format!("; the next look is in {left}"));
+            let sentence = format!(
+                "no calls to {} of {} endpoints: {}{}",
+                open.len(),
+                self.endpoints.len().max(self.breakers.len()),
+                first.reason.as_deref().unwrap_or("opened by an operator"),
+                next.unwrap_or_default()
+            );
+            return trouble("error", "open", "breaker open", sentence);
+        }
+        let is_sick =
+            |endpoint: &&Endpoint| matches!(endpoint.state.as_str(), "ejected" | "unhealthy");
+        if let Some(sick) = self.endpoints.iter().find(is_sick) {
+            let sentence = format!(
+                "{} gets no calls: {}",
+                sick.url,
+                sick.reason.as_deref().unwrap_or(&sick.state)
+            );
+            return trouble("error", "open", "endpoint unhealthy", sentence);
+        }
+        if let Some(pause) = &self.pause {
+            let left = until(&pause.until).map(|left| format!(" for {left} more"));
+            let reason = pause.reason.as_ref().map(|reason| format!(": “{reason}”"));
+            let sentence = format!(
+                "no calls{} by {}{}",
+                left.unwrap_or_default(),
+                pause.by,
+                reason.unwrap_or_default()
+            );
+            return trouble("paused", "paused", "paused", sentence);
+        }
+        if let Some(throttle) = &self.throttle {
+            return trouble("paused", "clock", "throttled", throttle.reason.clone());
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(more: &str) -> Agent {
+        let text = format!(
+            r#"{{"name":"shipping","source":"api","spec":{{"a":1.0}},"in_flight":0,"capacity":8,"endpoints":[{{"url":"http://a","state":"healthy","in_flight":0}}]{more}}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn the_most_important_trouble_is_said() {
+        let now = "2026-11-26T03:00:00Z".parse().unwrap();
+        assert!(agent("").trouble(now).is_none());
+        let pause = r#","pause":{"until":"2026-11-26T04:00:00Z","reason":"stock count","by":"ops","since":"2026-11-26T02:00:00Z"}"#;
+        let paused = agent(pause).trouble(now).unwrap();
+        assert_eq!(
+            paused.sentence,
+            "no calls for 1 h more by ops: “stock count”"
+        );
+        let open = r#","breakers":[{"endpoint":"http://a","state":"open","reason":"5 of 5 calls failed","until":"2026-11-26T03:00:25Z"}]"#;
+        let both = agent(&format!("{pause}{open}")).trouble(now).unwrap();
+        assert_eq!(both.word, "breaker open");
+        assert_eq!(
+            both.sentence,
+            "no calls to 1 of 1 endpoints: 5 of 5 calls failed; the next look is in 25 s"
+        );
+    }
+}

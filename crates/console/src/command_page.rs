@@ -1,0 +1,41 @@
+//! The page of a command for one thing: the sentence that says what will happen, what follows from it, and the form that
+//! confirms it.
+
+use askama::Template;
+
+use crate::shell::Shell;
+
+#[derive(Template)]
+#[template(path = "command.html")]
+pub struct CommandPage {
+    pub page: Shell,
+    /// What will happen, in one sentence.
+    pub title: String,
+    pub consequences: Vec<String>,
+    pub fields: Vec<Field>,
+    /// The address to which the form is sent.
+    pub action: String,
+    pub back: String,
+    /// The verb and the name of the thing.
+    pub button: String,
+    pub asks_reason: bool,
+    /// True: the button has the colour of danger.
+    pub is_final: bool,
+}
+
+/// A field of the form.
+pub struct Field {
+    pub name: &'static str,
+    pub label: &'static str,
+    pub value: String,
+}
+
+impl Field {
+    pub fn new(name: &'static str, label: &'static str, value: &str) -> Self {
+        Self {
+            name,
+            label,
+            value: value.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,524 @@
+//! A command for many tasks: its choice, its preview, and its confirmation. The preview is the dry run of the API, and
+//! the confirmation sends the same selection without `dry_run`.
+
+use std::collections::BTreeMap;
+
+use askama::Template;
+use axum::{
+    extract::{Path, Request},
+    response::Response,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::{
+    assets::hex,
+    form::read_form,
+    json::{self, Line},
+    params::{Params, encoded},
+    parts::{counted, duration_in_words, number},
+    respond,
+    service::Refusal,
+    shell::{Section, Shell},
+    tasks::list::FILTER,
+    visit::Visit,
+};
+
+/// The parameters of a command, besides those of the filter.
+const COMMAND: [&str; 6] = ["do", "patch", "step", "output", "to_version", "ids"];
+
+/// The usual number of tasks in a second.
+const USUAL_RATE: u64 = 20;
+
+/// The number of tasks with which a job begins.
+const FIRST: u64 = 5;
+
+/// A command for many tasks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    Patch,
+    Retry,
+    Migrate,
+    Skip,
+    Undo,
+    Cancel,
+    Clone,
+}
+
+impl Action {
+    const ALL: [(&'static str, Self); 7] = [
+        ("patch", Self::Patch),
+        ("retry", Self::Retry),
+        ("migrate", Self::Migrate),
+        ("skip", Self::Skip),
+        ("undo", Self::Undo),
+        ("cancel", Self::Cancel),
+        ("clone", Self::Clone),
+    ];
+
+    fn read(query: &Params) -> Result<Self, Refusal> {
+        let asked = query.text("do");
+        let found = Self::ALL.iter().find(|(word, _)| *word == asked);
+        found.map(|(_, action)| *action).ok_or_else(|| {
+            Refusal::new(
+                StatusCode::BAD_REQUEST,
+                "No such command",
+                format!("{asked:?} is no command for many tasks: choose one of those that the page lists"),
+            )
+        })
+    }
+
+    /// Returns the last part of the path of the API.
+    fn path(self) -> &'static str {
+        match self {
+            Self::Patch | Self::Retry => "retry",
+            Self::Migrate => "migrate",
+            Self::Skip => "skip",
+            Self::Undo => "undo",
+            Self::Cancel => "cancel",
+            Self::Clone => "clone",
+        }
+    }
+
+    /// Returns the command with its number of tasks, such as `Retry 403 tasks`.
+    pub fn sentence(self, tasks: u64) -> String {
+        let tasks = counted(tasks, "task", "tasks");
+        match self {
+            Self::Patch => format!("Retry {tasks} with a changed request"),
+            Self::Retry => format!("Retry {tasks}"),
+            Self::Migrate => format!("Move {tasks} to another version"),
+            Self::Skip => format!("Skip the failed step of {tasks}"),
+            Self::Undo => format!("Undo {tasks}"),
+            Self::Cancel => format!("Cancel {tasks}"),
+            Self::Clone => format!("Clone {tasks}"),
+        }
+    }
+
+    /// Returns whether nothing takes the command back.
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Undo | Self::Cancel)
+    }
+
+    /// Returns what the command means to the services.
+    fn note(self) -> &'static str {
+        match self {
+            Self::Patch => {
+                "Services see the same Idempotency-Key as before for each task, with another body. A service that \
+                 remembers the key of a refused request may return the old refusal."
+            }
+            Self::Retry => "Services see the same Idempotency-Key as before, for each task.",
+            Self::Migrate => {
+                "Steps that are done stay done; the others follow the definition of the other version."
+            }
+            Self::Skip => {
+                "The tasks go on as if the step had succeeded. Its effect, if it had one, stays."
+            }
+            Self::Undo => {
+                "The undo of each step that took effect is called, in reverse order. This cannot be taken back."
+            }
+            Self::Cancel => {
+                "Nothing is undone: what took effect remains. This cannot be taken back."
+            }
+            Self::Clone => "New tasks begin with the same input. These tasks stay as they are.",
+        }
+    }
+}
+
+/// A dry run of a command for many tasks.
+#[derive(Deserialize)]
+pub struct DryRun {
+    pub matched: u64,
+    pub accepted: u64,
+    pub refused: u64,
+    #[serde(default)]
+    pub refusals: BTreeMap<String, u64>,
+    pub total: Option<u64>,
+    #[serde(default)]
+    pub total_is_at_least: Option<bool>,
+    pub sentence: String,
+    #[serde(default)]
+    pub examples: Vec<DryRunExample>,
+    #[serde(default)]
+    pub unmapped: Vec<serde_json::Value>,
+    pub plan: Option<UndoSummary>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub struct DryRunExample {
+    pub task: String,
+    pub key: Option<String>,
+    pub before: Side,
+    pub after: Side,
+}
+
+#[derive(Deserialize)]
+pub struct Side {
+    pub state: String,
+    #[serde(default)]
+    pub steps: Vec<SideStep>,
+    pub request_body: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub struct SideStep {
+    pub name: String,
+    pub state: String,
+}
+
+#[derive(Deserialize)]
+pub struct UndoSummary {
+    pub tasks: u64,
+    pub steps: Vec<UndoSummaryStep>,
+    pub other_calls: u64,
+}
+
+#[derive(Deserialize)]
+pub struct UndoSummaryStep {
+    pub step: String,
+    pub calls: u64,
+    pub unknown: u64,
+    pub effect_remains: u64,
+}
+
+impl DryRunExample {
+    pub fn name(&self) -> &str {
+        self.key.as_deref().unwrap_or(&self.task)
+    }
+
+    /// Returns the request before and after the command.
+    pub fn bodies(&self) -> Vec<Line> {
+        match (&self.before.request_body, &self.after.request_body) {
+            (Some(before), Some(after)) => json::difference(before, after),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The page on which a person chooses a command for the tasks of a filter, or for those that are selected.
+#[derive(Template)]
+#[template(path = "fix_choice.html")]
+struct ChoicePage {
+    page: Shell,
+    /// The tasks in words.
+    tasks: String,
+    hidden: Params,
+    action: String,
+    list: String,
+}
+
+/// The preview of a command.
+#[derive(Template)]
+#[template(path = "fix_preview.html")]
+pub struct PreviewPage {
+    pub page: Shell,
+    pub title: String,
+    pub command: Action,
+    pub run: DryRun,
+    /// The parameters of this page, which the confirmation repeats.
+    pub hidden: Params,
+    /// The address to which the form is sent.
+    pub confirm: String,
+    /// The address of the page before.
+    pub back: String,
+    /// The confirmation is sent once, even if a person sends the form twice.
+    pub key: String,
+    /// What the person typed, if the confirmation was refused.
+    pub typed: Params,
+    pub fault: Option<String>,
+    pub first: u64,
+    pub rate: u64,
+    pub note: &'static str,
+}
+
+impl PreviewPage {
+    /// Returns how long the job takes at the usual rate.
+    pub fn takes_about(&self) -> String {
+        let seconds = self.run.accepted.div_ceil(self.rate);
+        duration_in_words(i64::try_from(seconds).unwrap_or(i64::MAX))
+    }
+
+    /// Returns true if the selection has more tasks than the preview examined.
+    pub fn is_part(&self) -> bool {
+        self.run.next_cursor.is_some()
+    }
+
+    pub fn reason(&self) -> &str {
+        self.typed.text("reason")
+    }
+}
+
+/// The place of a command: the tasks of a cause, or those of the filter.
+struct Place<'a> {
+    cause: Option<&'a str>,
+}
+
+impl Place<'_> {
+    /// Returns the path of the preview.
+    fn path(&self) -> String {
+        match self.cause {
+            Some(fingerprint) => format!("/causes/{}/fix", encoded(fingerprint)),
+            None => String::from("/tasks/fix"),
+        }
+    }
+
+    fn back(&self, params: &Params) -> String {
+        match self.cause {
+            Some(fingerprint) => {
+                let typed = params.only(&["patch"]).query();
+                format!("/causes/{}{typed}#fix", encoded(fingerprint))
+            }
+            None => format!("/tasks{}", params.only(&FILTER).query()),
+        }
+    }
+
+    /// Returns the body of the request to the API, without its mode.
+    fn body(&self, action: Action, params: &Params) -> Result<Body, Refusal> {
+        let mut body = Body::default();
+        let ids: Vec<_> = params.all("ids").filter(|id| !id.is_empty()).collect();
+        let mut labels = BTreeMap::new();
+        let filter = params.only(&FILTER);
+        if !ids.is_empty() {
+            body.set("ids", ids);
+        } else {
+            for (name, value) in filter.iter() {
+                match (name, value.split_once(':')) {
+                    ("label", Some((label, value))) => drop(labels.insert(label, value)),
+                    ("at_risk", _) => body.set(name, value == "true"),
+                    _ => body.set(name, value),
+                }
+            }
+            if let Some(fingerprint) = self.cause {
+                body.set("cause", fingerprint);
+            }
+            if !labels.is_empty() {
+                body.set("labels", labels);
+            }
+            if body.0.is_empty() {
+                body.set("all", true);
+            }
+        }
+        match action {
+            Action::Patch => {
+                body.set("patch", member(params, "patch")?);
+                if let Some(step) = params.get("step") {
+                    body.set("step", step);
+                }
+            }
+            Action::Skip if params.get("output").is_some() => {
+                body.set("output", member(params, "output")?);
+                body.set("step", params.text("step"));
+            }
+            Action::Migrate => {
+                let version = params.text("to_version");
+                match version.parse::<u32>() {
+                    Ok(number) => body.set("to_version", number),
+                    Err(_) => body.set("to_version", version),
+                }
+            }
+            _ => {}
+        }
+        Ok(body)
+    }
+}
+
+/// The body of a command. Its values are texts: numbers that a person typed are sent as they are.
+#[derive(Default, Serialize)]
+#[serde(transparent)]
+struct Body(BTreeMap<String, Box<RawValue>>);
+
+impl Body {
+    fn set(&mut self, name: &str, value: impl Serialize) {
+        // Texts, numbers and lists of them can always be written.
+        if let Ok(value) = to_raw_value(&value) {
+            self.0.insert(name.to_owned(), value);
+        }
+    }
+}
+
+/// Returns a parameter that is JSON.
+fn member(params: &Params, name: &str) -> Result<Box<RawValue>, Refusal> {
+    let text = params.text(name);
+    let fault = |fault: String| {
+        let title = "This is not JSON";
+        Refusal::new(
+            StatusCode::BAD_REQUEST,
+            title,
+            format!("{name}: {fault}. Go back, and correct it"),
+        )
+    };
+    if text.is_empty() {
+        return Err(fault(String::from(
+            "it is empty; an example is {\"currency\": \"EUR\"}",
+        )));
+    }
+    serde_json::from_str(text).map_err(|error| fault(error.to_string()))
+}
+
+pub async fn of_cause(Path(fingerprint): Path<String>, visit: Visit) -> Response {
+    let place = Place {
+        cause: Some(&fingerprint),
+    };
+    let page = preview(&visit, &place, &visit.query, None).await;
+    visit.show(page)
+}
+
+pub async fn confirm_of_cause(
+    Path(fingerprint): Path<String>,
+    visit: Visit,
+    request: Request,
+) -> Response {
+    let form = read_form(request.into_body()).await;
+    confirm(
+        &visit,
+        &Place {
+            cause: Some(&fingerprint),
+        },
+        &form,
+    )
+    .await
+}
+
+pub async fn of_tasks(visit: Visit) -> Response {
+    if visit.query.get("do").is_none() {
+        return visit.show(Ok(choice(&visit)));
+    }
+    let page = preview(&visit, &Place { cause: None }, &visit.query, None).await;
+    visit.show(page)
+}
+
+pub async fn confirm_of_tasks(visit: Visit, request: Request) -> Response {
+    let form = read_form(request.into_body()).await;
+    confirm(&visit, &Place { cause: None }, &form).await
+}
+
+fn choice(visit: &Visit) -> ChoicePage {
+    let ids = visit.query.all("ids").count() as u64;
+    let filter = visit.query.only(&FILTER);
+    let page = visit.shell(Section::Tasks, "Act on tasks");
+    let tasks = match (ids, filter.is_empty()) {
+        (0, true) => String::from("all tasks"),
+        (0, false) => {
+            let words: Vec<_> = filter
+                .iter()
+                .map(|(name, value)| format!("{name}:{value}"))
+                .collect();
+            format!("all tasks with {}", words.join(", "))
+        }
+        (ids, _) => counted(ids, "selected task", "selected tasks"),
+    };
+    ChoicePage {
+        tasks,
+        action: page.to("/tasks/fix"),
+        list: page.to(&format!("/tasks{}", filter.query())),
+        hidden: match ids {
+            0 => filter,
+            _ => visit.query.only(&["ids"]),
+        },
+        page,
+    }
+}
+
+async fn dry_run(visit: &Visit, place: &Place<'_>, params: &Params) -> Result<DryRun, Refusal> {
+    let action = Action::read(params)?;
+    let mut body = place.body(action, params)?;
+    body.set("dry_run", true);
+    let target = format!("/v1/tasks/{}", action.path());
+    visit.post(&target, HeaderMap::new(), &body).await
+}
+
+async fn preview(
+    visit: &Visit,
+    place: &Place<'_>,
+    params: &Params,
+    fault: Option<String>,
+) -> Result<PreviewPage, Refusal> {
+    let action = Action::read(params)?;
+    let run = dry_run(visit, place, params).await?;
+    let title = action.sentence(run.accepted);
+    let page = visit.shell(Section::Tasks, title.clone());
+    let names: Vec<_> = FILTER.iter().chain(&COMMAND).copied().collect();
+    Ok(PreviewPage {
+        confirm: page.to(&place.path()),
+        back: page.to(&place.back(params)),
+        hidden: params.only(&names),
+        key: hex(&rand::random::<[u8; 16]>()),
+        typed: params.only(&["reason"]),
+        first: FIRST,
+        rate: USUAL_RATE,
+        note: action.note(),
+        command: action,
+        title,
+        run,
+        fault,
+        page,
+    })
+}
+
+async fn confirm(visit: &Visit, place: &Place<'_>, form: &Params) -> Response {
+    match try_confirm(visit, place, form).await {
+        Ok(Confirmed::Job(id)) => visit.go(&format!("/bulk/{}", encoded(&id))),
+        Ok(Confirmed::Again(page)) => respond::page(StatusCode::CONFLICT, &*page),
+        Err(refusal) => visit.refused(&refusal),
+    }
+}
+
+enum Confirmed {
+    Job(String),
+    /// The preview again, with what has changed since or is missing.
+    Again(Box<PreviewPage>),
+}
+
+#[derive(Deserialize)]
+struct Job {
+    id: String,
+}
+
+async fn try_confirm(
+    visit: &Visit,
+    place: &Place<'_>,
+    form: &Params,
+) -> Result<Confirmed, Refusal> {
+    let action = Action::read(form)?;
+    let expected = form.text("expected");
+    let run = dry_run(visit, place, form).await?;
+    let typed = form.text("typed").replace(',', "");
+    let fault = if run.accepted.to_string() != expected {
+        Some(format!(
+            "Something has changed since the preview: the command was for {expected} tasks then, and is for {} now. Nothing has been done. Look again, and confirm.",
+            number(run.accepted)
+        ))
+    } else if action.is_final() && typed.trim() != expected {
+        Some(format!(
+            "Type the number of tasks, {expected}, to confirm. Nothing has been done."
+        ))
+    } else {
+        None
+    };
+    if fault.is_some() {
+        let again = preview(visit, place, form, fault).await?;
+        return Ok(Confirmed::Again(Box::new(again)));
+    }
+    let mut body = place.body(action, form)?;
+    if let Some(first) = form
+        .get("first")
+        .and_then(|first| first.parse::<u64>().ok())
+    {
+        body.set("first", first);
+    }
+    if let Some(rate) = form.get("rate") {
+        body.set("rate", format!("{}/s", rate.trim()));
+    }
+    if let Some(reason) = form.get("reason") {
+        body.set("reason", reason);
+    }
+    let mut headers = HeaderMap::new();
+    if let Ok(key) = HeaderValue::try_from(form.text("key")) {
+        headers.insert(HeaderName::from_static("idempotency-key"), key);
+    }
+    let job: Job = visit
+        .post(&format!("/v1/tasks/{}", action.path()), headers, &body)
+        .await?;
+    Ok(Confirmed::Job(job.id))
+}
