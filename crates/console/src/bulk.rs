@@ -1,7 +1,5 @@
 //! Commands for many tasks that were confirmed: jobs with their progress.
 
-use std::collections::BTreeMap;
-
 use askama::Template;
 use axum::{
     extract::{Path, Request},
@@ -44,11 +42,7 @@ pub struct Job {
     pub matched: u64,
     pub accepted: u64,
     pub refused: u64,
-    #[serde(default)]
-    pub refusals: BTreeMap<String, u64>,
     pub failed_again: Option<u64>,
-    #[serde(default)]
-    pub failed_again_is_at_least: Option<bool>,
     pub instance: Option<String>,
     #[serde(default)]
     pub events: Vec<JobEvent>,

@@ -28,6 +28,7 @@ pub struct Field {
     pub name: &'static str,
     pub label: &'static str,
     pub value: String,
+    pub is_hidden: bool,
 }
 
 impl Field {
@@ -36,6 +37,14 @@ impl Field {
             name,
             label,
             value: value.to_owned(),
+            is_hidden: false,
+        }
+    }
+
+    pub fn hidden(name: &'static str, value: &str) -> Self {
+        Self {
+            is_hidden: true,
+            ..Self::new(name, "", value)
         }
     }
 }

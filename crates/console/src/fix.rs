@@ -133,14 +133,9 @@ pub struct DryRun {
     pub refused: u64,
     #[serde(default)]
     pub refusals: BTreeMap<String, u64>,
-    pub total: Option<u64>,
-    #[serde(default)]
-    pub total_is_at_least: Option<bool>,
     pub sentence: String,
     #[serde(default)]
     pub examples: Vec<DryRunExample>,
-    #[serde(default)]
-    pub unmapped: Vec<serde_json::Value>,
     pub plan: Option<UndoSummary>,
     pub next_cursor: Option<String>,
 }
@@ -171,7 +166,6 @@ pub struct SideStep {
 pub struct UndoSummary {
     pub tasks: u64,
     pub steps: Vec<UndoSummaryStep>,
-    pub other_calls: u64,
 }
 
 #[derive(Deserialize)]

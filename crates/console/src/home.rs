@@ -52,7 +52,6 @@ pub struct DeadLetter {
 pub struct Alert {
     pub kind: String,
     pub message: String,
-    pub raised_at: String,
 }
 
 #[derive(Deserialize)]

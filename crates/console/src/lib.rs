@@ -20,16 +20,21 @@ mod shell;
 mod visit;
 
 mod agents;
+mod asks;
 mod bulk;
 mod causes;
 mod command_page;
+mod find;
 mod fix;
 mod form;
 mod home;
+mod instances;
 mod login;
+mod messages;
 mod schedules;
 mod task;
 mod tasks;
+mod workflows;
 
 pub use params::Params;
 pub use parts::{Badge, Bar, Html, Icon, Spark, Time};

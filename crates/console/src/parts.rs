@@ -263,6 +263,11 @@ pub fn counted(count: u64, one: &str, many: &str) -> String {
     }
 }
 
+/// Returns the name of a person or an instance, as people say it: `operator:ada` is `ada`.
+pub fn actor(by: &str) -> &str {
+    by.strip_prefix("operator:").unwrap_or(by)
+}
+
 /// Returns a number with a comma between thousands.
 pub fn number(count: u64) -> String {
     let digits = count.to_string();

@@ -11,11 +11,12 @@ use axum::{
 use http::StatusCode;
 
 use crate::{
-    agents, assets, bulk, causes, fix, home, login, schedules,
+    agents, asks, assets, bulk, causes, find, fix, home, instances, login, messages, schedules,
     service::{Refusal, Service},
     session::SessionStore,
     task, tasks,
     visit::Visit,
+    workflows,
 };
 
 /// The state that every page can access.
@@ -45,6 +46,21 @@ pub fn router(service: Arc<dyn Service>, sessions: Arc<dyn SessionStore>) -> Rou
         .route(
             "/console/tasks/fix",
             get(fix::of_tasks).post(fix::confirm_of_tasks),
+        )
+        .route("/console/find", get(find::find))
+        .route("/console/asks", get(asks::list))
+        .route("/console/messages", get(messages::list))
+        .route("/console/messages/{id}", get(messages::show))
+        .route(
+            "/console/messages/{id}/{command}",
+            get(messages::preview).post(messages::send),
+        )
+        .route("/console/instances", get(instances::list))
+        .route("/console/workflows", get(workflows::pages::list))
+        .route("/console/workflows/{name}", get(workflows::pages::show))
+        .route(
+            "/console/workflows/{name}/activate",
+            get(workflows::pages::preview).post(workflows::pages::activate),
         )
         .route("/console/bulk", get(bulk::list))
         .route("/console/bulk/{id}", get(bulk::show))

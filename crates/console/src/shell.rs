@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use crate::{
     assets,
     params::encoded,
-    parts::{Badge, Count, Html, Icon, Time, counted, number},
+    parts::{Badge, Count, Html, Icon, Time, actor, counted, number},
     service::{Installation, Person},
 };
 
@@ -132,6 +132,11 @@ impl Shell {
     /// Returns the badge of another state, such as `breaker open`.
     pub fn badge(&self, class: &str, shape: &str, word: impl AsRef<str>) -> Html {
         Badge::other(class, shape, word.as_ref())
+    }
+
+    /// Returns the name of a person or an instance, as people say it.
+    pub fn actor<'a>(&self, by: &'a str) -> &'a str {
+        actor(by)
     }
 
     pub fn icon(&self, shape: &str) -> Html {

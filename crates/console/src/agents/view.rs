@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::parts::duration_in_words;
+use crate::parts::{actor, duration_in_words};
 
 /// A page of `GET /v1/agents`.
 #[derive(Deserialize)]
@@ -174,7 +174,7 @@ impl Agent {
             let sentence = format!(
                 "no calls{} by {}{}",
                 left.unwrap_or_default(),
-                pause.by,
+                actor(&pause.by),
                 reason.unwrap_or_default()
             );
             return trouble("paused", "paused", "paused", sentence);

@@ -40,7 +40,6 @@ pub struct Failure {
 
 #[derive(Deserialize)]
 pub struct Trend {
-    pub from: String,
     pub by_hour: Vec<u64>,
     pub by_quarter: Vec<u64>,
 }
@@ -52,7 +51,6 @@ pub struct Example {
     pub step: String,
     pub attempt: Option<u64>,
     pub message: String,
-    pub at: String,
 }
 
 impl Example {
@@ -125,9 +123,9 @@ impl Failure {
 
     /// Returns how the number of failures develops.
     pub fn development(&self, page: &Shell) -> String {
-        let now: u64 = self.trend.by_quarter.last().copied().unwrap_or(0);
         if self.growing {
-            return format!("growing: {} in the current quarter of an hour", number(now));
+            let latest: u64 = self.trend.by_quarter.iter().rev().take(2).sum();
+            return format!("growing: {} in half an hour", number(latest));
         }
         match self.last_at.parse::<jiff::Timestamp>() {
             Ok(last) => {

@@ -64,7 +64,6 @@ pub struct TaskRow {
     pub state: String,
     pub labels: BTreeMap<String, String>,
     pub created_at: String,
-    pub complete_by: Option<String>,
     pub ended_at: Option<String>,
     #[serde(default)]
     pub at_risk: Option<serde_json::Value>,

@@ -1,0 +1,3 @@
+//! Workflows: their versions, their steps, and which version is active.
+
+pub mod pages;
