@@ -217,7 +217,7 @@ pub struct PreviewPage {
     /// The address of the page before.
     pub back: String,
     /// The confirmation is sent once, even if a person sends the form twice.
-    pub key: String,
+    pub once: String,
     /// What the person typed, if the confirmation was refused.
     pub typed: Params,
     pub fault: Option<String>,
@@ -437,7 +437,7 @@ async fn preview(
         confirm: page.to(&place.path()),
         back: page.to(&place.back(params)),
         hidden: params.only(&names),
-        key: hex(&rand::random::<[u8; 16]>()),
+        once: hex(&rand::random::<[u8; 16]>()),
         typed: params.only(&["reason"]),
         first: FIRST,
         rate: USUAL_RATE,
@@ -508,7 +508,7 @@ async fn try_confirm(
         body.set("reason", reason);
     }
     let mut headers = HeaderMap::new();
-    if let Ok(key) = HeaderValue::try_from(form.text("key")) {
+    if let Ok(key) = HeaderValue::try_from(form.text("once")) {
         headers.insert(HeaderName::from_static("idempotency-key"), key);
     }
     let job: Job = visit

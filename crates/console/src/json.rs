@@ -51,6 +51,29 @@ pub fn difference(before: &str, after: &str) -> Vec<Line> {
     lines
 }
 
+/// The lines that are shown around a difference.
+const AROUND: usize = 3;
+
+/// Returns the lines that differ, with a few around them. An ellipsis is in the place of the others.
+pub fn only_changes(lines: Vec<Line>) -> Vec<Line> {
+    let changed: Vec<_> = lines.iter().map(|line| line.mark != ' ').collect();
+    let is_near = |at: usize| {
+        let end = (at + AROUND + 1).min(changed.len());
+        changed[at.saturating_sub(AROUND)..end].contains(&true)
+    };
+    let mut shown = Vec::new();
+    let mut is_left_out = false;
+    for (at, line) in lines.into_iter().enumerate() {
+        if is_near(at) {
+            shown.push(line);
+        } else if !is_left_out {
+            push(&mut shown, ' ', 0, String::from("…"));
+        }
+        is_left_out = !is_near(at);
+    }
+    shown
+}
+
 fn compare<'b>(
     before: &Value<'b>,
     after: &Value<'b>,
@@ -272,6 +295,18 @@ mod tests {
             " }",
         ];
         assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn lines_far_from_a_difference_are_left_out() {
+        let body = |last: u32| {
+            let members: Vec<_> = (0..10).map(|n| format!("\"m{n}\":{n}")).collect();
+            format!("{{{},\"last\":{last}}}", members.join(","))
+        };
+        let shown = only_changes(difference(&body(1), &body(2)));
+        assert_eq!(shown[0].text, "…");
+        assert_eq!(shown.len(), 1 + 3 + 2 + 1, "{shown:?}");
+        assert_eq!(only_changes(difference(&body(1), &body(1))).len(), 1);
     }
 
     #[test]

@@ -110,9 +110,9 @@ impl Params {
         if self.0.is_empty() {
             return String::new();
         }
-        let mut query = form_urlencoded::Serializer::new(String::from("?"));
+        let mut query = form_urlencoded::Serializer::new(String::new());
         query.extend_pairs(&self.0);
-        query.finish()
+        format!("?{}", query.finish())
     }
 }
 

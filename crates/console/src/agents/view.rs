@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_most_important_trouble_is_said() {
-        let now = "2026-11-26T03:00:00Z".parse().unwrap();
+        let now: Timestamp = "2026-11-26T03:00:00Z".parse().unwrap();
         assert!(agent("").trouble(now).is_none());
         let pause = r#","pause":{"until":"2026-11-26T04:00:00Z","reason":"stock count","by":"ops","since":"2026-11-26T02:00:00Z"}"#;
         let paused = agent(pause).trouble(now).unwrap();

@@ -12,7 +12,7 @@ use serde_json::{Value, json, value::RawValue};
 use crate::{
     command_page::{CommandPage, Field},
     form::read_form,
-    json::{Line, difference},
+    json::{Line, difference, only_changes},
     params::{Params, encoded},
     respond::next_page,
     service::Refusal,
@@ -171,7 +171,10 @@ async fn build(visit: &Visit, name: &str) -> Result<OneWorkflowPage, Refusal> {
     };
     Ok(OneWorkflowPage {
         page: visit.shell(Section::Workflows, format!("Workflow {name}")),
-        steps: by_name(other.steps.get(), this.steps.get()),
+        steps: match compared {
+            Some(_) => only_changes(by_name(other.steps.get(), this.steps.get())),
+            None => by_name(other.steps.get(), this.steps.get()),
+        },
         versions: versions.items,
         workflow,
         shown,

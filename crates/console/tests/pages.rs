@@ -1,0 +1,510 @@
+//! Pages as people get them: requests to the routes of the console, with an API that returns what a test wants, and a parser
+//! that reads the pages as a browser does.
+
+mod browser;
+
+use browser::{FakeApi, Visitor};
+use http::StatusCode;
+
+/// A name as an attacker would choose it.
+const HOSTILE: &str = r#"<script>alert(1)</script>"'&"#;
+
+fn failure(fingerprint: &str, tasks: u64, is_growing: bool) -> serde_json::Value {
+    serde_json::json!({
+        "fingerprint": fingerprint,
+        "sentence": format!("Step charge of workflow order failed: {HOSTILE}"),
+        "open": true, "workflow": "order", "step": "charge", "agent": "payments", "kind": "permanent",
+        "status": 422, "words": "currency is required", "tasks": tasks, "steps": tasks, "more": false,
+        "failures": tasks, "first_at": "2026-11-26T02:41:07Z", "last_at": "2026-11-26T03:12:31Z",
+        "growing": is_growing,
+        "trend": {"from": "2026-11-25T03:15:00Z", "by_hour": vec![0; 24], "by_quarter": [0, 0, 0, 0, 0, 0, 7, 12]},
+        "example": {"task": "01a215c2-87c0-7511-8c40-d9553b745a25", "key": HOSTILE, "step": "charge",
+            "attempt": 1, "message": "422", "at": "2026-11-26T03:12:31Z"},
+        "first_task": null, "alert": null,
+        "remedies": [{"do": "retry", "when": "Retry the tasks once the service accepts the request."}]
+    })
+}
+
+fn task(key: &str, state: &str) -> serde_json::Value {
+    serde_json::json!({
+        "id": "01a215c2-87c0-7511-8c40-d9553b745a25", "key": key, "workflow": "order", "workflow_version": 14,
+        "state": state, "priority": 0, "labels": {"country": HOSTILE}, "created_at": "2026-11-26T02:43:44Z",
+        "start_at": null, "complete_by": null, "ended_at": null, "version": 3,
+        "error": {"kind": "permanent", "message": format!("step ship: {HOSTILE}"), "status": 422, "body": null,
+            "at": "2026-11-26T03:09:44Z", "outcome": "unknown", "step": "ship"}
+    })
+}
+
+fn page_of(items: &[serde_json::Value]) -> serde_json::Value {
+    serde_json::json!({"items": items, "next_cursor": null, "examined_back_to": null, "more_causes": false})
+}
+
+fn dry_run(accepted: u64) -> serde_json::Value {
+    serde_json::json!({
+        "matched": accepted + 3, "accepted": accepted, "refused": 3, "refusals": {"wrong-task-state": 3},
+        "dry_run": true, "total": accepted + 3, "total_is_at_least": false,
+        "sentence": "retry 400 tasks", "next_cursor": null,
+        "examples": [{"task": "01a215c2-87c0-7511-8c40-d9553b745a25", "key": HOSTILE,
+            "before": {"state": "error", "steps": [], "request_body": "{\"amount\":1.00}"},
+            "after": {"state": "processing", "steps": [], "request_body": "{\"amount\":1.00,\"currency\":\"EUR\"}"}}]
+    })
+}
+
+/// An API with one of everything.
+fn full() -> FakeApi {
+    let api = FakeApi::default();
+    api.returns(
+        "GET /v1/failures",
+        &page_of(&[failure("5f1d0a7c93b2e846", 403, true)]),
+    );
+    api.returns(
+        "GET /v1/failures/5f1d0a7c93b2e846",
+        &failure("5f1d0a7c93b2e846", 403, true),
+    );
+    api.returns(
+        "GET /v1/tasks",
+        &page_of(&[task(HOSTILE, "error"), task("order-2", "hibernating")]),
+    );
+    let ask = serde_json::json!({"task": "01a215c2-87c0-7511-8c40-d9553b745a25", "key": HOSTILE, "workflow": null, "step": "approval",
+        "title": HOSTILE, "until": "2026-11-26T04:00:00Z", "people": [{"person": HOSTILE, "choice": null, "at": null}]});
+    api.returns("GET /v1/asks", &page_of(&[ask]));
+    let letter = serde_json::json!({"id": "01a215c2-87c0-7511-8c40-d9553b745a25", "type": "task.error", "receiver": HOSTILE, "url": null, "task": null,
+        "state": "dead", "created_at": "2026-11-26T02:00:00Z", "tries": 41, "next_try_at": null, "error": HOSTILE, "died_at": null});
+    api.returns("GET /v1/messages", &page_of(&[letter]));
+    let alert = serde_json::json!({"kind": "secret.unusable", "message": HOSTILE});
+    api.returns("GET /v1/alerts", &page_of(&[alert]));
+    let agent = serde_json::json!({"name": "payments", "source": "api", "spec": {"max_open": 1, "note": HOSTILE}, "in_flight": 3, "capacity": 8,
+        "pause": {"until": null, "reason": HOSTILE, "by": "operator:ops", "since": "2026-11-26T02:00:00Z"},
+        "endpoints": [{"url": "http://a", "state": "healthy", "reason": null, "by": null, "since": null, "until": null, "in_flight": 3}]});
+    api.returns("GET /v1/agents", &page_of(std::slice::from_ref(&agent)));
+    api.returns("GET /v1/agents/payments", &agent);
+    let schedule = serde_json::json!({"name": "nightly", "cron": "0 3 * * *", "timezone": "UTC", "every": null, "state": "active",
+        "next_fire_time": null, "queued": 0, "failing": HOSTILE, "workflow": "order", "description": null, "pause": null});
+    api.returns(
+        "GET /v1/schedules",
+        &page_of(std::slice::from_ref(&schedule)),
+    );
+    api.returns("GET /v1/schedules/nightly", &schedule);
+    let instance = serde_json::json!({"id": "eu-1", "started_at": "2026-11-20T03:12:00Z", "version": "0.1.0", "alive": true,
+        "lease_until": "2026-11-26T03:13:00Z", "supervising": true, "term": 1, "in_flight": 9});
+    api.returns("GET /v1/instances", &page_of(&[instance]));
+    let workflow = serde_json::json!({"name": "order", "version": 2, "active_version": 1, "description": HOSTILE,
+        "created_at": "2026-11-20T03:12:00Z", "steps": [{"name": HOSTILE}], "activations": []});
+    api.returns(
+        "GET /v1/workflows",
+        &page_of(std::slice::from_ref(&workflow)),
+    );
+    api.returns("GET /v1/workflows/order", &workflow);
+    api.returns(
+        "GET /v1/workflows/order/versions",
+        &page_of(std::slice::from_ref(&workflow)),
+    );
+    api.returns("GET /v1/workflows/order/versions/1", &workflow);
+    let job = serde_json::json!({"id": "01a216f2-7c40-7a51-9d0e-2b7f6f9c1e55", "command": "retry", "sentence": "retry 403 tasks",
+        "state": "stopped", "stop_cause": "first", "failure": null, "by": "operator:ops", "reason": HOSTILE,
+        "created_at": "2026-11-26T03:13:20Z", "ended_at": null, "rate": "20/s", "total": 403, "matched": 5, "accepted": 4,
+        "refused": 1, "failed_again": 2, "instance": null, "events": []});
+    api.returns("GET /v1/bulk", &page_of(std::slice::from_ref(&job)));
+    api.returns("GET /v1/bulk/01a216f2-7c40-7a51-9d0e-2b7f6f9c1e55", &job);
+    api.returns(
+        "GET /v1/bulk/01a216f2-7c40-7a51-9d0e-2b7f6f9c1e55/tasks",
+        &page_of(&[]),
+    );
+    api.returns("POST /v1/tasks/retry", &dry_run(400));
+    api.returns("POST /v1/tasks/undo", &dry_run(400));
+    api
+}
+
+const PAGES: [&str; 17] = [
+    "/console",
+    "/console/causes/5f1d0a7c93b2e846",
+    "/console/causes/5f1d0a7c93b2e846/fix?do=patch&patch={\"currency\":\"EUR\"}",
+    "/console/tasks?state=error&label=country:DE",
+    "/console/tasks/fix?state=error",
+    "/console/tasks/fix?state=error&do=undo",
+    "/console/bulk",
+    "/console/bulk/01a216f2-7c40-7a51-9d0e-2b7f6f9c1e55",
+    "/console/agents",
+    "/console/agents/payments",
+    "/console/agents/payments/resume",
+    "/console/schedules",
+    "/console/schedules/nightly",
+    "/console/asks",
+    "/console/messages",
+    "/console/instances",
+    "/console/workflows/order",
+];
+
+#[tokio::test]
+async fn every_page_escapes_names_and_has_one_title_and_nothing_inline() {
+    let visitor = Visitor::of(full());
+    for address in PAGES {
+        let seen = visitor.get(address).await;
+        assert_eq!(seen.status, StatusCode::OK, "{address}: {}", seen.html);
+        assert_eq!(seen.all("h1").len(), 1, "{address}");
+        assert_eq!(seen.all("main").len(), 1, "{address}");
+        assert!(!seen.html.contains("<script>"), "{address}");
+        for script in seen.all("script") {
+            assert!(
+                script.attribute("src").is_some(),
+                "{address}: a script with content"
+            );
+        }
+        for element in seen.elements() {
+            let inline = element
+                .attributes
+                .iter()
+                .find(|(name, _)| name == "style" || name.starts_with("on"));
+            assert_eq!(inline, None, "{address}: {}", element.name);
+        }
+        assert_eq!(
+            seen.header("content-security-policy"),
+            provost_console::POLICY,
+            "{address}"
+        );
+        assert!(seen.html.len() < 60_000, "{address}: {}", seen.html.len());
+    }
+}
+
+#[tokio::test]
+async fn every_link_and_form_is_below_the_path_of_the_public_url_and_every_field_has_a_name_to_read()
+ {
+    let visitor = Visitor::of(full().below("/ops"));
+    for address in PAGES {
+        let seen = visitor.get(address).await;
+        let links = seen.elements();
+        let links = links
+            .iter()
+            .filter_map(|element| match element.name.as_str() {
+                "use" => None,
+                _ => element
+                    .attribute("href")
+                    .or(element.attribute("action"))
+                    .or(element.attribute("src")),
+            });
+        for link in links {
+            assert!(
+                link.starts_with("/ops/") || link == "/ops/console" || link.starts_with('#'),
+                "{address}: {link}"
+            );
+        }
+        let labels: Vec<_> = seen
+            .all("label")
+            .iter()
+            .filter_map(|label| label.attribute("for").map(str::to_owned))
+            .collect();
+        for field in seen
+            .elements()
+            .iter()
+            .filter(|element| ["input", "select", "textarea"].contains(&element.name.as_str()))
+        {
+            let is_choice = matches!(
+                field.attribute("type"),
+                Some("hidden" | "radio" | "checkbox")
+            );
+            let has_label = field
+                .attribute("id")
+                .is_some_and(|id| labels.iter().any(|label| label == id));
+            assert!(
+                is_choice || has_label || field.attribute("aria-label").is_some(),
+                "{address}: {field:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_home_page_says_first_how_many_tasks_need_a_person_and_keeps_what_one_part_refuses_to_that_part()
+ {
+    let api = full();
+    api.refuses(
+        "GET /v1/asks",
+        StatusCode::SERVICE_UNAVAILABLE,
+        "too many reads",
+    );
+    let seen = Visitor::of(api).get("/console").await;
+    assert_eq!(seen.status, StatusCode::OK);
+    assert_eq!(seen.text("h1"), "403 tasks need a person, for 1 cause");
+    assert!(seen.html.contains("too many reads"));
+    assert!(
+        seen.html.contains("growing: 19 in half an hour"),
+        "{}",
+        seen.html
+    );
+    assert!(seen.html.contains("secret unusable"));
+}
+
+#[tokio::test]
+async fn without_tasks_the_home_page_says_how_to_submit_one() {
+    let api = full();
+    api.returns("GET /v1/tasks", &page_of(&[]));
+    let seen = Visitor::of(api).get("/console").await;
+    assert_eq!(seen.text("h1"), "No tasks yet");
+}
+
+#[tokio::test]
+async fn the_list_asks_the_api_for_what_its_address_says_and_shows_unknown_states() {
+    let api = full();
+    let visitor = Visitor::of(api.clone());
+    let seen = visitor
+        .get("/console/tasks?state=error&workflow=&label=a:b&label=c:d&after=xyz&junk=1")
+        .await;
+    let asked = api.calls().pop().unwrap();
+    assert_eq!(
+        asked.target,
+        "/v1/tasks?state=error&label=a%3Ab&label=c%3Ad&limit=25&cursor=xyz"
+    );
+    assert!(seen.text("tbody").contains("hibernating"));
+    assert!(seen.html.contains("#pending"));
+    assert_eq!(seen.all("tr").len(), 3);
+}
+
+#[tokio::test]
+async fn an_empty_list_names_the_filters_that_empty_it() {
+    let api = full();
+    api.returns("GET /v1/tasks", &page_of(&[]));
+    let seen = Visitor::of(api)
+        .get("/console/tasks?state=error&label=country:DK")
+        .await;
+    assert_eq!(seen.text("h1"), "No tasks in error labelled country:DK");
+    let without: Vec<_> = seen
+        .all("a")
+        .into_iter()
+        .filter(|link| link.text.starts_with("without "))
+        .collect();
+    assert_eq!(without.len(), 2);
+    assert_eq!(
+        without[1].attribute("href"),
+        Some("/console/tasks?state=error")
+    );
+}
+
+#[tokio::test]
+async fn a_preview_changes_nothing_and_shows_the_difference() {
+    let api = full();
+    let seen = Visitor::of(api.clone())
+        .get("/console/causes/5f1d0a7c93b2e846/fix?do=patch&patch={\"n\":1.00}")
+        .await;
+    assert_eq!(seen.text("h1"), "Retry 400 tasks with a changed request");
+    assert!(seen.text("ins").contains("\"currency\": \"EUR\""));
+    for call in api.calls().iter().filter(|call| call.method == "POST") {
+        assert!(call.body.contains("\"dry_run\":true"), "{}", call.body);
+        assert!(
+            call.body.contains("\"patch\":{\"n\":1.00}"),
+            "numbers stay: {}",
+            call.body
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_confirmation_sends_what_the_preview_showed_and_leads_to_the_job() {
+    let api = full();
+    let visitor = Visitor::of(api.clone());
+    api.returns_for(
+        "POST /v1/tasks/retry",
+        "\"first\":5",
+        &serde_json::json!({"id": "01a216f2"}),
+    );
+    let address = "/console/causes/5f1d0a7c93b2e846/fix";
+    let form = "do=retry&expected=400&once=abc&first=5&rate=20&reason=fixed";
+    let seen = visitor.post(address, form).await;
+    assert_eq!(seen.status, StatusCode::SEE_OTHER, "{}", seen.html);
+    assert_eq!(seen.header("location"), "/console/bulk/01a216f2");
+    let sent = api.calls().pop().unwrap();
+    assert_eq!(
+        sent.body,
+        r#"{"cause":"5f1d0a7c93b2e846","first":5,"rate":"20/s","reason":"fixed"}"#
+    );
+    assert_eq!(sent.header("idempotency-key"), "abc");
+}
+
+#[tokio::test]
+async fn a_confirmation_is_refused_if_the_tasks_have_changed_since_and_keeps_what_was_typed() {
+    let api = full();
+    let form = "do=retry&expected=399&once=abc&first=5&rate=20&reason=fixed+it";
+    let seen = Visitor::of(api.clone())
+        .post("/console/causes/5f1d0a7c93b2e846/fix", form)
+        .await;
+    assert_eq!(seen.status, StatusCode::CONFLICT);
+    assert!(
+        seen.text(".note")
+            .contains("399 tasks then, and is for 400 now"),
+        "{}",
+        seen.html
+    );
+    assert!(seen.html.contains("value=\"fixed it\""));
+    assert!(
+        api.calls()
+            .iter()
+            .all(|call| call.method == "GET" || call.body.contains("\"dry_run\":true"))
+    );
+}
+
+#[tokio::test]
+async fn what_cannot_be_taken_back_asks_for_the_number() {
+    let api = full();
+    api.returns_for(
+        "POST /v1/tasks/undo",
+        "\"reason\":\"x\"",
+        &serde_json::json!({"id": "01a216f2"}),
+    );
+    let visitor = Visitor::of(api.clone());
+    let form = "ids=01a2&do=undo&expected=400&once=abc&reason=x";
+    assert_eq!(
+        visitor.post("/console/tasks/fix", form).await.status,
+        StatusCode::CONFLICT
+    );
+    let seen = visitor
+        .post("/console/tasks/fix", &format!("{form}&typed=400"))
+        .await;
+    assert_eq!(seen.status, StatusCode::SEE_OTHER, "{}", seen.html);
+    assert!(
+        api.calls()
+            .pop()
+            .unwrap()
+            .body
+            .starts_with(r#"{"ids":["01a2"]"#)
+    );
+}
+
+#[tokio::test]
+async fn a_form_of_another_site_is_refused() {
+    let visitor = Visitor::of(full());
+    for headers in [
+        &[][..],
+        &[("sec-fetch-site", "cross-site")],
+        &[("origin", "https://evil.example")],
+        &[
+            ("sec-fetch-site", "same-site"),
+            ("origin", "https://provost.example"),
+        ],
+    ] {
+        let seen = visitor
+            .send("POST", "/console/tasks/fix", headers, "do=retry")
+            .await;
+        assert_eq!(seen.status, StatusCode::FORBIDDEN, "{headers:?}");
+    }
+    let own = [("origin", "https://provost.example")];
+    let seen = visitor
+        .send("POST", "/console/agents/payments/resume", &own, "")
+        .await;
+    assert_ne!(seen.status, StatusCode::FORBIDDEN, "{}", seen.html);
+}
+
+#[tokio::test]
+async fn a_refusal_of_the_api_is_a_page_with_its_status_and_the_remedy() {
+    let api = full();
+    api.refuses(
+        "GET /v1/failures/0000000000000000",
+        StatusCode::NOT_FOUND,
+        "no such cause <b>",
+    );
+    let visitor = Visitor::of(api);
+    let seen = visitor.get("/console/causes/0000000000000000").await;
+    assert_eq!(seen.status, StatusCode::NOT_FOUND);
+    assert!(seen.text(".lead").contains("no such cause <b>"));
+    let seen = visitor.get("/console/nothing/here").await;
+    assert_eq!(seen.status, StatusCode::NOT_FOUND);
+    assert!(seen.text(".lead").contains("/console/nothing/here"));
+}
+
+#[tokio::test]
+async fn a_person_signs_in_with_a_token_and_out_again() {
+    let visitor = Visitor::of(full().with_token("secret-of-ada", "ada", "operate"));
+    let away = visitor.get("/console/tasks?state=error").await;
+    assert_eq!(away.status, StatusCode::SEE_OTHER);
+    assert_eq!(
+        away.header("location"),
+        "/console/login?to=%2Fconsole%2Ftasks%3Fstate%3Derror"
+    );
+    let wrong = visitor
+        .post("/console/login", "token=guess&to=%2Fconsole")
+        .await;
+    assert_eq!(wrong.status, StatusCode::UNAUTHORIZED);
+    assert_eq!(wrong.header("set-cookie"), "");
+    let right = visitor
+        .post(
+            "/console/login",
+            "token=secret-of-ada&to=https://evil.example",
+        )
+        .await;
+    assert_eq!(right.header("location"), "/console");
+    let cookie = right.header("set-cookie").to_owned();
+    assert!(cookie.starts_with("__Host-provost-session="), "{cookie}");
+    for part in [
+        "Path=/;",
+        "HttpOnly",
+        "SameSite=Lax",
+        "; Secure",
+        "Max-Age=28800",
+    ] {
+        assert!(cookie.contains(part), "{part}: {cookie}");
+    }
+    let cookie = cookie.split(';').next().unwrap().to_owned();
+    let with = [
+        ("cookie", cookie.as_str()),
+        ("sec-fetch-site", "same-origin"),
+    ];
+    let seen = visitor.send("GET", "/console/tasks", &with, "").await;
+    assert!(seen.text(".role").contains("ada"), "{}", seen.html);
+    let out = visitor.send("POST", "/console/logout", &with, "").await;
+    assert!(out.header("set-cookie").contains("Max-Age=0"));
+    let seen = visitor.send("GET", "/console/tasks", &with, "").await;
+    assert_eq!(seen.status, StatusCode::SEE_OTHER, "the session has ended");
+}
+
+#[tokio::test]
+async fn a_session_ends_with_its_token() {
+    let api = full().with_token("secret-of-ada", "ada", "read");
+    let visitor = Visitor::of(api.clone());
+    let right = visitor.post("/console/login", "token=secret-of-ada").await;
+    let cookie = right
+        .header("set-cookie")
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned();
+    let with = [("cookie", cookie.as_str())];
+    let seen = visitor.send("GET", "/console/tasks", &with, "").await;
+    assert_eq!(seen.status, StatusCode::OK);
+    assert!(
+        !seen.html.contains("Act on selected"),
+        "the role read has no commands"
+    );
+    api.forget_tokens();
+    let seen = visitor.send("GET", "/console/tasks", &with, "").await;
+    assert_eq!(seen.status, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
+async fn assets_are_kept_for_ever_under_their_hash_and_nowhere_else() {
+    let visitor = Visitor::of(full());
+    let seen = visitor.get("/console").await;
+    let css = seen.all("link")[0].attribute("href").unwrap().to_owned();
+    let asset = visitor.get(&css).await;
+    assert_eq!(asset.header("content-type"), "text/css; charset=utf-8");
+    assert_eq!(
+        asset.header("cache-control"),
+        "public, max-age=31536000, immutable"
+    );
+    let other = css.replace("/assets/", "/assets/0");
+    assert_eq!(visitor.get(&other).await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn the_search_leads_to_the_task_with_this_key_and_else_to_the_list() {
+    let api = full();
+    let visitor = Visitor::of(api.clone());
+    api.returns("GET /v1/tasks", &page_of(&[task("order-1", "error")]));
+    let seen = visitor.get("/console/find?q=order-1").await;
+    assert_eq!(
+        seen.header("location"),
+        "/console/tasks/01a215c2-87c0-7511-8c40-d9553b745a25"
+    );
+    api.returns("GET /v1/tasks", &page_of(&[]));
+    let seen = visitor.get("/console/find?q=card+declined").await;
+    assert_eq!(seen.header("location"), "/console/tasks?text=card+declined");
+    let seen = visitor.get("/console/find?q=country%3ADE").await;
+    assert_eq!(seen.header("location"), "/console/tasks?label=country%3ADE");
+}
