@@ -20,19 +20,20 @@ WORKDIR /build
 # The dependencies are a separate layer, which is rebuilt only when they change.
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
+COPY crates/console/Cargo.toml crates/console/
 COPY crates/domain/Cargo.toml crates/domain/
 COPY crates/object/Cargo.toml crates/object/
 COPY crates/object-derive/Cargo.toml crates/object-derive/
 COPY crates/rehearsal/Cargo.toml crates/rehearsal/
 COPY vendor vendor
-RUN mkdir src crates/domain/src crates/object/src crates/object-derive/src crates/rehearsal/src && echo 'fn main() {}' > src/main.rs \
-    && touch crates/domain/src/lib.rs crates/object/src/lib.rs crates/object-derive/src/lib.rs crates/rehearsal/src/lib.rs \
+RUN mkdir src crates/console/src crates/domain/src crates/object/src crates/object-derive/src crates/rehearsal/src && echo 'fn main() {}' > src/main.rs \
+    && touch crates/console/src/lib.rs crates/domain/src/lib.rs crates/object/src/lib.rs crates/object-derive/src/lib.rs crates/rehearsal/src/lib.rs \
     && cargo build --release --locked \
-    && rm -r src crates/domain/src crates/object/src crates/object-derive/src crates/rehearsal/src
+    && rm -r src crates/console/src crates/domain/src crates/object/src crates/object-derive/src crates/rehearsal/src
 
 COPY . .
 # The empty program above is newer than the sources just copied; cargo would keep it.
-RUN touch src/main.rs crates/domain/src/lib.rs crates/object/src/lib.rs crates/object-derive/src/lib.rs crates/rehearsal/src/lib.rs \
+RUN touch src/main.rs crates/console/src/lib.rs crates/domain/src/lib.rs crates/object/src/lib.rs crates/object-derive/src/lib.rs crates/rehearsal/src/lib.rs \
     && cargo build --release --locked && mkdir /data
 
 # glibc, certificates and nothing else.

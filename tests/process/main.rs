@@ -45,6 +45,7 @@ mod children;
 mod clock_set;
 mod commands;
 mod conditions;
+mod console;
 mod crash;
 mod crash_broker;
 mod crash_later;

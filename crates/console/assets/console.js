@@ -1,4 +1,4 @@
-// The script of the console. Every page works without it.
+// The script of the console. Every page works without it: it only saves reloads and keystrokes.
 (() => {
   "use strict";
   const isTyping = () => /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName ?? "");
@@ -7,30 +7,37 @@
   document.addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || isTyping()) return;
     const search = document.querySelector(".find input");
-    if (search) { event.preventDefault(); search.focus(); search.select(); }
+    if (search) {
+      event.preventDefault();
+      search.focus();
+      search.select();
+    }
   });
 
-  // The current item of the navigation is in view on a narrow screen.
+  // On a narrow screen the current item of the navigation is in view.
   document.querySelector("nav.main [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
-  // A page that asks for it with data-live reads itself again, unless somebody uses it.
+  // A page with data-live reads itself again, and waits while somebody uses it or it is hidden.
   const live = () => document.querySelector("main [data-live]");
-  const isUsed = () => document.hidden || isTyping() || !document.getSelection()?.isCollapsed
-    || document.querySelector("main details.menu[open], main input[type=checkbox][name=ids]:checked");
+  const isUsed = () => document.hidden || isTyping() || document.getSelection()?.isCollapsed === false
+    || document.querySelector("main details.menu[open], main input[name=ids]:checked") !== null;
+  const wait = () => setTimeout(readAgain, 1000 * (Number(live()?.dataset.live) || 5));
   const readAgain = async () => {
-    const place = live();
-    if (!place) return;
-    if (!isUsed() && window.htmx) {
+    if (!live()) return;
+    if (!isUsed()) {
       try {
         const response = await fetch(location.href, { headers: { accept: "text/html" } });
-        const text = response.ok ? await response.text() : "";
-        const main = new DOMParser().parseFromString(text, "text/html").querySelector("main");
+        const page = new DOMParser().parseFromString(response.ok ? await response.text() : "", "text/html");
+        const main = page.querySelector("main");
         if (main && !isUsed()) {
-          await htmx.swap({ target: document.querySelector("main"), swap: "outerMorph", text: main.outerHTML });
+          const target = document.querySelector("main");
+          await htmx.swap({ sourceElement: target, target, swap: "outerMorph", text: main.outerHTML });
         }
-      } catch { /* The next turn tries again. */ }
+      } catch {
+        // The service may be restarting: the next turn tries again.
+      }
     }
-    setTimeout(readAgain, 1000 * (Number(live()?.dataset.live) || 5));
+    wait();
   };
-  if (live()) setTimeout(readAgain, 1000 * (Number(live().dataset.live) || 5));
+  if (live()) wait();
 })();

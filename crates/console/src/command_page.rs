@@ -9,7 +9,7 @@ use crate::shell::Shell;
 #[template(path = "command.html")]
 pub struct CommandPage {
     pub page: Shell,
-    /// What will happen, in one sentence.
+    /// One sentence that says what will happen.
     pub title: String,
     pub consequences: Vec<String>,
     pub fields: Vec<Field>,

@@ -218,7 +218,7 @@ pub struct PreviewPage {
     pub back: String,
     /// The confirmation is sent once, even if a person sends the form twice.
     pub once: String,
-    /// What the person typed, if the confirmation was refused.
+    /// The fields that the person filled in, if the confirmation was refused.
     pub typed: Params,
     pub fault: Option<String>,
     pub first: u64,
@@ -268,8 +268,8 @@ impl Place<'_> {
     }
 
     /// Returns the body of the request to the API, without its mode.
-    fn body(&self, action: Action, params: &Params) -> Result<Body, Refusal> {
-        let mut body = Body::default();
+    fn body(&self, action: Action, params: &Params) -> Result<CommandBody, Refusal> {
+        let mut body = CommandBody::default();
         let ids: Vec<_> = params.all("ids").filter(|id| !id.is_empty()).collect();
         let mut labels = BTreeMap::new();
         let filter = params.only(&FILTER);
@@ -320,9 +320,9 @@ impl Place<'_> {
 /// The body of a command. Its values are texts: numbers that a person typed are sent as they are.
 #[derive(Default, Serialize)]
 #[serde(transparent)]
-struct Body(BTreeMap<String, Box<RawValue>>);
+struct CommandBody(BTreeMap<String, Box<RawValue>>);
 
-impl Body {
+impl CommandBody {
     fn set(&mut self, name: &str, value: impl Serialize) {
         // Texts, numbers and lists of them can always be written.
         if let Ok(value) = to_raw_value(&value) {
@@ -465,7 +465,7 @@ enum Confirmed {
 }
 
 #[derive(Deserialize)]
-struct Job {
+struct NewJob {
     id: String,
 }
 
@@ -511,7 +511,7 @@ async fn try_confirm(
     if let Ok(key) = HeaderValue::try_from(form.text("once")) {
         headers.insert(HeaderName::from_static("idempotency-key"), key);
     }
-    let job: Job = visit
+    let job: NewJob = visit
         .post(&format!("/v1/tasks/{}", action.path()), headers, &body)
         .await?;
     Ok(Confirmed::Job(job.id))

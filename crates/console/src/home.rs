@@ -38,7 +38,7 @@ impl<T> Counted<T> {
 }
 
 #[derive(Deserialize)]
-pub struct Ask {
+pub struct OpenAsk {
     pub until: Option<String>,
 }
 
@@ -80,7 +80,7 @@ pub struct HomeParts {
     pub causes: Result<FailurePage, Refusal>,
     pub newest: Result<TaskPage, Refusal>,
     pub at_risk: Result<TaskPage, Refusal>,
-    pub asks: Result<Counted<Ask>, Refusal>,
+    pub asks: Result<Counted<OpenAsk>, Refusal>,
     pub letters: Result<Counted<DeadLetter>, Refusal>,
     pub alerts: Result<Counted<Alert>, Refusal>,
     pub agents: Result<AgentPage, Refusal>,
@@ -89,7 +89,7 @@ pub struct HomeParts {
 }
 
 /// A line about something that needs attention.
-pub struct Line {
+pub struct Notice {
     pub badge: Html,
     pub sentence: String,
     pub link: String,
@@ -103,7 +103,7 @@ pub struct HomePage {
     pub title: String,
     pub lead: String,
     pub causes: Result<FailurePage, Refusal>,
-    pub lines: Vec<Line>,
+    pub lines: Vec<Notice>,
     /// The parts that could not be read.
     pub refusals: Vec<Refusal>,
     pub agents: Vec<Agent>,
@@ -189,7 +189,7 @@ fn lead(causes: &FailurePage, page: &Shell) -> String {
 }
 
 /// Returns what needs attention besides the causes, the most urgent first.
-fn lines(page: &Shell, parts: &HomeParts, refusals: &mut Vec<Refusal>) -> Vec<Line> {
+fn lines(page: &Shell, parts: &HomeParts, refusals: &mut Vec<Refusal>) -> Vec<Notice> {
     let mut lines = Vec::new();
     let mut ok = |refusal: &Refusal| refusals.push(refusal.clone());
     match &parts.agents {
@@ -207,7 +207,7 @@ fn lines(page: &Shell, parts: &HomeParts, refusals: &mut Vec<Refusal>) -> Vec<Li
                 .items
                 .iter()
                 .filter(|alert| OTHER_ALERTS.contains(&alert.kind.as_str()));
-            lines.extend(others.map(|alert| Line {
+            lines.extend(others.map(|alert| Notice {
                 badge: page.badge("error", "warn", alert.kind.replace(['.', '_'], " ")),
                 sentence: alert.message.clone(),
                 link: page.to("/instances"),
@@ -224,7 +224,7 @@ fn lines(page: &Shell, parts: &HomeParts, refusals: &mut Vec<Refusal>) -> Vec<Li
                 Some(_) => "at least ",
                 None => "",
             };
-            lines.push(Line {
+            lines.push(Notice {
                 badge: page.badge("paused", "clock", "at risk"),
                 sentence: format!(
                     "{least}{} will be late, as far as is known",
@@ -248,7 +248,7 @@ fn lines(page: &Shell, parts: &HomeParts, refusals: &mut Vec<Refusal>) -> Vec<Li
                 let left = duration_in_words(at.as_second() - page.now.as_second());
                 format!("; the next one closes in {left}")
             });
-            lines.push(Line {
+            lines.push(Notice {
                 badge: page.badge("pending", "ask", format!("{} asks", asks.count())),
                 sentence: format!("wait for people{}", closes.unwrap_or_default()),
                 link: page.to("/asks"),
@@ -261,7 +261,7 @@ fn lines(page: &Shell, parts: &HomeParts, refusals: &mut Vec<Refusal>) -> Vec<Li
         Ok(letters) => {
             if let Some(letter) = letters.items.first() {
                 let why = letter.error.as_deref().unwrap_or("no reason was recorded");
-                lines.push(Line {
+                lines.push(Notice {
                     badge: page.badge("error", "mail", format!("{} dead letters", letters.count())),
                     sentence: format!("the newest to {}: {why}", letter.receiver),
                     link: page.to("/messages?state=dead"),
@@ -283,9 +283,9 @@ fn lines(page: &Shell, parts: &HomeParts, refusals: &mut Vec<Refusal>) -> Vec<Li
     lines
 }
 
-fn of_agent(page: &Shell, agent: &Agent) -> Option<Line> {
+fn of_agent(page: &Shell, agent: &Agent) -> Option<Notice> {
     let trouble = agent.trouble(page.now)?;
-    Some(Line {
+    Some(Notice {
         badge: page.badge(trouble.class, trouble.shape, trouble.word),
         sentence: format!("{}: {}", agent.name, trouble.sentence),
         link: page.agent(&agent.name),
@@ -293,9 +293,9 @@ fn of_agent(page: &Shell, agent: &Agent) -> Option<Line> {
     })
 }
 
-fn of_schedule(page: &Shell, schedule: &ScheduleHead) -> Option<Line> {
+fn of_schedule(page: &Shell, schedule: &ScheduleHead) -> Option<Notice> {
     let why = schedule.failing.as_deref()?;
-    Some(Line {
+    Some(Notice {
         badge: page.badge("error", "clock", "schedule failing"),
         sentence: format!("{}: {why}", schedule.name),
         link: page.schedule(&schedule.name),

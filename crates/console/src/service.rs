@@ -75,7 +75,7 @@ pub struct Reply {
     pub body: Vec<u8>,
 }
 
-/// What the console needs of the service that it is part of.
+/// The service that the console is part of.
 #[async_trait]
 pub trait Service: Send + Sync + 'static {
     fn installation(&self) -> Installation;

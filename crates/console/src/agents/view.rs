@@ -81,7 +81,7 @@ pub struct WaitingSteps {
     pub queued: u64,
 }
 
-/// What keeps calls from an agent.
+/// The reason why calls do not reach an agent.
 #[derive(Debug)]
 pub struct Trouble {
     pub class: &'static str,

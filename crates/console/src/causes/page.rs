@@ -93,7 +93,7 @@ pub struct Success {
     pub attempt: Attempt,
 }
 
-/// What the page shows besides the cause. Each part may be refused without the others.
+/// The parts of the page besides the cause. Each may be refused without the others.
 pub struct CauseParts {
     pub attempt: Option<Result<Attempt, Refusal>>,
     pub success: Option<Success>,

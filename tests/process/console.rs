@@ -1,0 +1,161 @@
+//! The console of a running service: a browser is led to it, people sign in, and a cause is found and fixed with forms alone.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use reqwest::{Client, StatusCode, redirect::Policy};
+use serde_json::json;
+
+use crate::harness::{Act, Provost, Remote, one_step, until};
+
+const TOKENS: &str = "ada:operate:0123456789abcdef-ada,eye:read:0123456789abcdef-eye,ci:submit:0123456789abcdef-ci";
+
+/// A browser without script that does not follow redirects by itself.
+struct Browser {
+    client: Client,
+    address: String,
+    cookie: String,
+}
+
+struct Page {
+    status: StatusCode,
+    location: String,
+    html: String,
+}
+
+impl Browser {
+    fn of(provost: &Provost) -> Self {
+        let client = Client::builder().redirect(Policy::none()).build();
+        Self {
+            client: client.unwrap(),
+            address: provost.address().to_owned(),
+            cookie: String::new(),
+        }
+    }
+
+    async fn signed_in(provost: &Provost, token: &str) -> Self {
+        let mut browser = Self::of(provost);
+        let form = format!("to=%2Fconsole&token={token}");
+        let request = browser.request("POST", "/console/login").body(form);
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), StatusCode::SEE_OTHER);
+        let cookie = response.headers()["set-cookie"].to_str().unwrap();
+        browser.cookie = cookie.split(';').next().unwrap().to_owned();
+        browser
+    }
+
+    fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
+        let url = format!("http://{}{path}", self.address);
+        self.client
+            .request(method.parse().unwrap(), url)
+            .header("accept", "text/html,*/*;q=0.8")
+            .header("sec-fetch-site", "same-origin")
+            .header("cookie", &self.cookie)
+    }
+
+    async fn open(&self, path: &str) -> Page {
+        read(self.request("GET", path)).await
+    }
+
+    async fn send(&self, path: &str, form: &str) -> Page {
+        let form = form.to_owned();
+        let kind = "application/x-www-form-urlencoded";
+        read(self.request("POST", path).header("content-type", kind).body(form)).await
+    }
+}
+
+async fn read(request: reqwest::RequestBuilder) -> Page {
+    let response = request.send().await.unwrap();
+    let location = response.headers().get("location");
+    Page {
+        status: response.status(),
+        location: location.map_or("", |value| value.to_str().unwrap()).to_owned(),
+        html: response.text().await.unwrap(),
+    }
+}
+
+#[tokio::test]
+async fn a_browser_is_led_to_the_console_and_a_program_gets_a_problem() {
+    let provost = Provost::start().await;
+    let browser = Browser::of(&provost);
+    let root = browser.open("/").await;
+    assert_eq!((root.status, root.location.as_str()), (StatusCode::SEE_OTHER, "/console"));
+    let home = browser.open("/console").await;
+    assert!(home.html.contains("<h1>No tasks yet</h1>"), "{}", home.html);
+    provost.get("/").await.expect_problem(404, "not-found");
+    let metrics = provost.get("/metrics").await.expect(200).to_string();
+    assert!(metrics.contains("route=\\\"/console\\\""), "{metrics}");
+}
+
+#[tokio::test]
+async fn without_tokens_a_page_of_another_site_can_neither_look_nor_act() {
+    let provost = Provost::start().await;
+    let browser = Browser::of(&provost);
+    for (method, site) in [("GET", "cross-site"), ("POST", "cross-site")] {
+        let request = browser.request(method, "/console/tasks/fix");
+        let request = request.header("sec-fetch-site", site);
+        assert_eq!(read(request).await.status, StatusCode::FORBIDDEN, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_cause_is_found_and_its_tasks_are_fixed_with_forms_by_the_person_who_signed_in() {
+    let works = Arc::new(AtomicBool::new(false));
+    let seen_by_service = works.clone();
+    let remote = Remote::with(move |_| match seen_by_service.load(Ordering::Relaxed) {
+        true => Act::Ok(json!({})),
+        false => Act::answer(422, &[], r#"{"error":"<b>no currency</b>"}"#),
+    })
+    .await;
+    let provost = Provost::setup().set("TOKENS", TOKENS).start().await;
+    let as_ci = "Bearer 0123456789abcdef-ci";
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let submission = one_step(&remote.url(), "/charge");
+        let submitted = provost.post("/v1/tasks", &submission).header("authorization", as_ci);
+        let task = submitted.header("prefer", "wait=10").await.body;
+        assert_eq!(task["state"], "error", "{task:#}");
+        ids.push(task["id"].as_str().unwrap().to_owned());
+    }
+    let stranger = Browser::of(&provost).open("/console").await;
+    assert_eq!(stranger.location, "/console/login?to=%2Fconsole");
+
+    let ada = Browser::signed_in(&provost, "0123456789abcdef-ada").await;
+    let home = ada.open("/console").await;
+    assert!(home.html.contains("<h1>3 tasks need a person, for 1 cause</h1>"), "{}", home.html);
+    let link = home.html.split("href=\"/console/causes/").nth(1).unwrap();
+    let cause = format!("/console/causes/{}", link.split('"').next().unwrap());
+    let page = ada.open(&cause).await;
+    assert!(page.html.contains("&#60;b&#62;no currency"), "{}", page.html);
+    let preview = ada.open(&format!("{cause}/fix?do=retry")).await;
+    assert!(preview.html.contains("<h1>Retry 3 tasks</h1>"), "{}", preview.html);
+
+    // The role of a reader has no commands, and what it may not do is refused with the role that is needed.
+    let eye = Browser::signed_in(&provost, "0123456789abcdef-eye").await;
+    let refused = eye.open(&format!("{cause}/fix?do=retry")).await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN);
+    assert!(refused.html.contains("This needs the role operate"), "{}", refused.html);
+
+    works.store(true, Ordering::Relaxed);
+    let form = "do=retry&expected=3&once=a1&first=all&rate=20&reason=payments+is+repaired";
+    let confirmed = ada.send(&format!("{cause}/fix"), form).await;
+    assert_eq!(confirmed.status, StatusCode::SEE_OTHER, "{}", confirmed.html);
+    let job = ada.open(&confirmed.location).await;
+    assert!(job.html.contains("payments is repaired"), "{}", job.html);
+    let again = ada.send(&format!("{cause}/fix"), form).await;
+    assert!(again.location == confirmed.location || again.status == StatusCode::CONFLICT);
+    for id in &ids {
+        let state = async || {
+            let task = provost.get(&format!("/v1/tasks/{id}"));
+            let task = task.header("authorization", as_ci).await.expect(200);
+            task["state"].as_str().unwrap().to_owned()
+        };
+        until(String::from("processed"), state).await;
+        let history = provost.get(&format!("/v1/tasks/{id}/history"));
+        let history = history.header("authorization", as_ci).await.expect(200);
+        let by_ada = history["items"].as_array().unwrap().iter().filter(|entry| entry["by"] == "operator:ada");
+        assert_eq!(by_ada.count(), 1, "{history:#}");
+    }
+}
