@@ -14,13 +14,18 @@ const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The files with their types. `assets/README.md` says where they come from.
-const FILES: [(&str, &str, &str); 3] = [
+const FILES: [(&str, &str, &str); 4] = [
     ("console.css", CSS, include_str!("../assets/console.css")),
     ("console.js", SCRIPT, include_str!("../assets/console.js")),
     (
         "htmx.js",
         SCRIPT,
         include_str!("../assets/htmx-4.0.1.min.js"),
+    ),
+    (
+        "icon.svg",
+        "image/svg+xml",
+        include_str!("../assets/icon.svg"),
     ),
 ];
 
@@ -33,6 +38,11 @@ pub static HASH: LazyLock<String> = LazyLock::new(|| {
     }
     hex(&hash.finalize()[..8])
 });
+
+/// Returns the address of a file below the path of the public URL.
+pub fn address(base: &str, name: &str) -> String {
+    format!("{base}/console/assets/{}/{name}", *HASH)
+}
 
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -93,9 +93,16 @@ impl JobTask {
 }
 
 impl Job {
-    /// Returns the sentence with a capital letter at its begin.
+    /// Returns the sentence without its time, with a capital letter at its begin.
     pub fn title(&self) -> String {
-        let mut letters = self.sentence.chars();
+        let by = [", created by ", ", by ", " by "]
+            .iter()
+            .find_map(|by| self.sentence.rsplit_once(by));
+        let sentence = match by {
+            Some((sentence, time)) if time.ends_with('Z') => sentence,
+            _ => &self.sentence,
+        };
+        let mut letters = sentence.chars();
         let first = letters.next().map(|first| first.to_uppercase().to_string());
         format!("{}{}", first.unwrap_or_default(), letters.as_str())
     }
@@ -300,5 +307,32 @@ fn back(visit: &Visit, id: &str, sent: Result<Value, Refusal>) -> Response {
     match sent {
         Ok(_) => visit.go(&format!("/bulk/{}", encoded(id))),
         Err(refusal) => visit.refused(&refusal),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_title_of_a_job_is_its_sentence_without_the_time() {
+        let title = |sentence: &str| {
+            let job = json!({
+                "id": "1", "command": "retry", "sentence": sentence, "state": "ended", "by": "operator:ada",
+                "created_at": "2026-11-26T03:13:20Z", "total": 1, "matched": 1, "accepted": 1, "refused": 0
+            });
+            let job: Job = serde_json::from_value(job).unwrap();
+            job.title()
+        };
+        let at = "2026-11-28T22:13:48.386Z";
+        assert_eq!(
+            title(&format!("retry 2 tasks that failed for cause 5f, by {at}")),
+            "Retry 2 tasks that failed for cause 5f"
+        );
+        assert_eq!(
+            title(&format!("undo 1 task for cause 5f, created by {at}")),
+            "Undo 1 task for cause 5f"
+        );
+        assert_eq!(title("cancel 2 tasks by bob"), "Cancel 2 tasks by bob");
     }
 }

@@ -24,6 +24,7 @@ use crate::{
 #[template(path = "login.html")]
 struct LoginPage<'a> {
     stylesheet: String,
+    icon: String,
     host: Option<String>,
     fault: Option<&'a str>,
     action: String,
@@ -34,7 +35,8 @@ struct LoginPage<'a> {
 fn respond_with_form(console: &Console, to: &str, fault: Option<&str>) -> Response {
     let base = console.base();
     let page = LoginPage {
-        stylesheet: format!("{base}/console/assets/{}/console.css", *assets::HASH),
+        stylesheet: assets::address(&base, "console.css"),
+        icon: assets::address(&base, "icon.svg"),
         host: console.service.installation().host,
         fault,
         action: format!("{base}/console/login"),

@@ -52,6 +52,7 @@ pub fn refusal(page: Shell, refusal: &Refusal) -> Response {
 #[template(path = "solo_refusal.html")]
 struct SoloRefusal<'a> {
     stylesheet: String,
+    icon: String,
     home: String,
     refusal: &'a Refusal,
 }
@@ -59,7 +60,8 @@ struct SoloRefusal<'a> {
 pub fn solo_refusal(console: &Console, refusal: &Refusal) -> Response {
     let base = console.base();
     let shown = SoloRefusal {
-        stylesheet: format!("{base}/console/assets/{}/console.css", *assets::HASH),
+        stylesheet: assets::address(&base, "console.css"),
+        icon: assets::address(&base, "icon.svg"),
         home: format!("{base}/console"),
         refusal,
     };

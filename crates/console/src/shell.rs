@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use crate::{
     assets,
-    params::encoded,
+    params::{Params, encoded},
     parts::{Badge, Count, Html, Icon, Time, actor, counted, number},
     service::{Installation, Person},
 };
@@ -53,10 +53,8 @@ pub struct Shell {
     pub now: Timestamp,
     /// The address of this page, with its query.
     pub here: String,
-    /// The text of the search.
-    pub find: String,
-    /// True: a page that may be read again by itself, and offers it.
-    pub is_live: bool,
+    /// The parameters of this page.
+    pub query: Params,
 }
 
 impl Shell {
@@ -72,7 +70,7 @@ impl Shell {
     }
 
     pub fn asset(&self, name: &str) -> String {
-        self.to(&format!("/assets/{}/{name}", *assets::HASH))
+        assets::address(&self.installation.base, name)
     }
 
     pub fn task(&self, id: &str) -> String {
@@ -106,6 +104,22 @@ impl Shell {
             is_current: *section == self.section,
         });
         items.collect()
+    }
+
+    /// Returns the interval in seconds at which the page reads itself again, by its parameter `live`.
+    pub fn live(&self) -> Option<u32> {
+        let seconds = self.query.get("live")?.strip_suffix('s')?.parse().ok()?;
+        (2..=60).contains(&seconds).then_some(seconds)
+    }
+
+    /// Returns the address of this page that reads itself again, or that does so no longer.
+    pub fn toggle_live(&self) -> String {
+        let path = self.here.split('?').next().unwrap_or_default();
+        let query = match self.live() {
+            Some(_) => self.query.without("live"),
+            None => self.query.with("live", "5s"),
+        };
+        format!("{path}{}", query.query())
     }
 
     /// Returns whether this page offers commands.

@@ -138,8 +138,7 @@ impl Visit {
             installation: self.console.service.installation(),
             now: self.now,
             here: self.here.clone(),
-            find: String::new(),
-            is_live: false,
+            query: self.query.clone(),
         }
     }
 

@@ -225,7 +225,6 @@ pub async fn show(visit: Visit) -> Response {
 
 async fn build(visit: &Visit) -> Result<TasksPage, Refusal> {
     let tasks: TaskPage = visit.get(&target(&visit.query, ROWS)).await?;
-    let mut shell = visit.shell(Section::Tasks, "Tasks");
-    shell.is_live = true;
+    let shell = visit.shell(Section::Tasks, "Tasks");
     Ok(TasksPage::new(shell, &visit.query, tasks))
 }
