@@ -55,7 +55,11 @@ fn installation(config: &Config, instance: String) -> Installation {
     let url = config.public_url.as_deref().map(Url::parse);
     let url = url.and_then(Result::ok);
     Installation {
-        base: url.as_ref().map_or("", Url::path).trim_end_matches('/').to_owned(),
+        base: url
+            .as_ref()
+            .map_or("", Url::path)
+            .trim_end_matches('/')
+            .to_owned(),
         host: url.as_ref().and_then(Url::host_str).map(str::to_owned),
         origin: url.as_ref().map(|url| url.origin().ascii_serialization()),
         is_https: url.as_ref().is_some_and(|url| url.scheme() == "https"),
@@ -162,7 +166,9 @@ async fn read(response: Response) -> Reply {
     Reply {
         status: parts.status,
         headers: parts.headers,
-        body: body.map(|body| body.to_bytes().to_vec()).unwrap_or_default(),
+        body: body
+            .map(|body| body.to_bytes().to_vec())
+            .unwrap_or_default(),
     }
 }
 

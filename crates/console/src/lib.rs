@@ -24,6 +24,7 @@ mod asks;
 mod bulk;
 mod causes;
 mod command_page;
+mod console;
 mod find;
 mod fix;
 mod form;

@@ -12,10 +12,10 @@ use jiff::Timestamp;
 
 use crate::{
     assets,
+    console::Console,
     form::read_form,
     params::Params,
     respond::{self, own_address, see_other},
-    routes::Console,
     session::{LONGEST, Session, SessionId},
     visit::check_origin,
 };
@@ -62,7 +62,7 @@ pub async fn show(State(console): State<Arc<Console>>, request: Request) -> Resp
 pub async fn sign_in(State(console): State<Arc<Console>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     if let Err(refused) = check_origin(&console, &parts.headers) {
-        return refused;
+        return *refused;
     }
     let form = read_form(body).await;
     let to = own_address(form.text("to"));
@@ -85,7 +85,7 @@ pub async fn sign_in(State(console): State<Arc<Console>>, request: Request) -> R
 
 pub async fn sign_out(State(console): State<Arc<Console>>, request: Request) -> Response {
     if let Err(refused) = check_origin(&console, request.headers()) {
-        return refused;
+        return *refused;
     }
     if let Some(id) = console.session_id(request.headers()) {
         console.sessions.remove(&id.digest()).await;

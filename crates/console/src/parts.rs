@@ -44,6 +44,7 @@ pub struct Time {
 
 impl Time {
     /// A text that is no time is shown as it is.
+    #[expect(clippy::new_ret_no_self, reason = "a component is used as HTML only")]
     pub fn new(at: &str, now: Timestamp) -> Html {
         let zoned = |time: Timestamp| time.to_zoned(TimeZone::UTC);
         let (whole, short) = match at.parse::<Timestamp>() {
@@ -176,10 +177,7 @@ pub struct Spark<'a> {
 }
 
 impl<'a> Spark<'a> {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "the height of a bar has fewer digits than a count"
-    )]
+    #[expect(clippy::new_ret_no_self, reason = "a component is used as HTML only")]
     pub fn new(title: &'a str, counts: &[u64]) -> Html {
         let most = counts.iter().copied().max().unwrap_or(0).max(1) as f64;
         let place = 130.0 / counts.len().max(1) as f64;
@@ -215,10 +213,7 @@ pub struct Bar<'a> {
 
 impl<'a> Bar<'a> {
     /// `size` is empty, `thin` or `fat`. If the counts are less than `whole`, the bar is not full.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "the width of a part has fewer digits than a count"
-    )]
+    #[expect(clippy::new_ret_no_self, reason = "a component is used as HTML only")]
     pub fn new(title: &'a str, size: &'a str, whole: u64, counts: &[(&'a str, u64)]) -> Html {
         let sum: u64 = counts.iter().map(|(_, count)| count).sum();
         let whole = whole.max(sum).max(1) as f64;

@@ -4,7 +4,7 @@ use askama::Template;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 
-use crate::{assets, params::Params, routes::Console, service::Refusal, shell::Shell};
+use crate::{assets, console::Console, params::Params, service::Refusal, shell::Shell};
 
 /// Pages load only what the console itself serves, and have no style or script within them.
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \

@@ -11,19 +11,15 @@ use axum::{
 use http::StatusCode;
 
 use crate::{
-    agents, asks, assets, bulk, causes, find, fix, home, instances, login, messages, schedules,
+    agents, asks, assets, bulk, causes,
+    console::Console,
+    find, fix, home, instances, login, messages, schedules,
     service::{Refusal, Service},
     session::SessionStore,
     task, tasks,
     visit::Visit,
     workflows,
 };
-
-/// The state that every page can access.
-pub struct Console {
-    pub service: Arc<dyn Service>,
-    pub sessions: Arc<dyn SessionStore>,
-}
 
 /// Returns whether a route is one of the console, which decides itself who may look.
 pub fn is_page(route: &str) -> bool {

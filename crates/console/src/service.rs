@@ -100,9 +100,9 @@ pub trait Service: Send + Sync + 'static {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Refusal {
     #[serde(rename = "type", default)]
-    pub kind: String,
+    pub kind: Box<str>,
     #[serde(default)]
-    pub title: String,
+    pub title: Box<str>,
     pub status: u16,
     #[serde(default)]
     pub detail: String,
@@ -111,7 +111,7 @@ pub struct Refusal {
     #[serde(default)]
     pub errors: Vec<FieldError>,
     #[serde(flatten)]
-    pub more: Map<String, Value>,
+    pub more: Box<Map<String, Value>>,
 }
 
 /// A field of a request that the API does not accept.
@@ -127,13 +127,13 @@ impl Refusal {
     /// Makes a refusal of the console itself.
     pub fn new(status: StatusCode, title: &str, detail: impl Into<String>) -> Self {
         Self {
-            kind: String::new(),
-            title: title.to_owned(),
+            kind: Box::default(),
+            title: title.into(),
             status: status.as_u16(),
             detail: detail.into(),
             request_id: None,
             errors: Vec::new(),
-            more: Map::new(),
+            more: Box::default(),
         }
     }
 

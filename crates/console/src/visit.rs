@@ -12,9 +12,9 @@ use jiff::Timestamp;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
+    console::Console,
     params::Params,
     respond::{self, see_other},
-    routes::Console,
     service::{Call, Person, Refusal, Reply},
     session::SessionId,
     shell::{Section, Shell},
@@ -46,7 +46,7 @@ impl FromRequestParts<Arc<Console>> for Visit {
         let here = uri.path_and_query().map_or("", |target| target.as_str());
         let here = here.to_owned();
         if !parts.method.is_safe() {
-            check_origin(console, &parts.headers)?;
+            check_origin(console, &parts.headers).map_err(|refused| *refused)?;
         }
         let now = Timestamp::now();
         let Some(person) = console.person(&parts.headers, now).await else {
@@ -63,7 +63,7 @@ impl FromRequestParts<Arc<Console>> for Visit {
 }
 
 /// Refuses a form that a page of another site has sent.
-pub(crate) fn check_origin(console: &Console, headers: &HeaderMap) -> Result<(), Response> {
+pub(crate) fn check_origin(console: &Console, headers: &HeaderMap) -> Result<(), Box<Response>> {
     let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let origin = &console.service.installation().origin;
     let is_own = match text(&FETCH_SITE) {
@@ -79,7 +79,7 @@ pub(crate) fn check_origin(console: &Console, headers: &HeaderMap) -> Result<(),
         "this form was not sent by a page of the console. Open the page of the console, and send it from there; \
          if you did, check that public_url is the address that your browser shows",
     );
-    Err(respond::solo_refusal(console, &refusal))
+    Err(Box::new(respond::solo_refusal(console, &refusal)))
 }
 
 impl Console {

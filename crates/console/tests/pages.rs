@@ -1,6 +1,11 @@
 //! Pages as people get them: requests to the routes of the console, with an API that returns what a test wants, and a parser
 //! that reads the pages as a browser does.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that fails by a panic says where, in its helpers too"
+)]
+
 mod browser;
 
 use browser::{FakeApi, Visitor};
@@ -507,4 +512,21 @@ async fn the_search_leads_to_the_task_with_this_key_and_else_to_the_list() {
     assert_eq!(seen.header("location"), "/console/tasks?text=card+declined");
     let seen = visitor.get("/console/find?q=country%3ADE").await;
     assert_eq!(seen.header("location"), "/console/tasks?label=country%3ADE");
+}
+
+#[tokio::test]
+async fn a_list_reads_itself_again_only_if_its_address_says_so() {
+    let visitor = Visitor::of(full().below("/ops"));
+    let is_live = |seen: &browser::Seen| seen.html.contains("data-live=");
+    let off = visitor.get("/console/tasks?state=error").await;
+    assert!(!is_live(&off));
+    let links = off.all("a");
+    let link = links.iter().find(|link| link.text == "live: off").unwrap();
+    assert_eq!(
+        link.attribute("href"),
+        Some("/ops/console/tasks?state=error&live=5s")
+    );
+    let on = visitor.get("/console/tasks?state=error&live=5s").await;
+    assert!(is_live(&on));
+    assert!(!is_live(&visitor.get("/console/tasks?live=0s").await));
 }

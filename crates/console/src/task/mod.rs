@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 
-use crate::routes::Console;
+use crate::console::Console;
 
 pub fn routes() -> Router<Arc<Console>> {
     Router::new()

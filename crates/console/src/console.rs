@@ -1,0 +1,10 @@
+//! The state that every page can access.
+
+use std::sync::Arc;
+
+use crate::{service::Service, session::SessionStore};
+
+pub struct Console {
+    pub service: Arc<dyn Service>,
+    pub sessions: Arc<dyn SessionStore>,
+}
