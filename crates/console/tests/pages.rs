@@ -259,6 +259,14 @@ async fn the_list_asks_the_api_for_what_its_address_says_and_shows_unknown_state
         asked.target,
         "/v1/tasks?state=error&label=a%3Ab&label=c%3Ad&limit=25&cursor=xyz"
     );
+    let labels = seen.all("input");
+    let labels = labels
+        .iter()
+        .filter(|field| field.attribute("name") == Some("label"));
+    let labels: Vec<_> = labels
+        .filter_map(|field| field.attribute("value"))
+        .collect();
+    assert_eq!(labels, ["a:b", "c:d"], "the form keeps every label");
     assert!(seen.text("tbody").contains("hibernating"));
     assert!(seen.html.contains("#pending"));
     assert_eq!(seen.all("tr").len(), 3);
