@@ -113,15 +113,19 @@ impl Service for ConsoleService {
     }
 
     async fn call(&self, person: &Person, call: Call) -> Reply {
+        read(self.open(person, call).await).await
+    }
+
+    async fn open(&self, person: &Person, call: Call) -> Response {
         let Some(request) = self.request(person, call) else {
             let problem = Problem::new(
                 ProblemKind::InvalidQuery,
                 "the console has made an address that is not valid",
             );
-            return read(problem.into_response()).await;
+            return problem.into_response();
         };
         match self.api.clone().oneshot(request).await {
-            Ok(response) => read(response).await,
+            Ok(response) => response,
             Err(never) => match never {},
         }
     }

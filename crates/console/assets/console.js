@@ -22,22 +22,54 @@
   const isUsed = () => document.hidden || isTyping() || document.getSelection()?.isCollapsed === false
     || document.querySelector("main details.menu[open], main input[name=ids]:checked") !== null;
   const wait = () => setTimeout(readAgain, 1000 * (Number(live()?.dataset.live) || 5));
+  const refresh = async () => {
+    if (isUsed()) return false;
+    try {
+      const response = await fetch(location.href, { headers: { accept: "text/html" } });
+      const page = new DOMParser().parseFromString(response.ok ? await response.text() : "", "text/html");
+      const main = page.querySelector("main");
+      if (!main || isUsed()) return false;
+      const target = document.querySelector("main");
+      await htmx.swap({ sourceElement: target, target, swap: "outerMorph", text: main.outerHTML });
+      return true;
+    } catch {
+      return false; // The service may be restarting: the next turn tries again.
+    }
+  };
   const readAgain = async () => {
     if (!live()) return;
-    if (!isUsed()) {
-      try {
-        const response = await fetch(location.href, { headers: { accept: "text/html" } });
-        const page = new DOMParser().parseFromString(response.ok ? await response.text() : "", "text/html");
-        const main = page.querySelector("main");
-        if (main && !isUsed()) {
-          const target = document.querySelector("main");
-          await htmx.swap({ sourceElement: target, target, swap: "outerMorph", text: main.outerHTML });
-        }
-      } catch {
-        // The service may be restarting: the next turn tries again.
-      }
-    }
+    await refresh();
     wait();
   };
   if (live()) wait();
+
+  // A page with data-events follows the changes of its task while it is in view, and reads itself again after each.
+  const followed = () => document.querySelector("main [data-events]");
+  let reading, changed;
+  const soon = (wait = 400) => {
+    changed ??= setTimeout(async () => {
+      changed = undefined;
+      if (!document.hidden && !await refresh() && followed()) soon(3000);
+    }, wait);
+  };
+  const follow = async () => {
+    const place = followed();
+    if (!place || reading || document.hidden) return;
+    reading = new AbortController();
+    try {
+      const response = await fetch(place.dataset.events, { signal: reading.signal });
+      const events = response.status === 200 ? response.body.getReader() : undefined;
+      const text = new TextDecoder();
+      for (let part = await events?.read(); part && !part.done; part = await events.read()) {
+        if (text.decode(part.value, { stream: true }).includes("id:")) soon();
+      }
+    } catch { /* The page was hidden, or the connection broke. */ }
+    reading = undefined;
+    if (!document.hidden) setTimeout(follow, 3000);
+  };
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) reading?.abort();
+    else if (followed()) { soon(); follow(); }
+  });
+  follow();
 })();

@@ -52,11 +52,11 @@ pub fn router(service: Arc<dyn Service>, sessions: Arc<dyn SessionStore>) -> Rou
             get(messages::preview).post(messages::send),
         )
         .route("/console/instances", get(instances::list))
-        .route("/console/workflows", get(workflows::pages::list))
-        .route("/console/workflows/{name}", get(workflows::pages::show))
+        .route("/console/workflows", get(workflows::page::list))
+        .route("/console/workflows/{name}", get(workflows::page::show))
         .route(
             "/console/workflows/{name}/activate",
-            get(workflows::pages::preview).post(workflows::pages::activate),
+            get(workflows::activation::preview).post(workflows::activation::activate),
         )
         .route("/console/bulk", get(bulk::list))
         .route("/console/bulk/{id}", get(bulk::show))

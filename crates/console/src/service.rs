@@ -1,6 +1,7 @@
 //! The service that the console is part of, as the console sees it.
 
 use async_trait::async_trait;
+use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -94,6 +95,12 @@ pub trait Service: Send + Sync + 'static {
 
     /// Sends a request to the API as this person.
     async fn call(&self, person: &Person, call: Call) -> Reply;
+
+    /// Sends a request to the API as this person, and returns its response as it comes: for a stream of events.
+    async fn open(&self, person: &Person, call: Call) -> Response {
+        let reply = self.call(person, call).await;
+        (reply.status, reply.headers, reply.body).into_response()
+    }
 }
 
 /// A response of the API that is an error, as problem details have it (RFC 9457).

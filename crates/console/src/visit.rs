@@ -203,6 +203,17 @@ impl Visit {
         }
     }
 
+    /// Sends a GET to the API, and passes its response on as it comes.
+    pub async fn pass_on(&self, target: &str, headers: HeaderMap) -> Response {
+        let call = Call {
+            method: Method::GET,
+            target: target.to_owned(),
+            headers,
+            body: None,
+        };
+        self.console.service.open(&self.person, call).await
+    }
+
     /// Responds with a page, or with the page of a refusal.
     pub fn show<T: Template>(&self, page: Result<T, Refusal>) -> Response {
         match page {

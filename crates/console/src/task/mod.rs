@@ -1,11 +1,43 @@
 //! The page of one task, and the pages of its commands. `/console/tasks/{id}` and everything below it is here.
+//!
+//! `record.rs` has the responses of the API, `page.rs` makes the page of them, with `graph.rs` and `timeline.rs` for the
+//! pictures. `command.rs` says which commands there are, `preview.rs` and `undo.rs` are their pages.
+
+mod actions;
+mod command;
+mod compare;
+mod excerpt;
+mod follow;
+mod graph;
+mod handlers;
+mod items;
+mod note;
+mod page;
+pub(crate) mod picture;
+mod preview;
+pub(crate) mod record;
+mod relations;
+mod rows;
+mod step;
+mod timeline;
+mod undo;
+mod words;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
-use axum::Router;
+use axum::{Router, routing::get};
 
 use crate::console::Console;
 
 pub fn routes() -> Router<Arc<Console>> {
     Router::new()
+        .route("/console/tasks/{id}", get(handlers::show))
+        .route("/console/tasks/{id}/events", get(follow::changes))
+        .route(
+            "/console/tasks/{id}/{command}",
+            get(handlers::preview).post(handlers::send),
+        )
 }

@@ -1,3 +1,4 @@
-//! Workflows: their versions, their steps, and which version is active.
+//! Workflows: the list, the page of one, and the activation of a version.
 
-pub mod pages;
+pub mod activation;
+pub mod page;

@@ -1,0 +1,251 @@
+//! The first sentence of the page: the state of a task, why it is in it, and whether a person must act.
+
+use super::{
+    record::{Task, between, millis, span},
+    words,
+};
+
+pub struct Note {
+    pub class: &'static str,
+    pub bold: String,
+    pub rest: String,
+}
+
+/// Returns the sentence about a task.
+pub fn note(task: &Task, now: i64) -> Note {
+    let ago = |at: Option<&str>| {
+        at.and_then(millis)
+            .map_or_else(String::new, |at| format!(" {} ago", span(now - at)))
+    };
+    let runs: Vec<&str> = task
+        .steps
+        .iter()
+        .filter(|step| matches!(step.state.as_str(), "processing" | "pending"))
+        .map(|step| step.name.as_str())
+        .collect();
+    let took = || {
+        between(Some(&task.created_at), task.ended_at.as_deref())
+            .map_or_else(String::new, |took| format!(" in {}", span(took)))
+    };
+    match task.state.as_str() {
+        "error" => error_note(task, now, &runs),
+        "paused" => Note {
+            class: "paused",
+            bold: String::from("It is paused: no step begins until somebody resumes it."),
+            rest: if runs.is_empty() {
+                String::new()
+            } else {
+                format!(" {} would go on.", runs.join(", "))
+            },
+        },
+        "undoing" => {
+            let by = task.undo.as_ref().map_or_else(String::new, |undo| {
+                let reason = undo
+                    .reason
+                    .as_deref()
+                    .map_or_else(String::new, |reason| format!(", “{reason}”"));
+                format!(
+                    " It was requested{} by {}{reason}.",
+                    ago(Some(&undo.at)),
+                    undo.by
+                )
+            });
+            Note {
+                class: "undoing",
+                bold: String::from(
+                    "It is being undone: what took effect is taken back, the last first.",
+                ),
+                rest: by,
+            }
+        }
+        "undone" => Note {
+            class: "undoing",
+            bold: format!("It was undone{}.", ago(task.ended_at.as_deref())),
+            rest: task
+                .undo
+                .as_ref()
+                .filter(|undo| !undo.passed_over.is_empty())
+                .map_or_else(String::new, |undo| {
+                    format!(
+                        " The effects of {} remain: they have no undo.",
+                        undo.passed_over.join(", ")
+                    )
+                }),
+        },
+        "processed" => Note {
+            class: "ok",
+            bold: format!("It was processed{}.", took()),
+            rest: String::from(" Nothing needs to be done."),
+        },
+        "cancelled" => Note {
+            class: "",
+            bold: format!("It was cancelled{}.", ago(task.ended_at.as_deref())),
+            rest: String::from(" What it had done remains."),
+        },
+        _ => running_note(task, now),
+    }
+}
+
+fn error_note(task: &Task, now: i64, runs: &[&str]) -> Note {
+    let Some(step) = task.failed_step() else {
+        let why = task
+            .error
+            .as_ref()
+            .map_or("it is in error", |fault| fault.message.as_str());
+        return Note {
+            class: "error",
+            bold: format!("It stopped: {why}."),
+            rest: String::new(),
+        };
+    };
+    let at = task
+        .error
+        .as_ref()
+        .map(|fault| fault.at.as_str())
+        .and_then(millis);
+    let ago = at.map_or_else(String::new, |at| format!(" {} ago", span(now - at)));
+    // The error of a list counts its items; that of the task is the one of an item.
+    let own = step.error.as_ref().filter(|_| step.items.is_none());
+    let fault = own.or(task.error.as_ref());
+    let who = step.agent.as_deref().unwrap_or("it");
+    let said = fault.map_or_else(String::new, |fault| {
+        let words = fault
+            .words()
+            .map_or_else(String::new, |words| format!(", “{words}”"));
+        match (fault.kind.as_str(), fault.status) {
+            ("permanent", Some(_)) => {
+                format!("{who} refused permanently with {}{words}", fault.short())
+            }
+            (_, Some(_)) => format!("{who} responded {}{words}", fault.short()),
+            _ => fault.short().to_owned(),
+        }
+    });
+    let bold = match &step.items {
+        Some(items) => format!(
+            "{} of {} items of {} are in error: {said}.",
+            crate::parts::number(items.in_state("error")),
+            crate::parts::number(items.count()),
+            step.name
+        ),
+        None => format!("It stopped at {}{ago}: {said}.", step.name),
+    };
+    let unknown = fault.is_some_and(|fault| fault.outcome.is_some());
+    let effect = match (&step.items, unknown) {
+        (Some(items), _) => format!(
+            " {} are processed.",
+            crate::parts::number(items.in_state("processed"))
+        ),
+        (None, true) => format!(
+            " {} may have taken effect: its outcome is unknown.",
+            step.name
+        ),
+        (None, false) => format!(" {} did not take effect.", step.name),
+    };
+    let rest = match runs {
+        [] => " Nothing runs, and nothing happens until an operator retries, skips, resolves or undoes.".to_owned(),
+        runs => format!(" {} still run; what follows {} waits for an operator.", runs.join(", "), step.name),
+    };
+    Note {
+        class: "error",
+        bold,
+        rest: format!("{effect}{rest}"),
+    }
+}
+
+fn running_note(task: &Task, now: i64) -> Note {
+    let class = "processing";
+    if let Some(start) = task.start_at.as_deref().and_then(millis) {
+        let bold = format!("It begins in {}.", span(start - now));
+        return Note {
+            class: "",
+            bold,
+            rest: String::from(" Nothing needs to be done."),
+        };
+    }
+    let open = |state: &str| {
+        task.steps
+            .iter()
+            .filter(|step| step.state == state)
+            .collect::<Vec<_>>()
+    };
+    let calls: Vec<_> = open("processing")
+        .into_iter()
+        .filter(|step| step.blocked_by.is_none())
+        .collect();
+    if let [first, ..] = calls.as_slice() {
+        let names: Vec<&str> = calls
+            .iter()
+            .map(|step| step.name.as_str())
+            .take(5)
+            .collect();
+        let since = first
+            .started_at
+            .as_deref()
+            .and_then(millis)
+            .map_or_else(String::new, |at| format!(", for {}", span(now - at)));
+        return Note {
+            class,
+            bold: format!("{} runs{since}.", names.join(", ")),
+            rest: String::from(" Nothing needs to be done."),
+        };
+    }
+    let blocked = task.steps.iter().find_map(|step| {
+        let blocked = step
+            .blocked_by
+            .as_ref()
+            .filter(|blocked| blocked.reason != "steps")?;
+        Some((step, words::why(blocked)))
+    });
+    let Some((step, why)) = blocked else {
+        return Note {
+            class,
+            bold: String::from("It is under way."),
+            rest: String::new(),
+        };
+    };
+    let fault = step
+        .last_fault
+        .as_ref()
+        .filter(|_| step.state == "pending")
+        .map_or_else(String::new, |fault| {
+            let words = fault
+                .words()
+                .map_or_else(String::new, |words| format!(", “{words}”"));
+            format!(
+                "{} responded {}{words} on attempt {}; ",
+                step.agent.as_deref().unwrap_or("it"),
+                fault.short(),
+                step.attempt
+            )
+        });
+    let until = why.until.as_ref().and_then(|(word, at)| {
+        let left = millis(at)? - now;
+        Some(if left > 0 {
+            format!(" in {}", span(left)).replace(
+                " in ",
+                if *word == "until" {
+                    ", for another "
+                } else {
+                    " in "
+                },
+            )
+        } else {
+            String::from(" now")
+        })
+    });
+    let needs = if step.ask.is_some() {
+        " A person must decide."
+    } else {
+        " Nothing needs to be done for it: it goes on by itself."
+    };
+    Note {
+        class,
+        bold: format!(
+            "It waits at {}: {fault}{}{}.",
+            step.name,
+            why.words,
+            until.unwrap_or_default()
+        ),
+        rest: needs.to_owned(),
+    }
+}

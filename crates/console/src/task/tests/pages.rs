@@ -1,0 +1,431 @@
+//! The content of the pages.
+
+use super::{dom::Dom, failed_page, fixture, read, shell, sources, undo_page};
+use crate::{
+    params::Params,
+    service::Role,
+    task::{compare::ComparePage, page::OneTaskPage, record::History},
+    workflows::page::{OnePage, WorkflowSources},
+};
+
+fn page(task: &str, history: &str, query: &str) -> Dom {
+    Dom::of(&OneTaskPage::new(
+        shell(Role::Operate),
+        &Params::read(query),
+        sources(task, history),
+    ))
+}
+
+#[test]
+fn the_first_sentence_says_where_it_stopped_and_why() {
+    let dom = Dom::of(&failed_page(""));
+    assert!(
+        dom.text("h1").starts_with("order-20871"),
+        "{}",
+        dom.text("h1")
+    );
+    let note = &dom.classed("note")[0].text;
+    assert!(note.starts_with("It stopped at charge 31 min ago: payments refused permanently with 422 Unprocessable Entity, “currency is required”."), "{note}");
+    assert!(
+        note.contains("charge did not take effect. Nothing runs"),
+        "{note}"
+    );
+    let cause = dom.link("2 tasks have this cause: fix them together");
+    assert_eq!(cause, "/p/console/causes/bcdeddcb504cd843");
+}
+
+#[test]
+fn the_failed_step_shows_what_was_sent_and_what_came_as_it_was() {
+    let dom = Dom::of(&failed_page(""));
+    let texts: Vec<_> = dom
+        .all("pre")
+        .into_iter()
+        .map(|pre| pre.text.as_str())
+        .collect();
+    assert!(texts[0].contains("\"amount\": 12900,\n"), "{}", texts[0]);
+    assert!(
+        texts
+            .iter()
+            .any(|text| text.contains("\"message\": \"currency is required\"")),
+        "{texts:?}"
+    );
+    assert!(
+        texts
+            .iter()
+            .any(|text| text.contains("\"big\": 123456789012345678901234567890")),
+        "every digit of the input"
+    );
+    let http: Vec<_> = dom
+        .classed("http")
+        .into_iter()
+        .map(|line| line.text.as_str())
+        .collect();
+    assert_eq!(
+        http,
+        [
+            "POST http://127.0.0.1:9304/v1/charges",
+            "422 Unprocessable Entity"
+        ]
+    );
+    assert!(
+        texts
+            .iter()
+            .any(|text| text.starts_with("curl -s -X POST 'http://127.0.0.1:9304/v1/charges'"))
+    );
+}
+
+#[test]
+fn each_step_is_a_link_in_the_graph_with_its_state_as_word_shape_and_colour() {
+    let dom = Dom::of(&failed_page(""));
+    let nodes: Vec<_> = dom
+        .all("a")
+        .into_iter()
+        .filter(|link| link.is_inside("svg"))
+        .collect();
+    assert_eq!(nodes.len(), 12);
+    let charge = nodes
+        .iter()
+        .find(|node| node.text.starts_with("charge"))
+        .unwrap();
+    assert!(charge.has_class("error") && charge.has_class("on"));
+    assert!(
+        charge.text.contains("payments · error 422"),
+        "{}",
+        charge.text
+    );
+    assert!(charge.get("href").unwrap().ends_with("?step=charge#step"));
+    assert_eq!(dom.classed("pivot").len(), 1, "a thick line before ship");
+    assert!(
+        dom.classed("todo").len() >= 7,
+        "edges to steps that have not begun are dashed"
+    );
+    assert_eq!(
+        dom.all("tbody")[0].text.matches("waits for").count(),
+        7,
+        "a table beside it says it too"
+    );
+}
+
+#[test]
+fn what_can_be_done_leads_to_a_preview_and_what_cannot_says_why() {
+    let dom = Dom::of(&failed_page(""));
+    let id = "01a2240c-692d-7565-bb7d-e6c519dd0744";
+    assert_eq!(
+        dom.link("Retry charge…"),
+        format!("/p/console/tasks/{id}/retry?step=charge")
+    );
+    assert_eq!(dom.link("Cancel…"), format!("/p/console/tasks/{id}/cancel"));
+    let menu = dom
+        .all("details")
+        .into_iter()
+        .find(|menu| menu.has_class("menu"))
+        .unwrap();
+    assert!(
+        menu.text.contains("resume (the task is not paused)"),
+        "{}",
+        menu.text
+    );
+    assert!(
+        dom.all("button")
+            .iter()
+            .all(|button| button.text == "Compare"),
+        "nothing acts without a preview"
+    );
+}
+
+#[test]
+fn a_role_that_only_reads_has_no_buttons() {
+    let sources = sources(fixture!("task-error"), fixture!("history-error"));
+    let dom = Dom::of(&OneTaskPage::new(
+        shell(Role::Read),
+        &Params::default(),
+        sources,
+    ));
+    assert!(
+        dom.all("a").iter().all(|link| !link.has_class("b")),
+        "no command is a button"
+    );
+    assert!(
+        dom.link("Retry charge…").contains("/retry?"),
+        "but its preview can be reached"
+    );
+}
+
+#[test]
+fn names_full_of_markup_are_text() {
+    let dom = page(fixture!("task-secret"), fixture!("history-error"), "");
+    assert!(
+        dom.text("h1").starts_with("<i>order</i>&\"'"),
+        "{}",
+        dom.text("h1")
+    );
+    let foreign = ["i", "img", "b"].map(|name| {
+        dom.all(name)
+            .iter()
+            .filter(|element| element.text == "order")
+            .count()
+    });
+    assert_eq!(foreign, [0, 0, 0]);
+    assert!(
+        dom.all("script")
+            .iter()
+            .all(|script| script.get("src").is_some())
+    );
+    assert!(
+        dom.all("pre")
+            .iter()
+            .any(|pre| pre.text.contains("</pre><script>x</script>"))
+    );
+}
+
+#[test]
+fn a_task_that_goes_on_by_itself_says_what_it_waits_for() {
+    let dom = page(fixture!("task-waiting"), fixture!("history-waiting"), "");
+    let note = &dom.classed("note")[0];
+    assert!(note.has_class("processing"));
+    assert!(note.text.starts_with("It waits at ship: shipping responded 503 Service Unavailable, “label printer is offline” on attempt"), "{}", note.text);
+    assert!(
+        note.text.contains("Nothing needs to be done for it"),
+        "{}",
+        note.text
+    );
+    assert!(
+        dom.all("h2")
+            .iter()
+            .any(|title| title.text == "Why it is not running")
+    );
+    assert!(
+        dom.link("task of invoice")
+            .starts_with("/p/console/tasks/01a2240c-6dfb")
+    );
+    let followed = dom
+        .0
+        .iter()
+        .find_map(|element| element.get("data-events"))
+        .unwrap();
+    assert!(followed.starts_with("/p/console/tasks/"), "{followed}");
+}
+
+#[test]
+fn the_history_is_sentences_the_newest_first_and_leaves_details_out_until_asked() {
+    let dom = Dom::of(&failed_page(""));
+    let log = dom
+        .all("ol")
+        .into_iter()
+        .find(|list| list.has_class("log"))
+        .unwrap();
+    assert!(
+        log.text.contains(
+            "charge failed permanently: 422 Unprocessable Entity, “currency is required”"
+        ),
+        "{}",
+        log.text
+    );
+    assert!(log.text.contains("fraud-check processed on attempt 3"));
+    assert!(!log.text.contains("reserve: ready"));
+    let all = Dom::of(&failed_page("raw=1"));
+    let entries = all
+        .all("li")
+        .into_iter()
+        .filter(|line| line.text.contains("submitter"))
+        .count();
+    assert_eq!(entries, 2, "task.accepted and step.ready");
+}
+
+#[test]
+fn a_list_of_items_is_one_node_with_a_bar_and_its_failures_come_first() {
+    let mut sources = sources(fixture!("task-items"), fixture!("history-items"));
+    sources.items = Some(Ok(read(fixture!("steps-rows"))));
+    let dom = Dom::of(&OneTaskPage::new(
+        shell(Role::Operate),
+        &Params::read("step=rows"),
+        sources,
+    ));
+    let nodes: Vec<_> = dom
+        .all("a")
+        .into_iter()
+        .filter(|link| link.is_inside("svg"))
+        .collect();
+    assert_eq!(nodes.len(), 4);
+    assert!(
+        nodes[1].text.contains("error 33 of 300"),
+        "{}",
+        nodes[1].text
+    );
+    assert!(
+        dom.all("h2")
+            .iter()
+            .any(|title| title.text == "rows, for each of 300 items")
+    );
+    let note = &dom.classed("note")[0].text;
+    assert!(note.starts_with("33 of 300 items of rows are in error: catalog refused permanently with 422 Unprocessable Entity, “row has no sku”."), "{note}");
+    assert!(dom.link("rows[8]").ends_with("?step=rows%5B8%5D#step"));
+    assert!(
+        dom.link("next").contains("state=error&after="),
+        "{}",
+        dom.link("next")
+    );
+}
+
+#[test]
+fn a_part_that_cannot_be_read_says_so_and_the_rest_stays() {
+    let mut sources = sources(fixture!("task-error"), fixture!("history-error"));
+    sources.history = Err(crate::service::Refusal::new(
+        http::StatusCode::SERVICE_UNAVAILABLE,
+        "Busy",
+        "too many reads",
+    ));
+    let dom = Dom::of(&OneTaskPage::new(
+        shell(Role::Operate),
+        &Params::default(),
+        sources,
+    ));
+    let history = dom
+        .0
+        .iter()
+        .find(|element| element.get("id") == Some("history"))
+        .unwrap();
+    assert!(
+        history
+            .text
+            .contains("The history cannot be read: too many reads"),
+        "{}",
+        history.text
+    );
+    assert!(
+        !dom.classed("tl").is_empty(),
+        "the timeline is drawn from the times of the steps"
+    );
+}
+
+#[test]
+fn the_plan_of_an_undo_has_every_call_in_its_stage() {
+    let dom = Dom::of(&undo_page(Role::Operate));
+    assert_eq!(
+        dom.text("h1"),
+        "Undo order-20702: 6 calls to 4 services, in 4 stages"
+    );
+    let plan = dom
+        .all("ol")
+        .into_iter()
+        .find(|list| list.has_class("plan"))
+        .unwrap();
+    let at = |words: &str| {
+        plan.text
+            .find(words)
+            .unwrap_or_else(|| panic!("{words} is not in {}", plan.text))
+    };
+    assert!(at("First, at the same time") < at("pack.undo"));
+    assert!(at("pack.undo DELETE warehouse /packages/of/order-20702") < at("pick.undo"));
+    assert!(at("charge.undo DELETE payments /charges/ch_77120") < at("reserve.undo"));
+    assert_eq!(dom.classed("stage").len(), 4);
+    let stays = dom
+        .all("tr")
+        .into_iter()
+        .find(|row| row.text.starts_with("fraud-check"))
+        .unwrap();
+    assert!(
+        stays.text.contains("0.040000000000000000001") && stays.text.contains("its effect remains"),
+        "{}",
+        stays.text
+    );
+}
+
+#[test]
+fn two_tasks_are_compared_by_what_matters() {
+    let difference = read(fixture!("diff"));
+    let dom = Dom::of(&ComparePage {
+        page: shell(Role::Read),
+        id: String::from("1"),
+        with: String::from("order-20866"),
+        difference,
+    });
+    assert!(
+        dom.text("h1")
+            .starts_with("order-20871 failed at charge, order-20866 did not"),
+        "{}",
+        dom.text("h1")
+    );
+    let rows: Vec<_> = dom
+        .all("tr")
+        .into_iter()
+        .map(|row| row.text.as_str())
+        .collect();
+    assert!(
+        rows.iter().any(|row| row.starts_with("/body/currency")
+            && row.contains("absent")
+            && row.contains("EUR")),
+        "{rows:?}"
+    );
+    assert!(
+        !rows.iter().any(|row| row.starts_with("/body/order")),
+        "what follows from the key is left out"
+    );
+}
+
+#[test]
+fn a_workflow_shows_how_its_versions_differ_and_what_a_dry_run_says() {
+    let sources = WorkflowSources {
+        shown: read(fixture!("order-2")),
+        versions: read(fixture!("versions")),
+        compared: Some(Ok((read(fixture!("order-1")), read(fixture!("order-2"))))),
+        report: Some(Ok(read(fixture!("dry-run")))),
+    };
+    let dom = Dom::of(&OnePage::new(
+        shell(Role::Read),
+        &Params::read("input=%7B%7D"),
+        sources,
+    ));
+    let removed: Vec<_> = dom
+        .all("del")
+        .into_iter()
+        .map(|line| line.text.as_str())
+        .collect();
+    assert!(
+        removed
+            .iter()
+            .any(|line| line.contains("\"currency\": \"{{ input.currency }}\"")),
+        "{removed:?}"
+    );
+    assert!(
+        dom.0
+            .iter()
+            .any(|element| element.text.ends_with("11 steps are the same."))
+    );
+    let changed: Vec<_> = dom
+        .all("a")
+        .into_iter()
+        .filter(|link| link.is_inside("svg") && link.has_class("on"))
+        .collect();
+    assert_eq!(changed.len(), 1);
+    assert!(changed[0].text.starts_with("charge"));
+    assert!(
+        dom.0
+            .iter()
+            .any(|element| element.text == "would be accepted")
+    );
+}
+
+#[test]
+fn a_state_of_a_later_version_is_shown_by_its_word() {
+    let text = fixture!("task-error").replace("\"state\":\"waiting\"", "\"state\":\"hibernating\"");
+    let dom = page(&text, fixture!("history-error"), "");
+    assert!(dom.all("td").iter().any(|cell| cell.text == "hibernating"));
+}
+
+#[test]
+fn an_empty_history_and_a_task_without_steps_make_a_page() {
+    let mut sources = sources(fixture!("task-later"), fixture!("history-error"));
+    sources.history = Ok(History::default());
+    sources.task.steps.clear();
+    let dom = Dom::of(&OneTaskPage::new(
+        shell(Role::Operate),
+        &Params::default(),
+        sources,
+    ));
+    assert!(
+        dom.classed("note")[0].text.starts_with("It begins in"),
+        "{}",
+        dom.classed("note")[0].text
+    );
+}

@@ -1,0 +1,76 @@
+//! The activation of a version of a workflow: its preview, and the command.
+
+use axum::{
+    extract::{Path, Request},
+    response::Response,
+};
+use http::HeaderMap;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    command_page::{CommandPage, Field},
+    form::read_form,
+    params::encoded,
+    service::Refusal,
+    shell::Section,
+    visit::Visit,
+};
+
+/// The part of a workflow that the preview needs.
+#[derive(Deserialize)]
+struct Active {
+    active_version: u64,
+}
+
+pub async fn preview(Path(name): Path<String>, visit: Visit) -> Response {
+    let page = build_preview(&visit, &name).await;
+    visit.show(page)
+}
+
+async fn build_preview(visit: &Visit, name: &str) -> Result<CommandPage, Refusal> {
+    let target = format!("/v1/workflows/{}", encoded(name));
+    let (workflow, tag) = visit.get_tagged::<Active>(&target).await?;
+    let version = visit.query.text("version").to_owned();
+    let title = format!("Activate version {version} of workflow {name}");
+    let page = visit.shell(Section::Workflows, title.clone());
+    let mut fields = vec![Field::new("version", "Version", &version)];
+    if let Some(tag) = tag {
+        fields.push(Field::hidden("if_match", &tag));
+    }
+    Ok(CommandPage {
+        action: page.to(&format!("/workflows/{}/activate", encoded(name))),
+        back: page.workflow(name),
+        button: title.clone(),
+        asks_reason: true,
+        is_final: false,
+        consequences: vec![
+            format!(
+                "New tasks follow version {version}; they follow version {} now.",
+                workflow.active_version
+            ),
+            String::from("Tasks that exist keep their version, unless they are moved."),
+        ],
+        fields,
+        title,
+        page,
+    })
+}
+
+pub async fn activate(Path(name): Path<String>, visit: Visit, request: Request) -> Response {
+    let form = read_form(request.into_body()).await;
+    let mut body = json!({ "version": form.text("version").trim().parse::<u64>().unwrap_or(0) });
+    if let Some(reason) = form.get("reason") {
+        body["reason"] = reason.into();
+    }
+    let mut headers = HeaderMap::new();
+    if let Some(tag) = form.get("if_match").and_then(|tag| tag.parse().ok()) {
+        headers.insert(http::header::IF_MATCH, tag);
+    }
+    let target = format!("/v1/workflows/{}/activate", encoded(&name));
+    let sent: Result<Value, Refusal> = visit.post(&target, headers, &body).await;
+    match sent {
+        Ok(_) => visit.go(&format!("/workflows/{}", encoded(&name))),
+        Err(refusal) => visit.refused(&refusal),
+    }
+}
