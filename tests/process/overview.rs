@@ -40,7 +40,7 @@ async fn one_response_shows_all(mut instances: Vec<Provost>) {
             provost.settled(&id).await;
         }
     }
-    // What each of the processes has done is on record after some seconds.
+    // The activity of each process is on record after some seconds.
     until(json!([5, 3, 8]), || async {
         let overview = overview(&instances[0]).await;
         let by_hour = &overview["by_hour"];

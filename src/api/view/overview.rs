@@ -101,7 +101,7 @@ struct TaskActivityView {
     accepted: u64,
     #[schema(example = 1195)]
     processed: u64,
-    /// How often a task entered the state `error`. A task may enter it several times.
+    /// The times that a task entered the state `error`. One task may enter it several times.
     #[schema(example = 12)]
     failed: u64,
     #[schema(example = 1)]
@@ -120,7 +120,7 @@ struct TaskActivityView {
 /// What one workflow did in the last 24 hours.
 #[derive(Serialize, ToSchema)]
 #[schema(as = WorkflowOverview)]
-struct WorkflowView {
+struct WorkflowDayView {
     /// `(inline)`: tasks whose steps came with their submission. `(other)`: workflows beyond the first hundred of an hour.
     #[schema(example = "order")]
     name: String,
@@ -138,7 +138,7 @@ struct AgentActivityView {
     /// The attempts that failed and were repeated.
     #[schema(example = 20)]
     retried: u64,
-    /// The steps that failed for good.
+    /// The steps that failed and are not repeated: they need a person, or are undone.
     #[schema(example = 12)]
     failed: u64,
     /// Half of the processed steps took no longer from their claim to their reply, in milliseconds, to about a fifth. Null
@@ -210,7 +210,7 @@ struct OverviewView {
     by_hour: Vec<TaskActivityView>,
     /// The workflows of the last 24 hours: those with the most failures first, then those with the most tasks.
     #[schema(max_items = 50)]
-    workflows: Vec<WorkflowView>,
+    workflows: Vec<WorkflowDayView>,
     /// The agents: those in trouble first, then those with the most calls.
     #[schema(max_items = 100)]
     agents: Vec<AgentOverviewView>,
@@ -276,7 +276,7 @@ impl Day {
         })
     }
 
-    fn workflows(&self) -> Vec<WorkflowView> {
+    fn workflows(&self) -> Vec<WorkflowDayView> {
         let mut sums = BTreeMap::<&str, WorkflowActivity>::new();
         for (name, activity) in self.hours.values().flat_map(|hour| &hour.workflows) {
             sums.entry(name).or_default().merge(activity);
@@ -286,7 +286,7 @@ impl Day {
         let views = sums
             .iter()
             .take(MOST_WORKFLOWS)
-            .map(|(name, sum)| WorkflowView {
+            .map(|(name, sum)| WorkflowDayView {
                 name: (*name).to_owned(),
                 activity: sum.into(),
             });

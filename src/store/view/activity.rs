@@ -1,4 +1,4 @@
-//! What was done in each hour, by workflow and by agent. The writer only counts, in memory; each process adds its counts to
+//! The activity of each hour, by workflow and by agent. The writer only counts, in memory; each process adds its counts to
 //! rows of its own every few seconds, and the instance that supervises merges the rows of past hours, and deletes old ones.
 //! A process that is killed loses what it counted since: the record of tasks is the truth, and these are statistics.
 
@@ -59,7 +59,7 @@ const OLD: &str = "SELECT hour, shard FROM activity WHERE hour < $1 ORDER BY hou
 #[cfg(test)]
 pub(super) const STATEMENTS: [&str; 4] = [OWN, SINCE, UNMERGED, OLD];
 
-/// What was done in one hour.
+/// The activity of one hour.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HourActivity {
     pub workflows: BTreeMap<String, WorkflowActivity>,

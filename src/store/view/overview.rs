@@ -18,7 +18,7 @@ const MOST_QUEUES: usize = 100;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CappedCount(pub u64);
 
-/// What the tables hold at this moment.
+/// The numbers of what the tables hold at this moment.
 #[derive(Clone, Debug, Default)]
 pub struct Overview {
     /// The tasks in each state that has an index: all but `processed`.

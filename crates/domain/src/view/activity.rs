@@ -1,4 +1,4 @@
-//! What was done in an hour: tasks by their workflow, and calls by their agent with the time that they took.
+//! The activity of an hour: tasks by their workflow, and steps by their agent with the time that they took.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -61,7 +61,7 @@ fn upper_bound(bucket: u8) -> u64 {
 pub struct WorkflowActivity {
     pub accepted: u64,
     pub processed: u64,
-    /// How often a task entered the state `error`. A task may enter it several times.
+    /// The times that a task entered the state `error`. One task may enter it several times.
     pub failed: u64,
     pub undone: u64,
     pub cancelled: u64,
@@ -106,7 +106,7 @@ pub struct AgentActivity {
     pub processed: u64,
     /// The attempts that failed and were repeated.
     pub retried: u64,
-    /// The steps that failed for good, and need a person or are undone.
+    /// The steps that failed and are not repeated: they need a person, or are undone.
     pub failed: u64,
     /// The times from the claim of a step to the reply with which it was processed.
     pub durations: DurationHistogram,
