@@ -1,6 +1,7 @@
 //! A temporary PostgreSQL that all tests of a run share, each with a database of its own. It does not sync to disk:
 //! tests of a power cut start their own server.
 
+mod ports;
 mod programs;
 mod proxy;
 mod server;
@@ -9,13 +10,13 @@ mod shared;
 use std::{
     fs,
     hash::{DefaultHasher, Hash, Hasher},
-    net::{Ipv4Addr, TcpListener},
     path::Path,
     process::{self, Command, Output},
     thread,
     time::{Duration, Instant},
 };
 
+pub use ports::free_port;
 pub use programs::{binaries, client};
 pub use proxy::Proxy;
 pub use server::{Server, url};
@@ -136,9 +137,4 @@ fn is_ready(port: u16) -> bool {
         .args(["-h", "127.0.0.1", "-p", &port.to_string()])
         .output();
     asked.is_ok_and(|asked| asked.status.success())
-}
-
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().port()
 }

@@ -12,8 +12,8 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Act, Answer, Api, Gate, Provost, Remote, SmallDisk, alerts, all_processed, lasting_port,
-    one_step, pipeline, step, submit_charges, until,
+    Act, Answer, Api, Gate, Provost, Remote, SmallDisk, alerts, all_processed, free_port, one_step,
+    pipeline, step, submit_charges, until,
 };
 
 fn large(remote: &Remote) -> Value {
@@ -184,7 +184,7 @@ async fn started_on_a_full_disk_it_waits_for_room_and_says_so() {
         move |_| gate.then(json!("done"))
     })
     .await;
-    let listen = format!("127.0.0.1:{}", lasting_port());
+    let listen = format!("127.0.0.1:{}", free_port());
     let database = disk.path().join("provost.db");
     let setup = Provost::setup().database(&database).listen(&listen);
     let mut provost = setup.start().await;

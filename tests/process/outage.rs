@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, Api, Gate, Load, Postgres, Provost, Remote, binary, lasting_port, pipeline,
+    Answer, Api, Gate, Load, Postgres, Provost, Remote, binary, free_port, pipeline,
 };
 
 /// The operations that need no database. All others must report that there is none.
@@ -220,7 +220,7 @@ pub async fn all_are_there(a: &Api, b: &Api, accepted: Vec<(String, String)>) {
 async fn started_before_its_database_it_waits_for_it_and_says_so() {
     let database = Postgres::start().await;
     database.crash().await;
-    let listen = format!("127.0.0.1:{}", lasting_port());
+    let listen = format!("127.0.0.1:{}", free_port());
     let setup = Provost::setup()
         .database_url(&database.url())
         .listen(&listen);
@@ -318,7 +318,7 @@ async fn that_nothing_can_be_saved_is_not_said_again_for_every_answer_that_waits
 
 #[tokio::test]
 async fn told_to_stop_while_it_waits_for_its_database_it_stops() {
-    let nowhere = format!("postgres://provost@127.0.0.1:{}/p", lasting_port());
+    let nowhere = format!("postgres://provost@127.0.0.1:{}/p", free_port());
     let mut waiting = Provost::setup().database_url(&nowhere).launch();
     waiting.says("cannot be reached").await;
     waiting.terminate();

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 use crate::{
     cluster::{self, as_owner},
-    harness::{Act, Gate, Provost, Remote, lasting_port, pipeline, sql},
+    harness::{Act, Gate, Provost, Remote, free_port, pipeline, sql},
     slow_reads,
 };
 
@@ -37,7 +37,7 @@ impl PgBouncer {
         let (host, rest) = place.split_once(':').unwrap();
         let (server_port, _) = rest.split_once('/').unwrap();
         let folder = TempDir::new().unwrap();
-        let port = lasting_port();
+        let port = free_port();
         let file = |name: &str| folder.path().join(name);
         fs::write(file("users.txt"), "\"provost\" \"\"\n").unwrap();
         let settings = format!(

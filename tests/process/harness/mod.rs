@@ -17,12 +17,13 @@ pub mod wire;
 
 use std::time::Duration;
 
+pub use crate::cluster::free_port;
 pub use amqp_frames::{FramePublisher, nested_table};
 pub use api::{Answer, Api, Call, Events, all_processed, id_of, submit_charges};
 pub use database::Database;
 pub use load::Load;
 pub use messages::{alerts, messages, until, until_messages, verify};
-pub use postgres::{Postgres, lasting_port, sql};
+pub use postgres::{Postgres, sql};
 pub use provost::{Provost, Setup, binary};
 pub use rabbit::{Broker, Queued, Rabbit, RabbitClient};
 pub use remote::{Act, Gate, Hook, Remote, Seen};

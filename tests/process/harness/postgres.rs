@@ -3,12 +3,11 @@
 
 use std::{
     fs,
-    net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
 };
 
-use crate::cluster::{as_owner, binaries, client};
+use crate::cluster::{as_owner, binaries, client, free_port};
 
 /// The settings suit a test of minutes, and do not sync to disk: these servers crash, but their machine does not.
 const SETTINGS: &str = "listen_addresses = '127.0.0.1'\nfsync = off\nmax_connections = 60\n\
@@ -229,7 +228,7 @@ impl Place {
         );
         Self {
             folder,
-            port: lasting_port(),
+            port: free_port(),
         }
     }
 
@@ -255,17 +254,6 @@ impl Place {
             .status();
         let log = || fs::read_to_string(self.folder.join("log")).unwrap_or_default();
         assert!(controlled.unwrap().success(), "{arguments:?}: {}", log());
-    }
-}
-
-/// Returns a free port that is still free after a restart, because the system assigns no port of this range to a
-/// process that asks for any port.
-pub fn lasting_port() -> u16 {
-    loop {
-        let port = 20_000 + rand::random::<u16>() % 12_000;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
     }
 }
 

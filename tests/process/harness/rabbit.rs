@@ -24,7 +24,7 @@ use lapin::{
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::{PATIENCE, lasting_port};
+use super::{PATIENCE, free_port};
 use crate::cluster::Shared;
 
 /// A message that was taken from a queue.
@@ -143,9 +143,9 @@ impl Node {
     fn in_folder(folder: PathBuf) -> Self {
         Self {
             folder,
-            port: lasting_port(),
-            distribution: lasting_port(),
-            epmd: lasting_port(),
+            port: free_port(),
+            distribution: free_port(),
+            epmd: free_port(),
         }
     }
 
@@ -299,7 +299,7 @@ impl Rabbit {
     /// Starts a server that also accepts TLS, at a port of its own.
     pub async fn start_with_tls(certificate: &str, key: &str) -> Self {
         let mut rabbit = Self::prepare();
-        let port = lasting_port();
+        let port = free_port();
         let file = |name: &str| rabbit.node.folder.join(name);
         fs::write(file("server.pem"), certificate).unwrap();
         fs::write(file("server.key"), key).unwrap();
