@@ -1,15 +1,34 @@
 //! The list of instances.
 
 use askama::Template;
-use axum::response::Response;
+use axum::{extract::Request, response::Response};
+use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
+use serde_json::json;
 
 use crate::{
-    home::{Counted, Instance},
+    command_page::{CommandPage, Field},
+    form::read_form,
     service::Refusal,
     shell::{Section, Shell},
     visit::Visit,
 };
+
+/// An instance as `GET /v1/instances` has it.
+#[derive(Deserialize)]
+pub struct Instance {
+    pub id: String,
+    pub started_at: String,
+    pub version: String,
+    pub alive: bool,
+    pub supervising: bool,
+    pub in_flight: u64,
+}
+
+#[derive(Deserialize)]
+struct InstanceList {
+    items: Vec<Instance>,
+}
 
 /// The hold of the instance that responds, as `GET /v1/hold` has it.
 #[derive(Deserialize)]
@@ -54,9 +73,74 @@ pub async fn list(visit: Visit) -> Response {
 
 async fn build(visit: &Visit) -> Result<InstancesPage, Refusal> {
     let (instances, hold) = tokio::join!(
-        visit.get::<Counted<Instance>>("/v1/instances"),
+        visit.get::<InstanceList>("/v1/instances"),
         visit.get::<Hold>("/v1/hold")
     );
     let shell = visit.shell(Section::Instances, "Instances");
     Ok(InstancesPage::new(shell, instances?.items, hold.ok()))
+}
+
+/// The page that says what the release of this instance does.
+pub async fn preview(visit: Visit) -> Response {
+    let page = build_preview(&visit).await;
+    visit.show(page)
+}
+
+async fn build_preview(visit: &Visit) -> Result<CommandPage, Refusal> {
+    let hold: Hold = visit.get("/v1/hold").await?;
+    if !hold.held {
+        let detail = format!(
+            "instance {} is not held: it calls and delivers",
+            hold.instance
+        );
+        return Err(Refusal::new(
+            StatusCode::CONFLICT,
+            "Nothing to release",
+            detail,
+        ));
+    }
+    let title = format!("Release instance {}: it calls and delivers", hold.instance);
+    let page = visit.shell(Section::Instances, title.clone());
+    Ok(CommandPage {
+        title,
+        consequences: vec![
+            String::from(
+                "It starts at once with all steps and messages that became due in the meantime.",
+            ),
+            String::from(
+                "Other instances are not affected. A release cannot be taken back, except by a start with --hold.",
+            ),
+        ],
+        fields: vec![Field::hidden("instance", &hold.instance)],
+        action: page.to("/instances/release"),
+        back: page.to("/instances"),
+        button: format!("Release {}", hold.instance),
+        asks_reason: false,
+        is_final: true,
+        page,
+    })
+}
+
+/// Releases the instance that the form names. Another one may get the form, behind an address of several.
+pub async fn release(visit: Visit, request: Request) -> Response {
+    let form = read_form(request.into_body()).await;
+    let (meant, here) = (form.text("instance"), visit.console.service.installation());
+    if meant != here.instance {
+        let detail = format!(
+            "this form is for instance {meant}, and instance {} got it: nothing was done. Use the address of {meant}",
+            here.instance
+        );
+        return visit.refused(&Refusal::new(
+            StatusCode::CONFLICT,
+            "Another instance",
+            detail,
+        ));
+    }
+    let sent: Result<serde_json::Value, Refusal> = visit
+        .post("/v1/hold/release", HeaderMap::new(), &json!({}))
+        .await;
+    match sent {
+        Ok(_) => visit.go("/instances"),
+        Err(refusal) => visit.refused(&refusal),
+    }
 }

@@ -168,10 +168,12 @@ impl<'a> Badge<'a> {
 #[derive(Template)]
 #[template(
     ext = "html",
-    source = r#"<svg class="spark" viewBox="0 0 130 28" role="img" aria-label="{{ title }}"><title>{{ title }}</title><line x1="0" x2="130" y1="27.5" y2="27.5"/>{% for bar in bars %}<rect class="x" x="{{ bar.0 }}" y="{{ bar.1 }}" width="{{ width }}" height="{{ bar.2 }}"/>{% endfor %}</svg>"#
+    source = r#"<svg class="spark" viewBox="0 0 130 28" role="img" aria-label="{{ title }}"><title>{{ title }}</title><line x1="0" x2="130" y1="27.5" y2="27.5"/>{% for bar in bars %}<rect{% if bad %} class="x"{% endif %} x="{{ bar.0 }}" y="{{ bar.1 }}" width="{{ width }}" height="{{ bar.2 }}"/>{% endfor %}</svg>"#
 )]
 pub struct Spark<'a> {
     title: &'a str,
+    /// True: what is counted are failures.
+    bad: bool,
     width: String,
     bars: Vec<(String, String, String)>,
 }
@@ -179,6 +181,15 @@ pub struct Spark<'a> {
 impl<'a> Spark<'a> {
     #[expect(clippy::new_ret_no_self, reason = "a component is used as HTML only")]
     pub fn new(title: &'a str, counts: &[u64]) -> Html {
+        Self::of(title, counts, true)
+    }
+
+    /// A chart of what is not bad.
+    pub fn quiet(title: &'a str, counts: &[u64]) -> Html {
+        Self::of(title, counts, false)
+    }
+
+    fn of(title: &'a str, counts: &[u64], bad: bool) -> Html {
         let most = counts.iter().copied().max().unwrap_or(0).max(1) as f64;
         let place = 130.0 / counts.len().max(1) as f64;
         let bars = counts.iter().enumerate().filter(|(_, count)| **count > 0);
@@ -189,6 +200,7 @@ impl<'a> Spark<'a> {
         });
         Html::of(&Self {
             title,
+            bad,
             width: decimal(place - 1.0),
             bars: bars.collect(),
         })

@@ -52,6 +52,10 @@ pub fn router(service: Arc<dyn Service>, sessions: Arc<dyn SessionStore>) -> Rou
             get(messages::preview).post(messages::send),
         )
         .route("/console/instances", get(instances::list))
+        .route(
+            "/console/instances/release",
+            get(instances::preview).post(instances::release),
+        )
         .route("/console/workflows", get(workflows::page::list))
         .route("/console/workflows/{name}", get(workflows::page::show))
         .route(

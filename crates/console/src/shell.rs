@@ -43,6 +43,16 @@ pub struct NavItem {
     pub name: &'static str,
     pub link: String,
     pub is_current: bool,
+    pub count: Option<NavCount>,
+}
+
+/// A number beside an item of the navigation.
+#[derive(Clone)]
+pub struct NavCount {
+    pub section: Section,
+    pub number: String,
+    /// True: it is about something that has failed.
+    pub is_bad: bool,
 }
 
 pub struct Shell {
@@ -55,6 +65,8 @@ pub struct Shell {
     pub here: String,
     /// The parameters of this page.
     pub query: Params,
+    /// The numbers in the navigation, on pages that know them.
+    pub counts: Vec<NavCount>,
 }
 
 impl Shell {
@@ -102,6 +114,11 @@ impl Shell {
             name,
             link: self.to(path),
             is_current: *section == self.section,
+            count: self
+                .counts
+                .iter()
+                .find(|count| count.section == *section)
+                .cloned(),
         });
         items.collect()
     }

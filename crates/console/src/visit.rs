@@ -139,6 +139,7 @@ impl Visit {
             now: self.now,
             here: self.here.clone(),
             query: self.query.clone(),
+            counts: Vec::new(),
         }
     }
 

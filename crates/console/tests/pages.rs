@@ -55,9 +55,64 @@ fn dry_run(accepted: u64) -> serde_json::Value {
     })
 }
 
+fn count(count: u64) -> serde_json::Value {
+    serde_json::json!({"count": count, "more": count > 1_000})
+}
+
+fn task_hour(accepted: u64, failed: u64) -> serde_json::Value {
+    let (p50, p99) = match accepted {
+        0 => (None, None),
+        _ => (Some(430), Some(2_600)),
+    };
+    serde_json::json!({"accepted": accepted, "processed": accepted, "failed": failed, "undone": 1, "cancelled": 0,
+        "p50": p50, "p99": p99})
+}
+
+fn agent_hour(processed: u64, failed: u64) -> serde_json::Value {
+    serde_json::json!({"processed": processed, "retried": failed, "failed": failed, "p50": 43, "p99": 260})
+}
+
+fn agent_overview(name: &str, trouble: bool) -> serde_json::Value {
+    let breakers = match trouble {
+        true => {
+            serde_json::json!([{"endpoint": "http://a", "state": "open", "reason": HOSTILE, "by": "eu-1",
+            "since": "2026-11-26T03:09:45Z", "until": null}])
+        }
+        false => serde_json::json!([]),
+    };
+    let mut hours = vec![agent_hour(5, 0); 24];
+    hours[22] = agent_hour(1_000, 20);
+    serde_json::json!({"name": name, "trouble": trouble, "breakers": breakers, "endpoints": [], "queued": count(212),
+        "in_flight": 3, "day": agent_hour(1_115, 20), "by_hour": hours})
+}
+
+/// What the overview says while 403 tasks are in error.
+fn overview() -> serde_json::Value {
+    let mut hours = vec![task_hour(200, 0); 24];
+    hours[23] = task_hour(482, 403);
+    let mut workflow = task_hour(5_082, 403);
+    workflow["name"] = HOSTILE.into();
+    let instance = serde_json::json!({"id": "eu-1", "started_at": "2026-11-20T03:12:00Z", "version": "0.1.0", "alive": true,
+        "lease_until": "2026-11-26T03:13:00Z", "supervising": true, "term": 1, "in_flight": 9});
+    serde_json::json!({
+        "as_of": "2026-11-26T03:12:40Z", "held": false,
+        "failures": {"causes": 1, "more_causes": false, "growing": 1, "first": [failure("5f1d0a7c93b2e846", 403, true)]},
+        "tasks": [{"state": "error", "count": 403, "more": false}, {"state": "processing", "count": 1_001, "more": true}],
+        "at_risk": count(8), "asks": count(3), "messages": {"pending": count(2), "dead": count(14)},
+        "from": "2026-11-25T04:00:00Z", "by_hour": hours, "workflows": [workflow],
+        "agents": [agent_overview("shipping", true), agent_overview("payments", false), agent_overview("(url)", false)],
+        "instances": [instance]
+    })
+}
+
 /// An API with one of everything.
 fn full() -> FakeApi {
     let api = FakeApi::default();
+    api.returns("GET /v1/overview", &overview());
+    api.returns(
+        "GET /v1/hold",
+        &serde_json::json!({"instance": "eu-1", "held": true}),
+    );
     api.returns(
         "GET /v1/failures",
         &page_of(&[failure("5f1d0a7c93b2e846", 403, true)]),
@@ -120,7 +175,7 @@ fn full() -> FakeApi {
     api
 }
 
-const PAGES: [&str; 17] = [
+const PAGES: [&str; 18] = [
     "/console",
     "/console/causes/5f1d0a7c93b2e846",
     "/console/causes/5f1d0a7c93b2e846/fix?do=patch&patch={\"currency\":\"EUR\"}",
@@ -137,6 +192,7 @@ const PAGES: [&str; 17] = [
     "/console/asks",
     "/console/messages",
     "/console/instances",
+    "/console/instances/release",
     "/console/workflows/order",
 ];
 
@@ -240,8 +296,211 @@ async fn the_home_page_says_first_how_many_tasks_need_a_person_and_keeps_what_on
 }
 
 #[tokio::test]
+async fn the_home_page_shows_the_load_of_each_hour_in_words_in_bars_and_in_numbers() {
+    let seen = Visitor::of(full()).get("/console").await;
+    let charts = seen.all(".chart");
+    let titles: Vec<_> = charts
+        .iter()
+        .map(|chart| chart.attribute("aria-label").unwrap())
+        .collect();
+    assert_eq!(
+        titles,
+        [
+            "5,082 tasks were accepted in the last 24 hours, at most 482 in an hour, from 03:00; 403 failed, \
+             most of them (403) in the hour from 03:00",
+            "From submission to end, last 24 hours: half took no longer than 430 ms to 430 ms, by hour; the longest \
+             p99 was 2.6 s, in the hour from 03:00",
+        ]
+    );
+    let newest = seen
+        .all("tr")
+        .into_iter()
+        .find(|row| row.text.contains("482"));
+    let newest = newest.unwrap().text;
+    assert!(
+        newest.contains("03:00") && newest.contains("403"),
+        "{newest}"
+    );
+    assert_eq!(
+        seen.all(".facts")[0]
+            .text
+            .matches("more than 1,000")
+            .count(),
+        1
+    );
+}
+
+#[tokio::test]
+async fn agents_in_trouble_come_first_with_what_waits_for_them() {
+    let seen = Visitor::of(full()).get("/console").await;
+    let rows = seen.all("tr");
+    let row = |text: &str| {
+        let found = rows.iter().position(|row| row.text.starts_with(text));
+        found.unwrap_or_else(|| panic!("{text}: {rows:?}"))
+    };
+    assert!(row("shipping") < row("payments"));
+    let shipping = &rows[row("shipping")].text;
+    for part in ["breaker open", "212", "1,155", "43 ms / 260 ms"] {
+        assert!(shipping.contains(part), "{part}: {shipping}");
+    }
+    let lines = seen.all(".list")[0].text.clone();
+    assert!(lines.contains("; 212 steps wait"), "{lines}");
+    let links = seen.all("a");
+    let leads_to = |part: &str| {
+        links
+            .iter()
+            .any(|link| link.attribute("href").unwrap().contains(part))
+    };
+    assert!(leads_to("/agents/shipping"));
+    assert!(!leads_to("/agents/(url)") && !leads_to("/agents/%28url%29"));
+}
+
+#[tokio::test]
+async fn the_first_sentences_say_which_cause_grows_and_never_more_than_is_known() {
+    let api = full();
+    let seen = Visitor::of(api.clone()).get("/console").await;
+    let lead = seen.text(".lead");
+    assert!(lead.starts_with("One cause grows."), "{lead}");
+    assert!(lead.ends_with(HOSTILE), "{lead}");
+    let counts: Vec<_> = seen.all(".n").into_iter().map(|count| count.text).collect();
+    assert_eq!(counts, ["403", "3", "14"]);
+    let mut many = overview();
+    many["tasks"][0] = serde_json::json!({"state": "error", "count": 1_001, "more": true});
+    many["failures"]["causes"] = 7.into();
+    many["failures"]["first"][0]["growing"] = false.into();
+    api.returns("GET /v1/overview", &many);
+    let seen = Visitor::of(api.clone()).get("/console").await;
+    assert_eq!(
+        seen.text("h1"),
+        "More than 1,000 tasks need a person, for 7 causes"
+    );
+    assert_eq!(seen.text(".lead"), "None of the causes grows.");
+    let mut none = overview();
+    none["tasks"] = serde_json::json!([]);
+    none["failures"] =
+        serde_json::json!({"causes": 0, "more_causes": false, "growing": 0, "first": []});
+    api.returns("GET /v1/overview", &none);
+    let seen = Visitor::of(api).get("/console").await;
+    assert_eq!(seen.text("h1"), "No task needs a person");
+}
+
+#[tokio::test]
+async fn without_the_overview_the_causes_are_shown_all_the_same() {
+    let api = full();
+    api.refuses(
+        "GET /v1/overview",
+        StatusCode::SERVICE_UNAVAILABLE,
+        "too many reads",
+    );
+    let visitor = Visitor::of(api);
+    let seen = visitor.get("/console").await;
+    assert_eq!(seen.status, StatusCode::OK);
+    assert_eq!(seen.text("h1"), "403 tasks need a person, for 1 cause");
+    assert_eq!(seen.all(".causes").len(), 1);
+    assert!(
+        seen.all(".note")
+            .iter()
+            .any(|note| note.text.contains("too many reads"))
+    );
+    assert!(!seen.html.contains("nothing waits for people"));
+    let seen = visitor.get("/console/agents/payments").await;
+    assert_eq!(seen.status, StatusCode::OK);
+    assert!(
+        seen.all(".note")
+            .iter()
+            .any(|note| note.text.contains("too many reads"))
+    );
+}
+
+#[tokio::test]
+async fn the_page_of_an_agent_shows_its_calls_by_hour() {
+    let seen = Visitor::of(full()).get("/console/agents/payments").await;
+    let charts = seen.all(".chart");
+    assert_eq!(charts.len(), 2);
+    assert_eq!(
+        charts[0].attribute("aria-label").unwrap(),
+        "1,155 calls ended in the last 24 hours, at most 1,040 in an hour, from 02:00; 40 failed, most of them (40) \
+         in the hour from 02:00"
+    );
+    assert!(seen.text(".facts").contains("212"));
+}
+
+#[tokio::test]
+async fn numbers_that_are_zero_or_huge_and_long_names_break_no_page() {
+    let api = full();
+    let mut extreme = overview();
+    let name = "n".repeat(128);
+    extreme["by_hour"] = vec![task_hour(u64::MAX, u64::MAX); 24].into();
+    extreme["by_hour"][0] = task_hour(0, 0);
+    extreme["agents"][0] = agent_overview(&name, true);
+    extreme["agents"][0]["day"] = agent_hour(u64::MAX, u64::MAX);
+    extreme["agents"][0]["by_hour"] = vec![agent_hour(u64::MAX, u64::MAX); 24].into();
+    extreme["agents"][1]["by_hour"] = vec![agent_hour(0, 0); 24].into();
+    api.returns("GET /v1/overview", &extreme);
+    let visitor = Visitor::of(api);
+    let seen = visitor.get("/console").await;
+    assert_eq!(seen.status, StatusCode::OK);
+    let charts = seen.all(".chart");
+    let title = charts[0].attribute("aria-label").unwrap();
+    assert!(
+        title.starts_with("18,446,744,073,709,551,615 tasks"),
+        "{title}"
+    );
+    for bar in seen.all("rect") {
+        for side in ["x", "y", "width", "height"] {
+            let value = bar.attribute(side).unwrap_or("0").trim_end_matches('%');
+            let value: f64 = value.parse().unwrap();
+            assert!((0.0..=131.0).contains(&value), "{side} of {bar:?}");
+        }
+    }
+    let is_there = |cell: &browser::Element| cell.text.starts_with(&name);
+    let cell = seen.all("td").into_iter().find(is_there).unwrap();
+    assert_eq!(
+        cell.attribute("class"),
+        Some("grow"),
+        "a long name may wrap"
+    );
+    let seen = visitor.get("/console/agents/payments").await;
+    assert!(seen.html.contains("No call ended."), "{}", seen.html);
+}
+
+#[tokio::test]
+async fn a_held_instance_is_released_by_its_own_form_only() {
+    let api = full();
+    let mut held = overview();
+    held["held"] = true.into();
+    api.returns("GET /v1/overview", &held);
+    api.returns(
+        "POST /v1/hold/release",
+        &serde_json::json!({"instance": "eu-1", "held": false, "released": true}),
+    );
+    let visitor = Visitor::of(api.clone());
+    let seen = visitor.get("/console").await;
+    assert!(seen.text(".note").contains("Instance eu-1 is held"));
+    let was_released = || api.calls().iter().any(|sent| sent.method == "POST");
+    let seen = visitor.get("/console/instances/release").await;
+    assert!(seen.text("h1").contains("Release instance eu-1"));
+    let seen = visitor
+        .post("/console/instances/release", "instance=eu-2")
+        .await;
+    assert_eq!(seen.status, StatusCode::CONFLICT);
+    assert!(!was_released());
+    let seen = visitor
+        .post("/console/instances/release", "instance=eu-1")
+        .await;
+    assert_eq!(seen.status, StatusCode::SEE_OTHER);
+    assert!(was_released());
+}
+
+#[tokio::test]
 async fn without_tasks_the_home_page_says_how_to_submit_one() {
     let api = full();
+    let mut idle = overview();
+    idle["tasks"] = serde_json::json!([]);
+    idle["by_hour"] = vec![task_hour(0, 0); 24].into();
+    api.returns("GET /v1/overview", &idle);
+    let seen = Visitor::of(api.clone()).get("/console").await;
+    assert_ne!(seen.text("h1"), "No tasks yet", "the list has tasks");
     api.returns("GET /v1/tasks", &page_of(&[]));
     let seen = Visitor::of(api).get("/console").await;
     assert_eq!(seen.text("h1"), "No tasks yet");

@@ -5,7 +5,10 @@ use axum::{extract::Path, response::Response};
 
 use super::view::{Agent, AgentPage};
 use crate::{
+    hours::{self, Since},
+    overview::Overview,
     params::{Params, encoded},
+    parts::Html,
     respond::next_page,
     service::Refusal,
     shell::{Section, Shell},
@@ -26,6 +29,42 @@ pub struct AgentsPage {
 pub struct OneAgentPage {
     pub page: Shell,
     pub agent: Agent,
+    pub activity: Result<Activity, Refusal>,
+}
+
+/// What the agent did in the last 24 hours.
+pub struct Activity {
+    /// `None`: the overview does not have this agent.
+    pub known: Option<Known>,
+}
+
+pub struct Known {
+    pub queued: String,
+    pub calls: Html,
+    pub latency: Html,
+}
+
+impl Activity {
+    fn of(page: &Shell, overview: &Overview, name: &str) -> Self {
+        let since = Since {
+            from: &overview.from,
+            now: page.now,
+        };
+        let known = overview.agent(name).map(|agent| {
+            let latencies = agent.by_hour.iter().map(|hour| (hour.p50, hour.p99));
+            let latencies: Vec<_> = latencies.collect();
+            Known {
+                queued: agent.queued.words(),
+                calls: hours::of_calls(&since, &agent.by_hour),
+                latency: hours::of_latency(
+                    &since,
+                    "From claim to reply, last 24 hours",
+                    &latencies,
+                ),
+            }
+        });
+        Self { known }
+    }
 }
 
 impl AgentsPage {
@@ -81,11 +120,21 @@ async fn build_list(visit: &Visit) -> Result<AgentsPage, Refusal> {
 }
 
 pub async fn show(Path(name): Path<String>, visit: Visit) -> Response {
-    let agent = visit
-        .get::<Agent>(&format!("/v1/agents/{}", encoded(&name)))
-        .await;
-    visit.show(agent.map(|agent| OneAgentPage {
-        page: visit.shell(Section::Agents, format!("Agent {}", agent.name)),
+    let page = build_one(&visit, &name).await;
+    visit.show(page)
+}
+
+async fn build_one(visit: &Visit, name: &str) -> Result<OneAgentPage, Refusal> {
+    let target = format!("/v1/agents/{}", encoded(name));
+    let (agent, overview) = tokio::join!(
+        visit.get::<Agent>(&target),
+        visit.get::<Overview>("/v1/overview")
+    );
+    let agent = agent?;
+    let page = visit.shell(Section::Agents, format!("Agent {}", agent.name));
+    Ok(OneAgentPage {
+        activity: overview.map(|overview| Activity::of(&page, &overview, &agent.name)),
+        page,
         agent,
-    }))
+    })
 }

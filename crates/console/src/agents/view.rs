@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::parts::{actor, duration_in_words};
+use crate::parts::{actor, counted, duration_in_words};
 
 /// A page of `GET /v1/agents`.
 #[derive(Deserialize)]
@@ -106,9 +106,13 @@ impl Breaker {
     pub fn badge(&self) -> (&'static str, &'static str) {
         match self.state.as_str() {
             "closed" => ("ok", "ok"),
-            "open" => ("error", "open"),
+            "open" | "forced_open" => ("error", "open"),
             _ => ("paused", "open"),
         }
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(self.state.as_str(), "open" | "forced_open")
     }
 
     pub fn word(&self) -> String {
@@ -124,39 +128,71 @@ impl Agent {
 
     /// Returns the most important reason why calls do not reach the agent.
     pub fn trouble(&self, now: impl Borrow<Timestamp>) -> Option<Trouble> {
-        let now = *now.borrow();
-        let trouble = |class, shape, word, sentence| {
-            Some(Trouble {
-                class,
-                shape,
-                word,
-                sentence,
-            })
+        if let Some(secret) = self.secrets.iter().find(|secret| secret.fault.is_some()) {
+            let fault = secret.fault.as_deref().unwrap_or_default();
+            let sentence = format!("the secret {} cannot be used: {fault}", secret.name);
+            return Some(Trouble::new("error", "warn", "secret unusable", sentence));
+        }
+        let health = Health {
+            pause: self.pause.as_ref(),
+            throttle: self.throttle.as_ref(),
+            breakers: &self.breakers,
+            endpoints: &self.endpoints,
+            all: Some(self.endpoints.len().max(self.breakers.len())),
         };
+        health.trouble(*now.borrow())
+    }
+}
+
+impl Trouble {
+    pub fn new(
+        class: &'static str,
+        shape: &'static str,
+        word: &'static str,
+        sentence: impl Into<String>,
+    ) -> Self {
+        Self {
+            class,
+            shape,
+            word,
+            sentence: sentence.into(),
+        }
+    }
+}
+
+/// What keeps calls from an agent.
+pub struct Health<'a> {
+    pub pause: Option<&'a Pause>,
+    pub throttle: Option<&'a Throttle>,
+    pub breakers: &'a [Breaker],
+    pub endpoints: &'a [Endpoint],
+    /// The number of all endpoints, if it is known: the lists may have only those in trouble.
+    pub all: Option<usize>,
+}
+
+impl Health<'_> {
+    pub fn trouble(&self, now: Timestamp) -> Option<Trouble> {
         let until = |at: &Option<String>| {
             let at: Option<Timestamp> = at.as_deref().and_then(|at| at.parse().ok());
             at.map(|at| duration_in_words(at.as_second() - now.as_second()))
         };
-        if let Some(secret) = self.secrets.iter().find(|secret| secret.fault.is_some()) {
-            let fault = secret.fault.as_deref().unwrap_or_default();
-            let sentence = format!("the secret {} cannot be used: {fault}", secret.name);
-            return trouble("error", "warn", "secret unusable", sentence);
-        }
-        let open: Vec<_> = self
-            .breakers
-            .iter()
-            .filter(|breaker| breaker.state == "open")
-            .collect();
-        if let Some(first) = open.first() {
+        let mut open = self.breakers.iter().filter(|breaker| breaker.is_open());
+        if let Some(first) = open.next() {
+            let count = 1 + open.count();
+            let of = match self.all {
+                Some(all) => format!(
+                    "{count} of {}",
+                    counted(all as u64, "endpoint", "endpoints")
+                ),
+                None => counted(count as u64, "endpoint", "endpoints"),
+            };
             let next = until(&first.until).map(|left| format!("; the next look is in {left}"));
             let sentence = format!(
-                "no calls to {} of {} endpoints: {}{}",
-                open.len(),
-                self.endpoints.len().max(self.breakers.len()),
+                "no calls to {of}: {}{}",
                 first.reason.as_deref().unwrap_or("opened by an operator"),
                 next.unwrap_or_default()
             );
-            return trouble("error", "open", "breaker open", sentence);
+            return Some(Trouble::new("error", "open", "breaker open", sentence));
         }
         let is_sick =
             |endpoint: &&Endpoint| matches!(endpoint.state.as_str(), "ejected" | "unhealthy");
@@ -166,9 +202,14 @@ impl Agent {
                 sick.url,
                 sick.reason.as_deref().unwrap_or(&sick.state)
             );
-            return trouble("error", "open", "endpoint unhealthy", sentence);
+            return Some(Trouble::new(
+                "error",
+                "open",
+                "endpoint unhealthy",
+                sentence,
+            ));
         }
-        if let Some(pause) = &self.pause {
+        if let Some(pause) = self.pause {
             let left = until(&pause.until).map(|left| format!(" for {left} more"));
             let reason = pause.reason.as_ref().map(|reason| format!(": “{reason}”"));
             let sentence = format!(
@@ -177,12 +218,23 @@ impl Agent {
                 actor(&pause.by),
                 reason.unwrap_or_default()
             );
-            return trouble("paused", "paused", "paused", sentence);
+            return Some(Trouble::new("paused", "paused", "paused", sentence));
         }
-        if let Some(throttle) = &self.throttle {
-            return trouble("paused", "clock", "throttled", throttle.reason.clone());
+        if let Some(throttle) = self.throttle {
+            let reason = throttle.reason.as_str();
+            return Some(Trouble::new("paused", "clock", "throttled", reason));
         }
-        None
+        let half = self
+            .breakers
+            .iter()
+            .find(|breaker| breaker.state == "half_open");
+        half.map(|breaker| {
+            let sentence = format!(
+                "a few calls to {} decide whether it closes",
+                breaker.endpoint
+            );
+            Trouble::new("paused", "open", "breaker half open", sentence)
+        })
     }
 }
 
@@ -212,7 +264,7 @@ mod tests {
         assert_eq!(both.word, "breaker open");
         assert_eq!(
             both.sentence,
-            "no calls to 1 of 1 endpoints: 5 of 5 calls failed; the next look is in 25 s"
+            "no calls to 1 of 1 endpoint: 5 of 5 calls failed; the next look is in 25 s"
         );
     }
 }

@@ -50,6 +50,7 @@ fn shell(role: Role) -> Shell {
         now: "2026-11-28T21:56:26Z".parse::<Timestamp>().unwrap(),
         here: String::from("/p/console/tasks/1"),
         query: Params::default(),
+        counts: Vec::new(),
     }
 }
 
