@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
+    changed::{self, LineRow, is_change},
     form::read_form,
     params::{Params, encoded},
     parts::{Bar, Html, counted, number},
@@ -273,7 +274,8 @@ async fn build(visit: &Visit, id: &str) -> Result<BulkPage, Refusal> {
     })
 }
 
-pub async fn stop(Path(id): Path<String>, visit: Visit) -> Response {
+pub async fn stop(Path(id): Path<String>, visit: Visit, request: Request) -> Response {
+    let form = read_form(request.into_body()).await;
     let sent: Result<Value, Refusal> = visit
         .post(
             &format!("/v1/bulk/{}/stop", encoded(&id)),
@@ -281,7 +283,7 @@ pub async fn stop(Path(id): Path<String>, visit: Visit) -> Response {
             &json!({}),
         )
         .await;
-    back(&visit, &id, sent)
+    back(&visit, &id, "stop", &form, sent).await
 }
 
 pub async fn resume(Path(id): Path<String>, visit: Visit, request: Request) -> Response {
@@ -300,12 +302,37 @@ pub async fn resume(Path(id): Path<String>, visit: Visit, request: Request) -> R
             &body,
         )
         .await;
-    back(&visit, &id, sent)
+    back(&visit, &id, "resume", &form, sent).await
 }
 
-fn back(visit: &Visit, id: &str, sent: Result<Value, Refusal>) -> Response {
+/// Goes back to the job, or says what happened to it since the person looked.
+async fn back(
+    visit: &Visit,
+    id: &str,
+    command: &str,
+    form: &Params,
+    sent: Result<Value, Refusal>,
+) -> Response {
+    let path = format!("/bulk/{}", encoded(id));
     match sent {
-        Ok(_) => visit.go(&format!("/bulk/{}", encoded(id))),
+        Ok(_) => visit.go(&path),
+        Err(refusal) if is_change(&refusal) => {
+            let job = visit.get::<Job>(&format!("/v1/bulk/{}", encoded(id))).await;
+            let events = job.map(|job| job.events).unwrap_or_default();
+            let lines = events
+                .iter()
+                .map(|event| LineRow::done(&event.at, &event.by, event.event.as_str(), None));
+            let sent = changed::Sent {
+                section: Section::Bulk,
+                list: "bulk",
+                path,
+                name: format!("bulk job {id}"),
+                command,
+                form,
+                has_preview: false,
+            };
+            changed::respond(visit, refusal, &sent, lines.collect())
+        }
         Err(refusal) => visit.refused(&refusal),
     }
 }

@@ -23,6 +23,7 @@ mod agents;
 mod asks;
 mod bulk;
 mod causes;
+mod changed;
 mod command_page;
 mod console;
 mod find;

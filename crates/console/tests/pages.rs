@@ -797,3 +797,100 @@ async fn a_list_reads_itself_again_only_if_its_address_says_so() {
     assert!(is_live(&on));
     assert!(!is_live(&visitor.get("/console/tasks?live=0s").await));
 }
+
+#[tokio::test]
+async fn a_refused_command_says_what_happened_since_the_person_looked_and_by_whom() {
+    let api = full();
+    let visitor = Visitor::of(api.clone());
+    let preview = visitor
+        .get("/console/workflows/order/activate?version=2")
+        .await;
+    let inputs = preview.all("input");
+    let mut fields = inputs
+        .iter()
+        .filter(|input| input.attribute("name") == Some("seen"));
+    assert!(fields.next().is_some_and(|field| {
+        let seen = field.attribute("value").unwrap();
+        seen.parse::<jiff::Timestamp>().is_ok()
+    }));
+    let activation = |version: u64, at: &str, by: &str| serde_json::json!({"version": version, "from_version": 1, "at": at, "by": by, "reason": HOSTILE});
+    let workflow = serde_json::json!({"name": "order", "active_version": 3, "activations": [
+        activation(3, "2026-11-26T03:05:00Z", "operator:ada"), activation(1, "2026-11-20T03:00:00Z", "operator:bob")]});
+    api.returns("GET /v1/workflows/order", &workflow);
+    api.refuses(
+        "POST /v1/workflows/order/activate",
+        StatusCode::PRECONDITION_FAILED,
+        "version 1 is active no longer",
+    );
+    let form = "seen=2026-11-26T03:00:00Z&version=2&reason=currency+was+missing";
+    let seen = visitor
+        .post("/console/workflows/order/activate", form)
+        .await;
+    assert_eq!(seen.status, StatusCode::PRECONDITION_FAILED);
+    assert_eq!(
+        seen.text("h1"),
+        "Workflow order has changed since you looked: nothing was done"
+    );
+    let log = seen.text(".log");
+    assert!(
+        log.contains("version 3 activated")
+            && log.contains("operator:ada")
+            && log.contains(HOSTILE),
+        "{log}"
+    );
+    assert!(!log.contains("operator:bob"), "{log}");
+    assert!(seen.text(".kv").contains("currency was missing"));
+    let links = seen.all("a");
+    let again = links.iter().find(|link| link.text == "Preview it again");
+    assert_eq!(
+        again.unwrap().attribute("href"),
+        Some("/console/workflows/order/activate?version=2&reason=currency+was+missing")
+    );
+}
+
+#[tokio::test]
+async fn a_conflict_of_an_agent_a_schedule_or_a_job_names_who_came_first() {
+    let api = full();
+    let mut schedule = serde_json::json!({"name": "nightly", "cron": "0 3 * * *", "timezone": "UTC", "every": null,
+        "state": "paused", "next_fire_time": null, "queued": 0, "failing": null, "workflow": "order",
+        "description": null, "pause": null});
+    schedule["changes"] = serde_json::json!([{"at": "2026-11-26T03:01:00Z", "by": "operator:eve", "action": "paused", "reason": null}]);
+    api.returns("GET /v1/schedules/nightly", &schedule);
+    let job = "01a216f2-7c40-7a51-9d0e-2b7f6f9c1e55";
+    let mut stopped = serde_json::json!({"id": job, "command": "retry", "sentence": "retry 403 tasks", "state": "stopped",
+        "by": "operator:ops", "created_at": "2026-11-26T01:13:20Z", "total": 403, "matched": 5, "accepted": 4, "refused": 1});
+    stopped["events"] = serde_json::json!([{"at": "2026-11-26T02:30:00Z", "event": "stopped", "by": "operator:eve"}]);
+    api.returns(&format!("GET /v1/bulk/{job}"), &stopped);
+    let visitor = Visitor::of(api.clone());
+    for (command, target, who) in [
+        (
+            "/agents/payments/pause",
+            "/v1/agents/payments/pause",
+            "operator:ops",
+        ),
+        (
+            "/schedules/nightly/pause",
+            "/v1/schedules/nightly/pause",
+            "operator:eve",
+        ),
+        (
+            &format!("/bulk/{job}/stop"),
+            &format!("/v1/bulk/{job}/stop"),
+            "operator:eve",
+        ),
+    ] {
+        api.refuses(
+            &format!("POST {target}"),
+            StatusCode::CONFLICT,
+            "it is so already",
+        );
+        let address = format!("/console{command}");
+        let seen = visitor.post(&address, "seen=2026-11-26T01:59:00Z").await;
+        assert_eq!(seen.status, StatusCode::CONFLICT, "{command}");
+        assert!(seen.text(".log").contains(who), "{command}");
+        assert_eq!(seen.text(".lead"), "It is so already.", "{command}");
+        let seen = visitor.post(&address, "seen=2026-11-26T04:00:00Z").await;
+        assert!(!seen.text(".log").contains(who), "{command}");
+        assert!(seen.html.contains("Nothing is on record since you looked."));
+    }
+}

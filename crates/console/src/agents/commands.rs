@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::view::Agent;
 use crate::{
+    changed::{self, is_change},
     command_page::{CommandPage, Field},
     form::read_form,
     params::encoded,
@@ -125,6 +126,21 @@ pub async fn send(
     let sent: Result<Value, Refusal> = visit.post(&target, HeaderMap::new(), &body).await;
     match sent {
         Ok(_) => visit.go(&format!("/agents/{}", encoded(&name))),
+        Err(refusal) if is_change(&refusal) => {
+            let of = format!("/v1/agents/{}", encoded(&name));
+            let now = visit.get::<Agent>(&of).await;
+            let changes = now.map(|agent| agent.changes());
+            let sent = changed::Sent {
+                section: Section::Agents,
+                list: "agents",
+                path: format!("/agents/{}", encoded(&name)),
+                name: format!("agent {name}"),
+                command: &command,
+                form: &form,
+                has_preview: true,
+            };
+            changed::respond(&visit, refusal, &sent, changes.unwrap_or_default())
+        }
         Err(refusal) => visit.refused(&refusal),
     }
 }

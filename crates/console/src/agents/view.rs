@@ -6,7 +6,10 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::parts::{actor, counted, duration_in_words};
+use crate::{
+    changed::LineRow,
+    parts::{actor, counted, duration_in_words},
+};
 
 /// A page of `GET /v1/agents`.
 #[derive(Deserialize)]
@@ -54,6 +57,7 @@ pub struct Breaker {
     pub endpoint: String,
     pub state: String,
     pub reason: Option<String>,
+    pub by: Option<String>,
     pub since: Option<String>,
     pub until: Option<String>,
 }
@@ -124,6 +128,20 @@ impl Agent {
     /// Returns the specification, with its numbers as they came.
     pub fn spec_text(&self) -> String {
         crate::json::pretty(self.spec.get())
+    }
+
+    /// Returns the changes that the agent is still under: nothing else of an agent is on record.
+    pub fn changes(&self) -> Vec<LineRow> {
+        let pause = self
+            .pause
+            .iter()
+            .map(|pause| LineRow::done(&pause.since, &pause.by, "paused", pause.reason.as_deref()));
+        let breakers = self.breakers.iter().filter_map(|breaker| {
+            let what = format!("breaker of {}: {}", breaker.endpoint, breaker.word());
+            let (since, by) = (breaker.since.as_deref()?, breaker.by.as_deref()?);
+            Some(LineRow::done(since, by, what, breaker.reason.as_deref()))
+        });
+        pause.chain(breakers).collect()
     }
 
     /// Returns the most important reason why calls do not reach the agent.

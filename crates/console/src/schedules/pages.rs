@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::view::{Schedule, SchedulePage};
 use crate::{
+    changed::{self, is_change},
     command_page::CommandPage,
     form::read_form,
     params::{Params, encoded},
@@ -157,6 +158,19 @@ pub async fn send(
     let sent: Result<Value, Refusal> = visit.post(&target, HeaderMap::new(), &body).await;
     match sent {
         Ok(_) => visit.go(&format!("/schedules/{}", encoded(&name))),
+        Err(refusal) if is_change(&refusal) => {
+            let changes = read(&visit, &name).await.map(|schedule| schedule.lines());
+            let sent = changed::Sent {
+                section: Section::Schedules,
+                list: "schedules",
+                path: format!("/schedules/{}", encoded(&name)),
+                name: format!("schedule {name}"),
+                command: &command,
+                form: &form,
+                has_preview: true,
+            };
+            changed::respond(&visit, refusal, &sent, changes.unwrap_or_default())
+        }
         Err(refusal) => visit.refused(&refusal),
     }
 }

@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use crate::changed::LineRow;
+
 /// A page of `GET /v1/schedules`.
 #[derive(Deserialize)]
 pub struct SchedulePage {
@@ -57,6 +59,17 @@ pub struct Schedule {
     pub runs: Vec<Run>,
     #[serde(default)]
     pub changes: Vec<Change>,
+}
+
+impl Schedule {
+    /// Returns its changes that are on record.
+    pub fn lines(&self) -> Vec<LineRow> {
+        let lines = self.changes.iter().map(|change| {
+            let reason = change.reason.as_deref();
+            LineRow::done(&change.at, &change.by, &change.action, reason)
+        });
+        lines.collect()
+    }
 }
 
 #[derive(Deserialize)]

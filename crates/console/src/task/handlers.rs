@@ -13,11 +13,12 @@ use super::{
     compare::{ComparePage, Difference},
     items,
     page::{self, Causes, Definition, OneTaskPage, TaskSources},
-    preview::{self, ChangedPage, MigrationReport, TaskCommandPage},
+    preview::{self, MigrationReport, TaskCommandPage},
     record::{AttemptList, History, StepPage, Task},
     undo::{self, Plan, UndoPage},
 };
 use crate::{
+    changed::{self, ChangedPage},
     params::{Params, encoded},
     respond,
     service::Refusal,
@@ -377,7 +378,7 @@ pub async fn send(
         Err(SendFault::Mistyped(complaint)) => {
             show_preview(&visit, &id, command, &form, Some(complaint)).await
         }
-        Err(SendFault::Refused(refusal)) if matches!(refusal.status, 409 | 412) => {
+        Err(SendFault::Refused(refusal)) if changed::is_change(&refusal) => {
             match changed_page(&visit, &id, command, &form, refusal).await {
                 Ok((status, page)) => respond::page(status, &page),
                 Err(refusal) => visit.refused(&refusal),
@@ -498,6 +499,6 @@ async fn changed_page(
     let shell = visit.shell(Section::Tasks, refusal.title.clone());
     Ok((
         refusal.status(),
-        ChangedPage::new(shell, task, history, command, form, refusal),
+        ChangedPage::of_task(shell, task, history, command, form, refusal),
     ))
 }

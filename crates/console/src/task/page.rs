@@ -20,6 +20,7 @@ use super::{
     words::{self, HistoryLine},
 };
 use crate::{
+    changed::LineRow,
     params::{Params, encoded},
     service::Refusal,
     shell::Shell,
@@ -104,17 +105,6 @@ pub struct OneTaskPage {
     pub late: Option<String>,
     /// True: the browser may follow the events of the task.
     pub follows: bool,
-}
-
-/// A line of the history, without what it borrows.
-pub struct LineRow {
-    pub class: &'static str,
-    pub shape: &'static str,
-    pub at: String,
-    pub bold: String,
-    pub rest: String,
-    pub seq: String,
-    pub by: String,
 }
 
 impl LineRow {

@@ -8,11 +8,11 @@ use serde_json::value::RawValue;
 use super::{
     command::{Command, command_link},
     compare::Difference,
-    page::LineRow,
     record::{AttemptList, History, Task},
     words,
 };
 use crate::{
+    changed::{ChangedPage, LineRow, Link},
     json::{self, Line},
     params::Params,
     service::Refusal,
@@ -311,25 +311,8 @@ fn editor(
 }
 
 /// The page of a command that was refused because the task has changed, or is in another state.
-#[derive(Template)]
-#[template(path = "task/changed.html")]
-pub struct ChangedPage {
-    pub page: Shell,
-    pub task: Task,
-    pub title: String,
-    pub lead: String,
-    pub lines: Vec<LineRow>,
-    pub was: String,
-    pub reason: String,
-    pub typed: Option<String>,
-    pub now: String,
-    pub step_state: Option<(String, String)>,
-    pub refusal: Refusal,
-    pub again: String,
-}
-
 impl ChangedPage {
-    pub fn new(
+    pub fn of_task(
         page: Shell,
         task: Task,
         history: History,
@@ -383,13 +366,24 @@ impl ChangedPage {
             },
             reason: form.text("reason").to_owned(),
             typed,
-            now: refusal.detail.clone(),
+            list: Link {
+                to: page.to("/tasks"),
+                text: String::from("Tasks"),
+            },
+            thing: Link {
+                to: page.task(&task.id),
+                text: task.name().to_owned(),
+            },
             step_state: step
                 .and_then(|step| task.step(step))
                 .map(|step| (step.name.clone(), step.state.clone())),
-            again: format!("{}/{}{}", page.task(&task.id), command.word(), kept.query()),
+            again: Some(format!(
+                "{}/{}{}",
+                page.task(&task.id),
+                command.word(),
+                kept.query()
+            )),
             refusal,
-            task,
             page,
         }
     }

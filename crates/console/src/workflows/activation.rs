@@ -8,7 +8,9 @@ use http::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::page::Activation;
 use crate::{
+    changed::{self, LineRow, is_change},
     command_page::{CommandPage, Field},
     form::read_form,
     params::encoded,
@@ -21,6 +23,19 @@ use crate::{
 #[derive(Deserialize)]
 struct Active {
     active_version: u64,
+    #[serde(default)]
+    activations: Vec<Activation>,
+}
+
+impl Active {
+    fn lines(&self) -> Vec<LineRow> {
+        let lines = self.activations.iter().map(|activation| {
+            let what = format!("version {} activated", activation.version);
+            let reason = activation.reason.as_deref();
+            LineRow::done(&activation.at, &activation.by, what, reason)
+        });
+        lines.collect()
+    }
 }
 
 pub async fn preview(Path(name): Path<String>, visit: Visit) -> Response {
@@ -71,6 +86,21 @@ pub async fn activate(Path(name): Path<String>, visit: Visit, request: Request) 
     let sent: Result<Value, Refusal> = visit.post(&target, headers, &body).await;
     match sent {
         Ok(_) => visit.go(&format!("/workflows/{}", encoded(&name))),
+        Err(refusal) if is_change(&refusal) => {
+            let of = format!("/v1/workflows/{}", encoded(&name));
+            let now = visit.get::<Active>(&of).await;
+            let changes = now.map(|workflow| workflow.lines());
+            let sent = changed::Sent {
+                section: Section::Workflows,
+                list: "workflows",
+                path: format!("/workflows/{}", encoded(&name)),
+                name: format!("workflow {name}"),
+                command: "activate",
+                form: &form,
+                has_preview: true,
+            };
+            changed::respond(&visit, refusal, &sent, changes.unwrap_or_default())
+        }
         Err(refusal) => visit.refused(&refusal),
     }
 }
