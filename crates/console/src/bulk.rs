@@ -322,7 +322,7 @@ async fn back(
             let lines = events
                 .iter()
                 .map(|event| LineRow::done(&event.at, &event.by, event.event.as_str(), None));
-            let sent = changed::Sent {
+            let sent = changed::Refused {
                 section: Section::Bulk,
                 list: "bulk",
                 path,

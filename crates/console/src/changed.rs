@@ -73,7 +73,7 @@ pub struct ChangedPage {
 }
 
 /// A command that was sent, as far as this page repeats it.
-pub struct Sent<'a> {
+pub struct Refused<'a> {
     pub section: Section,
     pub list: &'static str,
     /// The path of the thing, such as `/agents/payments`.
@@ -93,14 +93,19 @@ pub fn is_change(refusal: &Refusal) -> bool {
 }
 
 /// Responds with the page. `known` are the changes of the thing that are on record.
-pub fn respond(visit: &Visit, refusal: Refusal, sent: &Sent<'_>, known: Vec<LineRow>) -> Response {
+pub fn respond(
+    visit: &Visit,
+    refusal: Refusal,
+    sent: &Refused<'_>,
+    known: Vec<LineRow>,
+) -> Response {
     let shell = visit.shell(sent.section, refusal.title.clone());
     let status = refusal.status();
     respond::page(status, &ChangedPage::new(shell, refusal, sent, known))
 }
 
 impl ChangedPage {
-    fn new(page: Shell, refusal: Refusal, sent: &Sent<'_>, mut known: Vec<LineRow>) -> Self {
+    fn new(page: Shell, refusal: Refusal, sent: &Refused<'_>, mut known: Vec<LineRow>) -> Self {
         let time = |at: &str| at.parse::<Timestamp>().ok();
         // Without the time at which the person looked, all of it may be new to them.
         let seen = sent.form.get(SEEN).and_then(time);

@@ -36,9 +36,9 @@ struct BarAt {
 #[template(path = "hours.html")]
 pub struct Hours {
     heading: &'static str,
-    /// What the chart shows, in words.
+    /// The content of the chart, in words.
     title: String,
-    /// What the panel says instead, if there is nothing to show.
+    /// The sentence instead of the chart, if there is nothing to show.
     nothing: Option<&'static str>,
     height: u32,
     most: String,
@@ -135,7 +135,7 @@ pub fn of_calls(since: &Since<'_>, hours: &[AgentActivity]) -> Html {
             heading: "Calls, last 24 hours",
             words,
             nothing: "No call ended.",
-            columns: vec!["processed", "retried", "failed for good"],
+            columns: vec!["processed", "retried", "failed"],
             rows: rows.collect(),
             all: ("calls", all),
             failed: ("failed", failed),
@@ -143,7 +143,7 @@ pub fn of_calls(since: &Since<'_>, hours: &[AgentActivity]) -> Html {
     )
 }
 
-/// What a chart of counts shows.
+/// The content of a chart of counts.
 struct Counts {
     heading: &'static str,
     /// The sum of all hours, as the first words of a sentence.

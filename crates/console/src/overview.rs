@@ -22,7 +22,7 @@ pub struct Overview {
     /// The beginning of the first hour of each `by_hour`.
     pub from: String,
     pub by_hour: Vec<TaskActivity>,
-    pub workflows: Vec<Workflow>,
+    pub workflows: Vec<WorkflowDay>,
     pub agents: Vec<OverviewAgent>,
     pub instances: Vec<Instance>,
 }
@@ -67,7 +67,7 @@ pub struct TaskActivity {
 }
 
 #[derive(Deserialize)]
-pub struct Workflow {
+pub struct WorkflowDay {
     pub name: String,
     #[serde(flatten)]
     pub day: TaskActivity,

@@ -86,7 +86,7 @@ fn agent_overview(name: &str, trouble: bool) -> serde_json::Value {
         "in_flight": 3, "day": agent_hour(1_115, 20), "by_hour": hours})
 }
 
-/// What the overview says while 403 tasks are in error.
+/// The overview while 403 tasks are in error.
 fn overview() -> serde_json::Value {
     let mut hours = vec![task_hour(200, 0); 24];
     hours[23] = task_hour(482, 403);

@@ -130,7 +130,7 @@ pub async fn send(
             let of = format!("/v1/agents/{}", encoded(&name));
             let now = visit.get::<Agent>(&of).await;
             let changes = now.map(|agent| agent.changes());
-            let sent = changed::Sent {
+            let sent = changed::Refused {
                 section: Section::Agents,
                 list: "agents",
                 path: format!("/agents/{}", encoded(&name)),

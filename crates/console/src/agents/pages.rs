@@ -32,7 +32,7 @@ pub struct OneAgentPage {
     pub activity: Result<Activity, Refusal>,
 }
 
-/// What the agent did in the last 24 hours.
+/// The activity of the agent in the last 24 hours.
 pub struct Activity {
     /// `None`: the overview does not have this agent.
     pub known: Option<Known>,

@@ -178,7 +178,7 @@ impl Trouble {
     }
 }
 
-/// What keeps calls from an agent.
+/// The state of an agent, as far as it keeps calls from it.
 pub struct Health<'a> {
     pub pause: Option<&'a Pause>,
     pub throttle: Option<&'a Throttle>,

@@ -1,4 +1,4 @@
-//! What needs attention besides the causes of failures: a line for each, the most urgent first.
+//! The lines about everything that needs attention besides the causes of failures, the most urgent first.
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -27,7 +27,7 @@ const OTHER_ALERTS: [&str; 7] = [
 
 /// A list of which only a part of each item matters here.
 #[derive(Deserialize)]
-pub struct Items<T> {
+pub struct Listed<T> {
     pub items: Vec<T>,
 }
 
@@ -50,11 +50,11 @@ pub struct Alert {
 
 /// The responses that the lines are made of, besides the overview. Each may be refused without the others.
 pub struct Sources {
-    pub alerts: Result<Items<Alert>, Refusal>,
+    pub alerts: Result<Listed<Alert>, Refusal>,
     pub schedules: Result<SchedulePage, Refusal>,
     /// Read only if the overview counts any.
-    pub asks: Option<Result<Items<OpenAsk>, Refusal>>,
-    pub letters: Option<Result<Items<DeadLetter>, Refusal>>,
+    pub asks: Option<Result<Listed<OpenAsk>, Refusal>>,
+    pub letters: Option<Result<Listed<DeadLetter>, Refusal>>,
 }
 
 /// A line about something that needs attention.
@@ -152,7 +152,7 @@ fn of_agent(page: &Shell, agent: &OverviewAgent) -> Option<Notice> {
     })
 }
 
-fn of_asks(page: &Shell, overview: &Overview, asks: Option<Items<OpenAsk>>) -> Notice {
+fn of_asks(page: &Shell, overview: &Overview, asks: Option<Listed<OpenAsk>>) -> Notice {
     let asks = asks.map(|asks| asks.items).unwrap_or_default();
     let soonest = asks
         .iter()
@@ -172,7 +172,7 @@ fn of_asks(page: &Shell, overview: &Overview, asks: Option<Items<OpenAsk>>) -> N
     }
 }
 
-fn of_letters(page: &Shell, overview: &Overview, letters: Option<Items<DeadLetter>>) -> Notice {
+fn of_letters(page: &Shell, overview: &Overview, letters: Option<Listed<DeadLetter>>) -> Notice {
     let dead = overview
         .messages
         .dead

@@ -5,7 +5,7 @@ use askama::Template;
 use axum::response::Response;
 use jiff::Timestamp;
 
-use super::attention::{self, Items, Notice, Sources};
+use super::attention::{self, Listed, Notice, Sources};
 use crate::{
     causes::failure::{Failure, FailurePage},
     hours::{self, Since, latency},
@@ -36,7 +36,7 @@ pub struct HomePage {
     pub state: Result<StateOfService, Refusal>,
 }
 
-/// What the overview says about the service.
+/// The part of the page that the overview has.
 pub struct StateOfService {
     pub as_of: String,
     pub held: bool,
@@ -98,10 +98,10 @@ impl HomePage {
     ) -> Self {
         let mut refusals = Vec::new();
         let lines = attention::lines(&page, overview.as_ref().ok(), sources, &mut refusals);
-        let summary = Summary::of(overview.as_ref().ok(), causes.as_ref().ok());
+        let summary = Sentences::of(overview.as_ref().ok(), causes.as_ref().ok());
         let title = summary.as_ref().map_or_else(
             || String::from("It is not known what needs a person"),
-            Summary::title,
+            Sentences::title,
         );
         let (lead, grows) = summary
             .as_ref()
@@ -122,8 +122,8 @@ impl HomePage {
     }
 }
 
-/// What the first sentences are made of.
-struct Summary<'a> {
+/// The numbers of which the first sentences are made.
+struct Sentences<'a> {
     tasks: Capped,
     causes: Capped,
     growing: u64,
@@ -131,7 +131,7 @@ struct Summary<'a> {
     known: &'a [Failure],
 }
 
-impl<'a> Summary<'a> {
+impl<'a> Sentences<'a> {
     /// Returns what is known from the overview, or else from the list of causes.
     fn of(overview: Option<&'a Overview>, causes: Option<&'a FailurePage>) -> Option<Self> {
         let listed = |causes: &[Failure]| Capped {
@@ -322,7 +322,7 @@ impl AgentRow {
 }
 
 impl WorkflowRow {
-    fn of(page: &Shell, workflow: &crate::overview::Workflow) -> Self {
+    fn of(page: &Shell, workflow: &crate::overview::WorkflowDay) -> Self {
         let day = &workflow.day;
         Self {
             link: has_page(&workflow.name).then(|| page.workflow(&workflow.name)),
@@ -369,7 +369,7 @@ pub async fn show(visit: Visit) -> Response {
         match counts(|overview| !overview.messages.dead.is_none()) {
             true => Some(
                 visit
-                    .get::<Items<_>>("/v1/messages?state=dead&limit=1")
+                    .get::<Listed<_>>("/v1/messages?state=dead&limit=1")
                     .await,
             ),
             false => None,

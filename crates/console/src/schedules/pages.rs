@@ -160,7 +160,7 @@ pub async fn send(
         Ok(_) => visit.go(&format!("/schedules/{}", encoded(&name))),
         Err(refusal) if is_change(&refusal) => {
             let changes = read(&visit, &name).await.map(|schedule| schedule.lines());
-            let sent = changed::Sent {
+            let sent = changed::Refused {
                 section: Section::Schedules,
                 list: "schedules",
                 path: format!("/schedules/{}", encoded(&name)),

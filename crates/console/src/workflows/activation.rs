@@ -90,7 +90,7 @@ pub async fn activate(Path(name): Path<String>, visit: Visit, request: Request) 
             let of = format!("/v1/workflows/{}", encoded(&name));
             let now = visit.get::<Active>(&of).await;
             let changes = now.map(|workflow| workflow.lines());
-            let sent = changed::Sent {
+            let sent = changed::Refused {
                 section: Section::Workflows,
                 list: "workflows",
                 path: format!("/workflows/{}", encoded(&name)),
