@@ -437,7 +437,7 @@ async fn numbers_that_are_zero_or_huge_and_long_names_break_no_page() {
     extreme["agents"][0]["by_hour"] = vec![agent_hour(u64::MAX, u64::MAX); 24].into();
     extreme["agents"][1]["by_hour"] = vec![agent_hour(0, 0); 24].into();
     api.returns("GET /v1/overview", &extreme);
-    let visitor = Visitor::of(api);
+    let visitor = Visitor::of(api.clone());
     let seen = visitor.get("/console").await;
     assert_eq!(seen.status, StatusCode::OK);
     let charts = seen.all(".chart");
@@ -462,6 +462,15 @@ async fn numbers_that_are_zero_or_huge_and_long_names_break_no_page() {
     );
     let seen = visitor.get("/console/agents/payments").await;
     assert!(seen.html.contains("No call ended."), "{}", seen.html);
+    let agent = serde_json::json!({"name": name, "source": "api", "spec": {}, "in_flight": u64::MAX, "capacity": 0, "endpoints": []});
+    api.returns("GET /v1/agents", &page_of(&[agent]));
+    let seen = visitor.get("/console/agents").await;
+    let cell = seen.all("td").into_iter().find(is_there).unwrap();
+    assert_eq!(
+        cell.attribute("class"),
+        Some("grow"),
+        "a long name may wrap"
+    );
 }
 
 #[tokio::test]
