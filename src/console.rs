@@ -1,7 +1,7 @@
 //! The web console as a client of the API in this process. Its requests go through the routes of the API with the name
 //! and the role of the person who looks at the page, and carry no token.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use axum::{
@@ -12,10 +12,12 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Redirect, Response},
 };
+use futures::StreamExt;
 use http_body_util::BodyExt;
 use provost_console::{
     Call, Installation, MemorySessions, Person, Reply, Role as PersonRole, Service, prefers_html,
 };
+use tokio::time::sleep;
 use tower::ServiceExt;
 use url::Url;
 
@@ -23,6 +25,9 @@ use crate::{
     api::{self, App, Caller, Problem, problem::ProblemKind, request_id},
     config::{AccessToken, Config, Role},
 };
+
+/// The longest time for which one request follows the changes of a task.
+const FOLLOWED_FOR: Duration = Duration::from_secs(60);
 
 /// Returns all routes of the service with those of the console. A browser that opens `/` is led to the console.
 pub fn router(app: &Arc<App>) -> Router {
@@ -62,7 +67,10 @@ fn installation(config: &Config, instance: String) -> Installation {
             .to_owned(),
         host: url.as_ref().and_then(Url::host_str).map(str::to_owned),
         origin: url.as_ref().map(|url| url.origin().ascii_serialization()),
-        is_https: url.as_ref().is_some_and(|url| url.scheme() == "https"),
+        is_https: match &url {
+            Some(url) => url.scheme() == "https",
+            None => config.scheme() == "https",
+        },
         version: env!("CARGO_PKG_VERSION"),
         instance,
     }
@@ -125,7 +133,7 @@ impl Service for ConsoleService {
             return problem.into_response();
         };
         match self.api.clone().oneshot(request).await {
-            Ok(response) => response,
+            Ok(response) => in_time(response),
             Err(never) => match never {},
         }
     }
@@ -161,6 +169,19 @@ impl ConsoleService {
             is_known: true,
         })
     }
+}
+
+/// Ends a stream of events after a while. The page follows again, and it is decided again whether the person may look: their
+/// session or their token may have ended.
+fn in_time(response: Response) -> Response {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    if kind.is_none_or(|kind| !kind.as_bytes().starts_with(b"text/event-stream")) {
+        return response;
+    }
+    response.map(|body| {
+        let events = body.into_data_stream().take_until(sleep(FOLLOWED_FOR));
+        Body::from_stream(events)
+    })
 }
 
 async fn read(response: Response) -> Reply {

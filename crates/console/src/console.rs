@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::{service::Service, session::SessionStore};
+use crate::{confirmations::Confirmations, service::Service, session::SessionStore};
 
 pub struct Console {
     pub service: Arc<dyn Service>,
     pub sessions: Arc<dyn SessionStore>,
+    pub confirmations: Confirmations,
 }

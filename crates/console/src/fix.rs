@@ -14,6 +14,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::{
     assets::hex,
+    confirmations::Begun,
     form::read_form,
     json::{self, Line},
     params::{Params, encoded},
@@ -82,8 +83,9 @@ impl Action {
     }
 
     /// Returns the command with its number of tasks, such as `Retry 403 tasks`.
-    pub fn sentence(self, tasks: u64) -> String {
-        let tasks = counted(tasks, "task", "tasks");
+    fn sentence(self, run: &DryRun) -> String {
+        let at_least = if run.is_part() { "at least " } else { "" };
+        let tasks = format!("{at_least}{}", counted(run.accepted, "task", "tasks"));
         match self {
             Self::Patch => format!("Retry {tasks} with a changed request"),
             Self::Retry => format!("Retry {tasks}"),
@@ -176,6 +178,13 @@ pub struct UndoSummaryStep {
     pub effect_remains: u64,
 }
 
+impl DryRun {
+    /// Returns true if the selection has more tasks than the preview examined.
+    pub fn is_part(&self) -> bool {
+        self.next_cursor.is_some()
+    }
+}
+
 impl DryRunExample {
     pub fn name(&self) -> &str {
         self.key.as_deref().unwrap_or(&self.task)
@@ -233,9 +242,15 @@ impl PreviewPage {
         duration_in_words(i64::try_from(seconds).unwrap_or(i64::MAX))
     }
 
-    /// Returns true if the selection has more tasks than the preview examined.
-    pub fn is_part(&self) -> bool {
-        self.run.next_cursor.is_some()
+    /// Returns true if all tasks may be confirmed at once: what cannot be taken back is confirmed for no task that was not
+    /// counted.
+    pub fn may_be_for_all(&self) -> bool {
+        !self.run.is_part() || !self.command.is_final()
+    }
+
+    /// Returns true if a person may choose the number of tasks with which the job begins.
+    pub fn may_begin(&self) -> bool {
+        self.run.accepted > self.first || !self.may_be_for_all()
     }
 
     pub fn reason(&self) -> &str {
@@ -430,7 +445,7 @@ async fn preview(
 ) -> Result<PreviewPage, Refusal> {
     let action = Action::read(params)?;
     let run = dry_run(visit, place, params).await?;
-    let title = action.sentence(run.accepted);
+    let title = action.sentence(&run);
     let page = visit.shell(Section::Tasks, title.clone());
     let names: Vec<_> = FILTER.iter().chain(&COMMAND).copied().collect();
     Ok(PreviewPage {
@@ -451,7 +466,19 @@ async fn preview(
 }
 
 async fn confirm(visit: &Visit, place: &Place<'_>, form: &Params) -> Response {
-    match try_confirm(visit, place, form).await {
+    let (confirmations, once) = (&visit.console.confirmations, form.text("once"));
+    match confirmations.begin(once) {
+        Begun::First => {}
+        Begun::Running => return visit.go("/bulk"),
+        Begun::Done(job) => return visit.go(&format!("/bulk/{}", encoded(&job))),
+    }
+    let confirmed = try_confirm(visit, place, form).await;
+    let made = match &confirmed {
+        Ok(Confirmed::Job(id)) => Some(id.as_str()),
+        _ => None,
+    };
+    confirmations.end(once, made);
+    match confirmed {
         Ok(Confirmed::Job(id)) => visit.go(&format!("/bulk/{}", encoded(&id))),
         Ok(Confirmed::Again(page)) => respond::page(StatusCode::CONFLICT, &*page),
         Err(refusal) => visit.refused(&refusal),
@@ -478,10 +505,23 @@ async fn try_confirm(
     let expected = form.text("expected");
     let run = dry_run(visit, place, form).await?;
     let typed = form.text("typed").replace(',', "");
+    let first = form
+        .get("first")
+        .and_then(|first| first.parse::<u64>().ok());
+    let is_too_much = first.is_none_or(|first| first > run.accepted);
     let fault = if run.accepted.to_string() != expected {
+        let then = expected.parse().map_or_else(
+            |_| String::from("another number of tasks"),
+            |then| counted(then, "task", "tasks"),
+        );
         Some(format!(
-            "Something has changed since the preview: the command was for {expected} tasks then, and is for {} now. Nothing has been done. Look again, and confirm.",
+            "Something has changed since the preview: the command was for {then} then, and is for {} now. Nothing has been done. Look again, and confirm.",
             number(run.accepted)
+        ))
+    } else if action.is_final() && run.is_part() && is_too_much {
+        Some(format!(
+            "More tasks match than the {} that the preview examined, and this cannot be taken back. Nothing has been done. Begin with a number of tasks, or go back and narrow the filter.",
+            number(run.matched)
         ))
     } else if action.is_final() && typed.trim() != expected {
         Some(format!(
@@ -495,10 +535,7 @@ async fn try_confirm(
         return Ok(Confirmed::Again(Box::new(again)));
     }
     let mut body = place.body(action, form)?;
-    if let Some(first) = form
-        .get("first")
-        .and_then(|first| first.parse::<u64>().ok())
-    {
+    if let Some(first) = first {
         body.set("first", first);
     }
     if let Some(rate) = form.get("rate") {

@@ -25,6 +25,7 @@ mod bulk;
 mod causes;
 mod changed;
 mod command_page;
+mod confirmations;
 mod console;
 mod find;
 mod fix;

@@ -12,6 +12,7 @@ use http::StatusCode;
 
 use crate::{
     agents, asks, assets, bulk, causes,
+    confirmations::Confirmations,
     console::Console,
     find, fix, home, instances, login, messages, schedules,
     service::{Refusal, Service},
@@ -80,7 +81,11 @@ pub fn router(service: Arc<dyn Service>, sessions: Arc<dyn SessionStore>) -> Rou
         )
         .merge(task::routes())
         .route("/console/{*path}", get(no_page))
-        .with_state(Arc::new(Console { service, sessions }))
+        .with_state(Arc::new(Console {
+            service,
+            sessions,
+            confirmations: Confirmations::default(),
+        }))
 }
 
 /// Returns whether a browser sends this `Accept`: it lists HTML by name. `GET /` then leads to the console.

@@ -15,7 +15,10 @@ use crate::assets::hex;
 pub const LONGEST: Duration = Duration::from_secs(8 * 3600);
 
 /// The number of sessions that are kept. The one that ends first gives way to a new one.
-const MOST: usize = 1_000;
+const MOST: usize = 10_000;
+
+/// The number of sessions of one access token, so that who has a token signs out nobody who has another one.
+const MOST_OF_TOKEN: usize = 100;
 
 /// The id of a session, as the cookie has it.
 #[derive(Clone, PartialEq, Eq)]
@@ -66,10 +69,11 @@ impl SessionStore for MemorySessions {
     async fn put(&self, id: [u8; 32], session: Session, now: Timestamp) {
         let mut all = self.0.lock();
         all.retain(|_, session| session.ends_at > now);
-        if all.len() >= MOST {
-            let first = all.iter().min_by_key(|(_, session)| session.ends_at);
-            let first = first.map(|(id, _)| *id);
-            first.and_then(|id| all.remove(&id));
+        let of_token = |other: &Session| other.credential == session.credential;
+        if all.values().filter(|other| of_token(other)).count() >= MOST_OF_TOKEN {
+            remove_first(&mut all, of_token);
+        } else if all.len() >= MOST {
+            remove_first(&mut all, |_| true);
         }
         all.insert(id, session);
     }
@@ -81,6 +85,15 @@ impl SessionStore for MemorySessions {
 
     async fn remove(&self, id: &[u8; 32]) {
         self.0.lock().remove(id);
+    }
+}
+
+/// Removes the session that ends first among some of them.
+fn remove_first(all: &mut HashMap<[u8; 32], Session>, among: impl Fn(&Session) -> bool) {
+    let among = all.iter().filter(|(_, session)| among(session));
+    let first = among.min_by_key(|(_, session)| session.ends_at);
+    if let Some(first) = first.map(|(id, _)| *id) {
+        all.remove(&first);
     }
 }
 
@@ -110,19 +123,40 @@ mod tests {
     #[tokio::test]
     async fn the_number_of_sessions_is_bounded() {
         let sessions = MemorySessions::default();
-        for number in 0..=MOST {
-            let ends_at = at(100 + i64::try_from(number).unwrap());
-            let session = Session {
-                credential: [1; 32],
-                ends_at,
-            };
+        let id = |number: usize| {
             let mut id = [0; 32];
             id[..8].copy_from_slice(&number.to_le_bytes());
-            sessions.put(id, session, at(0)).await;
+            id
+        };
+        let put = async |number: usize, token: usize| {
+            let ends_at = at(100 + i64::try_from(number).unwrap());
+            let credential = id(token);
+            let session = Session {
+                credential,
+                ends_at,
+            };
+            sessions.put(id(number), session, at(0)).await;
+        };
+        put(0, 1).await;
+        for number in 1..=MOST_OF_TOKEN + 1 {
+            put(number, 2).await;
+        }
+        assert_eq!(sessions.0.lock().len(), MOST_OF_TOKEN + 1);
+        assert!(
+            sessions.get(&id(0), at(0)).await.is_some(),
+            "of another token"
+        );
+        assert_eq!(
+            sessions.get(&id(1), at(0)).await,
+            None,
+            "the first to end gave way"
+        );
+        for number in MOST_OF_TOKEN + 2..MOST + 10 {
+            put(number, number).await;
         }
         assert_eq!(sessions.0.lock().len(), MOST);
         assert_eq!(
-            sessions.get(&[0; 32], at(0)).await,
+            sessions.get(&id(0), at(0)).await,
             None,
             "the first to end gave way"
         );

@@ -650,6 +650,77 @@ async fn what_cannot_be_taken_back_asks_for_the_number() {
 }
 
 #[tokio::test]
+async fn a_form_that_is_sent_twice_leads_to_the_job_of_the_first_although_the_tasks_have_changed() {
+    let api = full();
+    let visitor = Visitor::of(api.clone());
+    api.returns_for(
+        "POST /v1/tasks/retry",
+        "\"reason\":\"fixed\"",
+        &serde_json::json!({"id": "01a216f2"}),
+    );
+    let form = "do=retry&state=error&expected=400&once=abc&rate=20&reason=fixed";
+    for accepted in [400, 12] {
+        api.returns_for(
+            "POST /v1/tasks/retry",
+            "\"dry_run\":true",
+            &dry_run(accepted),
+        );
+        let seen = visitor.post("/console/tasks/fix", form).await;
+        assert_eq!(seen.status, StatusCode::SEE_OTHER, "{}", seen.html);
+        assert_eq!(seen.header("location"), "/console/bulk/01a216f2");
+    }
+    let calls = api.calls();
+    let jobs = calls
+        .iter()
+        .filter(|call| call.method == "POST" && !call.body.contains("dry_run"));
+    assert_eq!(jobs.count(), 1);
+}
+
+#[tokio::test]
+async fn what_cannot_be_taken_back_begins_with_no_more_tasks_than_the_preview_examined() {
+    let api = full();
+    let mut part = dry_run(10_000);
+    part["next_cursor"] = "next".into();
+    for command in ["cancel", "retry"] {
+        let path = format!("POST /v1/tasks/{command}");
+        api.returns_for(&path, "\"dry_run\":true", &part);
+        api.returns_for(
+            &path,
+            "\"reason\":\"x\"",
+            &serde_json::json!({"id": "01a216f2"}),
+        );
+    }
+    let visitor = Visitor::of(api.clone());
+    let page = visitor
+        .get("/console/tasks/fix?do=cancel&state=pending")
+        .await;
+    assert_eq!(page.text("h1"), "Cancel at least 10,000 tasks");
+    assert!(!page.html.contains("value=\"all\""), "{}", page.html);
+    let page = visitor.get("/console/tasks/fix?do=retry&state=error").await;
+    assert!(
+        page.html.contains("all that match, at least 10,000"),
+        "{}",
+        page.html
+    );
+    let confirm = async |command: &str, first: &str| {
+        let form =
+            format!("do={command}&state=pending&expected=10000&typed=10000&first={first}&reason=x");
+        visitor.post("/console/tasks/fix", &form).await
+    };
+    for first in ["all", "10001", ""] {
+        let refused = confirm("cancel", first).await;
+        assert_eq!(refused.status, StatusCode::CONFLICT);
+        assert!(
+            refused.text(".note").contains("More tasks match"),
+            "{}",
+            refused.html
+        );
+    }
+    assert_eq!(confirm("cancel", "5").await.status, StatusCode::SEE_OTHER);
+    assert_eq!(confirm("retry", "all").await.status, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
 async fn a_form_of_another_site_is_refused() {
     let visitor = Visitor::of(full());
     for headers in [

@@ -5,13 +5,14 @@ use axum::{
     extract::{Path, Request},
     response::Response,
 };
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
 use super::view::{Schedule, SchedulePage};
 use crate::{
+    assets::hex,
     changed::{self, is_change},
-    command_page::CommandPage,
+    command_page::{CommandPage, Field},
     form::read_form,
     params::{Params, encoded},
     respond::next_page,
@@ -139,7 +140,7 @@ async fn build(visit: &Visit, name: &str, command: &str) -> Result<CommandPage, 
         is_final: false,
         title,
         consequences: vec![consequence.to_owned()],
-        fields: Vec::new(),
+        fields: vec![Field::hidden("once", &hex(&rand::random::<[u8; 16]>()))],
         page,
     })
 }
@@ -155,7 +156,15 @@ pub async fn send(
         None => json!({}),
     };
     let target = format!("/v1/schedules/{}/{}", encoded(&name), encoded(&command));
-    let sent: Result<Value, Refusal> = visit.post(&target, HeaderMap::new(), &body).await;
+    let mut headers = HeaderMap::new();
+    // A form that is sent twice triggers once.
+    if command == "trigger"
+        && let Ok(key) = HeaderValue::try_from(form.text("once"))
+        && !key.is_empty()
+    {
+        headers.insert(HeaderName::from_static("idempotency-key"), key);
+    }
+    let sent: Result<Value, Refusal> = visit.post(&target, headers, &body).await;
     match sent {
         Ok(_) => visit.go(&format!("/schedules/{}", encoded(&name))),
         Err(refusal) if is_change(&refusal) => {
