@@ -124,6 +124,16 @@ impl Odd {
 
 /// The time after which an operator uses another instance, if there is no response.
 pub const PATIENCE: Duration = Duration::from_millis(700);
+/// The same on a machine on which instances respond slowly: each time without a response doubles it up to here.
+const MOST_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Returns the patience after a response, or after a time without one.
+fn patience_after(patience: Duration, is_answered: bool) -> Duration {
+    match is_answered {
+        true => PATIENCE,
+        false => (patience * 2).min(MOST_PATIENCE),
+    }
+}
 
 pub struct Operator {
     pub number: u64,
@@ -157,6 +167,7 @@ impl Operator {
         let mut statuses: BTreeMap<u16, usize> = BTreeMap::new();
         let (mut clones, mut triggers) = (0, 0);
         let mut commands = JoinSet::new();
+        let mut patience = PATIENCE;
         while !*over.borrow() {
             sleep(Duration::from_millis(random.random_range(2..50))).await;
             let Some(task) = self.tasks.any(&mut random) else {
@@ -189,12 +200,15 @@ impl Operator {
             };
             let api = self.api(&mut random);
             let call = api.post(&asked.path, &asked.body).attempt();
-            let Ok(Ok(answer)) = timeout(PATIENCE, call).await else {
+            let called = timeout(patience, call).await;
+            patience = patience_after(patience, called.is_ok());
+            let Ok(Ok(answer)) = called else {
                 *statuses.entry(0).or_default() += 1;
                 continue;
             };
             *statuses.entry(answer.status).or_default() += 1;
-            if answer.status == 200 {
+            // A command for many tasks is accepted as a job.
+            if [200, 202].contains(&answer.status) {
                 self.carried_out.fetch_add(1, Ordering::Relaxed);
             }
             self.judge(&asked.path, &answer);
@@ -226,9 +240,12 @@ impl Operator {
         let next = kinds::next_version(random, latest + 1, workflow);
         let activate = ["", "?activate=true", "?activate=false"][random.random_range(0..3)];
         let path = format!("/v1/workflows/{name}{activate}");
+        let mut patience = PATIENCE;
         while !*over.borrow() {
             let call = self.api(random).put(&path, &next).attempt();
-            match timeout(PATIENCE, call).await {
+            let called = timeout(patience, call).await;
+            patience = patience_after(patience, called.is_ok());
+            match called {
                 Ok(Ok(answer)) if [200, 201].contains(&answer.status) => {
                     let version = answer.body["version"].as_u64().unwrap();
                     let version = u32::try_from(version).unwrap();
@@ -390,10 +407,13 @@ impl Operator {
     ) {
         let key = format!("clone-{}-{count}", self.number);
         let path = format!("/v1/tasks/{}/clone", task.id);
+        let mut patience = Duration::from_secs(3);
         loop {
             let clone = self.api(random).post(&path, &json!({ "key": key }));
             let clone = clone.header("idempotency-key", &key).attempt();
-            match timeout(Duration::from_secs(3), clone).await {
+            let called = timeout(patience, clone).await;
+            patience = patience.max(patience_after(patience, called.is_ok()));
+            match called {
                 Ok(Ok(answer)) if answer.status == 202 => {
                     let id = answer.body["id"].as_str().unwrap().to_owned();
                     // The clone begins at once.
