@@ -2,12 +2,9 @@
 
 use axum::body::{Body, to_bytes};
 
-use crate::params::Params;
+use crate::{front::LONGEST_FORM, params::Params};
 
-/// The longest body of a form, in bytes. It has room for the ids of a page of tasks and for the data of a command.
-const LONGEST_FORM: usize = 256 * 1024;
-
-/// Reads the fields of a form. A body that is too long has none.
+/// Reads the fields of a form. `front.rs` has refused one that is too long or not complete, so that no handler sees a part.
 pub async fn read_form(body: Body) -> Params {
     let body = to_bytes(body, LONGEST_FORM).await.unwrap_or_default();
     Params::read(&String::from_utf8_lossy(&body))

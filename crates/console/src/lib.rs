@@ -30,6 +30,7 @@ mod console;
 mod find;
 mod fix;
 mod form;
+mod front;
 mod home;
 mod hours;
 mod instances;

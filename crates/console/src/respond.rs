@@ -2,7 +2,7 @@
 
 use askama::Template;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 
 use crate::{assets, console::Console, params::Params, service::Refusal, shell::Shell};
 
@@ -10,18 +10,21 @@ use crate::{assets, console::Console, params::Params, service::Refusal, shell::S
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
+/// The headers of every response that has none of its own by these names.
+pub const HEADERS: [(HeaderName, &str); 4] = [
+    // A page shows what is the case now, to one person.
+    (header::CACHE_CONTROL, "no-store"),
+    (header::CONTENT_SECURITY_POLICY, POLICY),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "same-origin"),
+];
+
 pub fn page(status: StatusCode, page: &impl Template) -> Response {
     let Ok(html) = page.render() else {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };
-    let headers = [
-        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
-        // A page shows what is the case now, to one person.
-        (header::CACHE_CONTROL, "no-store"),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "same-origin"),
-    ];
+    // `front.rs` adds the headers that all responses have.
+    let headers = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
     (status, headers, html).into_response()
 }
 

@@ -14,7 +14,7 @@ use crate::{
     agents, asks, assets, bulk, causes,
     confirmations::Confirmations,
     console::Console,
-    find, fix, home, instances, login, messages, schedules,
+    find, fix, front, home, instances, login, messages, schedules,
     service::{Refusal, Service},
     session::SessionStore,
     task, tasks,
@@ -29,6 +29,15 @@ pub fn is_page(route: &str) -> bool {
 
 /// Returns the routes of the console.
 pub fn router(service: Arc<dyn Service>, sessions: Arc<dyn SessionStore>) -> Router {
+    let console = Arc::new(Console {
+        service,
+        sessions,
+        confirmations: Confirmations::default(),
+    });
+    front::before(routes(), &console).with_state(console)
+}
+
+fn routes() -> Router<Arc<Console>> {
     Router::new()
         .route("/console/assets/{hash}/{name}", get(assets::asset))
         .route("/console/login", get(login::show).post(login::sign_in))
@@ -81,11 +90,6 @@ pub fn router(service: Arc<dyn Service>, sessions: Arc<dyn SessionStore>) -> Rou
         )
         .merge(task::routes())
         .route("/console/{*path}", get(no_page))
-        .with_state(Arc::new(Console {
-            service,
-            sessions,
-            confirmations: Confirmations::default(),
-        }))
 }
 
 /// Returns whether a browser sends this `Accept`: it lists HTML by name. `GET /` then leads to the console.

@@ -7,6 +7,7 @@
 )]
 
 mod browser;
+mod front;
 
 use browser::{FakeApi, Visitor};
 use http::StatusCode;

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use axum::{extract::Path, response::Response};
+use axum::{
+    extract::{Path, Request},
+    response::Response,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use rand::RngExt;
 use serde::Deserialize;
@@ -19,6 +22,7 @@ use super::{
 };
 use crate::{
     changed::{self, ChangedPage},
+    form::read_form,
     params::{Params, encoded},
     respond,
     service::Refusal,
@@ -367,9 +371,9 @@ async fn versions(visit: &Visit, workflow: &str) -> Result<Vec<u32>, Refusal> {
 pub async fn send(
     visit: Visit,
     Path((id, word)): Path<(String, String)>,
-    form: String,
+    request: Request,
 ) -> Response {
-    let form = Params::read(&form);
+    let form = read_form(request.into_body()).await;
     let Some(command) = Command::named(&word) else {
         return visit.refused(&no_command(&word));
     };

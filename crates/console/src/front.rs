@@ -1,0 +1,118 @@
+//! What is the same for every request to the console, before its page and after it: a form is read whole or not at all, an
+//! address is text, and every response has the headers that keep it safe.
+
+use std::sync::Arc;
+
+use axum::{
+    body::{Body, Bytes},
+    extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State},
+    middleware::{Next, from_fn_with_state},
+    response::Response,
+};
+use http::{HeaderValue, Method, StatusCode, header, request::Parts};
+use percent_encoding::{percent_decode, percent_decode_str};
+
+use crate::{
+    console::Console,
+    respond::{self, HEADERS},
+    service::Refusal,
+    visit::Visit,
+};
+
+/// The longest form in bytes, for every page: that of a command with a body, and of a page of selected tasks.
+pub const LONGEST_FORM: usize = 2 * 1024 * 1024;
+
+/// Puts itself before all routes.
+pub fn before(
+    routes: axum::Router<Arc<Console>>,
+    console: &Arc<Console>,
+) -> axum::Router<Arc<Console>> {
+    routes
+        .layer(from_fn_with_state(console.clone(), front))
+        // The limit of axum is another one for each kind of handler.
+        .layer(DefaultBodyLimit::max(LONGEST_FORM))
+}
+
+async fn front(State(console): State<Arc<Console>>, request: Request, next: Next) -> Response {
+    let asks_for_methods = request.method() == Method::OPTIONS;
+    let mut response = match admit(&console, request).await {
+        Ok(request) => next.run(request).await,
+        Err(refused) => *refused,
+    };
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+        with_options(&mut response, asks_for_methods);
+    }
+    // A page and a file have their own; a redirect, an error of the router, and a stream get these.
+    for (name, value) in HEADERS {
+        let value = HeaderValue::from_static(value);
+        response.headers_mut().entry(name).or_insert(value);
+    }
+    response
+}
+
+/// The router lists the methods that have a handler in `Allow`, and OPTIONS has none.
+fn with_options(response: &mut Response, asks_for_methods: bool) {
+    if asks_for_methods {
+        *response.status_mut() = StatusCode::NO_CONTENT;
+    }
+    let methods = response.headers().get(header::ALLOW);
+    let methods = methods.and_then(|methods| methods.to_str().ok());
+    let methods = methods.map(|methods| format!("{methods},OPTIONS"));
+    if let Some(methods) = methods.and_then(|methods| HeaderValue::try_from(methods).ok()) {
+        response.headers_mut().insert(header::ALLOW, methods);
+    }
+}
+
+/// Returns the request with its form in memory, or the page that says why no page gets it.
+async fn admit(console: &Arc<Console>, request: Request) -> Result<Request, Box<Response>> {
+    if percent_decode_str(request.uri().path())
+        .decode_utf8()
+        .is_err()
+    {
+        let detail = "the address has bytes that are not UTF-8, which no name and no id has";
+        let refusal = Refusal::new(StatusCode::NOT_FOUND, "No such page", detail);
+        let (mut parts, _) = request.into_parts();
+        return Err(Box::new(refused(console, &mut parts, &refusal).await));
+    }
+    if request.method().is_safe() {
+        return Ok(request);
+    }
+    let (mut parts, body) = request.into_parts();
+    let whole = Request::from_parts(parts.clone(), body);
+    let refusal = match Bytes::from_request(whole, &()).await {
+        Ok(form) if percent_decode(&form).decode_utf8().is_ok() => {
+            return Ok(Request::from_parts(parts, Body::from(form)));
+        }
+        Ok(_) => Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "The form is not text",
+            "the form has bytes that are not UTF-8: nothing was done. Send its fields as UTF-8",
+        ),
+        Err(fault) if fault.status() == StatusCode::PAYLOAD_TOO_LARGE => too_long(),
+        Err(_) => Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "The form is not complete",
+            "the connection broke while the form was sent: nothing was done. Send it again",
+        ),
+    };
+    Err(Box::new(refused(console, &mut parts, &refusal).await))
+}
+
+fn too_long() -> Refusal {
+    Refusal::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "The form is too long",
+        format!(
+            "a form may have {LONGEST_FORM} bytes (2 MiB), and this one has more: nothing was done. Shorten its texts, or \
+             send the command with the API instead"
+        ),
+    )
+}
+
+async fn refused(console: &Arc<Console>, parts: &mut Parts, refusal: &Refusal) -> Response {
+    match Visit::from_request_parts(parts, console).await {
+        Ok(visit) => visit.refused(refusal),
+        // Somebody who has not signed in gets no more than the refusal.
+        Err(_) => respond::solo_refusal(console, refusal),
+    }
+}

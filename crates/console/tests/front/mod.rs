@@ -1,0 +1,141 @@
+//! Requests that no page gets, and what all responses have.
+
+use http::StatusCode;
+
+use crate::{browser::Visitor, full};
+
+#[tokio::test]
+async fn a_form_that_is_too_long_is_refused_by_every_page_and_nothing_is_done() {
+    let api = full();
+    let visitor = Visitor::of(api.clone());
+    let form = format!(
+        "for=30m&instance=eu-1&reason={}",
+        "x".repeat(2 * 1024 * 1024)
+    );
+    for address in [
+        "/console/agents/payments/pause",
+        "/console/agents/http:%2F%2F127.0.0.1:9/open",
+        "/console/bulk/01a216f2-7c40-7a51-9d0e-2b7f6f9c1e55/resume",
+        "/console/instances/release",
+        "/console/messages/all/discard",
+        "/console/schedules/nightly/pause",
+        "/console/tasks/1/retry",
+        "/console/tasks/fix",
+        "/console/workflows/order/activate",
+    ] {
+        let seen = visitor.post(address, &form).await;
+        assert_eq!(seen.status, StatusCode::PAYLOAD_TOO_LARGE, "{address}");
+        assert_eq!(seen.text("h1"), "The form is too long", "{address}");
+        let lead = seen.text(".lead");
+        assert!(
+            lead.contains("2097152 bytes (2 MiB)") && lead.contains("Shorten"),
+            "{lead}"
+        );
+    }
+    let calls = api.calls();
+    assert!(calls.is_empty(), "{}", calls[0].target);
+    let seen = visitor.post("/console/login", &form).await;
+    assert_eq!(seen.status, StatusCode::PAYLOAD_TOO_LARGE);
+    // Longer than the limit that forms had, and than many bodies of retries.
+    let form = format!(
+        "if_match=%229%22&reason=why&body=%22{}%22",
+        "x".repeat(1024 * 1024)
+    );
+    visitor.post("/console/tasks/1/retry", &form).await;
+    let sent = api.calls().into_iter().find(|sent| sent.method == "POST");
+    let body = sent.unwrap().body;
+    assert!(body.len() > 1024 * 1024 && body.contains("\"reason\":\"why\""));
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_text_are_refused_with_a_page() {
+    let api = full();
+    let visitor = Visitor::of(api.clone());
+    for address in [
+        "/console/tasks/%ff",
+        "/console/tasks/%ff/events",
+        "/console/schedules/%ff",
+        "/console/agents/%ff/pause",
+        "/console/none/%ff",
+    ] {
+        let seen = visitor.get(address).await;
+        assert_eq!(seen.status, StatusCode::NOT_FOUND, "{address}");
+        assert_eq!(seen.text("h1"), "No such page", "{address}");
+    }
+    let seen = visitor.post("/console/tasks/1/retry", "reason=%FF").await;
+    assert_eq!(seen.status, StatusCode::BAD_REQUEST);
+    assert_eq!(seen.text("h1"), "The form is not text");
+    assert!(api.calls().is_empty());
+}
+
+#[tokio::test]
+async fn redirects_and_errors_have_the_headers_of_pages() {
+    let visitor = Visitor::of(full());
+    let signs_in = Visitor::of(full().with_token("secret-of-ada", "ada", "operate"));
+    let long = "x".repeat(3 * 1024 * 1024);
+    for (seen, status) in [
+        (
+            visitor.get("/console/find?q=order").await,
+            StatusCode::SEE_OTHER,
+        ),
+        (signs_in.get("/console").await, StatusCode::SEE_OTHER),
+        (
+            signs_in.post("/console/login", "token=secret-of-ada").await,
+            StatusCode::SEE_OTHER,
+        ),
+        (
+            signs_in.post("/console/logout", "").await,
+            StatusCode::SEE_OTHER,
+        ),
+        (
+            visitor.post("/console/agents", "").await,
+            StatusCode::METHOD_NOT_ALLOWED,
+        ),
+        (
+            visitor.get("/console/assets/0/none.css").await,
+            StatusCode::NOT_FOUND,
+        ),
+        (
+            visitor.get("/console/tasks/%ff").await,
+            StatusCode::NOT_FOUND,
+        ),
+        (
+            visitor.post("/console/tasks/1/retry", &long).await,
+            StatusCode::PAYLOAD_TOO_LARGE,
+        ),
+        (
+            visitor.get("/console/tasks/1/events").await,
+            StatusCode::NOT_FOUND,
+        ),
+    ] {
+        assert_eq!(seen.status, status);
+        assert_eq!(
+            seen.header("content-security-policy"),
+            provost_console::POLICY,
+            "{status}"
+        );
+        assert_eq!(seen.header("cache-control"), "no-store", "{status}");
+        assert_eq!(seen.header("x-content-type-options"), "nosniff", "{status}");
+        assert_eq!(seen.header("referrer-policy"), "same-origin", "{status}");
+    }
+    let page = visitor.get("/console").await;
+    let file = page.all("link")[0].attribute("href").unwrap().to_owned();
+    let file = visitor.get(&file).await;
+    assert!(
+        file.header("cache-control").contains("immutable"),
+        "a file keeps its own"
+    );
+}
+
+#[tokio::test]
+async fn options_lists_the_methods_of_a_page() {
+    let visitor = Visitor::of(full());
+    for (address, methods) in [
+        ("/console", "GET,HEAD,OPTIONS"),
+        ("/console/agents/payments/pause", "GET,HEAD,POST,OPTIONS"),
+    ] {
+        let seen = visitor.send("OPTIONS", address, &[], "").await;
+        assert_eq!(seen.status, StatusCode::NO_CONTENT, "{address}");
+        assert_eq!(seen.header("allow"), methods, "{address}");
+    }
+}
