@@ -9,7 +9,7 @@ use axum::{
     middleware::{Next, from_fn_with_state},
     response::Response,
 };
-use http::{HeaderValue, Method, StatusCode, header, request::Parts};
+use http::{HeaderValue, Method, StatusCode, request::Parts};
 use percent_encoding::{percent_decode, percent_decode_str};
 
 use crate::{
@@ -39,8 +39,9 @@ async fn front(State(console): State<Arc<Console>>, request: Request, next: Next
         Ok(request) => next.run(request).await,
         Err(refused) => *refused,
     };
-    if response.status() == StatusCode::METHOD_NOT_ALLOWED {
-        with_options(&mut response, asks_for_methods);
+    // The router sets `Allow` afterwards.
+    if asks_for_methods && response.status() == StatusCode::METHOD_NOT_ALLOWED {
+        *response.status_mut() = StatusCode::NO_CONTENT;
     }
     // A page and a file have their own; a redirect, an error of the router, and a stream get these.
     for (name, value) in HEADERS {
@@ -48,19 +49,6 @@ async fn front(State(console): State<Arc<Console>>, request: Request, next: Next
         response.headers_mut().entry(name).or_insert(value);
     }
     response
-}
-
-/// The router lists the methods that have a handler in `Allow`, and OPTIONS has none.
-fn with_options(response: &mut Response, asks_for_methods: bool) {
-    if asks_for_methods {
-        *response.status_mut() = StatusCode::NO_CONTENT;
-    }
-    let methods = response.headers().get(header::ALLOW);
-    let methods = methods.and_then(|methods| methods.to_str().ok());
-    let methods = methods.map(|methods| format!("{methods},OPTIONS"));
-    if let Some(methods) = methods.and_then(|methods| HeaderValue::try_from(methods).ok()) {
-        response.headers_mut().insert(header::ALLOW, methods);
-    }
 }
 
 /// Returns the request with its form in memory, or the page that says why no page gets it.

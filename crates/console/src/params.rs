@@ -1,6 +1,9 @@
 //! The parameters of a page: the only state that the console has. Forms and links are made of them.
 
+use http::StatusCode;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+use crate::service::Refusal;
 
 /// The characters that have a meaning in a path or a query.
 const RESERVED: &AsciiSet = &CONTROLS
@@ -127,6 +130,71 @@ impl<'t> FromIterator<(&'t str, &'t str)> for Params {
     }
 }
 
+/// The names that any page of the console may have: the place and the look of a list.
+const OF_EVERY_PAGE: [&str; 6] = ["live", "after", "cursor", "limit", "sort", "col"];
+
+/// The names of the parameters of a page. `routes.rs` declares them, and `Visit` refuses others.
+#[derive(Clone, Copy)]
+pub struct Known(pub &'static [&'static [&'static str]]);
+
+/// Refuses parameters that a page does not know. Without one that is misspelt, a filter would select everything.
+pub fn refuse_unknown(given: &Params, known: &[&[&str]]) -> Result<(), Refusal> {
+    let is_known = |name: &str| {
+        let mut all = known.iter().copied().flatten().chain(&OF_EVERY_PAGE);
+        all.any(|known| *known == name)
+    };
+    let mut unknown: Vec<&str> = Vec::new();
+    for (name, _) in given.iter() {
+        if !is_known(name) && !unknown.contains(&name) {
+            unknown.push(name);
+        }
+    }
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = known.iter().copied().flatten().copied().collect();
+    let sentences = unknown.iter().take(5).map(|name| {
+        let near = names.iter().map(|known| (distance(name, known), known));
+        match near
+            .min()
+            .filter(|(steps, _)| *steps <= 2 && *steps < name.len())
+        {
+            Some((_, known)) => format!("{name:?} is not known here: did you mean {known:?}?"),
+            None => format!("{name:?} is not known here."),
+        }
+    });
+    let sentences: Vec<_> = sentences.collect();
+    let has = match names.is_empty() {
+        true => String::from("This page has no parameters"),
+        false => format!("This page has {}", names.join(", ")),
+    };
+    Err(Refusal::new(
+        StatusCode::BAD_REQUEST,
+        "Unknown parameter",
+        format!("{} {has}.", sentences.join(" ")),
+    ))
+}
+
+/// Returns how many letters have to be typed, left out, replaced or swapped to make one name of another.
+fn distance(from: &str, to: &str) -> usize {
+    let (from, to): (Vec<char>, Vec<char>) =
+        (from.chars().take(64).collect(), to.chars().collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=to.len()).collect()];
+    for (i, typed) in from.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, meant) in to.iter().enumerate() {
+            let replaced = rows[i][j] + usize::from(typed != meant);
+            let mut least = replaced.min(rows[i][j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *typed == to[j - 1] && from[i - 1] == *meant {
+                least = least.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[from.len()][to.len()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,5 +213,37 @@ mod tests {
     #[test]
     fn a_name_in_a_path_cannot_leave_its_part() {
         assert_eq!(encoded("a/../b?c#d e%"), "a%2F..%2Fb%3Fc%23d%20e%25");
+    }
+
+    #[test]
+    fn a_name_that_is_not_known_is_refused_with_the_one_that_was_meant() {
+        let refused = |query: &str| {
+            let known: &[&[&str]] = &[&["state", "workflow"], &["do"]];
+            let refused = refuse_unknown(&Params::read(query), known);
+            refused.map_err(|refusal| refusal.detail)
+        };
+        assert_eq!(refused("state=&do=x&do=y&live=5s&after=c"), Ok(()));
+        for (query, sentence) in [
+            (
+                "sate=error",
+                r#""sate" is not known here: did you mean "state"? This page has state, workflow, do."#,
+            ),
+            (
+                "State=error",
+                r#""State" is not known here: did you mean "state"? This page has state, workflow, do."#,
+            ),
+            (
+                "wrokflow=a&x%22=1&x%22=2",
+                "\"wrokflow\" is not known here: did you mean \"workflow\"? \"x\\\"\" is not known here. This page has state, workflow, do.",
+            ),
+            (
+                "colour=red",
+                r#""colour" is not known here. This page has state, workflow, do."#,
+            ),
+        ] {
+            assert_eq!(refused(query), Err(sentence.to_owned()), "{query}");
+        }
+        let nothing = refuse_unknown(&Params::read("a=1"), &[]).unwrap_err();
+        assert!(nothing.detail.ends_with("This page has no parameters."));
     }
 }

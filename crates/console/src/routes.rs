@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::OriginalUri,
     response::Response,
-    routing::{get, post},
+    routing::{MethodRouter, get, post},
 };
 use http::StatusCode;
 
@@ -14,7 +14,9 @@ use crate::{
     agents, asks, assets, bulk, causes,
     confirmations::Confirmations,
     console::Console,
-    find, fix, front, home, instances, login, messages, schedules,
+    find, fix, front, home, instances, login, messages,
+    params::Known,
+    schedules,
     service::{Refusal, Service},
     session::SessionStore,
     task, tasks,
@@ -42,54 +44,96 @@ fn routes() -> Router<Arc<Console>> {
         .route("/console/assets/{hash}/{name}", get(assets::asset))
         .route("/console/login", get(login::show).post(login::sign_in))
         .route("/console/logout", post(login::sign_out))
-        .route("/console", get(home::show))
-        .route("/console/causes/{fingerprint}", get(causes::page::show))
+        .route("/console", page(&[], get(home::show)))
+        .route(
+            "/console/causes/{fingerprint}",
+            page(&[&["text", "patch"]], get(causes::page::show)),
+        )
+        // The parameters of these two depend on the command.
         .route(
             "/console/causes/{fingerprint}/fix",
             get(fix::of_cause).post(fix::confirm_of_cause),
         )
-        .route("/console/tasks", get(tasks::list::show))
         .route(
             "/console/tasks/fix",
             get(fix::of_tasks).post(fix::confirm_of_tasks),
         )
-        .route("/console/find", get(find::find))
-        .route("/console/asks", get(asks::list))
-        .route("/console/messages", get(messages::list))
-        .route("/console/messages/{id}", get(messages::show))
+        .route(
+            "/console/tasks",
+            page(&[&tasks::list::FILTER], get(tasks::list::show)),
+        )
+        .route("/console/find", page(&[&["q"]], get(find::find)))
+        .route("/console/asks", page(&[], get(asks::list)))
+        .route(
+            "/console/messages",
+            page(&[&["state", "receiver", "task"]], get(messages::list)),
+        )
+        .route("/console/messages/{id}", page(&[], get(messages::show)))
         .route(
             "/console/messages/{id}/{command}",
-            get(messages::preview).post(messages::send),
+            page(
+                &[&["receiver"]],
+                get(messages::preview).post(messages::send),
+            ),
         )
-        .route("/console/instances", get(instances::list))
+        .route("/console/instances", page(&[], get(instances::list)))
         .route(
             "/console/instances/release",
-            get(instances::preview).post(instances::release),
+            page(&[], get(instances::preview).post(instances::release)),
         )
-        .route("/console/workflows", get(workflows::page::list))
-        .route("/console/workflows/{name}", get(workflows::page::show))
+        .route("/console/workflows", page(&[], get(workflows::page::list)))
+        .route(
+            "/console/workflows/{name}",
+            page(
+                &[&["version", "diff", "step", "input", "graph", "raw"]],
+                get(workflows::page::show),
+            ),
+        )
         .route(
             "/console/workflows/{name}/activate",
-            get(workflows::activation::preview).post(workflows::activation::activate),
+            page(
+                &[&["version", "reason"]],
+                get(workflows::activation::preview).post(workflows::activation::activate),
+            ),
         )
-        .route("/console/bulk", get(bulk::list))
-        .route("/console/bulk/{id}", get(bulk::show))
-        .route("/console/bulk/{id}/stop", post(bulk::stop))
-        .route("/console/bulk/{id}/resume", post(bulk::resume))
-        .route("/console/agents", get(agents::pages::list))
-        .route("/console/agents/{name}", get(agents::pages::show))
+        .route("/console/bulk", page(&[], get(bulk::list)))
+        .route("/console/bulk/{id}", page(&[], get(bulk::show)))
+        .route("/console/bulk/{id}/stop", page(&[], post(bulk::stop)))
+        .route("/console/bulk/{id}/resume", page(&[], post(bulk::resume)))
+        .route("/console/agents", page(&[], get(agents::pages::list)))
+        .route(
+            "/console/agents/{name}",
+            page(&[], get(agents::pages::show)),
+        )
         .route(
             "/console/agents/{name}/{command}",
-            get(agents::commands::preview).post(agents::commands::send),
+            page(
+                &[&["for", "reason"]],
+                get(agents::commands::preview).post(agents::commands::send),
+            ),
         )
-        .route("/console/schedules", get(schedules::pages::list))
-        .route("/console/schedules/{name}", get(schedules::pages::show))
+        .route("/console/schedules", page(&[], get(schedules::pages::list)))
+        .route(
+            "/console/schedules/{name}",
+            page(&[], get(schedules::pages::show)),
+        )
         .route(
             "/console/schedules/{name}/{command}",
-            get(schedules::pages::preview).post(schedules::pages::send),
+            page(
+                &[&["reason"]],
+                get(schedules::pages::preview).post(schedules::pages::send),
+            ),
         )
         .merge(task::routes())
         .route("/console/{*path}", get(no_page))
+}
+
+/// A route with the names of its parameters: the page of a link that has another one would not show what the link says.
+pub fn page(
+    names: &'static [&'static [&'static str]],
+    route: MethodRouter<Arc<Console>>,
+) -> MethodRouter<Arc<Console>> {
+    route.layer(Extension(Known(names)))
 }
 
 /// Returns whether a browser sends this `Accept`: it lists HTML by name. `GET /` then leads to the console.

@@ -13,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     console::Console,
-    params::Params,
+    params::{Known, Params, refuse_unknown},
     respond::{self, see_other},
     service::{Call, Person, Refusal, Reply},
     session::SessionId,
@@ -52,13 +52,17 @@ impl FromRequestParts<Arc<Console>> for Visit {
         let Some(person) = console.person(&parts.headers, now).await else {
             return Err(console.sign_in(&parts.method, &here));
         };
-        Ok(Self {
+        let visit = Self {
             console: console.clone(),
             person,
             query,
             now,
             here: format!("{}{here}", console.base()),
-        })
+        };
+        if let Some(known) = parts.extensions.get::<Known>() {
+            refuse_unknown(&visit.query, known.0).map_err(|refusal| visit.refused(&refusal))?;
+        }
+        Ok(visit)
     }
 }
 

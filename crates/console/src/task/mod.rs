@@ -30,14 +30,37 @@ use std::sync::Arc;
 
 use axum::{Router, routing::get};
 
-use crate::console::Console;
+use crate::{console::Console, routes};
+
+/// The parameters of the page of a task.
+const SHOWN: [&str; 10] = [
+    "step", "attempt", "state", "history", "raw", "graph", "steps", "input", "body", "compare",
+];
+
+/// The parameters of the preview of a command.
+const TYPED: [&str; 8] = [
+    "step",
+    "from",
+    "rerun",
+    "body",
+    "input",
+    "output",
+    "to_version",
+    "reason",
+];
 
 pub fn routes() -> Router<Arc<Console>> {
     Router::new()
-        .route("/console/tasks/{id}", get(handlers::show))
-        .route("/console/tasks/{id}/events", get(follow::changes))
+        .route(
+            "/console/tasks/{id}",
+            routes::page(&[&SHOWN], get(handlers::show)),
+        )
+        .route(
+            "/console/tasks/{id}/events",
+            routes::page(&[], get(follow::changes)),
+        )
         .route(
             "/console/tasks/{id}/{command}",
-            get(handlers::preview).post(handlers::send),
+            routes::page(&[&TYPED], get(handlers::preview).post(handlers::send)),
         )
 }

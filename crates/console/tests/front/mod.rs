@@ -131,11 +131,70 @@ async fn redirects_and_errors_have_the_headers_of_pages() {
 async fn options_lists_the_methods_of_a_page() {
     let visitor = Visitor::of(full());
     for (address, methods) in [
-        ("/console", "GET,HEAD,OPTIONS"),
-        ("/console/agents/payments/pause", "GET,HEAD,POST,OPTIONS"),
+        ("/console", "GET,HEAD"),
+        ("/console/agents/payments/pause", "GET,HEAD,POST"),
     ] {
         let seen = visitor.send("OPTIONS", address, &[], "").await;
         assert_eq!(seen.status, StatusCode::NO_CONTENT, "{address}");
         assert_eq!(seen.header("allow"), methods, "{address}");
+    }
+}
+
+#[tokio::test]
+async fn a_parameter_that_a_page_does_not_know_is_refused_and_nothing_is_asked() {
+    let api = full();
+    let visitor = Visitor::of(api.clone());
+    for (address, part) in [
+        (
+            "/console/tasks?sate=error",
+            r#""sate" is not known here: did you mean "state"?"#,
+        ),
+        (
+            "/console/messages?reciever=audit",
+            r#"did you mean "receiver"?"#,
+        ),
+        (
+            "/console/workflows/order?compare=99",
+            r#""compare" is not known here."#,
+        ),
+        (
+            "/console/agents/payments/pause?fro=30m",
+            r#"did you mean "for"?"#,
+        ),
+        ("/console/tasks/1?atempt=2", r#"did you mean "attempt"?"#),
+        ("/console?colour=red", "This page has no parameters."),
+    ] {
+        let seen = visitor.get(address).await;
+        assert_eq!(seen.status, StatusCode::BAD_REQUEST, "{address}");
+        assert_eq!(seen.text("h1"), "Unknown parameter", "{address}");
+        assert!(seen.text(".lead").contains(part), "{}", seen.text(".lead"));
+    }
+    let seen = visitor
+        .post("/console/messages/all/discard?reciever=audit", "")
+        .await;
+    assert_eq!(seen.status, StatusCode::BAD_REQUEST);
+    assert!(api.calls().is_empty());
+    let seen = visitor
+        .get("/console/tasks?live=5s&after=c&sort=created_at&state=")
+        .await;
+    assert_eq!(seen.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn every_link_of_every_page_has_only_parameters_that_its_page_knows() {
+    let visitor = Visitor::of(full());
+    for address in crate::PAGES {
+        let seen = visitor.get(address).await;
+        let links = seen
+            .all("a")
+            .into_iter()
+            .filter_map(|link| link.attribute("href").map(str::to_owned));
+        for link in links.filter(|link| link.starts_with("/console")) {
+            let seen = visitor.get(link.split('#').next().unwrap()).await;
+            assert!(
+                !seen.html.contains("Unknown parameter"),
+                "{address}: {link}"
+            );
+        }
     }
 }
