@@ -3,6 +3,7 @@
 use askama::Template;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, StatusCode, header};
+use percent_encoding::percent_decode_str;
 
 use crate::{assets, console::Console, params::Params, service::Refusal, shell::Shell};
 
@@ -73,14 +74,22 @@ pub fn solo_refusal(console: &Console, refusal: &Refusal) -> Response {
 
 /// Returns the address of a page of the console, if it is one: a link to sign in may name no other site.
 pub fn own_address(to: &str) -> &str {
-    let is_own = to == "/console" || to.starts_with("/console/") || to.starts_with("/console?");
+    let path = to.split(['?', '#']).next().unwrap_or_default();
+    let is_own = path == "/console" || path.starts_with("/console/");
     let is_plain = to
         .bytes()
         .all(|byte| byte.is_ascii_graphic() && byte != b'\\');
-    match is_own && is_plain && !to.contains("//") {
+    // A browser removes `..` from an address, also one that is encoded: it would leave the console.
+    let leaves = path.contains("//") || path.split('/').any(is_dots);
+    match is_own && is_plain && !leaves {
         true => to,
         false => "/console",
     }
+}
+
+fn is_dots(segment: &str) -> bool {
+    let segment: Vec<u8> = percent_decode_str(segment).collect();
+    matches!(segment.as_slice(), b"." | b"..")
 }
 
 /// Returns the query that leads to the next page of a list.
@@ -94,7 +103,13 @@ mod tests {
 
     #[test]
     fn a_link_to_sign_in_leads_to_no_other_site() {
-        for own in ["/console", "/console/tasks?state=error", "/console?live=5s"] {
+        for own in [
+            "/console",
+            "/console/tasks?state=error",
+            "/console?live=5s",
+            "/console/tasks?text=http://shop.example/../orders",
+            "/console/agents/a..b",
+        ] {
             assert_eq!(own_address(own), own);
         }
         for other in [
@@ -106,6 +121,12 @@ mod tests {
             "/console/\\evil",
             "/console/a\r\nb",
             "/v1/tasks",
+            "/console/../v1/tasks",
+            "/console/..",
+            "/console/./tasks",
+            "/console/tasks/%2e%2E/../../docs",
+            "/console/.%2e/docs?x=1",
+            "/console/..#x",
         ] {
             assert_eq!(own_address(other), "/console", "{other:?}");
         }
