@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Extension, Router,
-    extract::OriginalUri,
+    extract::{OriginalUri, State},
     response::Response,
     routing::{MethodRouter, get, post},
 };
@@ -16,6 +16,7 @@ use crate::{
     console::Console,
     find, fix, front, home, instances, login, messages,
     params::Known,
+    respond::see_other,
     schedules,
     service::{Refusal, Service},
     session::SessionStore,
@@ -45,6 +46,7 @@ fn routes() -> Router<Arc<Console>> {
         .route("/console/login", get(login::show).post(login::sign_in))
         .route("/console/logout", post(login::sign_out))
         .route("/console", page(&[], get(home::show)))
+        .route("/console/", get(without_slash))
         .route(
             "/console/causes/{fingerprint}",
             page(&[&["text", "patch"]], get(causes::page::show)),
@@ -143,6 +145,18 @@ pub fn prefers_html(accept: &str) -> bool {
         let is_html = parts.next() == Some("text/html");
         is_html && !parts.any(|part| part.replace(' ', "") == "q=0")
     })
+}
+
+async fn without_slash(
+    State(console): State<Arc<Console>>,
+    OriginalUri(uri): OriginalUri,
+) -> Response {
+    let query = uri.query().map(|query| format!("?{query}"));
+    see_other(&format!(
+        "{}/console{}",
+        console.base(),
+        query.unwrap_or_default()
+    ))
 }
 
 async fn no_page(visit: Visit, OriginalUri(uri): OriginalUri) -> Response {

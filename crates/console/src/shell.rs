@@ -5,6 +5,7 @@ use jiff::Timestamp;
 
 use crate::{
     assets,
+    overview::has_page,
     params::{Params, encoded},
     parts::{Badge, Count, Html, Icon, Time, actor, counted, number},
     service::{Installation, Person},
@@ -99,6 +100,13 @@ impl Shell {
 
     pub fn agent(&self, name: &str) -> String {
         self.to(&format!("/agents/{}", encoded(name)))
+    }
+
+    /// Returns the address of the page of an agent, if it has one: not a URL that a step calls, and not a sum of several.
+    pub fn agent_page(&self, name: &str) -> Option<String> {
+        // No name of an agent has a colon, and every URL has one.
+        let is_agent = has_page(name) && !name.contains(':');
+        is_agent.then(|| self.agent(name))
     }
 
     pub fn workflow(&self, name: &str) -> String {

@@ -7,7 +7,9 @@ use axum::{
     extract::{FromRequestParts, OriginalUri},
     response::Response,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, request::Parts};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, request::Parts, uri::Authority,
+};
 use jiff::Timestamp;
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -31,6 +33,8 @@ pub struct Visit {
     pub now: Timestamp,
     /// The address of the page, with its query.
     here: String,
+    /// The host and the port that the browser asked.
+    host: Option<String>,
 }
 
 impl FromRequestParts<Arc<Console>> for Visit {
@@ -58,12 +62,23 @@ impl FromRequestParts<Arc<Console>> for Visit {
             query,
             now,
             here: format!("{}{here}", console.base()),
+            host: host(parts),
         };
         if let Some(known) = parts.extensions.get::<Known>() {
             refuse_unknown(&visit.query, known.0).map_err(|refusal| visit.refused(&refusal))?;
         }
         Ok(visit)
     }
+}
+
+/// Returns the host that the request names, if it is one: it goes into commands that people copy into a shell.
+fn host(parts: &Parts) -> Option<String> {
+    let named = parts.headers.get(header::HOST);
+    let named = named.and_then(|host| host.to_str().ok());
+    let named = named.or(parts.uri.authority().map(Authority::as_str))?;
+    let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
+    let is_plain = !named.is_empty() && named.bytes().all(is_host);
+    is_plain.then(|| named.to_owned())
 }
 
 /// Refuses a form that a page of another site has sent.
@@ -145,6 +160,16 @@ impl Visit {
             query: self.query.clone(),
             counts: Vec::new(),
         }
+    }
+
+    /// Returns the address of the service for this person, without a path: that of `public_url`, or else the one that the
+    /// browser has used.
+    pub fn origin(&self) -> String {
+        let configured = self.console.service.installation().origin;
+        configured.unwrap_or_else(|| {
+            let host = self.host.as_deref().unwrap_or("127.0.0.1:8080");
+            format!("http://{host}")
+        })
     }
 
     /// Reads a resource of the API, such as `/v1/failures`.

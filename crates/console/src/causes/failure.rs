@@ -90,6 +90,14 @@ impl Failure {
         }
     }
 
+    /// Returns the verb that follows the count and the noun.
+    pub fn need(&self) -> &'static str {
+        match self.noun() {
+            "task" => "needs",
+            _ => "need",
+        }
+    }
+
     /// Returns the place of the failure: `order › charge · agent payments · permanent`.
     pub fn place(&self) -> String {
         let mut place = match &self.workflow {

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use crate::{
-    overview::{Overview, OverviewAgent, has_page},
+    overview::{Overview, OverviewAgent},
     parts::{Html, counted, duration_in_words},
     schedules::view::{ScheduleHead, SchedulePage},
     service::Refusal,
@@ -144,10 +144,9 @@ fn of_agent(page: &Shell, agent: &OverviewAgent) -> Option<Notice> {
     Some(Notice {
         badge: page.badge(trouble.class, trouble.shape, trouble.word),
         sentence: format!("{}: {}{waits}", agent.name, trouble.sentence),
-        link: match has_page(&agent.name) {
-            true => page.agent(&agent.name),
-            false => page.to("/agents"),
-        },
+        link: page
+            .agent_page(&agent.name)
+            .unwrap_or_else(|| page.to("/agents")),
         link_name: "agent",
     })
 }

@@ -308,7 +308,7 @@ impl AgentRow {
             counted(agent.day.calls(), "call", "calls")
         );
         Self {
-            link: has_page(&agent.name).then(|| page.agent(&agent.name)),
+            link: page.agent_page(&agent.name),
             name: agent.name.clone(),
             badge,
             sentence,
@@ -350,10 +350,8 @@ pub async fn show(visit: Visit) -> Response {
         && tasks.items.is_empty()
         && tasks.next_cursor.is_none()
     {
-        let host = shell.installation.origin.clone();
-        let api = host.unwrap_or_else(|| String::from("http://127.0.0.1:8080"));
         return visit.show(overview.map(|overview| FirstRunPage {
-            api: format!("{api}{}", shell.installation.base),
+            api: format!("{}{}", visit.origin(), shell.installation.base),
             agents: overview.agents.len(),
             instances: overview.instances,
             page: shell,

@@ -1,6 +1,7 @@
 //! Sentences about tasks: why a step does not run, and what each entry of the history means.
 
 use super::record::{Blocked, Entry, Step};
+use crate::parts::counted;
 
 /// The reason why a step does not run, and until when.
 pub struct Why {
@@ -48,10 +49,10 @@ pub fn why(blocked: &Blocked) -> Why {
             _ => String::from("waits for its task"),
         },
         "items" => format!(
-            "{} items run, {} wait, {} are in error",
-            blocked.running.unwrap_or(0),
-            blocked.waiting.unwrap_or(0),
-            blocked.error.unwrap_or(0)
+            "{}, {}, {} in error",
+            counted(blocked.running.unwrap_or(0), "item runs", "items run"),
+            counted(blocked.waiting.unwrap_or(0), "waits", "wait"),
+            counted(blocked.error.unwrap_or(0), "is", "are")
         ),
         "repeat" => {
             until = "at";
@@ -61,7 +62,10 @@ pub fn why(blocked: &Blocked) -> Why {
             )
         }
         "max_parallel" => match blocked.max_parallel {
-            Some(most) => format!("at most {most} items run at once"),
+            Some(most) => {
+                let items = counted(most, "item runs", "items run");
+                format!("at most {items} at once")
+            }
             None => String::from("waits for other items"),
         },
         "capacity" => format!("waits for a free slot of {agent}{ahead}"),

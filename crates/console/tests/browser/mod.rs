@@ -46,9 +46,15 @@ struct State {
 pub struct FakeApi {
     state: Arc<Mutex<State>>,
     base: String,
+    has_no_public_url: bool,
 }
 
 impl FakeApi {
+    pub fn without_public_url(mut self) -> Self {
+        self.has_no_public_url = true;
+        self
+    }
+
     pub fn returns(&self, what: &str, body: &serde_json::Value) {
         let mut state = self.state.lock().unwrap();
         state
@@ -105,6 +111,9 @@ impl FakeApi {
 #[async_trait]
 impl Service for FakeApi {
     fn installation(&self) -> Installation {
+        if self.has_no_public_url {
+            return Installation::default();
+        }
         Installation {
             base: self.base.clone(),
             host: Some(String::from("provost.example")),

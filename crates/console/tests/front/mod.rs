@@ -198,3 +198,71 @@ async fn every_link_of_every_page_has_only_parameters_that_its_page_knows() {
         }
     }
 }
+
+#[tokio::test]
+async fn the_home_page_is_found_with_a_slash_too() {
+    let seen = Visitor::of(full().below("/ops"))
+        .get("/console/?live=5s")
+        .await;
+    assert_eq!(seen.status, StatusCode::SEE_OTHER);
+    assert_eq!(seen.header("location"), "/ops/console?live=5s");
+}
+
+#[tokio::test]
+async fn the_first_command_has_the_address_by_which_the_browser_came() {
+    let first_run = |api: crate::browser::FakeApi, host: &'static str| async move {
+        let mut idle = crate::overview();
+        idle["tasks"] = serde_json::json!([]);
+        idle["by_hour"] = serde_json::json!([]);
+        api.returns("GET /v1/overview", &idle);
+        api.returns("GET /v1/tasks", &crate::page_of(&[]));
+        let seen = Visitor::of(api)
+            .send("GET", "/console", &[("host", host)], "")
+            .await;
+        seen.all("pre")[1].text.clone()
+    };
+    let local = || full().without_public_url();
+    for (api, host, address) in [
+        (local(), "10.0.0.7:9090", "http://10.0.0.7:9090/v1/tasks "),
+        (local(), "[::1]:9090", "http://[::1]:9090/v1/tasks "),
+        (local(), "a;rm", "http://127.0.0.1:8080/v1/tasks "),
+        (
+            full().below("/ops"),
+            "10.0.0.7:9090",
+            "https://provost.example/ops/v1/tasks ",
+        ),
+    ] {
+        let command = first_run(api, host).await;
+        assert!(
+            command.starts_with(&format!("curl -s {address}")),
+            "{command}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_is_a_url_has_no_link_and_one_task_needs_a_person() {
+    let api = full();
+    let mut cause = crate::failure("5f1d0a7c93b2e846", 1, false);
+    cause["agent"] = "http://127.0.0.1:9000".into();
+    api.returns("GET /v1/failures/5f1d0a7c93b2e846", &cause);
+    let seen = Visitor::of(api)
+        .get("/console/causes/5f1d0a7c93b2e846")
+        .await;
+    let links = seen.all("a");
+    let mut links = links.iter().filter_map(|link| link.attribute("href"));
+    assert!(
+        !links.any(|link| link.contains("/agents/")),
+        "{}",
+        seen.html
+    );
+    assert!(
+        seen.html
+            .contains("The step calls http://127.0.0.1:9000, a URL")
+    );
+    let lead = seen.text(".lead");
+    assert!(
+        lead.starts_with("1 task needs a person for this cause"),
+        "{lead}"
+    );
+}
