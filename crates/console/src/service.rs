@@ -144,6 +144,15 @@ impl Refusal {
         }
     }
 
+    /// Refuses the value of a parameter.
+    pub fn of_value(name: &str, value: &str, is: &str) -> Self {
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "Invalid parameter",
+            format!("{name} {value:?} is not valid: it is {is}"),
+        )
+    }
+
     /// Reads the refusal from a response that is not a success.
     pub fn of(reply: &Reply) -> Self {
         serde_json::from_slice(&reply.body).unwrap_or_else(|_| {

@@ -76,6 +76,7 @@ async fn task_page(visit: &Visit, id: &str) -> Result<OneTaskPage, Refusal> {
         Some(name) => Some(attempts(visit, id, name).await),
         None => None,
     };
+    check_place(&visit.query, &task, &history, &items, &attempts)?;
     let failures = match (task.state.as_str(), task.failed_step()) {
         ("error", Some(step)) => {
             let mut filter = Params::from_iter([("step", step.name.as_str()), ("limit", "20")]);
@@ -100,6 +101,53 @@ async fn task_page(visit: &Visit, id: &str) -> Result<OneTaskPage, Refusal> {
         definition,
     };
     Ok(OneTaskPage::new(shell, &visit.query, sources))
+}
+
+/// Refuses an address that leads to no place of the task: the page would say nothing about what was asked.
+fn check_place(
+    query: &Params,
+    task: &Task,
+    history: &Result<History, Refusal>,
+    items: &Option<Result<StepPage, Refusal>>,
+    attempts: &Option<Result<(AttemptList, AttemptList), Refusal>>,
+) -> Result<(), Refusal> {
+    let is_about_address = |refusal: &&Refusal| matches!(refusal.status, 400 | 404);
+    let of = |name: &str, refusal: Option<&Refusal>| {
+        let refusal = refusal.filter(|_| query.get(name).is_some());
+        refusal
+            .filter(is_about_address)
+            .cloned()
+            .map_or(Ok(()), Err)
+    };
+    of("history", history.as_ref().err())?;
+    of(
+        "after",
+        items.as_ref().and_then(|items| items.as_ref().err()),
+    )?;
+    if let Some(name) = query.get("step") {
+        let listed = items.as_ref().and_then(|items| items.as_ref().ok());
+        let is_item = listed.is_some_and(|list| list.items.iter().any(|item| item.name == name));
+        // An item cannot be looked for while the API refuses to list them.
+        let is_unknown = items.as_ref().is_some_and(Result::is_err);
+        if task.step(name).is_none() && !is_item && !is_unknown {
+            let detail = format!("the task {} has no step {name:?}", task.name());
+            return Err(Refusal::new(StatusCode::NOT_FOUND, "No such step", detail));
+        }
+    }
+    of(
+        "attempt",
+        attempts
+            .as_ref()
+            .and_then(|attempts| attempts.as_ref().err()),
+    )?;
+    if let Some(state) = query
+        .get("state")
+        .filter(|state| !items::STATES.contains(state))
+    {
+        let is = format!("one of {}", items::STATES.join(", "));
+        return Err(Refusal::of_value("state", state, &is));
+    }
+    Ok(())
 }
 
 /// The pages of the history that are read at once. The API has no order from the end, where the newest entries are.
@@ -170,10 +218,12 @@ async fn attempts(
     let list: AttemptList = visit
         .get(&of_task(id, &format!("/steps/{step}/attempts?limit=12")))
         .await?;
-    let chosen = visit
-        .query
-        .get("attempt")
-        .and_then(|number| number.parse::<u32>().ok());
+    let chosen = match visit.query.get("attempt") {
+        Some(text) => Some(text.parse::<u32>().map_err(|_| {
+            Refusal::of_value("attempt", text, "the number of an attempt, such as 2")
+        })?),
+        None => None,
+    };
     let Some(number) = chosen.or_else(|| list.items.first().map(|attempt| attempt.attempt)) else {
         return Ok((list, AttemptList::default()));
     };

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The states by which items are listed, those that need a person first.
-const STATES: [&str; 7] = [
+pub const STATES: [&str; 7] = [
     "error",
     "processing",
     "pending",

@@ -13,7 +13,7 @@ use crate::{
     changed::{self, LineRow, is_change},
     command_page::{CommandPage, Field},
     form::read_form,
-    params::encoded,
+    params::{Params, encoded},
     service::Refusal,
     shell::Section,
     visit::Visit,
@@ -46,7 +46,7 @@ pub async fn preview(Path(name): Path<String>, visit: Visit) -> Response {
 async fn build_preview(visit: &Visit, name: &str) -> Result<CommandPage, Refusal> {
     let target = format!("/v1/workflows/{}", encoded(name));
     let (workflow, tag) = visit.get_tagged::<Active>(&target).await?;
-    let version = visit.query.text("version").to_owned();
+    let version = version_of(&visit.query)?.to_string();
     let title = format!("Activate version {version} of workflow {name}");
     let page = visit.shell(Section::Workflows, title.clone());
     let mut fields = vec![Field::new("version", "Version", &version)];
@@ -72,9 +72,19 @@ async fn build_preview(visit: &Visit, name: &str) -> Result<CommandPage, Refusal
     })
 }
 
+/// Returns the version that the address or the form names.
+fn version_of(params: &Params) -> Result<u64, Refusal> {
+    let text = params.text("version").trim();
+    text.parse()
+        .map_err(|_| Refusal::of_value("version", text, "the number of a version, such as 2"))
+}
+
 pub async fn activate(Path(name): Path<String>, visit: Visit, request: Request) -> Response {
     let form = read_form(request.into_body()).await;
-    let mut body = json!({ "version": form.text("version").trim().parse::<u64>().unwrap_or(0) });
+    let mut body = match version_of(&form) {
+        Ok(version) => json!({ "version": version }),
+        Err(refusal) => return visit.refused(&refusal),
+    };
     if let Some(reason) = form.get("reason") {
         body["reason"] = reason.into();
     }

@@ -200,14 +200,22 @@ async fn read(visit: &Visit, name: &str) -> Result<OnePage, Refusal> {
         .items
         .first()
         .map_or(1, |version| version.active_version);
-    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u32>().ok());
-    let version = number(query.get("version")).unwrap_or(active);
+    let number = |name: &str, text: &str| {
+        let is = "the number of a version, such as 2; a diff is of two, as 1..2";
+        text.parse::<u32>()
+            .map_err(|_| Refusal::of_value(name, text, is))
+    };
+    let version = match query.get("version") {
+        Some(text) => number("version", text)?,
+        None => active,
+    };
     let shown: Workflow = visit.get(&format!("{base}/versions/{version}")).await?;
-    let compared = match query.get("diff").and_then(|range| range.split_once("..")) {
-        Some((from, to)) => match (number(Some(from)), number(Some(to))) {
-            (Some(from), Some(to)) => Some(two(visit, &base, from, to).await),
-            _ => None,
-        },
+    let compared = match query.get("diff") {
+        Some(range) => {
+            let (from, to) = range.split_once("..").unwrap_or((range, ""));
+            let (from, to) = (number("diff", from)?, number("diff", to)?);
+            Some(two(visit, &base, from, to).await)
+        }
         None => None,
     };
     let report = match query.get("input") {

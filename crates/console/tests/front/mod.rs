@@ -266,3 +266,28 @@ async fn an_agent_that_is_a_url_has_no_link_and_one_task_needs_a_person() {
         "{lead}"
     );
 }
+
+#[tokio::test]
+async fn a_version_that_is_no_number_is_refused() {
+    let api = full();
+    let visitor = Visitor::of(api.clone());
+    for address in [
+        "/console/workflows/order/activate?version=abc",
+        "/console/workflows/order/activate",
+        "/console/workflows/order?version=abc",
+        "/console/workflows/order?diff=1",
+        "/console/workflows/order?diff=1..x",
+    ] {
+        let seen = visitor.get(address).await;
+        assert_eq!(seen.status, StatusCode::BAD_REQUEST, "{address}");
+        assert!(
+            seen.text(".lead").contains("the number of a version"),
+            "{address}"
+        );
+    }
+    let seen = visitor
+        .post("/console/workflows/order/activate", "version=abc&reason=x")
+        .await;
+    assert_eq!(seen.status, StatusCode::BAD_REQUEST);
+    assert!(api.calls().iter().all(|sent| sent.method == "GET"));
+}

@@ -178,6 +178,10 @@ impl Service for Api {
             (&Method::POST, _) => self
                 .refusal
                 .unwrap_or((StatusCode::OK, fixture!("task-error"))),
+            (_, target) if target.contains("cursor=none") || target.ends_with("/attempts/999") => (
+                StatusCode::NOT_FOUND,
+                r#"{"title":"Not found","status":404,"detail":"no such place"}"#,
+            ),
             (_, target) if target.contains("/history") => {
                 (StatusCode::OK, fixture!("history-error"))
             }
@@ -366,4 +370,34 @@ async fn an_undo_with_another_key_than_that_of_the_task_is_not_sent() {
     )
     .await;
     assert_eq!(right.status, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
+async fn an_address_of_no_place_of_the_task_is_refused() {
+    for (query, title) in [
+        ("history=none", "Not found"),
+        ("step=charge&attempt=999", "Not found"),
+        ("step=charge&attempt=x", "Invalid parameter"),
+        ("step=chrage", "No such step"),
+        ("step=charge&state=eror", "Invalid parameter"),
+    ] {
+        let page = request(
+            Method::GET,
+            &format!("/console/tasks/{ID}?{query}"),
+            "",
+            None,
+        )
+        .await;
+        assert!(page.status.is_client_error(), "{query}: {}", page.status);
+        assert_eq!(Dom::parse(&page.html).text("h1"), title, "{query}");
+    }
+    let there = "step=charge&attempt=1&raw=1";
+    let page = request(
+        Method::GET,
+        &format!("/console/tasks/{ID}?{there}"),
+        "",
+        None,
+    )
+    .await;
+    assert_eq!(page.status, StatusCode::OK);
 }
