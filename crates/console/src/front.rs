@@ -1,5 +1,5 @@
-//! What is the same for every request to the console, before its page and after it: a form is read whole or not at all, an
-//! address is text, and every response has the headers that keep it safe.
+//! The rules for every request to the console, before its page and after it: a form is read whole or not at all, an address
+//! is text, and every response has the headers that keep it safe.
 
 use std::sync::Arc;
 

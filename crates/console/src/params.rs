@@ -135,7 +135,7 @@ const OF_EVERY_PAGE: [&str; 6] = ["live", "after", "cursor", "limit", "sort", "c
 
 /// The names of the parameters of a page. `routes.rs` declares them, and `Visit` refuses others.
 #[derive(Clone, Copy)]
-pub struct Known(pub &'static [&'static [&'static str]]);
+pub struct ParamNames(pub &'static [&'static [&'static str]]);
 
 /// Refuses parameters that a page does not know. Without one that is misspelt, a filter would select everything.
 pub fn refuse_unknown(given: &Params, known: &[&[&str]]) -> Result<(), Refusal> {

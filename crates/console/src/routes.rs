@@ -15,7 +15,7 @@ use crate::{
     confirmations::Confirmations,
     console::Console,
     find, fix, front, home, instances, login, messages,
-    params::Known,
+    params::ParamNames,
     respond::see_other,
     schedules,
     service::{Refusal, Service},
@@ -135,7 +135,7 @@ pub fn page(
     names: &'static [&'static [&'static str]],
     route: MethodRouter<Arc<Console>>,
 ) -> MethodRouter<Arc<Console>> {
-    route.layer(Extension(Known(names)))
+    route.layer(Extension(ParamNames(names)))
 }
 
 /// Returns whether a browser sends this `Accept`: it lists HTML by name. `GET /` then leads to the console.

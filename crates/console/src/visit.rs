@@ -15,7 +15,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     console::Console,
-    params::{Known, Params, refuse_unknown},
+    params::{ParamNames, Params, refuse_unknown},
     respond::{self, see_other},
     service::{Call, Person, Refusal, Reply},
     session::SessionId,
@@ -64,7 +64,7 @@ impl FromRequestParts<Arc<Console>> for Visit {
             here: format!("{}{here}", console.base()),
             host: host(parts),
         };
-        if let Some(known) = parts.extensions.get::<Known>() {
+        if let Some(known) = parts.extensions.get::<ParamNames>() {
             refuse_unknown(&visit.query, known.0).map_err(|refusal| visit.refused(&refusal))?;
         }
         Ok(visit)

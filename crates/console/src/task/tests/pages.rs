@@ -429,3 +429,33 @@ fn an_empty_history_and_a_task_without_steps_make_a_page() {
         dom.classed("note")[0].text
     );
 }
+
+#[test]
+fn one_thing_has_a_verb_of_one_and_an_agent_that_is_a_url_no_link() {
+    let why = |blocked: &str| crate::task::words::why(&read(blocked)).words;
+    assert_eq!(
+        why(r#"{"reason":"items","running":1,"waiting":1,"error":1}"#),
+        "1 item runs, 1 waits, 1 is in error"
+    );
+    assert_eq!(
+        why(r#"{"reason":"items","running":2,"waiting":0,"error":3}"#),
+        "2 items run, 0 wait, 3 are in error"
+    );
+    assert_eq!(
+        why(r#"{"reason":"max_parallel","max_parallel":1}"#),
+        "at most 1 item runs at once"
+    );
+    let frame = shell(Role::Read);
+    assert_eq!(
+        frame.agent_page("payments").as_deref(),
+        Some("/p/console/agents/payments")
+    );
+    for other in ["http://127.0.0.1:9000", "(url)", "(other)"] {
+        assert_eq!(frame.agent_page(other), None, "{other}");
+    }
+    let text = fixture!("task-waiting").replace(r#""agent":"shipping""#, r#""agent":"http://a:1""#);
+    assert_ne!(text, fixture!("task-waiting"));
+    let dom = page(&text, fixture!("history-waiting"), "");
+    let mut links = dom.all("a").into_iter().filter_map(|link| link.get("href"));
+    assert!(!links.any(|link| link.contains("/agents/http")));
+}
