@@ -40,6 +40,20 @@ pub fn router(service: Arc<dyn Service>, sessions: Arc<dyn SessionStore>) -> Rou
     front::before(routes(), &console).with_state(console)
 }
 
+/// The parameters of a command for many tasks: its filter, and what it does.
+static OF_FIX: [&[&str]; 2] = [
+    &tasks::list::FILTER,
+    &[
+        "do",
+        "patch",
+        "step",
+        "output",
+        "to_version",
+        "ids",
+        "reason",
+    ],
+];
+
 fn routes() -> Router<Arc<Console>> {
     Router::new()
         .route("/console/assets/{hash}/{name}", get(assets::asset))
@@ -51,14 +65,13 @@ fn routes() -> Router<Arc<Console>> {
             "/console/causes/{fingerprint}",
             page(&[&["text", "patch"]], get(causes::page::show)),
         )
-        // The parameters of these two depend on the command.
         .route(
             "/console/causes/{fingerprint}/fix",
-            get(fix::of_cause).post(fix::confirm_of_cause),
+            page(&OF_FIX, get(fix::of_cause).post(fix::confirm_of_cause)),
         )
         .route(
             "/console/tasks/fix",
-            get(fix::of_tasks).post(fix::confirm_of_tasks),
+            page(&OF_FIX, get(fix::of_tasks).post(fix::confirm_of_tasks)),
         )
         .route(
             "/console/tasks",

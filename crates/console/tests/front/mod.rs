@@ -162,6 +162,14 @@ async fn a_parameter_that_a_page_does_not_know_is_refused_and_nothing_is_asked()
             r#"did you mean "for"?"#,
         ),
         ("/console/tasks/1?atempt=2", r#"did you mean "attempt"?"#),
+        (
+            "/console/tasks/fix?do=cancel&sate=error",
+            r#"did you mean "state"?"#,
+        ),
+        (
+            "/console/causes/5f1d0a7c93b2e846/fix?do=retry&stat=error",
+            r#"did you mean "state"?"#,
+        ),
         ("/console?colour=red", "This page has no parameters."),
     ] {
         let seen = visitor.get(address).await;
