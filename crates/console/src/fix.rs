@@ -17,7 +17,7 @@ use crate::{
     confirmations::Begun,
     form::read_form,
     json::{self, Line},
-    params::{Params, encoded},
+    params::{self, Params, encoded},
     parts::{counted, duration_in_words, number},
     respond,
     service::Refusal,
@@ -28,6 +28,9 @@ use crate::{
 
 /// The parameters of a command, besides those of the filter.
 const COMMAND: [&str; 6] = ["do", "patch", "step", "output", "to_version", "ids"];
+
+/// The fields of a confirmation, besides those.
+const CONFIRMATION: [&str; 6] = ["expected", "once", "typed", "first", "rate", "reason"];
 
 /// The usual number of tasks in a second.
 const USUAL_RATE: u64 = 20;
@@ -501,6 +504,7 @@ async fn try_confirm(
     place: &Place<'_>,
     form: &Params,
 ) -> Result<Confirmed, Refusal> {
+    params::refuse_unknown(form, &[&FILTER, &COMMAND, &CONFIRMATION])?;
     let action = Action::read(form)?;
     let expected = form.text("expected");
     let run = dry_run(visit, place, form).await?;

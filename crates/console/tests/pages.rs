@@ -708,6 +708,9 @@ async fn what_cannot_be_taken_back_begins_with_no_more_tasks_than_the_preview_ex
             format!("do={command}&state=pending&expected=10000&typed=10000&first={first}&reason=x");
         visitor.post("/console/tasks/fix", &form).await
     };
+    let misspelt = "do=cancel&sate=pending&expected=10000&typed=10000&first=5&reason=x";
+    let misspelt = visitor.post("/console/tasks/fix", misspelt).await;
+    assert_eq!(misspelt.status, StatusCode::BAD_REQUEST);
     for first in ["all", "10001", ""] {
         let refused = confirm("cancel", first).await;
         assert_eq!(refused.status, StatusCode::CONFLICT);
