@@ -40,9 +40,8 @@ impl Asked {
             // The name of a prepared statement comes before its text.
             let text = statement.split_once(": ").map(|(_, text)| text);
             let text = text.unwrap_or(statement);
-            let is_late = |begin: &&str| text.starts_with(begin);
-            !OF_TRANSACTIONS.contains(&text)
-                && !OF_LATE_RENEWALS.iter().any(|begin| is_late(&begin))
+            let mut late = OF_LATE_RENEWALS.iter();
+            !OF_TRANSACTIONS.contains(&text) && !late.any(|begin| text.starts_with(begin))
         };
         self.statements.iter().filter(is_of_rest).count() as f64 / self.seconds
     }
