@@ -2,7 +2,10 @@
 
 use axum::body::{Body, to_bytes};
 
-use crate::{front::LONGEST_FORM, params::Params};
+use crate::params::Params;
+
+/// The longest form in bytes, for every page: that of a command with a body, and of a page of selected tasks.
+pub const LONGEST_FORM: usize = 2 * 1024 * 1024;
 
 /// Reads the fields of a form. `front.rs` has refused one that is too long or not complete, so that no handler sees a part.
 pub async fn read_form(body: Body) -> Params {

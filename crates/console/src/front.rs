@@ -14,13 +14,11 @@ use percent_encoding::{percent_decode, percent_decode_str};
 
 use crate::{
     console::Console,
+    form::LONGEST_FORM,
     respond::{self, HEADERS},
     service::Refusal,
     visit::Visit,
 };
-
-/// The longest form in bytes, for every page: that of a command with a body, and of a page of selected tasks.
-pub const LONGEST_FORM: usize = 2 * 1024 * 1024;
 
 /// Puts itself before all routes.
 pub fn before(

@@ -173,8 +173,3 @@ impl OverviewAgent {
         })
     }
 }
-
-/// Returns whether a name is that of a thing with a page of its own. `(other)` and the like are sums.
-pub fn has_page(name: &str) -> bool {
-    !name.starts_with('(')
-}

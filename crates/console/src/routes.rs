@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension, Router,
+    Router,
     extract::{OriginalUri, State},
     response::Response,
-    routing::{MethodRouter, get, post},
+    routing::{get, post},
 };
 use http::StatusCode;
 
@@ -15,13 +15,12 @@ use crate::{
     confirmations::Confirmations,
     console::Console,
     find, fix, front, home, instances, login, messages,
-    params::ParamNames,
     respond::see_other,
     schedules,
     service::{Refusal, Service},
     session::SessionStore,
     task, tasks,
-    visit::Visit,
+    visit::{Visit, page},
     workflows,
 };
 
@@ -141,14 +140,6 @@ fn routes() -> Router<Arc<Console>> {
         )
         .merge(task::routes())
         .route("/console/{*path}", get(no_page))
-}
-
-/// A route with the names of its parameters: the page of a link that has another one would not show what the link says.
-pub fn page(
-    names: &'static [&'static [&'static str]],
-    route: MethodRouter<Arc<Console>>,
-) -> MethodRouter<Arc<Console>> {
-    route.layer(Extension(ParamNames(names)))
 }
 
 /// Returns whether a browser sends this `Accept`: it lists HTML by name. `GET /` then leads to the console.

@@ -5,7 +5,6 @@ use jiff::Timestamp;
 
 use crate::{
     assets,
-    overview::has_page,
     params::{Params, encoded},
     parts::{Badge, Count, Html, Icon, Time, actor, counted, number},
     service::{Installation, Person},
@@ -189,4 +188,9 @@ impl Shell {
     pub fn number(&self, count: impl Count) -> String {
         number(count.value())
     }
+}
+
+/// Returns whether a name is that of a thing with a page of its own. `(other)` and the like are sums.
+pub fn has_page(name: &str) -> bool {
+    !name.starts_with('(')
 }

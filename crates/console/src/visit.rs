@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use askama::Template;
 use axum::{
+    Extension,
     extract::{FromRequestParts, OriginalUri},
     response::Response,
+    routing::MethodRouter,
 };
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, request::Parts, uri::Authority,
@@ -79,6 +81,14 @@ fn host(parts: &Parts) -> Option<String> {
     let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
     let is_plain = !named.is_empty() && named.bytes().all(is_host);
     is_plain.then(|| named.to_owned())
+}
+
+/// A route with the names of its parameters: the page of a link that has another one would not show what the link says.
+pub fn page(
+    names: &'static [&'static [&'static str]],
+    route: MethodRouter<Arc<Console>>,
+) -> MethodRouter<Arc<Console>> {
+    route.layer(Extension(ParamNames(names)))
 }
 
 /// Refuses a form that a page of another site has sent.

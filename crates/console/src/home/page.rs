@@ -10,10 +10,10 @@ use crate::{
     causes::failure::{Failure, FailurePage},
     hours::{self, Since, latency},
     instances::Instance,
-    overview::{Capped, Overview, has_page},
+    overview::{Capped, Overview},
     parts::{Html, Spark, counted, duration_in_words, number},
     service::Refusal,
-    shell::{NavCount, Section, Shell},
+    shell::{NavCount, Section, Shell, has_page},
     tasks::list::TaskPage,
     visit::Visit,
 };

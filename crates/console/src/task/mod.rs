@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use axum::{Router, routing::get};
 
-use crate::{console::Console, routes};
+use crate::{console::Console, visit};
 
 /// The parameters of the page of a task.
 const SHOWN: [&str; 10] = [
@@ -53,14 +53,14 @@ pub fn routes() -> Router<Arc<Console>> {
     Router::new()
         .route(
             "/console/tasks/{id}",
-            routes::page(&[&SHOWN], get(handlers::show)),
+            visit::page(&[&SHOWN], get(handlers::show)),
         )
         .route(
             "/console/tasks/{id}/events",
-            routes::page(&[], get(follow::changes)),
+            visit::page(&[], get(follow::changes)),
         )
         .route(
             "/console/tasks/{id}/{command}",
-            routes::page(&[&TYPED], get(handlers::preview).post(handlers::send)),
+            visit::page(&[&TYPED], get(handlers::preview).post(handlers::send)),
         )
 }
