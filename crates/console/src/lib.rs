@@ -1,8 +1,8 @@
 //! The web console: pages for the people who operate Provost.
 //!
 //! The console is a client of the API in the same process. It reads and commands through [`Service`], as a program
-//! outside would with HTTP, so that filters, bounds, roles, refusals and counts are those of the API, and everything
-//! that a page shows is to be had with curl. It has no access to the store.
+//! outside would with HTTP, so that filters, bounds, roles, refusals and counts are those of the API, and curl
+//! gets everything that a page shows. It has no access to the store.
 //!
 //! A page is made in two steps. A handler collects responses of the API in a [`Visit`]; a pure function makes the page
 //! of them: a template that the compiler checks. `shell.rs` is the frame around every page, `parts.rs` has the small

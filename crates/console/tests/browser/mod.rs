@@ -33,7 +33,7 @@ impl Sent {
 
 #[derive(Default)]
 struct State {
-    /// By method and path.
+    /// The responses, by method and path.
     responses: HashMap<String, (StatusCode, String)>,
     /// The same, for bodies with a text.
     special: Vec<(String, String, String)>,

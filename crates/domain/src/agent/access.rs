@@ -168,11 +168,11 @@ pub struct OAuthSpec {
     pub audience: Option<String>,
     #[field(default)]
     pub method: ClientAuthMethod,
-    /// Of connections to the token endpoint, whose URL must begin with `https://`.
+    /// The TLS settings of connections to the token endpoint, whose URL must begin with `https://`.
     pub tls: Option<AgentTlsSpec>,
 }
 
-/// How the token endpoint gets id and secret: `client_secret_basic`, the default: in the header `Authorization`; `client_secret_post`: in the body
+/// The way in which the token endpoint gets id and secret: `client_secret_basic`, the default: in the header `Authorization`; `client_secret_post`: in the body
 // The names are those of RFC 7591.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Object)]
 pub enum ClientAuthMethod {
@@ -181,7 +181,7 @@ pub enum ClientAuthMethod {
     ClientSecretPost,
 }
 
-/// How connections are secured, where that is not as for all agents. At least one endpoint must begin with `https://`.
+/// The TLS settings of connections, where they are not those of all agents. At least one endpoint must begin with `https://`.
 #[derive(Clone, PartialEq, Eq, Debug, Object)]
 #[object(name = "AgentTls", default, check = AgentTlsSpec::check_pair)]
 pub struct AgentTlsSpec {
@@ -213,7 +213,7 @@ pub enum TlsVersion {
 pub enum HttpVersion {
     #[field(rename = "1.1")]
     Http1,
-    // By ALPN with `https://`, and by prior knowledge with `http://`.
+    // Connections choose it by ALPN with `https://`, and by prior knowledge with `http://`.
     #[field(rename = "2")]
     Http2,
 }

@@ -33,12 +33,12 @@ const LOOK_LATENCIES: f64 = 3.0;
 const CERTAIN: f64 = 16.0;
 const LONGEST_LOOKS: Duration = Duration::from_secs(30 << 11);
 
-/// How the limit of calls in flight to an endpoint adapts: it grows while calls are quick, and falls when they queue or are
+/// The adaptive limit of calls in flight to an endpoint: it grows while calls are quick, and falls when they queue or are
 /// refused.
 #[derive(Clone, PartialEq, Eq, Debug, Object)]
 #[object(name = "Adaptive", default)]
 pub struct AdaptiveSpec {
-    /// Where it begins, and below which it never falls. At most the smallest `max_in_flight` of the agent and its endpoints.
+    /// The limit begins here, and never falls below it. At most the smallest `max_in_flight` of the agent and its endpoints.
     #[field(1..=100_000, default = 2, example = 2)]
     pub least: u32,
     /// Half of the calls must be quicker, 1 ms to 1 h. Default: it goes by how long calls take with few in flight.

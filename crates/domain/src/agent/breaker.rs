@@ -23,7 +23,7 @@ pub struct BreakerSpec {
     /// With fewer calls in the window it does not open.
     #[field(1..=10_000, default = 20, example = 20)]
     pub min_calls: u32,
-    /// How long no call is made then, 100 ms to 1 h.
+    /// The time without calls after it opens, 100 ms to 1 h.
     #[field(late, "100ms"..="1h", default = "15s")]
     pub open_for: Span,
     /// Afterwards one instance makes so many calls at a time. When so many have succeeded, it closes; when one fails, it
