@@ -11,13 +11,12 @@ use std::{
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use parking_lot::Mutex;
 
-use crate::domain::{agent::BreakerState, values::AgentName};
+use crate::domain::{
+    agent::BreakerState,
+    values::AgentName,
+    view::{OTHER_NAMES, URL_AGENTS, counted_name},
+};
 
-/// The label of all agents that were made for the URL of a step. They share one label, because a caller who may submit
-/// tasks must not be able to grow the metrics without bound. No registered agent can have this name.
-pub(super) const MADE_FOR_URLS: &str = "(url)";
-/// The label of the agents beyond [`MOST_LABELLED`].
-const OTHERS: &str = "(other)";
 /// The number of agents with a label of their own: those that were used first. Each adds about 1.7 KiB to every
 /// scrape.
 const MOST_LABELLED: usize = 100;
@@ -37,13 +36,13 @@ struct AgentLabels(HashSet<String>);
 
 impl AgentLabels {
     fn of(&mut self, agent: &str) -> String {
-        // Names of registered agents contain no `:`, and origins of URLs always do.
-        if agent.contains(':') || agent == MADE_FOR_URLS {
-            return MADE_FOR_URLS.to_owned();
+        let agent = counted_name(agent);
+        if agent == URL_AGENTS {
+            return URL_AGENTS.to_owned();
         }
         if !self.0.contains(agent) {
             if self.0.len() >= MOST_LABELLED {
-                return OTHERS.to_owned();
+                return OTHER_NAMES.to_owned();
             }
             self.0.insert(agent.to_owned());
         }
@@ -57,7 +56,7 @@ fn endpoint_labels(agent: &AgentName, endpoint: &str) -> Option<[(&'static str, 
     static LABELLED: Mutex<Option<EndpointLabels>> = Mutex::new(None);
     let agent = label(agent.as_str());
     let mut labels = LABELLED.lock();
-    let is_labelled = agent != OTHERS && labels.get_or_insert_default().has(&agent, endpoint);
+    let is_labelled = agent != OTHER_NAMES && labels.get_or_insert_default().has(&agent, endpoint);
     is_labelled.then(|| [("agent", agent), ("endpoint", endpoint.to_owned())])
 }
 
@@ -243,14 +242,14 @@ pub(super) fn show_limit(agent: &AgentName, endpoint: &str, limit: u32) {
 
 pub(super) fn show_pause(agent: &AgentName, is_paused: bool) {
     let agent = label(agent.as_str());
-    if agent != OTHERS {
+    if agent != OTHER_NAMES {
         gauge!("provost_agent_paused", "agent" => agent).set(f64::from(u8::from(is_paused)));
     }
 }
 
 pub(super) fn show_throttle(agent: &AgentName, is_throttled: bool) {
     let agent = label(agent.as_str());
-    if agent != OTHERS {
+    if agent != OTHER_NAMES {
         gauge!("provost_agent_throttled", "agent" => agent).set(f64::from(u8::from(is_throttled)));
     }
 }
@@ -261,7 +260,7 @@ pub(super) fn count_parked_retry(agent: &AgentName) {
 
 pub(super) fn show_slots(agent: &AgentName, slots: u32) {
     let agent = label(agent.as_str());
-    if agent != OTHERS {
+    if agent != OTHER_NAMES {
         gauge!("provost_agent_slots", "agent" => agent).set(f64::from(slots));
     }
 }
@@ -338,10 +337,10 @@ mod tests {
             let agent = format!("agent-{number}");
             assert_eq!(labels.of(&agent), agent);
         }
-        assert_eq!(labels.of("one-more"), OTHERS);
+        assert_eq!(labels.of("one-more"), OTHER_NAMES);
         assert_eq!(labels.of("agent-0"), "agent-0");
-        assert_eq!(labels.of("http://127.0.0.1:8080"), MADE_FOR_URLS);
-        assert_eq!(labels.of(MADE_FOR_URLS), MADE_FOR_URLS);
+        assert_eq!(labels.of("http://127.0.0.1:8080"), URL_AGENTS);
+        assert_eq!(labels.of(URL_AGENTS), URL_AGENTS);
     }
 
     #[test]

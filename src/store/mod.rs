@@ -79,7 +79,7 @@ pub use task::watch::{Follow, Watch, Watchers};
 pub use transaction::{CommitError, Transaction};
 pub use upkeep::health::{Diagnosis, Health, StoreFault};
 pub use upkeep::peers::Peers;
-pub use view::activity::{ActivityMeter, HOUR_MILLIS, HourActivity, hour_of};
+pub use view::activity::{ActivityMeter, HourActivity, hour_of};
 pub use view::overview::{CappedCount, MOST_IN_OVERVIEW};
 pub use view::predictions::{CountedSteps, LimitedEnd, MOST_AT_RISK, PredictionChanges};
 pub use writer::{

@@ -6,10 +6,11 @@ use lru::LruCache;
 use parking_lot::Mutex;
 
 use super::{agent::Agent, shared_parts::SharedParts};
-use crate::agent::meters::{CallMetrics, MADE_FOR_URLS};
+use crate::agent::meters::CallMetrics;
 use crate::domain::{
     agent::{AgentMode, AgentSpec, Endpoint},
     values::AgentName,
+    view::URL_AGENTS,
 };
 
 /// Above this number, origins of step URLs without calls in flight are removed, the least recently used first.
@@ -25,7 +26,7 @@ impl Origins {
     pub fn new() -> Self {
         Self {
             known: Mutex::new(LruCache::unbounded()),
-            meters: Arc::new(CallMetrics::new(MADE_FOR_URLS)),
+            meters: Arc::new(CallMetrics::new(URL_AGENTS)),
         }
     }
 

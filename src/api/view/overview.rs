@@ -19,10 +19,10 @@ use crate::{
     },
     domain::{
         task::TaskStatus,
-        values::Timestamp,
+        values::{HOUR_MILLIS, Timestamp},
         view::{AgentActivity, DurationHistogram, WorkflowActivity},
     },
-    store::{CappedCount, HOUR_MILLIS, HourActivity, MOST_IN_OVERVIEW, hour_of},
+    store::{CappedCount, HourActivity, MOST_IN_OVERVIEW, hour_of},
 };
 
 /// The hours of activity in the response, the current one included.

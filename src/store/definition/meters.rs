@@ -10,12 +10,12 @@ use std::{
 use metrics::{Counter, Histogram, counter, histogram};
 use parking_lot::Mutex;
 
-use crate::domain::{task::Task, values::WorkflowName};
+use crate::domain::{
+    task::Task,
+    values::WorkflowName,
+    view::{INLINE_TASKS, OTHER_NAMES},
+};
 
-/// The label of the tasks whose steps came with their submission. No workflow can have this name.
-const INLINE: &str = "(inline)";
-/// The label of the workflows beyond [`MOST_LABELLED`].
-const OTHERS: &str = "(other)";
 /// The most workflows with a label of their own: those whose tasks changed first.
 const MOST_LABELLED: usize = 100;
 
@@ -49,8 +49,8 @@ impl WorkflowMeters {
     pub fn new() -> Self {
         Self {
             labelled: Mutex::default(),
-            inline: WorkflowHandles::of(INLINE),
-            others: WorkflowHandles::of(OTHERS),
+            inline: WorkflowHandles::of(INLINE_TASKS),
+            others: WorkflowHandles::of(OTHER_NAMES),
         }
     }
 
@@ -118,7 +118,7 @@ mod tests {
             let name = format!("w{number}");
             assert_eq!(label(&name), name);
         }
-        assert_eq!(label("one-more"), OTHERS);
+        assert_eq!(label("one-more"), OTHER_NAMES);
         assert_eq!(label("w7"), "w7");
         assert_eq!(meters.labelled.lock().len(), MOST_LABELLED);
     }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::domain::{
     task::AttemptRecord,
     upkeep::RecordedHour,
-    values::{Attempt, StepIndex, StepRef, TaskId, Timestamp},
+    values::{Attempt, HOUR_MILLIS, StepIndex, StepRef, TaskId, Timestamp},
 };
 use crate::store::{
     Batch, Health, Reader, StoreError, StoreFault, Transaction,
@@ -24,7 +24,6 @@ const EVICTED_AT_ONCE: usize = 8;
 /// The most statements that delete attempts of one task in one transaction.
 const MOST_EVICTIONS: usize = 4;
 
-const HOUR_MILLIS: i64 = 3_600_000;
 /// The number of rows in which the bytes of an hour are counted.
 const SHARDS: u8 = 8;
 

@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use crate::domain::{
     task::{Event, StepState},
-    values::{AgentName, Timestamp},
-    view::{AgentActivity, WorkflowActivity},
+    values::{AgentName, HOUR_MILLIS, Timestamp},
+    view::{AgentActivity, INLINE_TASKS, OTHER_NAMES, WorkflowActivity, counted_name},
 };
 use crate::store::{
     Reader, Store, StoreError, Transaction,
@@ -21,17 +21,10 @@ use crate::store::{
     statement::Statement,
 };
 
-pub const HOUR_MILLIS: i64 = 3_600_000;
 /// The hours whose activity is on record, apart from the current one.
 const KEPT_HOURS: i64 = 8 * 24;
 /// The most workflows, and the most agents, that a process counts apart in one hour: those that were counted first.
 const MOST_NAMES: usize = 100;
-/// The name of the workflows and agents beyond [`MOST_NAMES`]. None can have it itself.
-const OTHERS: &str = "(other)";
-/// The name of the tasks whose steps came with their submission.
-const INLINE: &str = "(inline)";
-/// The name of the agents that were made for the URLs of steps.
-const URLS: &str = "(url)";
 const WORKFLOW: &str = "workflow";
 const AGENT: &str = "agent";
 /// The rows with the counts of all processes.
@@ -92,7 +85,7 @@ impl ActivityMeter {
             add(counted.entry(hour).or_default());
         };
         let workflow = change.task.details.workflow.as_ref();
-        let workflow = workflow.map_or(INLINE, |workflow| workflow.name.as_str());
+        let workflow = workflow.map_or(INLINE_TASKS, |workflow| workflow.name.as_str());
         let took = change.task.ended_at();
         let took = took.map(|ended| ended.since(change.task.created_at));
         let mut is_resolved = false;
@@ -113,9 +106,13 @@ impl ActivityMeter {
                 && let Some(agent) = agent_of(change, event)
             {
                 add(&|counts| {
-                    named(&mut counts.agents, agent_name(agent), |activity| {
-                        activity.count_failure(kind);
-                    });
+                    named(
+                        &mut counts.agents,
+                        counted_name(agent.as_str()),
+                        |activity| {
+                            activity.count_failure(kind);
+                        },
+                    );
                 });
             }
             is_resolved |= kind == "step.resolved";
@@ -132,9 +129,13 @@ impl ActivityMeter {
             {
                 let took = step.started_at.map(|started| at.since(started));
                 add(&|counts| {
-                    named(&mut counts.agents, agent_name(agent), |activity| {
-                        activity.add_processed(took);
-                    });
+                    named(
+                        &mut counts.agents,
+                        counted_name(agent.as_str()),
+                        |activity| {
+                            activity.add_processed(took);
+                        },
+                    );
                 });
             }
         }
@@ -163,14 +164,6 @@ fn agent_of<'c>(change: &'c TaskChange, event: &Event) -> Option<&'c AgentName> 
     step.agent()
 }
 
-/// Names of registered agents contain no `:`, and origins of URLs always do.
-fn agent_name(agent: &AgentName) -> &str {
-    match agent.as_str().contains(':') {
-        true => URLS,
-        false => agent.as_str(),
-    }
-}
-
 /// Changes the counts of a name, or those of all further names once there are many.
 fn named<C: Default>(counts: &mut BTreeMap<String, C>, name: &str, change: impl FnOnce(&mut C)) {
     if let Some(counts) = counts.get_mut(name) {
@@ -180,7 +173,7 @@ fn named<C: Default>(counts: &mut BTreeMap<String, C>, name: &str, change: impl 
     let name = if counts.len() < MOST_NAMES {
         name
     } else {
-        OTHERS
+        OTHER_NAMES
     };
     change(counts.entry(name.to_owned()).or_default());
 }

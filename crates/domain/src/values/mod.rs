@@ -53,6 +53,6 @@ pub use queue_address::{
 pub use rate::{Rate, RateLimitSpec};
 pub use shortened::shortened;
 pub use special_address::special_address;
-pub use time::Timestamp;
+pub use time::{HOUR_MILLIS, Timestamp};
 pub use trace::{CallTrace, Trace};
 pub use web_address::{LONGEST_URL, WebAddress};

@@ -10,6 +10,8 @@ use jiff::civil;
 pub use provost_object::{SPAN_FORMS, Span};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+pub const HOUR_MILLIS: i64 = 3_600_000;
+
 /// A point in time on the store's clock, in milliseconds since the Unix epoch.
 ///
 /// Fields of this type need no schema of their own: the derive of `utoipa` knows the name of the type, and describes it

@@ -4,6 +4,24 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
+/// The name of the tasks whose steps came with their submission, where tasks are counted by workflow. No workflow can have
+/// this name.
+pub const INLINE_TASKS: &str = "(inline)";
+/// The name of all agents that were made for the URLs of steps, where steps are counted by agent: a caller who may submit
+/// tasks must not be able to add names without bound. No registered agent can have this name.
+pub const URL_AGENTS: &str = "(url)";
+/// The name of those beyond the number of names that are counted apart.
+pub const OTHER_NAMES: &str = "(other)";
+
+/// Returns the name under which the steps of an agent are counted. Names of registered agents contain no `:`, and origins of
+/// URLs always do.
+pub fn counted_name(agent: &str) -> &str {
+    match agent.contains(':') {
+        true => URL_AGENTS,
+        false => agent,
+    }
+}
+
 /// The buckets of durations between one power of two and the next, in milliseconds. A percentile is at most a fifth too
 /// long.
 const BUCKETS_OF_OCTAVE: f64 = 4.0;
@@ -157,6 +175,13 @@ mod tests {
             histogram.add(Duration::from_millis(*millis));
         }
         histogram
+    }
+
+    #[test]
+    fn agents_that_were_made_for_urls_are_counted_under_one_name() {
+        assert_eq!(counted_name("payments"), "payments");
+        assert_eq!(counted_name("http://a:1"), URL_AGENTS);
+        assert_eq!(counted_name(URL_AGENTS), URL_AGENTS);
     }
 
     #[test]

@@ -20,7 +20,10 @@ pub(crate) mod undo_plan;
 pub(crate) mod undo_summary;
 pub(crate) mod words;
 
-pub use activity::{AgentActivity, DurationHistogram, WorkflowActivity};
+pub use activity::{
+    AgentActivity, DurationHistogram, INLINE_TASKS, OTHER_NAMES, URL_AGENTS, WorkflowActivity,
+    counted_name,
+};
 pub use attempts::current_attempt;
 pub use blocked::Blocked;
 pub use difference::{
