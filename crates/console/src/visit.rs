@@ -91,13 +91,23 @@ pub fn page(
     route.layer(Extension(ParamNames(names)))
 }
 
-/// Refuses a form that a page of another site has sent.
+/// Refuses a form that a page of another site has sent. Browsers send `Sec-Fetch-Site` only over TLS and to their own machine;
+/// elsewhere the origin must be that of `public_url`, or without that setting the address to which the form was sent. A host
+/// that is not ours gets no cookie, and without tokens the API refuses it before.
 pub(crate) fn check_origin(console: &Console, headers: &HeaderMap) -> Result<(), Box<Response>> {
     let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let origin = &console.service.installation().origin;
+    let installation = console.service.installation();
+    let origin = installation.origin.or_else(|| {
+        let scheme = if installation.is_https {
+            "https"
+        } else {
+            "http"
+        };
+        Some(format!("{scheme}://{}", text(&header::HOST)?))
+    });
     let is_own = match text(&FETCH_SITE) {
         Some(site) => site == "same-origin",
-        None => text(&header::ORIGIN).is_some_and(|sent| origin.as_deref() == Some(sent)),
+        None => origin.is_some_and(|own| text(&header::ORIGIN) == Some(own.as_str())),
     };
     if is_own {
         return Ok(());

@@ -749,6 +749,25 @@ async fn a_form_of_another_site_is_refused() {
 }
 
 #[tokio::test]
+async fn without_a_public_url_a_form_comes_from_the_address_to_which_it_is_sent() {
+    let visitor = Visitor::of(full().without_public_url());
+    for (origin, is_own) in [
+        ("http://10.0.0.5:8080", true),
+        ("https://10.0.0.5:8080", false),
+        ("http://10.0.0.5", false),
+        ("http://evil.example", false),
+        ("null", false),
+    ] {
+        let headers = [("host", "10.0.0.5:8080"), ("origin", origin)];
+        let seen = visitor
+            .send("POST", "/console/agents/payments/resume", &headers, "")
+            .await;
+        let is_refused = seen.status == StatusCode::FORBIDDEN;
+        assert_eq!(is_refused, !is_own, "{origin}: {}", seen.html);
+    }
+}
+
+#[tokio::test]
 async fn a_refusal_of_the_api_is_a_page_with_its_status_and_the_remedy() {
     let api = full();
     api.refuses(
