@@ -10,6 +10,7 @@ use axum::{
     response::Response,
 };
 use http::{HeaderValue, Method, StatusCode, request::Parts};
+use jiff::Timestamp;
 use percent_encoding::{percent_decode, percent_decode_str};
 
 use crate::{
@@ -19,6 +20,12 @@ use crate::{
     service::Refusal,
     visit::Visit,
 };
+
+/// The longest form in bytes with which a person signs in: a token, and the address of a page. Nobody has identified who
+/// sends it.
+const LONGEST_SIGN_IN: usize = 16 * 1024;
+
+const SIGN_IN: &str = "/console/login";
 
 /// Puts itself before all routes.
 pub fn before(
@@ -64,7 +71,20 @@ async fn admit(console: &Arc<Console>, request: Request) -> Result<Request, Box<
         return Ok(request);
     }
     let (mut parts, body) = request.into_parts();
-    let whole = Request::from_parts(parts.clone(), body);
+    let signs_in = parts.uri.path() == SIGN_IN;
+    if !signs_in
+        && console
+            .person(&parts.headers, Timestamp::now())
+            .await
+            .is_none()
+    {
+        // Who has not signed in is sent to do that, and fills no memory with a form.
+        return Ok(Request::from_parts(parts, Body::empty()));
+    }
+    let mut whole = Request::from_parts(parts.clone(), body);
+    if signs_in {
+        DefaultBodyLimit::max(LONGEST_SIGN_IN).apply(&mut whole);
+    }
     let refusal = match Bytes::from_request(whole, &()).await {
         Ok(form) if percent_decode(&form).decode_utf8().is_ok() => {
             return Ok(Request::from_parts(parts, Body::from(form)));
@@ -74,7 +94,10 @@ async fn admit(console: &Arc<Console>, request: Request) -> Result<Request, Box<
             "The form is not text",
             "the form has bytes that are not UTF-8: nothing was done. Send its fields as UTF-8",
         ),
-        Err(fault) if fault.status() == StatusCode::PAYLOAD_TOO_LARGE => too_long(),
+        Err(fault) if fault.status() == StatusCode::PAYLOAD_TOO_LARGE => match signs_in {
+            true => too_long("16 KiB"),
+            false => too_long("2 MiB"),
+        },
         Err(_) => Refusal::new(
             StatusCode::BAD_REQUEST,
             "The form is not complete",
@@ -84,13 +107,13 @@ async fn admit(console: &Arc<Console>, request: Request) -> Result<Request, Box<
     Err(Box::new(refused(console, &mut parts, &refusal).await))
 }
 
-fn too_long() -> Refusal {
+fn too_long(most: &str) -> Refusal {
     Refusal::new(
         StatusCode::PAYLOAD_TOO_LARGE,
         "The form is too long",
         format!(
-            "a form may have {LONGEST_FORM} bytes (2 MiB), and this one has more: nothing was done. Shorten its texts, or \
-             send the command with the API instead"
+            "this form may have {most}, and has more: nothing was done. Shorten its texts, or send the command with the API \
+             instead"
         ),
     )
 }

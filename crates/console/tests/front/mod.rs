@@ -28,7 +28,7 @@ async fn a_form_that_is_too_long_is_refused_by_every_page_and_nothing_is_done() 
         assert_eq!(seen.text("h1"), "The form is too long", "{address}");
         let lead = seen.text(".lead");
         assert!(
-            lead.contains("2097152 bytes (2 MiB)") && lead.contains("Shorten"),
+            lead.contains("may have 2 MiB") && lead.contains("Shorten"),
             "{lead}"
         );
     }
@@ -36,6 +36,13 @@ async fn a_form_that_is_too_long_is_refused_by_every_page_and_nothing_is_done() 
     assert!(calls.is_empty(), "{}", calls[0].target);
     let seen = visitor.post("/console/login", &form).await;
     assert_eq!(seen.status, StatusCode::PAYLOAD_TOO_LARGE);
+    let form_of_sign_in = format!("token={}", "x".repeat(17 * 1024));
+    let seen = visitor.post("/console/login", &form_of_sign_in).await;
+    assert!(
+        seen.text(".lead").contains("may have 16 KiB"),
+        "{}",
+        seen.html
+    );
     // Longer than the limit that forms had, and than many bodies of retries.
     let form = format!(
         "if_match=%229%22&reason=why&body=%22{}%22",
@@ -45,6 +52,15 @@ async fn a_form_that_is_too_long_is_refused_by_every_page_and_nothing_is_done() 
     let sent = api.calls().into_iter().find(|sent| sent.method == "POST");
     let body = sent.unwrap().body;
     assert!(body.len() > 1024 * 1024 && body.contains("\"reason\":\"why\""));
+}
+
+#[tokio::test]
+async fn the_form_of_somebody_who_has_not_signed_in_is_not_read() {
+    let visitor = Visitor::of(full().with_token("secret-of-ada", "ada", "operate"));
+    let form = format!("reason={}", "x".repeat(3 * 1024 * 1024));
+    let seen = visitor.post("/console/tasks/fix", &form).await;
+    assert_eq!(seen.status, StatusCode::SEE_OTHER);
+    assert!(seen.header("location").starts_with("/console/login"));
 }
 
 #[tokio::test]
