@@ -78,7 +78,7 @@ async fn admit(console: &Arc<Console>, request: Request) -> Result<Request, Box<
             .await
             .is_none()
     {
-        // Who has not signed in is sent to do that, and fills no memory with a form.
+        // A person who has not signed in is sent to do that, and fills no memory with a form.
         return Ok(Request::from_parts(parts, Body::empty()));
     }
     let mut whole = Request::from_parts(parts.clone(), body);
