@@ -26,7 +26,8 @@ pub use self::view::AgentView;
 use super::{
     App, Problem,
     extract::{
-        IfTagged, JsonBody, NamePath, PageQuery, PlainName, Query, RegistrationHeaders, plain_name,
+        Caller, IfTagged, JsonBody, NamePath, PageQuery, PlainName, Query, RegistrationHeaders,
+        plain_name,
     },
     openapi::AgentSpecSchema,
     problem::{ProblemBody, ProblemKind},
@@ -66,6 +67,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 )]
 async fn put(
     State(app): State<Arc<App>>,
+    caller: Caller,
     NamePath(name): NamePath,
     query: Query,
     IfTagged(condition): IfTagged,
@@ -84,7 +86,8 @@ async fn put(
     if !refused.is_empty() {
         return Err(Problem::invalid(refused));
     }
-    let put = app.store.put_agent(name.clone(), spec.clone(), condition);
+    let store = app.store.ordered_by(caller.origin());
+    let put = store.put_agent(name.clone(), spec.clone(), condition);
     let is_new = put.await?;
     app.registered.refresh(&app.store.reader).await?;
     let view = AgentView::registered(&app, &name, &spec);
@@ -151,6 +154,7 @@ async fn get(
 )]
 async fn delete(
     State(app): State<Arc<App>>,
+    caller: Caller,
     NamePath(name): NamePath,
     mut query: Query,
     IfTagged(condition): IfTagged,
@@ -159,7 +163,8 @@ async fn delete(
     query.finish()?;
     let name = AgentName::new(name);
     must_be_ours(&app, &name)?;
-    let deleted = app.store.delete_agent(name.clone(), condition, force).await;
+    let store = app.store.ordered_by(caller.origin());
+    let deleted = store.delete_agent(name.clone(), condition, force).await;
     let stored = match deleted {
         Err(RegisterError::InUse(steps)) => return Err(in_use(&name, steps)),
         deleted => deleted?,

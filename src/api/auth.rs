@@ -95,6 +95,14 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/messages/{id}/redeliver", Operate),
     (Method::POST, "/v1/messages/redeliver", Operate),
     (Method::POST, "/v1/messages/discard", Operate),
+    // The events of tasks are those of their histories. The handler leaves the records of other changes out for submitters.
+    (Method::GET, "/v1/events", ReadTasks),
+    (Method::GET, "/v1/changes", Read),
+    // A reader changes no task. Only the caller that made one and operators move it.
+    (Method::GET, "/v1/readers", ReadTasks),
+    (Method::GET, "/v1/readers/{name}", ReadTasks),
+    (Method::PUT, "/v1/readers/{name}", ReadTasks),
+    (Method::DELETE, "/v1/readers/{name}", ReadTasks),
     (Method::GET, "/v1/workflows", Read),
     (Method::GET, "/v1/workflows/{name}", Read),
     (Method::GET, "/v1/workflows/{name}/versions", Read),
@@ -279,6 +287,7 @@ fn bearer(tokens: &[AccessToken], headers: &HeaderMap) -> Result<Caller, Problem
         role: token.role,
         agents: token.agents.clone(),
         is_known: true,
+        address: None,
     })
     .ok_or_else(|| {
         Problem::new(
@@ -286,16 +295,6 @@ fn bearer(tokens: &[AccessToken], headers: &HeaderMap) -> Result<Caller, Problem
             "the token is not known: check it for typing errors, or add it to [[tokens]]",
         )
     })
-}
-
-fn word(role: Role) -> &'static str {
-    match role {
-        Role::Submit => "submit",
-        Role::Read => "read",
-        Role::Operate => "operate",
-        Role::Admin => "admin",
-        Role::Work => "work",
-    }
 }
 
 #[cfg(test)]

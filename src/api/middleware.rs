@@ -21,7 +21,7 @@ use super::{
     origin::{self, Site},
     problem::{Problem, ProblemKind},
 };
-use crate::config::AccessToken;
+use crate::{config::AccessToken, listener::PeerAddress};
 
 /// The label of requests that match no route: their paths would grow the metrics without bound.
 const NO_ROUTE: &str = "(none)";
@@ -105,7 +105,9 @@ pub async fn handle(
     let known = CachedTags::of(&request);
     let response = match admitted {
         Ok(caller) => {
-            if let Some(caller) = caller {
+            if let Some(mut caller) = caller {
+                let peer = request.extensions().get::<PeerAddress>();
+                caller.address = peer.map(|peer| peer.0);
                 request.extensions_mut().insert(caller);
             }
             let (parts, body) = request.into_parts();

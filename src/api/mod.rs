@@ -59,6 +59,8 @@ fn resources() -> OpenApiRouter<Arc<App>> {
         .merge(task::alerts::routes())
         .merge(task::bulk::jobs::routes())
         .merge(message::routes())
+        .merge(view::ledger::routes())
+        .merge(view::ledger_readers::routes())
         .merge(definition::workflows::routes())
         .merge(schedule::routes())
         .merge(agent::routes())

@@ -83,6 +83,9 @@ kinds! {
     AgentIsCalled = "agent-is-called", CONFLICT, "Agent is called";
     CannotCheck = "cannot-check", CONFLICT, "Agent cannot be checked";
     NoBreaker = "no-breaker", CONFLICT, "Agent has no breaker";
+    PositionGone = "position-gone", GONE, "Position can no longer be read";
+    TooManyReaders = "too-many-readers", CONFLICT, "Too many readers";
+    NoSuchReader = "no-such-reader", NOT_FOUND, "Reader not found";
     VersionMismatch = "version-mismatch", PRECONDITION_FAILED, "Task has changed";
     PreconditionFailed = "precondition-failed", PRECONDITION_FAILED, "Precondition failed";
     RequestTimeout = "request-timeout", REQUEST_TIMEOUT, "Request timeout";

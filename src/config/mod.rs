@@ -74,6 +74,7 @@ pub struct Config {
     pub supervisor: SupervisorConfig,
     pub retention: RetentionConfig,
     pub record: RecordConfig,
+    pub ledger: LedgerConfig,
     pub limits: LimitsConfig,
     pub calls: CallsConfig,
     pub courier: DeliveryConfig,
@@ -113,6 +114,7 @@ impl Default for Config {
             supervisor: SupervisorConfig::default(),
             retention: RetentionConfig::default(),
             record: RecordConfig::default(),
+            ledger: LedgerConfig::default(),
             limits: LimitsConfig::default(),
             calls: CallsConfig::default(),
             courier: DeliveryConfig::default(),
@@ -140,6 +142,21 @@ impl Config {
         };
         let share = if is_beside { cores.div_ceil(2) } else { cores };
         self.instance.threads.unwrap_or(share)
+    }
+
+    /// Returns the settings in which instances should not differ, as JSON without secrets.
+    pub fn shared_settings(&self) -> String {
+        let shared = Self {
+            instance_id: None,
+            listen: Listen::default(),
+            instance: InstanceConfig {
+                zone: None,
+                ..self.instance.clone()
+            },
+            ..self.clone()
+        };
+        // Texts, numbers and tables always serialise.
+        serde_json::to_string(&shared).unwrap_or_default()
     }
 
     /// True if only programs on this machine can reach `listen`.
@@ -394,6 +411,25 @@ impl Default for RecordConfig {
             keep: Span::from_secs(14 * 86_400),
             max_task_bytes: ByteSize::mib(4),
             max_bytes: ByteSize::gib(2),
+        }
+    }
+}
+
+/// The ledger of what happened.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LedgerConfig {
+    /// The time for which positions can be read from.
+    pub keep: Span,
+    /// The time for which the record of what people and definitions changed is kept.
+    pub keep_changes: Span,
+}
+
+impl Default for LedgerConfig {
+    fn default() -> Self {
+        Self {
+            keep: Span::from_secs(7 * 86_400),
+            keep_changes: Span::from_secs(400 * 86_400),
         }
     }
 }

@@ -56,7 +56,7 @@ const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
 /// All settings, in the order of `provost.toml.example`.
-pub static SETTINGS: [Setting; 68] = [
+pub static SETTINGS: [Setting; 70] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -122,6 +122,8 @@ pub static SETTINGS: [Setting; 68] = [
         "record.max_bytes",
         Rule::Bytes(ByteSize::mib(1), ByteSize::gib(128 * 1024)),
     ),
+    setting("ledger.keep", Rule::Span(HOUR, Span::LONGEST)),
+    setting("ledger.keep_changes", Rule::Span(HOUR, Span::LONGEST)),
     setting(
         "limits.max_request",
         Rule::Bytes(ByteSize::kib(1), ByteSize::mib(64)),

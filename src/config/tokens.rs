@@ -22,6 +22,19 @@ pub enum Role {
     Work,
 }
 
+impl Role {
+    /// Returns the role's name in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Submit => "submit",
+            Self::Read => "read",
+            Self::Operate => "operate",
+            Self::Admin => "admin",
+            Self::Work => "work",
+        }
+    }
+}
+
 /// The shortest token that cannot be guessed from its hash.
 const SHORTEST: usize = 16;
 

@@ -34,6 +34,7 @@ use self::{
 pub use self::{
     limits::ListenerLimits,
     refusal::Refuse,
+    socket::PeerAddress,
     tls::{Files, Tls, TlsError},
 };
 use crate::config::{Listen, UnixMode};

@@ -23,7 +23,7 @@ use super::{
     connections::Ticket,
     exchange::Exchange,
     refusal::{RefusalStream, Refuse},
-    socket::{Channel, MeteredStream},
+    socket::{Channel, MeteredStream, PeerAddress},
     tls::Tls,
 };
 use crate::{domain::agent::Http2Frames, http2_guard::Http2Guard};
@@ -69,18 +69,30 @@ impl Http {
         let Some(Ok(())) = unless_closed(connection, stream.readable()).await else {
             return;
         };
+        let peer = stream.peer();
         let Some(tls) = &self.tls else {
-            return self.speak(Channel::Plain(stream), connection).await;
+            return self.speak(Channel::Plain(stream), peer, connection).await;
         };
         match unless_closed(connection, tls.acceptor().accept(stream)).await {
-            Some(Ok(stream)) => self.speak(Channel::Tls(Box::new(stream)), connection).await,
+            Some(Ok(stream)) => {
+                let channel = Channel::Tls(Box::new(stream));
+                self.speak(channel, peer, connection).await;
+            }
             Some(Err(error)) => debug!(%error, "a TLS handshake failed"),
             None => {}
         }
     }
 
-    async fn speak(&self, stream: Channel, connection: &Arc<Connection>) {
-        let service = service_fn(|request: Request<Incoming>| {
+    async fn speak(
+        &self,
+        stream: Channel,
+        peer: Option<PeerAddress>,
+        connection: &Arc<Connection>,
+    ) {
+        let service = service_fn(|mut request: Request<Incoming>| {
+            if let Some(peer) = peer {
+                request.extensions_mut().insert(peer);
+            }
             let mut exchange = Exchange::begin(connection, request.version() == Version::HTTP_2);
             let router = self.routes.current();
             async move {

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, IoSlice},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -82,6 +82,21 @@ pub enum Stream {
     Unix(UnixStream),
 }
 
+/// The address of the client of a connection, or of the proxy before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerAddress(pub IpAddr);
+
+impl PeerAddress {
+    /// Returns the address of the other end. A Unix socket has none.
+    fn of(stream: &Stream) -> Option<Self> {
+        match stream {
+            Stream::Tcp(stream) => stream.peer_addr().ok(),
+            Stream::Unix(_) => None,
+        }
+        .map(|address| Self(address.ip().to_canonical()))
+    }
+}
+
 /// Does the same with a stream of either kind.
 macro_rules! either {
     ($self:expr, $stream:ident => $do:expr) => {
@@ -101,6 +116,10 @@ pub struct MeteredStream {
 impl MeteredStream {
     pub fn new(stream: Stream, connection: Arc<Connection>) -> Self {
         Self { stream, connection }
+    }
+
+    pub fn peer(&self) -> Option<PeerAddress> {
+        PeerAddress::of(&self.stream)
     }
 
     /// Waits for the first byte, or until the client closes the connection.

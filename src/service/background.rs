@@ -19,7 +19,10 @@ use super::{
         },
         vacuum::VacuumLoop,
     },
-    view::activity::{ActivityTidying, ActivityUpkeep},
+    view::{
+        activity::{ActivityTidying, ActivityUpkeep},
+        ledger::LedgerUpkeep,
+    },
 };
 use crate::{
     agent::Post,
@@ -98,6 +101,13 @@ pub(super) fn start(
             local_lease: local_lease.clone(),
             keep: config.record.keep,
             most_bytes: config.record.max_bytes.as_u64(),
+        }),
+        components.spawn_loop(LedgerUpkeep {
+            store: store.clone(),
+            local_lease: local_lease.clone(),
+            keep: config.ledger.keep,
+            keep_changes: config.ledger.keep_changes,
+            is_complete: false,
         }),
         components.spawn_loop(WorkerUpkeep {
             local: local.clone(),

@@ -260,6 +260,11 @@ impl Service {
         let free = || store.release_queues(store.is_shared.then(|| instance.clone()));
         start::retry_while_unreachable(&store, "release interrupted messages", free).await?;
 
+        let settings = config.shared_settings();
+        if let Err(error) = store.record_settings(instance.to_string(), settings).await {
+            warn!(%error, "the settings of this instance are not in the ledger");
+        }
+
         let goodbye = CancellationToken::new();
         let dispatcher = Dispatcher {
             local: local.clone(),

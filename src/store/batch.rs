@@ -11,6 +11,7 @@ use crate::domain::{
     message::{AlertNotice, Message, Sender},
     task::{AlertChange, AskChange, AttemptRecord, Event, FailureCause, StepState, Task},
     values::{StepIndex, TaskId, Timestamp},
+    view::LedgerRecord,
 };
 
 #[derive(Debug, Default)]
@@ -25,6 +26,8 @@ pub struct Batch {
     pub sender: Arc<Sender>,
     /// The limits of the record of attempts that have ended.
     pub record: RecordLimits,
+    /// The commands of people on tasks, for the ledger.
+    pub commands: Vec<LedgerRecord>,
 }
 
 /// All changes of one task in this batch.

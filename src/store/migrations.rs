@@ -61,6 +61,7 @@ const SQLITE: Scripts = scripts! {
     "0035_failure_causes",
     "0036_bulk_jobs",
     "0037_activity",
+    "0038_ledger",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -101,6 +102,7 @@ const POSTGRES: Scripts = scripts! {
     "0034_failure_causes",
     "0035_bulk_jobs",
     "0036_activity",
+    "0037_ledger",
 };
 
 pub fn sqlite() -> Vec<Migration> {

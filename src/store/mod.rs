@@ -80,6 +80,10 @@ pub use transaction::{CommitError, Transaction};
 pub use upkeep::health::{Diagnosis, Health, StoreFault};
 pub use upkeep::peers::Peers;
 pub use view::activity::{ActivityMeter, HourActivity, hour_of};
+pub use view::ledger::{LedgerContent, LedgerEntries, LedgerEntry, UnreadablePosition};
+pub use view::ledger_readers::{LedgerReaderRecord, MOST_READERS, ReaderMove, ReaderMoved};
+pub use view::ledger_retention::LedgerCutoff;
+pub use view::ledger_watch::{LedgerFollow, LedgerWatch};
 pub use view::overview::{CappedCount, MOST_IN_OVERVIEW};
 pub use view::predictions::{CountedSteps, LimitedEnd, MOST_AT_RISK, PredictionChanges};
 pub use writer::{

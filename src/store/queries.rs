@@ -19,6 +19,7 @@ use super::{
         search::{Look, Range},
     },
     upkeep::leases,
+    view::ledger_sql::LedgerDialect,
 };
 use crate::domain::{
     task::{AlertKind, Task},
@@ -239,6 +240,18 @@ impl Reader {
     pub(super) async fn fetch(&self, statement: Statement) -> Result<Vec<Row>, StoreError> {
         let found = self.source.view(vec![statement]).await?;
         Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Returns the rows that each of the statements finds, all in one snapshot.
+    pub(super) async fn view_of(
+        &self,
+        statements: Vec<Statement>,
+    ) -> Result<Vec<Vec<Row>>, StoreError> {
+        self.source.view(statements).await
+    }
+
+    pub(super) fn ledger_dialect(&self) -> LedgerDialect {
+        self.source.ledger()
     }
 
     pub(super) async fn all<T>(

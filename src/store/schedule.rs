@@ -21,6 +21,7 @@ use crate::domain::{
     },
     task::AlertKind,
     values::{ETag, Precondition, PreconditionFailure, TaskId, Timestamp},
+    view::{ChangeOrigin, LedgerRecord, LedgerSubject},
 };
 
 const SCHEDULE: &str = "name, version, put_version, spec, submission, state, next_at, \
@@ -297,9 +298,10 @@ impl Store {
         put: SchedulePut,
     ) -> Result<(ScheduleRecord, bool), RegisterError> {
         let (put, sender) = (Arc::new(put), self.sender.clone());
+        let origin = self.origin();
         let put = self.send_write(true, Some(self.outbox.clone()), move |tx| {
-            let (put, sender) = (put.clone(), sender.load_full());
-            async move { put_schedule(tx, &put, &sender).await }.boxed()
+            let (put, sender, origin) = (put.clone(), sender.load_full(), origin.clone());
+            async move { put_schedule(tx, &put, &sender, &origin).await }.boxed()
         });
         let put = put.await?.map_err(RegisterError::Unmet)?;
         self.schedules.notify_one();
@@ -313,9 +315,10 @@ impl Store {
         condition: Precondition,
     ) -> Result<bool, RegisterError> {
         let (delete, sender) = (Arc::new((name, condition)), self.sender.clone());
+        let origin = self.origin();
         let deleted = self.send_write(true, Some(self.outbox.clone()), move |tx| {
-            let (delete, sender) = (delete.clone(), sender.load_full());
-            async move { delete_schedule(tx, &delete.0, &delete.1, &sender).await }.boxed()
+            let (delete, sender, origin) = (delete.clone(), sender.load_full(), origin.clone());
+            async move { delete_schedule(tx, &delete.0, &delete.1, &sender, &origin).await }.boxed()
         });
         deleted.await?.map_err(RegisterError::Unmet)
     }
@@ -327,10 +330,11 @@ impl Store {
         command: ScheduleCommand,
     ) -> Result<Option<CommandedSchedule>, ScheduleError> {
         let asked = Arc::new((name, command));
+        let origin = self.origin();
         let commanded = self.send_write(true, None, move |tx| {
-            let asked = asked.clone();
+            let (asked, origin) = (asked.clone(), origin.clone());
             async move {
-                match command_schedule(tx, &asked.0, &asked.1).await {
+                match command_schedule(tx, &asked.0, &asked.1, &origin).await {
                     Err(ScheduleError::Store(error)) => Err(error),
                     commanded => Ok(commanded),
                 }
@@ -436,6 +440,7 @@ async fn put_schedule(
     tx: &mut Transaction<'_>,
     put: &SchedulePut,
     sender: &Sender,
+    origin: &ChangeOrigin,
 ) -> Result<Result<(ScheduleRecord, bool), PreconditionFailure>, StoreError> {
     tx.lock_out_of_order();
     let now = tx.wall_now();
@@ -479,6 +484,7 @@ async fn put_schedule(
         if tx.execute(add).await? == 0 {
             return Err(changed_meanwhile(&put.name));
         }
+        note_put(tx, None, &record, origin).await?;
         return Ok(Ok((record, true)));
     };
     let is_same = before.spec == put.spec && before.submission == put.submission;
@@ -503,8 +509,29 @@ async fn put_schedule(
     if before.state.failing.is_some() {
         close(tx, &put.name, sender).await?;
     }
+    note_put(tx, Some(&before), &record, origin).await?;
     record.version += 1;
     Ok(Ok((record, false)))
+}
+
+/// Records a PUT in the ledger, with what differs.
+async fn note_put(
+    tx: &mut Transaction<'_>,
+    before: Option<&ScheduleRecord>,
+    after: &ScheduleRecord,
+    origin: &ChangeOrigin,
+) -> Result<(), StoreError> {
+    let shown = |record: &ScheduleRecord| -> Result<String, StoreError> {
+        let (spec, submission) = (json(&record.spec)?, &record.submission);
+        Ok(format!(
+            "{{\"schedule\":{spec},\"submission\":{submission}}}"
+        ))
+    };
+    let before = before.map(shown).transpose()?;
+    let after_shown = shown(after)?;
+    let record = LedgerRecord::new("schedule.put", LedgerSubject::Schedule, &after.name, origin);
+    tx.add_records(&[record.with_difference(before.as_deref(), Some(&after_shown))])
+        .await
 }
 
 async fn delete_schedule(
@@ -512,6 +539,7 @@ async fn delete_schedule(
     name: &str,
     condition: &Precondition,
     sender: &Sender,
+    origin: &ChangeOrigin,
 ) -> Result<Result<bool, PreconditionFailure>, StoreError> {
     tx.lock_out_of_order();
     if condition.is_given() {
@@ -528,6 +556,8 @@ async fn delete_schedule(
         let runs = Statement::new("DELETE FROM schedule_runs WHERE schedule = $1").bind(name);
         tx.run(runs).await?;
         close(tx, name, sender).await?;
+        let record = LedgerRecord::new("schedule.deleted", LedgerSubject::Schedule, name, origin);
+        tx.add_records(&[record]).await?;
     }
     Ok(Ok(was_there))
 }
@@ -536,6 +566,7 @@ async fn command_schedule(
     tx: &mut Transaction<'_>,
     name: &str,
     command: &ScheduleCommand,
+    origin: &ChangeOrigin,
 ) -> Result<Option<CommandedSchedule>, ScheduleError> {
     tx.lock_out_of_order();
     let now = tx.wall_now();
@@ -604,6 +635,14 @@ async fn command_schedule(
         return Err(changed_meanwhile(name).into());
     }
     save_runs(tx, &record, &runs).await?;
+    let (kind, reason) = match command {
+        ScheduleCommand::Pause { reason, .. } => ("schedule.paused", reason.as_deref()),
+        ScheduleCommand::Resume { .. } => ("schedule.resumed", None),
+        ScheduleCommand::MakeRuns { times: None, .. } => ("schedule.triggered", None),
+        ScheduleCommand::MakeRuns { times: Some(_), .. } => ("schedule.backfilled", None),
+    };
+    let noted = LedgerRecord::new(kind, LedgerSubject::Schedule, name, origin);
+    tx.add_records(&[noted.because(reason)]).await?;
     record.version += 1;
     Ok(Some(CommandedSchedule {
         record,

@@ -33,14 +33,17 @@ pub enum SharedFeature {
     IncompleteLinks,
     /// An undo by policy waits until the task is resumed: the fault of its step says so.
     HeldUndos,
+    /// The ledger has every change of the history, since every instance writes it.
+    Ledger,
 }
 
 impl SharedFeature {
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::StepsWithoutRows,
         Self::KeyPrefixes,
         Self::IncompleteLinks,
         Self::HeldUndos,
+        Self::Ledger,
     ];
 
     /// Returns the column of `instances` that marks the instances which know the feature.
@@ -50,6 +53,7 @@ impl SharedFeature {
             Self::KeyPrefixes => "reads_key_prefix",
             Self::IncompleteLinks => "completes_links",
             Self::HeldUndos => "holds_undos",
+            Self::Ledger => "writes_ledger",
         }
     }
 

@@ -2,7 +2,10 @@
 
 use async_trait::async_trait;
 
-use super::{Loaded, StoreError, rows::Row, sqlite::StoreClock, statement::Statement};
+use super::{
+    Loaded, StoreError, rows::Row, sqlite::StoreClock, statement::Statement,
+    view::ledger_sql::LedgerDialect,
+};
 use crate::domain::{
     upkeep::FileSpace,
     values::{TaskId, Timestamp},
@@ -43,6 +46,8 @@ pub trait Source: Send + Sync + 'static {
     /// Returns a statement that makes the later statements of a view use indexes only, if the planner would otherwise
     /// read a whole table, or all rows that an index finds, because of outdated statistics.
     fn along_indexes(&self) -> Option<Statement>;
+    /// Returns the clauses by which the ledger is read.
+    fn ledger(&self) -> LedgerDialect;
     /// See [`super::Reader::file_space`].
     async fn file_space(&self) -> Result<Option<FileSpace>, StoreError> {
         Ok(None)

@@ -28,6 +28,7 @@ use super::{
         failure::{FailuresToSave, first_failure},
     },
     upkeep::leases,
+    view::ledger_sql::LedgerDialect,
 };
 use crate::domain::{
     agent::AgentSpec,
@@ -98,6 +99,7 @@ pub struct Dialect {
     pub try_lock: Option<&'static str>,
     /// Up to `{limit}` steps at the head of the lane `{lane}` of the agent $1. Relies on steps_line.
     pub queued_in_lane: &'static str,
+    pub ledger: LedgerDialect,
 }
 
 /// A transaction as a backend provides it. If it is dropped without [`Session::commit`], it changes nothing.
@@ -440,6 +442,7 @@ impl Transaction<'_> {
                 if let Some(notice) = saved.await? {
                     let version = change.task.version;
                     of_tasks.extend(sender.alert(&notice, version, change.at, Uuid::now_v7));
+                    self.record_alert(&notice).await?;
                 }
             }
         }
@@ -552,6 +555,7 @@ impl Transaction<'_> {
         version: u64,
         sender: &Sender,
     ) -> Result<(), StoreError> {
+        self.record_alert(alert).await?;
         let messages = sender.alert(alert, version, self.now(), Uuid::now_v7);
         self.add_messages(&messages.iter().collect::<Vec<_>>())
             .await

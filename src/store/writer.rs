@@ -63,8 +63,8 @@ use self::{
     ticket::Refusals,
 };
 use super::{
-    Backend, Batch, CommitError, Health, LocalScheduler, RecordLimits, Saved, SharedFeature,
-    SharedFeatures, StoreError, UnreadableTask, Watchers,
+    Backend, Batch, CommitError, Health, LedgerWatch, LocalScheduler, RecordLimits, Saved,
+    SharedFeature, SharedFeatures, StoreError, UnreadableTask, Watchers,
 };
 use crate::{
     domain::{
@@ -188,6 +188,7 @@ pub(super) struct BatchWriter {
     committing: RwLock<()>,
     local: Arc<dyn LocalScheduler>,
     watchers: Arc<Watchers>,
+    ledger: Arc<LedgerWatch>,
     /// Notified when a message may be due.
     outbox: Arc<Notify>,
     cache: Mutex<Cache>,
@@ -546,6 +547,7 @@ impl<'w> Committer<'w> {
                     &writer.watchers,
                     &writer.outbox,
                 );
+                writer.ledger.committed();
                 draft.limits.publish(&batch, &writer.waiting);
                 writer.marked.add(&batch.marks);
                 writer.samples.add(draft.samples.drain(..));

@@ -88,6 +88,7 @@ mod kept_connections;
 mod killed_breakers;
 mod lanes;
 mod later_replies;
+mod ledger;
 mod listener;
 mod lists;
 mod logs;

@@ -43,6 +43,7 @@ fn body(operation: &str, token: &str) -> Option<Value> {
         "POST /v1/schedules/{name}/backfill" => {
             Some(json!({ "from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z" }))
         }
+        "PUT /v1/readers/{name}" => Some(json!({ "position": "oldest" })),
         "POST /v1/workflows/{name}/activate" => Some(json!({ "version": 1 })),
         "POST /v1/tasks/{id}/migrate" => Some(json!({ "to_version": 1 })),
         "POST /v1/bulk/{id}/resume" => Some(json!({ "rate": "1/s" })),

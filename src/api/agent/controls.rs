@@ -244,7 +244,8 @@ async fn change(
         operator: Some(caller.name.to_string()),
         instance: app.instance.clone(),
     };
-    let changed = app.store.change_control(request).await?;
+    let store = app.store.ordered_by(caller.origin());
+    let changed = store.change_control(request).await?;
     let now = app.store.reader.now().await?;
     agent.take_control(changed.record, now, RecordSource::Change);
     agent::one(app, agent.name()).await

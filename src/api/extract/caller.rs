@@ -1,6 +1,9 @@
 //! The caller of a request. The token check puts it into the request's extensions; handlers extract it.
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    net::IpAddr,
+    sync::{Arc, LazyLock},
+};
 
 use axum::{
     extract::FromRequestParts,
@@ -10,7 +13,7 @@ use axum::{
 use crate::{
     api::problem::{Problem, ProblemKind},
     config::Role,
-    domain::{task::Actor, values::AgentName},
+    domain::{task::Actor, values::AgentName, view::ChangeOrigin},
 };
 
 /// If no tokens are configured, callers may give their name in this header. It is recorded in the history and
@@ -30,12 +33,24 @@ pub struct Caller {
     pub agents: Arc<[AgentName]>,
     /// True if the name comes from a token.
     pub is_known: bool,
+    /// The address from which the request came: that of a proxy, if there is one. `None` for a Unix socket.
+    pub address: Option<IpAddr>,
 }
 
 impl Caller {
     /// Returns the caller's name as the history records it.
     pub fn operator(&self) -> Actor {
         Actor::operator(&self.name)
+    }
+
+    /// Returns who the caller is, as the ledger records the changes that it requests.
+    pub fn origin(&self) -> ChangeOrigin {
+        ChangeOrigin {
+            by: self.operator().to_string(),
+            role: self.is_known.then(|| self.role.as_str().to_owned()),
+            address: self.address.map(|address| address.to_string()),
+            reason: None,
+        }
     }
 
     /// Refuses a worker that may not fetch steps of this agent.
@@ -77,6 +92,7 @@ impl Caller {
             role: Role::Admin,
             agents: Arc::default(),
             is_known: false,
+            address: None,
         })
     }
 }

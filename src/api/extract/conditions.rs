@@ -187,7 +187,7 @@ fn unquoted(value: &str) -> Option<String> {
 }
 
 /// Returns the `wait` of the header Prefer (RFC 7240). Unknown preferences are ignored.
-fn prefer_wait(headers: &HeaderMap) -> Result<Option<Duration>, Problem> {
+pub fn prefer_wait(headers: &HeaderMap) -> Result<Option<Duration>, Problem> {
     for value in headers.get_all(PREFER) {
         for preference in value.to_str().unwrap_or_default().split([',', ';']) {
             let (name, value) = preference.split_once('=').unwrap_or((preference, ""));
@@ -376,6 +376,7 @@ mod tests {
             role: Role::Submit,
             agents: [].into(),
             is_known,
+            address: None,
         }
     }
 

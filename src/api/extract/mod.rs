@@ -13,7 +13,7 @@ mod query;
 pub use body::{JsonBody, OptionalJsonBody, check_encoding, parse, too_large};
 pub use caller::Caller;
 pub use conditions::{
-    CommandHeaders, ConditionHeaders, Conditions, TaskMatch, TraceHeaders, idempotency,
+    CommandHeaders, ConditionHeaders, Conditions, TaskMatch, TraceHeaders, idempotency, prefer_wait,
 };
 pub use form::FormBody;
 pub use ids::ids;
@@ -25,4 +25,4 @@ pub use path::{
 #[cfg(test)]
 pub use preconditions::evaluated_preconditions;
 pub use preconditions::{IfTagged, RegistrationHeaders, refuse_unevaluated};
-pub use query::{LONGEST_WAIT, PageQuery, Query, must_be_utf8};
+pub use query::{LONGEST_WAIT, PageQuery, Query, labels, must_be_utf8};

@@ -31,7 +31,10 @@ pub fn evaluated_preconditions(method: &Method, route: &str) -> &'static [Header
     match (method.as_str(), route) {
         (
             "PUT" | "DELETE",
-            "/v1/agents/{name}" | "/v1/workflows/{name}" | "/v1/schedules/{name}",
+            "/v1/agents/{name}"
+            | "/v1/workflows/{name}"
+            | "/v1/schedules/{name}"
+            | "/v1/readers/{name}",
         ) => &[header::IF_MATCH, header::IF_NONE_MATCH],
         ("POST", "/v1/workflows/{name}/activate") => &[header::IF_MATCH, header::IF_NONE_MATCH],
         ("POST", route)

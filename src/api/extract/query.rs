@@ -14,7 +14,7 @@ use crate::{
         cursor::{CursorFault, Cursors},
         problem::{Problem, ProblemKind},
     },
-    domain::values::{SPAN_FORMS, Span, Timestamp},
+    domain::values::{MOST_LABELS, SPAN_FORMS, Span, Timestamp},
 };
 
 /// The longest time that a response is delayed: proxies time out at about this time.
@@ -193,6 +193,31 @@ impl Query {
             format!("unknown query parameter {name:?}: {allowed}"),
         ))
     }
+}
+
+/// Returns the filter of labels: `label=name:value`, as often as a task has labels.
+pub fn labels(query: &mut Query) -> Result<Vec<(String, String)>, Problem> {
+    let labels = query.repeated("label");
+    if labels.len() > MOST_LABELS {
+        return Err(Problem::new(
+            ProblemKind::InvalidQuery,
+            format!(
+                "label: {} labels are too many; at most {MOST_LABELS}, which is the most that a task has",
+                labels.len()
+            ),
+        ));
+    }
+    let labels = labels.into_iter().map(|label| {
+        let pair = label.split_once(':').filter(|(name, _)| !name.is_empty());
+        let (name, value) = pair.ok_or_else(|| {
+            Problem::new(
+                ProblemKind::InvalidQuery,
+                format!("label: {label:?} has no colon; write label=name:value"),
+            )
+        })?;
+        Ok((name.to_owned(), value.to_owned()))
+    });
+    labels.collect()
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ Durations are strings such as `250ms`, `30s`, `15m`, `24h`; times are RFC 3339 i
 Every request has an id: the `X-Request-Id` that you send (1 to 128 letters, digits and `-_.:/+=@`), or a generated one. It is returned in the response header, in every problem as `request_id`, and is part of every log line about the request.
 \nThe service evaluates `If-Match` and `If-None-Match` on the operations that list them. On any other operation that changes something, a condition that names an ETag is refused with 412. On every path, a URL that is too long is refused with 414, headers that are too large with 431, and bytes that are not HTTP with 400.";
 
-const TAGS: [(&str, &str); 10] = [
+const TAGS: [(&str, &str); 11] = [
     ("tasks", "Submit tasks and follow their progress"),
     ("replies", "For services: reply to a call later"),
     ("operate", "Operator commands on a task"),
@@ -52,6 +52,10 @@ const TAGS: [(&str, &str); 10] = [
     (
         "messages",
         "Undelivered messages to submitters and alert webhooks",
+    ),
+    (
+        "events",
+        "What happened, in one order, and what people and definitions changed",
     ),
     ("workflows", "Registered definitions, versioned"),
     ("schedules", "Tasks that are submitted at certain times"),

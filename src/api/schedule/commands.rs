@@ -145,7 +145,7 @@ pub async fn trigger(
         trigger,
         times: None,
     };
-    let commanded = send(&app, &name, command).await?;
+    let commanded = send(&app, &caller, &name, command).await?;
     info!(schedule = %name, by = %caller.name, "a schedule is triggered");
     begin(&app, &name).await;
     let runs = reload_runs(&app, &name, commanded.runs).await?;
@@ -212,7 +212,7 @@ pub async fn backfill(
         trigger,
         times: Some(times),
     };
-    let commanded = send(&app, &name, command).await?;
+    let commanded = send(&app, &caller, &name, command).await?;
     let count = commanded.runs.len();
     info!(schedule = %name, by = %caller.name, count, "a schedule is backfilled");
     begin(&app, &name).await;
@@ -252,7 +252,7 @@ pub async fn pause(
         reason,
         discards,
     };
-    let commanded = send(&app, &name, command).await?;
+    let commanded = send(&app, &caller, &name, command).await?;
     respond(&app, &commanded.record, StatusCode::OK, &caller).await
 }
 
@@ -273,16 +273,18 @@ pub async fn resume(
     query.finish()?;
     info!(schedule = %name, by = %caller.name, "a schedule is resumed");
     let by = caller.name.to_string();
-    let commanded = send(&app, &name, ScheduleCommand::Resume { by }).await?;
+    let commanded = send(&app, &caller, &name, ScheduleCommand::Resume { by }).await?;
     respond(&app, &commanded.record, StatusCode::OK, &caller).await
 }
 
 async fn send(
     app: &App,
+    caller: &Caller,
     name: &str,
     command: ScheduleCommand,
 ) -> Result<CommandedSchedule, Problem> {
-    let commanded = app.store.command_schedule(name.to_owned(), command).await;
+    let store = app.store.ordered_by(caller.origin());
+    let commanded = store.command_schedule(name.to_owned(), command).await;
     match commanded {
         Ok(Some(commanded)) => Ok(commanded),
         Ok(None) => Err(no_such_schedule(name)),

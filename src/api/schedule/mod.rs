@@ -259,7 +259,8 @@ async fn put(
         by: caller.name.to_string(),
         condition,
     };
-    let (record, is_new) = app.store.put_schedule(put).await?;
+    let store = app.store.ordered_by(caller.origin());
+    let (record, is_new) = store.put_schedule(put).await?;
     info!(schedule = %name, by = %caller.name, is_new, "a schedule is put");
     if !is_new {
         return respond(&app, &record, StatusCode::OK, &caller).await;
@@ -345,7 +346,8 @@ async fn delete(
     IfTagged(condition): IfTagged,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    if !app.store.delete_schedule(name.clone(), condition).await? {
+    let store = app.store.ordered_by(caller.origin());
+    if !store.delete_schedule(name.clone(), condition).await? {
         return Err(no_such_schedule(&name));
     }
     info!(schedule = %name, by = %caller.name, "a schedule is deleted");

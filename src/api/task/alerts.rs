@@ -186,7 +186,8 @@ async fn acknowledge(
     };
     let id = Uuid::try_parse(text).map_err(|_| no_such_alert())?;
     let by = caller.name.to_string();
-    let alert = app.store.acknowledge(AlertId(id), by).await?;
+    let store = app.store.ordered_by(caller.origin());
+    let alert = store.acknowledge(AlertId(id), by).await?;
     let alert = alert.ok_or_else(no_such_alert)?;
     Ok(json(StatusCode::OK, &AlertView::from(alert)))
 }

@@ -102,6 +102,7 @@ impl CommandRequest {
         let applied = self
             .app
             .store
+            .ordered_by(self.caller.origin())
             .apply(
                 Apply::new(task, command, self.caller.operator())
                     .at_version(self.conditions.if_match)

@@ -39,7 +39,7 @@ const PAGE_BYTES: usize = 1 << 20;
 
 /// One entry of a task's history.
 #[derive(Serialize, ToSchema)]
-struct HistoryEntry {
+pub(in crate::api) struct HistoryEntry {
     /// The task's version that this change created, and the entry's index within that change: `7.0`.
     #[schema(example = "3.1")]
     seq: String,
@@ -292,7 +292,31 @@ fn server_sent(entry: HistoryEntry) -> Result<ServerSentEvent, serde_json::Error
 }
 
 impl HistoryEntry {
-    fn kind(&self) -> &str {
+    /// Returns an event as it is shown: the only rule for it.
+    fn of(version: u64, place: usize, at: Timestamp, event: &RawValue) -> Result<Self, StoreError> {
+        Ok(Self {
+            seq: format!("{version}.{place}"),
+            at,
+            event: serde_json::from_str(event.get()).map_err(corrupt)?,
+        })
+    }
+
+    /// Returns the events of a change, each with the number of its bytes.
+    pub(in crate::api) fn of_change(
+        version: u64,
+        at: Timestamp,
+        events: &str,
+    ) -> Result<Vec<(usize, Self)>, StoreError> {
+        let events: Vec<&RawValue> = serde_json::from_str(events).map_err(corrupt)?;
+        let events = events.into_iter().enumerate();
+        let events = events.map(|(place, event)| {
+            let entry = Self::of(version, place, at, event)?;
+            Ok((event.get().len(), entry))
+        });
+        events.collect()
+    }
+
+    pub(in crate::api) fn kind(&self) -> &str {
         let kind = self.event.get("type").and_then(|kind| kind.as_str());
         kind.unwrap_or_default()
     }
@@ -343,7 +367,6 @@ impl ReadEntries {
         passed: usize,
         limit: usize,
     ) -> Result<bool, StoreError> {
-        let corrupt = |error: serde_json::Error| StoreError::Corrupt(error.to_string());
         let events: Vec<&RawValue> = serde_json::from_str(&change.events).map_err(corrupt)?;
         for (place, event) in events.into_iter().enumerate().skip(passed) {
             let length = event.get().len();
@@ -353,11 +376,8 @@ impl ReadEntries {
                 return Ok(false);
             }
             self.bytes += length;
-            self.entries.push(HistoryEntry {
-                seq: format!("{}.{place}", change.version),
-                at: change.at,
-                event: serde_json::from_str(event.get()).map_err(corrupt)?,
-            });
+            let entry = HistoryEntry::of(change.version, place, change.at, event)?;
+            self.entries.push(entry);
             self.end = HistoryPosition {
                 version: change.version,
                 index: Some(place),
@@ -370,6 +390,10 @@ impl ReadEntries {
         };
         Ok(true)
     }
+}
+
+fn corrupt(error: serde_json::Error) -> StoreError {
+    StoreError::Corrupt(error.to_string())
 }
 
 /// Returns whether this event ends the task. No event follows it, unless the task is undone later.

@@ -59,6 +59,7 @@ pub async fn submit_message(
         agents: [].into(),
         role: Role::Submit,
         is_known: true,
+        address: None,
     };
     let bytes = body.get().as_bytes();
     let idempotency = idempotency(&conditions, &caller, &Method::POST, "/v1/tasks", bytes);

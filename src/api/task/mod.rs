@@ -13,7 +13,7 @@ mod attempts;
 mod clone;
 mod commands;
 mod difference;
-mod events;
+pub(in crate::api) mod events;
 pub(super) mod failures;
 mod graph;
 mod message;

@@ -18,13 +18,13 @@ use super::{
 use crate::{
     api::{
         App, Problem,
-        extract::{PageQuery, Query, TaskParams, TaskPath},
+        extract::{PageQuery, Query, TaskParams, TaskPath, labels},
         openapi::words::LabelFilterSchema,
         problem::{ProblemBody, ProblemKind},
     },
     domain::{
         task::TaskStatus,
-        values::{MOST_LABELS, TaskId, Timestamp},
+        values::{TaskId, Timestamp},
         view::{DurationSchema, TaskView},
     },
     store::{AlertId, BulkJobId, BulkResultFilter, TaskFilter, TaskQuery},
@@ -167,29 +167,10 @@ fn bulk(query: &mut Query) -> Result<Option<(BulkJobId, BulkResultFilter)>, Prob
 }
 
 fn filter(query: &mut Query) -> Result<TaskFilter, Problem> {
-    let labels = query.repeated("label");
-    if labels.len() > MOST_LABELS {
-        return Err(Problem::new(
-            ProblemKind::InvalidQuery,
-            format!(
-                "label: {} labels are too many; at most {MOST_LABELS}, which is the most that a task has",
-                labels.len()
-            ),
-        ));
-    }
-    let labels = labels.into_iter().map(|label| {
-        let pair = label.split_once(':').filter(|(name, _)| !name.is_empty());
-        let (name, value) = pair.ok_or_else(|| {
-            Problem::new(
-                ProblemKind::InvalidQuery,
-                format!("label: {label:?} has no colon; write label=name:value"),
-            )
-        })?;
-        Ok((name.to_owned(), value.to_owned()))
-    });
+    let labels = labels(query)?;
     let state = query.one_of("state", TaskStatus::ALL.iter().copied(), TaskStatus::as_str)?;
     Ok(TaskFilter {
-        labels: labels.collect::<Result<_, Problem>>()?,
+        labels,
         states: state.into_iter().collect(),
         workflow: query.string("workflow"),
         key: query.string("key"),

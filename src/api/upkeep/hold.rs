@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
-use tracing::info;
+use tracing::{info, warn};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::api::{
-    App, Problem,
-    extract::{Caller, Query},
-    response::json,
+use crate::{
+    api::{
+        App, Problem,
+        extract::{Caller, Query},
+        response::json,
+    },
+    domain::view::{LedgerRecord, LedgerSubject},
 };
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {
@@ -82,6 +85,17 @@ async fn release(
     query.finish()?;
     let released = app.hold.release();
     if released {
+        let (instance, origin) = (&app.instance, caller.origin());
+        let record = LedgerRecord::new(
+            "instance.released",
+            LedgerSubject::Instance,
+            instance,
+            &origin,
+        );
+        // The instance is released also if that cannot be recorded.
+        if let Err(error) = app.store.record(record).await {
+            warn!(%error, "the release of this instance is not in the ledger");
+        }
         info!(by = %caller.name, instance = %app.instance, "released: this instance now makes calls and delivers messages");
     }
     let hold = HoldView::of(&app);

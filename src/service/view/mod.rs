@@ -1,4 +1,5 @@
-//! The periodic loops that make predictions, and those of the record of activity.
+//! The periodic loops that make predictions, those of the record of activity, and that of the ledger.
 
 pub(crate) mod activity;
+pub(crate) mod ledger;
 pub(crate) mod predictions;

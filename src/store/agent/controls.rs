@@ -11,6 +11,7 @@ use crate::domain::{
     message::Sender,
     task::AlertKind,
     values::{AgentName, InstanceId},
+    view::{ChangeOrigin, LedgerRecord, LedgerSubject},
 };
 use crate::store::{
     Reader, StoreError, Transaction,
@@ -79,6 +80,7 @@ pub(in crate::store) async fn change(
     tx: &mut Transaction<'_>,
     request: &ControlRequest,
     sender: &Sender,
+    origin: &ChangeOrigin,
 ) -> Result<ControlResponse, StoreError> {
     tx.lock_out_of_order();
     let agent = &request.agent;
@@ -99,6 +101,14 @@ pub(in crate::store) async fn change(
     }
     let endpoints = request.spec.endpoints.len();
     let record = save(tx, agent, &before, control, endpoints, sender).await?;
+    if let Some(kind) = request.change.event() {
+        let noted = LedgerRecord::new(kind, LedgerSubject::Agent, agent, origin);
+        let noted = noted.because(request.change.reason());
+        let [known, changed] = [&before.control, &record.control].map(serde_json::to_string);
+        let (known, changed) = (known.map_err(corrupt)?, changed.map_err(corrupt)?);
+        tx.add_records(&[noted.with_difference(Some(&known), Some(&changed))])
+            .await?;
+    }
     Ok(ControlResponse {
         record,
         is_changed: true,

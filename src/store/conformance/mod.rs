@@ -18,6 +18,7 @@ mod held_undos;
 mod key_prefixes;
 mod later_replies;
 pub mod leases;
+mod ledger;
 mod moves;
 mod outbox;
 mod own_claims;
@@ -66,6 +67,14 @@ suite!([sqlite postgres] {
     attempts::samples_of_successes_are_saved_together_after_their_replies,
     attempts::the_last_attempts_of_several_steps_are_read_at_once,
     attempts::recorded_attempts_are_deleted_by_age_and_by_the_room_that_all_take,
+    ledger::every_change_is_read_once_and_from_any_position_again,
+    ledger::a_read_takes_a_bounded_number_of_changes,
+    ledger::a_command_of_a_person_is_recorded_with_its_origin,
+    ledger::rows_are_deleted_when_their_time_is_over_and_records_later,
+    ledger::a_time_leads_to_what_happened_since,
+    ledger::settings_that_differ_from_the_last_are_recorded,
+    ledger::a_position_of_a_row_that_is_another_by_now_is_refused,
+    ledger::a_reader_is_moved_by_its_owner_and_by_one_of_two_that_compare,
     activity::what_a_process_has_done_is_added_to_its_hour_and_old_hours_are_merged_and_deleted,
     bulk_jobs::a_job_is_changed_by_the_instance_that_has_it_alone,
     bulk_jobs::the_tasks_of_a_job_are_listed_by_result_in_pages_and_deleted_with_it,

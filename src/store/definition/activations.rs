@@ -8,6 +8,7 @@ use thiserror::Error;
 use crate::domain::{
     task::Actor,
     values::{ETag, Precondition, PreconditionFailure, Timestamp, WorkflowName},
+    view::{ChangeOrigin, LedgerRecord, LedgerSubject},
 };
 use crate::store::{
     Reader, Store, StoreError, Transaction, WorkflowRecord,
@@ -85,6 +86,21 @@ pub enum ActivationError {
     Store(#[from] StoreError),
 }
 
+impl Activation {
+    /// Returns the record of the activation for the ledger.
+    pub(in crate::store) fn record(
+        &self,
+        name: &WorkflowName,
+        origin: &ChangeOrigin,
+    ) -> LedgerRecord {
+        let record = LedgerRecord::new("workflow.activated", LedgerSubject::Workflow, name, origin);
+        let version = |version: u32| format!("{{\"version\":{version}}}");
+        let (before, after) = (version(self.from_version), version(self.version));
+        let record = record.with_difference(Some(&before), Some(&after));
+        record.because(self.reason.as_deref())
+    }
+}
+
 fn activation(row: &Row) -> Result<Activation, StoreError> {
     Ok(Activation {
         number: row.get("number")?,
@@ -146,6 +162,7 @@ impl Transaction<'_> {
 async fn activate(
     tx: &mut Transaction<'_>,
     request: &ActivationRequest,
+    origin: &ChangeOrigin,
 ) -> Result<Result<(), ActivationError>, StoreError> {
     let ActivationRequest {
         name,
@@ -181,6 +198,7 @@ async fn activate(
         reason: reason.clone(),
     };
     tx.activate(name, &activation).await?;
+    tx.add_records(&[activation.record(name, origin)]).await?;
     Ok(Ok(()))
 }
 
@@ -189,10 +207,10 @@ impl Store {
         &self,
         request: ActivationRequest,
     ) -> Result<(), ActivationError> {
-        let request = Arc::new(request);
+        let (request, origin) = (Arc::new(request), self.origin());
         let activated = self.write(move |tx| {
-            let request = request.clone();
-            async move { activate(tx, &request).await }.boxed()
+            let (request, origin) = (request.clone(), origin.clone());
+            async move { activate(tx, &request, &origin).await }.boxed()
         });
         activated.await?
     }

@@ -77,6 +77,14 @@ pub struct OpenedPostgres {
     pub listener: Option<NotificationListener>,
 }
 
+/// Returns a statement with its values, for tests that run it by itself.
+#[cfg(test)]
+pub fn with_values(
+    statement: crate::store::statement::Statement,
+) -> sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments> {
+    Prepared::Named.with_values(statement)
+}
+
 pub struct PgBackend {
     writer: WriterConnection,
     clock: Arc<Clock>,
@@ -126,6 +134,7 @@ pub async fn open(
         checked => checked?,
     }
     in_time(&name, schema::check_grants(&mut writer, &name)).await?;
+    in_time(&name, schema::continue_ledger(&mut writer, &name)).await?;
     let connector = Connector {
         servers: servers.clone(),
         prepared,

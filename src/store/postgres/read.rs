@@ -23,6 +23,7 @@ use crate::{
         rows::{Columns, Row},
         source::{SeenVersion, Source},
         statement::Statement,
+        view::ledger_sql::LedgerDialect,
     },
 };
 
@@ -180,6 +181,10 @@ impl Source for PgSource {
             })
         });
         seen.collect()
+    }
+
+    fn ledger(&self) -> LedgerDialect {
+        LedgerDialect::Postgres
     }
 
     fn is_one_of(&self) -> &'static str {

@@ -17,6 +17,7 @@ use crate::{
             DetailsRow, HistoryRow, KeyRow, LabelRow, MessageRow, NewStepRow, NewTaskRow, QueueRow,
             SqlColumn, StepRow, TaskRow, saved_rows,
         },
+        view::ledger::LedgerRow,
     },
 };
 
@@ -130,6 +131,12 @@ pub(super) async fn save(
     let with_events = changes.iter().filter(|change| !change.events.is_empty());
     let history: Vec<_> = with_events.map(HistoryRow::of).collect();
     statement = bind_all(&history, statement);
+    let ledger = LedgerRow::of(batch, now);
+    let (at, changes, records, audited) = match ledger {
+        Some(row) => (Some(row.at), row.changes, row.records, row.audited),
+        None => (None, None, None, None),
+    };
+    statement = statement.bind(at).bind(changes).bind(records).bind(audited);
     match statement.fetch_one(&mut *tx).await {
         Ok(row) if row.try_get("saved")? => Ok(RowsSaved::All),
         Ok(_) => Ok(RowsSaved::Stale),

@@ -140,6 +140,7 @@ impl SaveShape {
             &[RowColumns::all_of::<HistoryRow>()],
             "",
         );
+        form.ledger_row();
         form.end()
     }
 }
@@ -271,6 +272,23 @@ impl SaveBuilder {
     INSERT INTO {table} ({names})
     SELECT new.* FROM {rows} WHERE true{condition}{end}"
         )
+    }
+
+    /// Adds a row to the ledger, unless the first parameter is NULL. The epoch is read in the same statement: after a restore
+    /// it may have grown, and an instance that remembered it would write rows that no reader finds.
+    fn ledger_row(&mut self) {
+        let (first, condition) = (self.parameters + 1, self.condition);
+        self.parameters += 4;
+        let (changes, records, audited) = (first + 1, first + 2, first + 3);
+        self.part(
+            "new_ledger",
+            &format!(
+                "(
+    INSERT INTO ledger (at, epoch, changes, records, audited)
+    SELECT ${first}::bigint, (SELECT epoch FROM ledger_state), ${changes}::bytea, ${records}::text, ${audited}::bigint
+    WHERE ${first}::bigint IS NOT NULL{condition})"
+            ),
+        );
     }
 
     /// Makes the statement fail, without any change, if a row that is locked or existed was not found: it divides by

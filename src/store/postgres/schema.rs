@@ -173,6 +173,36 @@ pub(super) async fn check_grants(
     Err(unusable(name, reason))
 }
 
+/// Begins another epoch of the ledger if it has a row of a transaction that this server has not begun yet: the database was
+/// restored here from a dump of another server. Such a row can be found in no other case, because a row is visible only after
+/// its transaction, whose number is smaller than that of the next.
+const CONTINUE_LEDGER: &str = r#"
+WITH restored AS (
+    UPDATE ledger_state SET epoch = epoch + 1
+    WHERE EXISTS (SELECT 1 FROM ledger
+                  WHERE ledger.epoch = ledger_state.epoch AND ledger.xid >= pg_snapshot_xmax(pg_current_snapshot()))
+    RETURNING epoch)
+INSERT INTO ledger (epoch, at, records, audited)
+SELECT epoch, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+       json_build_array(json_build_object(
+           'type', 'ledger.restored', 'subject', 'ledger', 'name', epoch::text, 'by', 'provost',
+           'reason', 'the database was restored on another server: what happened after its dump is not in it'))::text,
+       1
+FROM restored"#;
+
+/// Has the order of the ledger go on after a restore.
+pub(super) async fn continue_ledger(
+    connection: &mut PgConnection,
+    name: &str,
+) -> Result<(), OpenError> {
+    let continued = connection.execute(CONTINUE_LEDGER).await;
+    let restored = continued.map_err(|error| fault(name, error))?;
+    if restored.rows_affected() > 0 {
+        warn!("the database was restored on another server; the ledger goes on in another epoch");
+    }
+    Ok(())
+}
+
 /// Returns the last migration that was applied; 0 before the first.
 async fn applied(connection: &mut PgConnection, name: &str) -> Result<i64, OpenError> {
     let found = async {

@@ -35,6 +35,7 @@ use crate::{
         statement::Statement,
         transaction::{CommitError, Dialect, Session, Transaction},
         upkeep::leases,
+        view::ledger_sql::LedgerDialect,
     },
 };
 
@@ -110,6 +111,7 @@ ON CONFLICT (id) DO UPDATE SET at = excluded.at"#,
     json_items: "json_array_elements($1::text::json) AS item (value)",
     try_lock: Some(TRY_LOCK),
     queued_in_lane: QUEUED_IN_LANE,
+    ledger: LedgerDialect::Postgres,
 };
 
 const IDEMPOTENCY: &str =

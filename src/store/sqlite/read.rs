@@ -19,6 +19,7 @@ use crate::{
         rows::Row,
         source::{SeenVersion, Source},
         statement::Statement,
+        view::ledger_sql::LedgerDialect,
     },
 };
 
@@ -112,6 +113,10 @@ impl Source for SqliteSource {
         self.files.check()?;
         let fold = |connection: &mut Connection| Ok(space::fold(connection)?);
         self.pool.run(fold).await
+    }
+
+    fn ledger(&self) -> LedgerDialect {
+        LedgerDialect::Sqlite
     }
 
     fn is_one_of(&self) -> &'static str {

@@ -12,6 +12,7 @@ use crate::{
             DetailsRow, HistoryRow, KeyRow, LabelRow, MessageRow, NewStepRow, NewTaskRow, QueueRow,
             SqlColumn, StepRow, TaskRow, names, saved_rows,
         },
+        view::ledger::LedgerRow,
     },
 };
 
@@ -43,6 +44,9 @@ static UPDATE_STEP: LazyLock<String> = LazyLock::new(|| {
 
 static INSERT_HISTORY: LazyLock<String> =
     LazyLock::new(|| insert("history", &[HistoryRow::COLUMNS]));
+
+const INSERT_LEDGER: &str =
+    "INSERT INTO ledger (at, changes, records, audited) VALUES (?1, ?2, ?3, ?4)";
 
 static INSERT_LABEL: LazyLock<String> =
     LazyLock::new(|| insert("task_labels", &[LabelRow::COLUMNS]));
@@ -202,6 +206,14 @@ pub(super) fn save(
     for change in changes().filter(|change| !change.events.is_empty()) {
         HistoryRow::of(change).bind_to(&mut history, 1)?;
         history.run()?;
+    }
+    if let Some(row) = LedgerRow::of(batch, now) {
+        let mut ledger = RowsStatement::prepare(connection, INSERT_LEDGER)?;
+        ledger.bind(1, row.at)?;
+        ledger.bind(2, row.changes)?;
+        ledger.bind(3, row.records)?;
+        ledger.bind(4, row.audited)?;
+        ledger.run()?;
     }
     let mut labels = RowsStatement::prepare(connection, &INSERT_LABEL)?;
     for label in created().flat_map(|change| LabelRow::of(&change.task)) {

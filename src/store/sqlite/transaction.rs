@@ -28,6 +28,7 @@ use crate::{
         rows::{self, Row},
         statement::Statement,
         transaction::{CommitError, Dialect, Session, Transaction},
+        view::ledger_sql::LedgerDialect,
     },
 };
 
@@ -85,6 +86,7 @@ static DIALECT: Dialect = Dialect {
     json_items: JSON_ITEMS,
     try_lock: None,
     queued_in_lane: QUEUED_IN_LANE,
+    ledger: LedgerDialect::Sqlite,
 };
 
 /// The transaction is begun at its first write. Reads before that need not be in it, because a save compares versions.

@@ -291,6 +291,7 @@ impl Transaction<'_> {
             let notice = AlertNotice { count, ..notice };
             let version = CauseVersion::Raised.number();
             messages.extend(sender.alert(&notice, version, at, Uuid::now_v7));
+            self.record_alert(&notice).await?;
         }
         Ok(messages)
     }
@@ -322,6 +323,7 @@ impl Transaction<'_> {
             if let Some(notice) = self.close_locked(*id, at).await? {
                 let version = CauseVersion::Closed.number();
                 messages.extend(sender.alert(&notice, version, at, Uuid::now_v7));
+                self.record_alert(&notice).await?;
             }
         }
         Ok(messages)

@@ -11,6 +11,7 @@ use super::bulk_tasks;
 use crate::domain::{
     task::{BulkChange, BulkJob, BulkOrder, BulkRefusal},
     values::{InstanceId, Timestamp},
+    view::{ChangeOrigin, LedgerRecord, LedgerSubject},
 };
 use crate::store::{
     BulkJobId, Idempotency, Reader, Store, StoreError, Transaction,
@@ -152,12 +153,12 @@ fn one(id: BulkJobId) -> Statement {
 impl Store {
     /// Records a job. The instances are notified that it is due.
     pub async fn add_bulk_job(&self, new: NewBulkJob) -> Result<CommandedBulkJob, BulkJobError> {
-        let new = Arc::new(new);
+        let (new, origin) = (Arc::new(new), self.origin());
         let wakes = Some(self.bulk_due.clone());
         let added = self.send_write(true, wakes, move |tx| {
-            let new = new.clone();
+            let (new, origin) = (new.clone(), origin.clone());
             async move {
-                match add(tx, &new).await {
+                match add(tx, &new, &origin).await {
                     Err(BulkJobError::Store(error)) => Err(error),
                     added => Ok(added),
                 }
@@ -178,10 +179,10 @@ impl Store {
     ) -> Result<Option<Result<BulkJobRecord, BulkRefusal>>, StoreError> {
         let is_command = matches!(change, BulkChange::Stop { .. } | BulkChange::Resume { .. });
         let wakes = is_command.then(|| self.bulk_due.clone());
-        let change = Arc::new(change);
+        let (change, origin) = (Arc::new(change), self.origin());
         let changed = self.send_write(true, wakes, move |tx| {
-            let change = change.clone();
-            async move { change_job(tx, id, &change).await }.boxed()
+            let (change, origin) = (change.clone(), origin.clone());
+            async move { change_job(tx, id, &change, &origin).await }.boxed()
         });
         let changed = changed.await?;
         self.note_bulk_change();
@@ -224,7 +225,11 @@ fn json<T: serde::Serialize>(value: &T) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(corrupt)
 }
 
-async fn add(tx: &mut Transaction<'_>, new: &NewBulkJob) -> Result<CommandedBulkJob, BulkJobError> {
+async fn add(
+    tx: &mut Transaction<'_>,
+    new: &NewBulkJob,
+    origin: &ChangeOrigin,
+) -> Result<CommandedBulkJob, BulkJobError> {
     tx.lock_out_of_order();
     if let Some(Idempotency { key, fingerprint }) = &new.idempotency {
         let known = Statement::new(BY_KEY).bind(key.as_str());
@@ -265,6 +270,12 @@ async fn add(tx: &mut Transaction<'_>, new: &NewBulkJob) -> Result<CommandedBulk
         let reason = "a bulk job was added under the same key meanwhile".to_owned();
         return Err(StoreError::Retryable(reason).into());
     }
+    let noted = LedgerRecord::new("bulk_job.added", LedgerSubject::BulkJob, id, origin);
+    let said = match &order.reason {
+        Some(reason) => format!("{}: {reason}", order.sentence),
+        None => order.sentence.clone(),
+    };
+    tx.add_records(&[noted.because(Some(&said))]).await?;
     Ok(CommandedBulkJob {
         record: BulkJobRecord {
             id: *id,
@@ -280,6 +291,7 @@ async fn change_job(
     tx: &mut Transaction<'_>,
     id: BulkJobId,
     change: &BulkChange,
+    origin: &ChangeOrigin,
 ) -> Result<Option<Result<BulkJobRecord, BulkRefusal>>, StoreError> {
     tx.lock_out_of_order();
     let Some(row) = tx.fetch_first(one(id)).await? else {
@@ -317,6 +329,16 @@ async fn change_job(
         )));
     }
     record.version += 1;
+    let kind = match change {
+        BulkChange::Stop { .. } => Some("bulk_job.stopped"),
+        BulkChange::Resume { .. } => Some("bulk_job.resumed"),
+        _ => None,
+    };
+    if let Some(kind) = kind {
+        let noted = LedgerRecord::new(kind, LedgerSubject::BulkJob, id, origin);
+        tx.add_records(&[noted.because(Some(&record.order.sentence))])
+            .await?;
+    }
     if let (BulkChange::Complete { outcomes, .. }, Some(batch)) = (change, &before.batch) {
         bulk_tasks::save(tx, id, outcomes, batch.at).await?;
     }

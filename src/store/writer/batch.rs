@@ -31,6 +31,7 @@ use crate::{
         },
         template::Budget,
         values::{AgentName, Attempt, StepRef, TaskId, Timestamp},
+        view::{LedgerRecord, LedgerSubject},
     },
     planted,
     store::{
@@ -375,6 +376,7 @@ impl BatchDraft {
         let draft = &mut loaded.draft;
         planted::strike(draft.task.details.key.as_deref(), apply.command.name());
         let before = draft.spent();
+        let events_before = draft.events.len();
         let was_to_start = draft.task.start_at.is_some();
         let open = apply
             .command
@@ -412,6 +414,22 @@ impl BatchDraft {
                 loaded.note_refusal(&mut self.stale_refusals);
                 return PendingReply::Refused(CommandError::Refused { refusal, state });
             }
+        }
+        if let Some(origin) = &apply.origin {
+            let draft = &loaded.draft;
+            let step = apply
+                .command
+                .step()
+                .filter(|step| draft.task.has_step(*step));
+            let mut events = draft.events.iter().skip(events_before);
+            let reason =
+                events.find_map(|event| event.reason.as_deref().filter(|_| event.by == apply.by));
+            let record = LedgerRecord::new("task.command", LedgerSubject::Task, apply.task, origin);
+            self.batch.commands.push(LedgerRecord {
+                step: step.map(|step| draft.task.definition(step).name.to_string()),
+                command: Some(apply.command.name().to_owned()),
+                ..record.because(reason)
+            });
         }
         let reports = matches!(apply.command, Command::ReportFault { .. });
         if !reports

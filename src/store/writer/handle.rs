@@ -38,11 +38,12 @@ use crate::{
         message::{ReplyKey, Sender},
         task::{Details, KeyPrefixes},
         values::{AgentName, TaskId, Timestamp},
+        view::{ChangeOrigin, LedgerRecord, LedgerSubject},
     },
     store::{
-        ActivityMeter, Alert, AlertId, CommandError, CompiledDefinitions, Health, LocalScheduler,
-        Peers, Promoted, Purged, RecordLimits, SharedFeature, SharedFeatures, SharedReader,
-        StepCounter, StoreConnections, StoreError, Watchers, metrics::WriterMetrics,
+        ActivityMeter, Alert, AlertId, CommandError, CompiledDefinitions, Health, LedgerWatch,
+        LocalScheduler, Peers, Promoted, Purged, RecordLimits, SharedFeature, SharedFeatures,
+        SharedReader, StepCounter, StoreConnections, StoreError, Watchers, metrics::WriterMetrics,
     },
 };
 
@@ -56,6 +57,8 @@ pub struct Store {
     refusals: Refusals,
     /// True if requests that wait too long are refused, see [`Store::for_callers`].
     is_for_callers: bool,
+    /// The caller whose changes are recorded, see [`Store::ordered_by`].
+    pub(super) origin: Option<Arc<ChangeOrigin>>,
     /// Leads to the writer, or to a connection of its own.
     pub(super) leases: mpsc::Sender<LeaseCall>,
     /// Leads to a connection of its own, if the database allows several writers.
@@ -67,6 +70,7 @@ pub struct Store {
     /// Reads for the loops that keep tasks moving.
     pub housekeeping: SharedReader,
     pub watchers: Arc<Watchers>,
+    pub ledger: Arc<LedgerWatch>,
     /// The time at which another instance last reported a change.
     pub peers: Peers,
     pub definitions: Arc<CompiledDefinitions>,
@@ -108,6 +112,7 @@ impl Store {
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (requests, receiver) = mpsc::channel(QUEUE);
         let watchers = Arc::new(Watchers::default());
+        let ledger = Arc::new(LedgerWatch::default());
         let (leases, asked) = mpsc::channel(QUEUE);
         let (lease_requests, apart) = match connections.leases {
             Some(backend) => (None, Some(leases::serve(backend, asked))),
@@ -134,6 +139,7 @@ impl Store {
         let features = SharedFeatures::new(is_shared);
         let housekeeping = connections.readers.housekeeping;
         let settle = features.clone().settle(housekeeping.clone());
+        let look = ledger.clone().look(housekeeping.clone());
         let refusals = Refusals::default();
         let (health, sender) = (settings.health.clone(), settings.sender.clone());
         let record = settings.record;
@@ -147,6 +153,7 @@ impl Store {
             committing: RwLock::new(()),
             local,
             watchers: watchers.clone(),
+            ledger: ledger.clone(),
             outbox: outbox.clone(),
             cache: Mutex::new(Cache::new(settings.cache)),
             heads: heads.clone(),
@@ -166,12 +173,14 @@ impl Store {
             requests,
             refusals,
             is_for_callers: false,
+            origin: None,
             leases,
             purges,
             is_shared,
             reader: connections.readers.callers,
             housekeeping,
             watchers,
+            ledger,
             peers,
             definitions,
             outbox,
@@ -207,6 +216,7 @@ impl Store {
             tokio::select! {
                 () = writing => {}
                 () = settle => {}
+                () = look => {}
             }
         };
         (store, writing)
@@ -220,6 +230,21 @@ impl Store {
             is_for_callers: true,
             ..self.clone()
         }
+    }
+
+    /// Returns the same store for the changes of one caller: the ledger names who made them, and from where.
+    pub fn ordered_by(&self, origin: ChangeOrigin) -> Self {
+        Self {
+            origin: Some(Arc::new(origin)),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the origin of the changes of this handle.
+    pub(in crate::store) fn origin(&self) -> Arc<ChangeOrigin> {
+        self.origin
+            .clone()
+            .unwrap_or_else(|| Arc::new(ChangeOrigin::service()))
     }
 
     /// Sends a request to the writer, and waits for the reply.
@@ -304,7 +329,8 @@ impl Store {
         .await
     }
 
-    pub async fn apply(&self, apply: Apply) -> Result<Submitted, CommandError> {
+    pub async fn apply(&self, mut apply: Apply) -> Result<Submitted, CommandError> {
+        apply.origin = self.origin.clone();
         self.ask(|answer| Request::Apply { apply, answer }).await
     }
 
@@ -386,9 +412,21 @@ impl Store {
         by: String,
     ) -> Result<Option<Alert>, StoreError> {
         // This write locks an alert, which a batch would lock only after its tasks.
+        let origin = self.origin();
         self.send_write(true, None, move |tx| {
-            let by = by.clone();
-            async move { tx.acknowledge(alert, &by).await }.boxed()
+            let (by, origin) = (by.clone(), origin.clone());
+            async move {
+                let acknowledged = tx.acknowledge(alert, &by).await?;
+                if let Some(alert) = &acknowledged {
+                    let id = alert.id.0;
+                    let record =
+                        LedgerRecord::new("alert.acknowledged", LedgerSubject::Alert, id, &origin);
+                    tx.add_records(&[record.because(Some(&alert.message))])
+                        .await?;
+                }
+                Ok(acknowledged)
+            }
+            .boxed()
         })
         .await
     }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use futures::FutureExt;
+use serde_json::value::RawValue;
 use thiserror::Error;
 
 use super::Store;
@@ -12,11 +13,15 @@ use crate::{
         agent::AgentSpec,
         message::Sender,
         task::Actor,
-        values::{AgentName, ETag, Precondition, PreconditionFailure, WorkflowName},
+        values::{
+            AgentName, ETag, Precondition, PreconditionFailure, WorkflowName, without_secrets,
+        },
+        view::{ChangeOrigin, LedgerRecord, LedgerSubject},
     },
     store::{
         Activation, ControlRequest, ControlResponse, StoreError, Transaction,
         agent::{checks, controls},
+        error::corrupt,
         queue::{lanes, slot_shares},
     },
 };
@@ -49,6 +54,7 @@ struct WorkflowPut {
     /// Says whether the version becomes the active one. If `None`, it does if the version before it is active.
     activate: Option<bool>,
     by: Actor,
+    origin: Arc<ChangeOrigin>,
 }
 
 /// The reason of an activation that was not requested by itself.
@@ -72,10 +78,24 @@ async fn put_workflow(
         return Ok(Err(unmet));
     }
     let before = latest.as_ref().map_or(0, |latest| latest.version);
-    let is_new = latest.is_none_or(|latest| latest.body != put.body);
+    let is_new = latest.as_ref().is_none_or(|latest| latest.body != put.body);
     let version = if is_new { before + 1 } else { before };
     if is_new {
         tx.add_workflow(name, version, &put.body).await?;
+        let record = LedgerRecord::new(
+            "workflow.registered",
+            LedgerSubject::Workflow,
+            name,
+            &put.origin,
+        );
+        let [known, body] = [
+            latest.as_ref().map(|latest| &*latest.body),
+            Some(&*put.body),
+        ]
+        .map(|body| body.map(shown_workflow));
+        let record = record.with_difference(known.as_deref(), body.as_deref());
+        let version = format!("version {version}");
+        tx.add_records(&[record.because(Some(&version))]).await?;
     }
     let active = last.as_ref().map_or(before, |last| last.version);
     let default = is_new && active == before;
@@ -96,6 +116,8 @@ async fn put_workflow(
         reason: Some(reason.to_owned()),
     };
     tx.activate(name, &activation).await?;
+    tx.add_records(&[activation.record(name, &put.origin)])
+        .await?;
     Ok(Ok(RegisteredVersion { version, is_new }))
 }
 
@@ -105,8 +127,10 @@ async fn put_agent(
     spec: &AgentSpec,
     condition: &Precondition,
     sender: &Sender,
+    origin: &ChangeOrigin,
 ) -> Result<Result<bool, PreconditionFailure>, StoreError> {
-    let current = tx.agent(name).await?.map(|spec| tag(&spec));
+    let before = tx.agent(name).await?;
+    let current = before.as_deref().map(tag);
     let is_new = current.is_none();
     if let Err(unmet) = condition.check(current) {
         return Ok(Err(unmet));
@@ -120,6 +144,12 @@ async fn put_agent(
     if spec.limits.iter().all(|limit| limit.rate.is_none()) {
         lanes::forget_rates(tx, name).await?;
     }
+    let after = serde_json::to_string(spec).map_err(corrupt)?;
+    if before.as_deref() != Some(&*after) {
+        let record = LedgerRecord::new("agent.put", LedgerSubject::Agent, name, origin);
+        let record = record.with_difference(before.as_deref(), Some(&after));
+        tx.add_records(&[record]).await?;
+    }
     Ok(Ok(is_new))
 }
 
@@ -129,6 +159,7 @@ async fn delete_agent(
     condition: &Precondition,
     force: bool,
     sender: &Sender,
+    origin: &ChangeOrigin,
 ) -> Result<Result<bool, RegisterError>, StoreError> {
     if condition.is_given() || !force {
         let Some(spec) = tx.agent(name).await? else {
@@ -144,8 +175,12 @@ async fn delete_agent(
             return Ok(Err(RegisterError::InUse(waiting)));
         }
     }
+    let before = tx.agent(name).await?;
     let was_there = tx.delete_agent(name).await?;
     if was_there {
+        let record = LedgerRecord::new("agent.deleted", LedgerSubject::Agent, name, origin);
+        let record = record.with_difference(before.as_deref(), None);
+        tx.add_records(&[record]).await?;
         controls::forget(tx, name, sender).await?;
         slot_shares::forget(tx, name).await?;
         checks::forget(tx, name).await?;
@@ -153,6 +188,27 @@ async fn delete_agent(
     }
     Ok(Ok(was_there))
 }
+
+/// Returns the body of a workflow as it is recorded: without the values that readers of workflows do not see either.
+fn shown_workflow(body: &str) -> String {
+    let body_of: Result<serde_json::Map<String, serde_json::Value>, _> = serde_json::from_str(body);
+    let Ok(mut members) = body_of else {
+        return HIDDEN_BODY.to_owned();
+    };
+    let steps = members
+        .get("steps")
+        .map(|steps| RawValue::from_string(steps.to_string()));
+    if let Some(Ok(steps)) = steps
+        && let Some(shown) = without_secrets(&steps)
+        && let Ok(shown) = serde_json::from_str(shown.get())
+    {
+        members.insert("steps".to_owned(), shown);
+    }
+    serde_json::Value::Object(members).to_string()
+}
+
+/// Stands for a body that cannot be parsed.
+const HIDDEN_BODY: &str = "\"***\"";
 
 /// A damaged specification has a tag that no response contained, so only `*` matches it.
 fn tag(spec: &str) -> ETag {
@@ -179,6 +235,7 @@ impl Store {
             condition,
             activate,
             by,
+            origin: self.origin(),
         });
         let put = self.write(move |tx| {
             let put = put.clone();
@@ -195,11 +252,12 @@ impl Store {
         condition: Precondition,
     ) -> Result<bool, RegisterError> {
         let (put, sender) = (Arc::new((name, spec, condition)), self.sender.clone());
+        let origin = self.origin();
         // The alert about its breakers may be closed.
         let wakes = Some(self.outbox.clone());
         let put = self.send_write(true, wakes, move |tx| {
-            let (put, sender) = (put.clone(), sender.load_full());
-            async move { put_agent(tx, &put.0, &put.1, &put.2, &sender).await }.boxed()
+            let (put, sender, origin) = (put.clone(), sender.load_full(), origin.clone());
+            async move { put_agent(tx, &put.0, &put.1, &put.2, &sender, &origin).await }.boxed()
         });
         put.await?.map_err(RegisterError::Unmet)
     }
@@ -212,11 +270,13 @@ impl Store {
         force: bool,
     ) -> Result<bool, RegisterError> {
         let (delete, sender) = (Arc::new((name, condition)), self.sender.clone());
+        let origin = self.origin();
         // The alert about its breakers may be closed.
         let wakes = Some(self.outbox.clone());
         let deleted = self.send_write(true, wakes, move |tx| {
-            let (delete, sender) = (delete.clone(), sender.load_full());
-            async move { delete_agent(tx, &delete.0, &delete.1, force, &sender).await }.boxed()
+            let (delete, sender, origin) = (delete.clone(), sender.load_full(), origin.clone());
+            async move { delete_agent(tx, &delete.0, &delete.1, force, &sender, &origin).await }
+                .boxed()
         });
         deleted.await?
     }
@@ -227,11 +287,17 @@ impl Store {
         request: ControlRequest,
     ) -> Result<ControlResponse, StoreError> {
         let (request, sender) = (Arc::new(request), self.sender.clone());
+        let origin = self.origin.clone().unwrap_or_else(|| {
+            Arc::new(ChangeOrigin {
+                by: format!("instance:{}", request.instance),
+                ..ChangeOrigin::default()
+            })
+        });
         // An alert may be raised or closed.
         let wakes = Some(self.outbox.clone());
         self.send_write(true, wakes, move |tx| {
-            let (request, sender) = (request.clone(), sender.load_full());
-            async move { controls::change(tx, &request, &sender).await }.boxed()
+            let (request, sender, origin) = (request.clone(), sender.load_full(), origin.clone());
+            async move { controls::change(tx, &request, &sender, &origin).await }.boxed()
         })
         .await
     }

@@ -17,6 +17,7 @@ use crate::{
     domain::{
         task::{Actor, AttemptExchange, Command, Details, Task},
         values::{AgentName, Holder, IdInUse, Lease, Renewal, TaskId, Term, Timestamp},
+        view::ChangeOrigin,
     },
     store::{CommandError, StoreError, Transaction},
 };
@@ -32,6 +33,8 @@ pub struct Apply {
     pub idempotency: Option<Idempotency>,
     /// The request and the response of the attempt, as the instance knows them that made the call.
     pub exchange: Option<Box<AttemptExchange>>,
+    /// The caller, if the command is recorded in the ledger by itself. [`Store::apply`](super::Store::apply) sets it.
+    pub(super) origin: Option<Arc<ChangeOrigin>>,
 }
 
 impl Apply {
@@ -44,6 +47,7 @@ impl Apply {
             if_version: None,
             idempotency: None,
             exchange: None,
+            origin: None,
         }
     }
 

@@ -67,6 +67,7 @@ impl Committer<'_> {
                 let refused = written.as_ref().err().filter(|error| error.may_pass());
                 let refused = refused.inspect(|error| self.writer.refusals.note(error));
                 let is_refused = refused.is_some();
+                self.writer.ledger.committed();
                 write.reply(written);
                 if is_refused {
                     break;

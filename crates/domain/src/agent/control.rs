@@ -178,6 +178,45 @@ pub enum ControlChange {
     },
 }
 
+impl ControlChange {
+    /// Returns the type of the change in the ledger. `None`: what the change adds to the state of the agent is of interest only
+    /// while it lasts, and may change with every call.
+    pub fn event(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Pause { .. } => "agent.paused",
+            Self::Resume => "agent.resumed",
+            Self::Breakers { .. } => "agent.breaker_set",
+            Self::Checked { result: Ok(()), .. } => "agent.endpoint_healthy",
+            Self::Checked { .. } => "agent.endpoint_unhealthy",
+            Self::Endpoint { seen, .. } => match seen {
+                Observation::Tripped { .. } | Observation::Relapsed { .. } => {
+                    "agent.breaker_opened"
+                }
+                Observation::Failing { .. } => "agent.endpoint_failing",
+                Observation::Due => "agent.breaker_half_open",
+                Observation::Recovered => "agent.breaker_closed",
+            },
+            Self::Throttle { .. } | Self::Respecified | Self::Left { .. } => return None,
+        })
+    }
+
+    /// Returns the reason that the operator gave, or that an instance saw.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Pause { reason, .. } | Self::Breakers { reason, .. } => reason.as_deref(),
+            Self::Checked { result, .. } => result.as_ref().err().map(String::as_str),
+            Self::Endpoint {
+                seen:
+                    Observation::Tripped { reason }
+                    | Observation::Relapsed { reason }
+                    | Observation::Failing { reason },
+                ..
+            } => Some(reason),
+            _ => None,
+        }
+    }
+}
+
 /// The observation of an endpoint by an instance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Observation {

@@ -49,6 +49,11 @@ impl ETag {
         Self::of(&[b"schedule", id.as_bytes(), &put_version.to_be_bytes()])
     }
 
+    pub fn of_ledger_reader(name: &str, version: u64, created_at: Timestamp) -> Self {
+        let (version, created_at) = (version.to_be_bytes(), created_at.as_millis().to_be_bytes());
+        Self::of(&[b"reader", name.as_bytes(), &version, &created_at])
+    }
+
     /// Returns the tag of the representation in which some parts are not shown.
     #[must_use]
     pub fn with_hidden_parts(&self) -> Self {

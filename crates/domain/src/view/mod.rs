@@ -2,7 +2,7 @@
 //!
 //! `task` is a task as responses show it, `messages` what receivers get, `blocked` why a step waits, `prediction` when
 //! it ends, `dry_run` what a definition would do, `undo_plan` what an undo would do, `drawing` its diagram, `attempts`
-//! the last attempt of a step, `activity` what was done in an hour, `difference` two tasks beside each other, `words` the schemas of the words that all of
+//! the last attempt of a step, `activity` what was done in an hour, `difference` two tasks beside each other, `ledger` what happened to all of them, `words` the schemas of the words that all of
 //! them have.
 
 pub(crate) mod activity;
@@ -11,6 +11,7 @@ pub(crate) mod blocked;
 pub(crate) mod difference;
 pub(crate) mod drawing;
 pub(crate) mod dry_run;
+pub(crate) mod ledger;
 pub(crate) mod messages;
 pub(crate) mod prediction;
 #[cfg(test)]
@@ -35,6 +36,10 @@ pub use drawing::{DiagramFormat, draw};
 pub use dry_run::{
     DryRunReport, PlannedAgent, PlannedStep, RunCondition, TaskFields, UndoStep, Warning,
     WarningCode, dry_run,
+};
+pub use ledger::{
+    ChangeOrigin, ChangedTask, LedgerDifference, LedgerEntryIndex, LedgerFilter, LedgerPosition,
+    LedgerRecord, LedgerRowNumber, LedgerSubject, MOST_TYPES, PositionFault, kept_from,
 };
 pub use messages::ReplyData;
 pub use prediction::{

@@ -116,7 +116,8 @@ pub(super) async fn activate(
         reason,
         condition,
     };
-    let activated = app.store.activate_workflow(request).await;
+    let store = app.store.ordered_by(caller.origin());
+    let activated = store.activate_workflow(request).await;
     app.workflows.clear();
     match activated {
         Ok(()) => respond_with_version(&app, &name, None, StatusCode::OK, &caller).await,

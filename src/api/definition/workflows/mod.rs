@@ -303,9 +303,8 @@ async fn put(
     let stored = serde_json::to_string(&checked.stored)
         .map_err(|error| Problem::new(ProblemKind::Internal, error.to_string()))?;
     let by = caller.operator();
-    let put = app
-        .store
-        .put_workflow(name.clone(), stored, condition, activate, by);
+    let store = app.store.ordered_by(caller.origin());
+    let put = store.put_workflow(name.clone(), stored, condition, activate, by);
     let RegisteredVersion { version, is_new } = put.await?;
     let workflow = WorkflowRef {
         name: name.clone(),

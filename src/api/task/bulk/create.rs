@@ -83,7 +83,8 @@ pub(super) async fn run(
         job: BulkJob::new(&caller.name, rate, first, now),
         idempotency,
     };
-    let added = app.store.add_bulk_job(new).await?;
+    let store = app.store.ordered_by(caller.origin());
+    let added = store.add_bulk_job(new).await?;
     let (record, is_replayed) = (added.record, added.is_replayed);
     let location = format!("/v1/bulk/{}", record.id);
     if !is_replayed {

@@ -174,7 +174,7 @@ async fn stop(
         fields.finish().map_err(Problem::invalid)?;
     }
     let by = caller.name.to_string();
-    command(&app, id, BulkChange::Stop { by }).await
+    command(&app, &caller, id, BulkChange::Stop { by }).await
 }
 
 /// Resume a bulk job
@@ -205,15 +205,21 @@ async fn resume(
     let BulkPace { first, rate } = BulkPace::read(&mut fields);
     fields.finish().map_err(Problem::invalid)?;
     let by = caller.name.to_string();
-    command(&app, id, BulkChange::Resume { by, first, rate }).await
+    command(&app, &caller, id, BulkChange::Resume { by, first, rate }).await
 }
 
-async fn command(app: &App, id: BulkJobId, change: BulkChange) -> Result<Response, Problem> {
+async fn command(
+    app: &App,
+    caller: &Caller,
+    id: BulkJobId,
+    change: BulkChange,
+) -> Result<Response, Problem> {
     let word = match &change {
         BulkChange::Stop { .. } => "stop",
         _ => "resume",
     };
-    let changed = app.store.change_bulk_job(id, change).await?;
+    let store = app.store.ordered_by(caller.origin());
+    let changed = store.change_bulk_job(id, change).await?;
     match changed.ok_or_else(|| no_such_job(id))? {
         Ok(record) => {
             info!(job = %id, command = word, "a bulk job was commanded");
