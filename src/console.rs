@@ -24,6 +24,7 @@ use url::Url;
 use crate::{
     api::{self, App, Caller, Problem, problem::ProblemKind, request_id},
     config::{AccessToken, Config, Role},
+    listener::PeerAddress,
 };
 
 /// The longest time for which one request follows the changes of a task.
@@ -40,9 +41,21 @@ pub fn router(app: &Arc<App>) -> Router {
             api,
             installation,
         };
-        provost_console::router(Arc::new(service), Arc::new(MemorySessions::default()))
+        let pages = provost_console::router(Arc::new(service), Arc::new(MemorySessions::default()));
+        pages.layer(axum::middleware::from_fn(with_peer))
     });
     routes.layer(axum::middleware::from_fn(lead))
+}
+
+tokio::task_local! {
+    /// The address of the person's browser, or of the proxy before it.
+    static PEER: Option<PeerAddress>;
+}
+
+/// Keeps the address of the person, which the ledger records beside the changes that they request.
+async fn with_peer(request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<PeerAddress>().copied();
+    PEER.scope(peer, next.run(request)).await
 }
 
 async fn lead_home(home: String, request: Request, next: Next) -> Response {
@@ -151,6 +164,9 @@ impl ConsoleService {
         if let Some(id) = request_id::current().and_then(|id| id.parse().ok()) {
             headers.insert(request_id::HEADER, id);
         }
+        if let Ok(Some(peer)) = PEER.try_with(|peer| *peer) {
+            request.extensions_mut().insert(peer);
+        }
         if let Some(caller) = self.caller(person) {
             request.extensions_mut().insert(caller);
         }
@@ -167,6 +183,8 @@ impl ConsoleService {
             role: token.role,
             agents: token.agents.clone(),
             is_known: true,
+            // The API takes it from the request.
+            address: None,
         })
     }
 }

@@ -240,7 +240,7 @@ pub fn must_allow(access: Access, caller: Caller) -> Result<Caller, Problem> {
             "this needs the role {}, or one that includes it: the token {:?} has the role {}",
             access.role(),
             caller.name,
-            word(caller.role),
+            caller.role.as_str(),
         ),
     )
     .with("needed_role", access.role()))

@@ -190,6 +190,7 @@ async fn get(
 )]
 async fn redeliver(
     State(app): State<Arc<App>>,
+    caller: Caller,
     params: RawPathParams,
     query: Query,
 ) -> Result<Response, Problem> {
@@ -197,6 +198,7 @@ async fn redeliver(
     let message = find(&app, &params, false).await?;
     let id = message.id;
     app.store
+        .ordered_by(caller.origin())
         .apply_message_action(MessageAction::Redeliver, vec![id])
         .await?;
     let now = app.store.reader.now().await?;
@@ -232,14 +234,14 @@ async fn redeliver(
 )]
 async fn discard(
     State(app): State<Arc<App>>,
+    caller: Caller,
     params: RawPathParams,
     query: Query,
 ) -> Result<Response, Problem> {
     query.finish()?;
     let message = find(&app, &params, false).await?;
-    let discarded = app
-        .store
-        .apply_message_action(MessageAction::Discard, vec![message.id]);
+    let store = app.store.ordered_by(caller.origin());
+    let discarded = store.apply_message_action(MessageAction::Discard, vec![message.id]);
     if discarded.await?.is_empty() {
         return Err(Problem::new(
             ProblemKind::MessagePending,
@@ -379,6 +381,7 @@ async fn handle_many(
         ..MessageQuery::default()
     };
     let mut named = ids.map(|ids| ids.into_iter().map(MessageId));
+    let store = app.store.ordered_by(caller.origin());
     loop {
         let found = match &mut named {
             Some(named) => {
@@ -393,7 +396,7 @@ async fn handle_many(
         query.before = found.last().copied().filter(|_| named.is_none());
         let is_last = found.len() < BATCH && named.is_none();
         if !dry_run && !found.is_empty() {
-            result.done += app.store.apply_message_action(action, found).await?.len();
+            result.done += store.apply_message_action(action, found).await?.len();
         }
         if let Some(log) = &mut log {
             log.counts = result.counts();

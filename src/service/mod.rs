@@ -100,6 +100,7 @@ const REPLY_TOKENS: &str = "reply-tokens";
 /// A running instance. It runs until [`Service::stop`].
 pub struct Service {
     pub address: Listen,
+    instance: InstanceId,
     live: Live,
     agents: Arc<Agents>,
     components: Components,
@@ -260,10 +261,7 @@ impl Service {
         let free = || store.release_queues(store.is_shared.then(|| instance.clone()));
         start::retry_while_unreachable(&store, "release interrupted messages", free).await?;
 
-        let settings = config.shared_settings();
-        if let Err(error) = store.record_settings(instance.to_string(), settings).await {
-            warn!(%error, "the settings of this instance are not in the ledger");
-        }
+        record_settings(&store, &instance, config.shared_settings()).await;
 
         let goodbye = CancellationToken::new();
         let dispatcher = Dispatcher {
@@ -414,6 +412,7 @@ impl Service {
         Ok(Self {
             address,
             live,
+            instance,
             agents,
             components,
             draining,
@@ -440,7 +439,13 @@ impl Service {
 
     /// Applies the settings that can change at run time. On an error nothing changes.
     pub fn reload(&mut self, config: Config) -> Result<(), ReloadError> {
-        self.live.reload(config)
+        self.live.reload(config)?;
+        if let Some(store) = self.store.clone() {
+            let (instance, settings) = (self.instance.clone(), self.live.config.shared_settings());
+            // The settings are in force, whether they can be recorded now or not.
+            tokio::spawn(async move { record_settings(&store, &instance, settings).await });
+        }
+        Ok(())
     }
 
     /// Makes `/readyz` fail, so that load balancers stop sending requests, while all requests are still accepted.
@@ -494,6 +499,13 @@ impl Service {
             let _ = keeper.await;
         }
         info!("stopped");
+    }
+}
+
+/// Records in which settings this instance differs from the one that started or reloaded last.
+async fn record_settings(store: &Store, instance: &InstanceId, settings: String) {
+    if let Err(error) = store.record_settings(instance.to_string(), settings).await {
+        warn!(%error, "the settings of this instance are not in the ledger");
     }
 }
 

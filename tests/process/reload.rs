@@ -91,6 +91,17 @@ async fn a_receiver_that_is_added_can_be_named() {
     provost.run(&submission).await;
     remote.requests(2).await;
     assert!(remote.ledger().iter().any(|seen| seen.path == "/replies"));
+    let recorded = || async {
+        let changes = provost.get("/v1/changes?types=instance.settings").await;
+        changes.expect(200)["items"].as_array().unwrap().clone()
+    };
+    until(1, || async { recorded().await.len() }).await;
+    let recorded = &recorded().await[0];
+    assert_eq!(recorded["differences"][0]["pointer"], "/receivers");
+    assert!(
+        !recorded.to_string().contains("C2FVsBQIhrscChlQIMV"),
+        "{recorded}"
+    );
 }
 
 #[tokio::test]

@@ -398,6 +398,26 @@ async fn a_message_is_given_up_after_its_time_and_dead_letters_are_redelivered_o
         assert_eq!(subjects.len(), 4);
         until(0, || async { alerts(&provost, "open").await.len() }).await;
         assert!(messages(&provost, "").await.is_empty());
+        let changes = provost.get("/v1/changes?types=message.*").await.expect(200);
+        let mut of_kind = BTreeMap::<_, BTreeSet<_>>::new();
+        for change in changes["items"].as_array().unwrap() {
+            let kind = change["type"].as_str().unwrap();
+            of_kind
+                .entry(kind)
+                .or_default()
+                .insert(change["name"].as_str().unwrap());
+        }
+        let [discarded, redelivered] = [&dead[..2], &dead[2..]].map(|letters| {
+            letters
+                .iter()
+                .map(|letter| letter["id"].as_str().unwrap())
+                .collect()
+        });
+        let expected = [
+            ("message.discarded", discarded),
+            ("message.redelivered", redelivered),
+        ];
+        assert_eq!(of_kind, BTreeMap::from(expected));
 
         // It continues as usual.
         submission["key"] = json!("after");

@@ -33,6 +33,7 @@ use crate::domain::{
     },
     task::AlertKind,
     values::{Destination, InstanceId, ReceiverName, Timestamp},
+    view::ChangeOrigin,
 };
 use crate::store::{MessageId, StoreError, Transaction, rows::Columns, statement::Statement};
 
@@ -241,8 +242,9 @@ impl Transaction<'_> {
         &mut self,
         action: MessageAction,
         ids: &[MessageId],
+        origin: &ChangeOrigin,
     ) -> Result<Vec<MessageId>, StoreError> {
-        actions::apply(self, action, ids).await
+        actions::apply(self, action, ids, origin).await
     }
 
     /// Releases the queues that `by` has claimed, or all claimed queues. Returns how many.

@@ -6,9 +6,10 @@ use std::{
 };
 
 use rusqlite::{
-    CachedStatement, Connection, Rows, ToSql,
+    CachedStatement, Connection, Rows, StatementStatus, ToSql,
     types::{FromSqlError, ToSqlOutput, Value, ValueRef},
 };
+use tracing::{Level, trace};
 use uuid::Uuid;
 
 use crate::{
@@ -136,7 +137,19 @@ pub fn fetch(connection: &Connection, statement: &Statement) -> Result<Vec<Sqlit
     let mut prepared = connection.prepare_cached(&statement.sql)?;
     bind(&mut prepared, &statement.values)?;
     let names = prepared.column_names().into_iter().map(Box::from).collect();
-    collect(names, prepared.raw_query())
+    let found = collect(names, prepared.raw_query())?;
+    if tracing::enabled!(Level::TRACE) {
+        say_cost(&statement.sql, &prepared, found.len());
+    }
+    Ok(found)
+}
+
+/// Logs how much a statement has read, and forgets it. SQLite counts the instructions of its virtual machine, which are a few for
+/// each row or entry of an index, and the rows that were visited without an index.
+fn say_cost(sql: &str, prepared: &rusqlite::Statement<'_>, rows: usize) {
+    let instructions = prepared.reset_status(StatementStatus::VmStep);
+    let scanned = prepared.reset_status(StatementStatus::FullscanStep);
+    trace!(sql, rows, instructions, scanned, "read");
 }
 
 fn collect(names: Arc<[Box<str>]>, mut rows: Rows<'_>) -> Result<Vec<SqliteRow>, StoreError> {

@@ -282,7 +282,7 @@ impl Store {
         /// Keeps the ids of one millisecond in the order in which they were made.
         // uuid requires the mutex of the standard library.
         static ORDER: std::sync::Mutex<ContextV7> = std::sync::Mutex::new(ContextV7::new());
-        TaskId(match self.housekeeping.estimated_now() {
+        TaskId::of_new_task(match self.housekeeping.estimated_now() {
             Some(now) => {
                 let millis = u64::try_from(now.as_millis()).unwrap_or_default();
                 let (seconds, nanos) = (millis / 1000, (millis % 1000) * 1_000_000);

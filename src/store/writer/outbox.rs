@@ -77,9 +77,10 @@ impl Store {
     ) -> Result<Vec<MessageId>, StoreError> {
         // Redelivered messages are due, and if no dead letters are left, their alert is closed.
         let wakes = Some(self.outbox.clone());
+        let origin = self.origin();
         self.send_write(true, wakes, move |tx| {
-            let ids = ids.clone();
-            async move { tx.apply_message_action(action, &ids).await }.boxed()
+            let (ids, origin) = (ids.clone(), origin.clone());
+            async move { tx.apply_message_action(action, &ids, &origin).await }.boxed()
         })
         .await
     }

@@ -7,12 +7,25 @@ use uuid::Uuid;
 
 use crate::values::time::Timestamp;
 
-/// A task's id: a UUIDv7, so that ids sort by the time of submission.
+/// A task's id: a UUIDv7, so that ids sort by the time of submission. Ten of its random bits are the number of a cell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TaskId(pub Uuid);
 
+/// The place of the number of the cell in an id: after the bits that order the ids of one millisecond, and before the last 22,
+/// which stay random.
+const CELL_SHIFT: u32 = 22;
+/// The bits of the number of a cell: ten.
+const CELL_MASK: u128 = 0x3ff << CELL_SHIFT;
+
 impl TaskId {
+    /// Returns the id of a new task from a fresh UUIDv7. A cell is a database of tasks. There is one today, with the number
+    /// zero; the bits are reserved so that the tasks of several can be told apart. Ids of versions before this rule have random
+    /// bits there.
+    pub fn of_new_task(fresh: Uuid) -> Self {
+        Self(Uuid::from_u128(fresh.as_u128() & !CELL_MASK))
+    }
+
     /// Returns the time that the id begins with: the time of the submission, unless a clock was wrong then.
     pub fn made_at(self) -> Timestamp {
         let millis = self.0.as_u128() >> 80;
@@ -181,4 +194,23 @@ pub struct StepRef {
 pub struct WorkflowRef {
     pub name: WorkflowName,
     pub version: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_new_task_has_no_bit_of_a_cell_and_keeps_its_order_and_its_last_bits() {
+        let fresh = Uuid::from_u128(u128::MAX);
+        let id = TaskId::of_new_task(fresh);
+        assert_eq!(
+            id.0.as_u128().count_zeros(),
+            10,
+            "ten bits are the number of the cell: {id}"
+        );
+        let text = "ffffffff-ffff-ffff-ffff-ffff003fffff";
+        assert_eq!(id.to_string(), text);
+        assert_eq!(id.made_at(), TaskId(fresh).made_at());
+    }
 }

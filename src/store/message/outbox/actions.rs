@@ -6,7 +6,10 @@ use uuid::Uuid;
 
 use super::destinations;
 use crate::{
-    domain::message::{MessageAction, MessageEvent, MessageStatus, StoredMessage, destination_of},
+    domain::{
+        message::{MessageAction, MessageEvent, MessageStatus, StoredMessage, destination_of},
+        view::{ChangeOrigin, LedgerRecord, LedgerSubject},
+    },
     store::{
         MessageId, MessageState, StoreError, Transaction, rows::Columns, statement::Statement,
     },
@@ -65,6 +68,7 @@ pub async fn apply(
     tx: &mut Transaction<'_>,
     action: MessageAction,
     ids: &[MessageId],
+    origin: &ChangeOrigin,
 ) -> Result<Vec<MessageId>, StoreError> {
     let now = tx.now();
     let mut located = Vec::with_capacity(ids.len());
@@ -109,5 +113,12 @@ pub async fn apply(
     for destination in &expedited {
         destinations::expedite(tx, destination).await?;
     }
+    let kind = match action {
+        MessageAction::Redeliver => "message.redelivered",
+        MessageAction::Discard => "message.discarded",
+    };
+    let record = |id: &MessageId| LedgerRecord::new(kind, LedgerSubject::Message, id.0, origin);
+    let records: Vec<_> = done.iter().map(record).collect();
+    tx.add_records(&records).await?;
     Ok(done)
 }
