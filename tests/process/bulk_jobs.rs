@@ -488,6 +488,59 @@ async fn many_tasks_are_cloned_once_each_although_the_instance_is_killed() {
 }
 
 #[tokio::test]
+async fn many_tasks_are_paused_resumed_and_a_step_of_many_is_resolved() {
+    for setup in setups().await {
+        let remote = Remote::script([Act::status(422)]).await;
+        let provost = setup.start().await;
+        let submission = |path: &str| {
+            json!({ "labels": { "batch": path }, "steps": [
+                { "name": "charge", "url": remote.url() },
+                { "name": "ship", "url": remote.url(), "request": { "body": "{{ steps.charge.output.id }}" } },
+            ] })
+        };
+        let waiting = json!({ "labels": { "batch": "waiting" }, "steps": [{ "name": "paid", "signal": {} }] });
+        let mut failed = Vec::new();
+        let mut held = Vec::new();
+        for _ in 0..5 {
+            failed.push(provost.submit(&submission("failed")).await);
+            held.push(provost.submit(&waiting).await);
+        }
+        join_all(failed.iter().map(|id| provost.settled(id))).await;
+
+        let select = json!({ "labels": { "batch": "waiting" }, "reason": "the warehouse moves" });
+        let paused = provost.bulk("pause", &select).await;
+        assert_eq!(counts(&paused), [5, 5, 0], "{paused:#}");
+        for id in &held {
+            assert_eq!(provost.task(id).await["state"], "paused");
+        }
+        // Those that are paused are none of its tasks any more.
+        assert_eq!(counts(&provost.bulk("pause", &select).await), [0, 0, 0]);
+        assert_eq!(counts(&provost.bulk("resume", &select).await), [5, 5, 0]);
+        for id in &held {
+            assert_eq!(provost.task(id).await["state"], "processing");
+        }
+
+        let no_step = json!({ "labels": { "batch": "failed" } });
+        let refused = provost.post("/v1/tasks/resolve", &no_step).await;
+        assert_eq!(refused.expect_faults(), ["/step", "/output"]);
+        let mut body =
+            json!({ "labels": { "batch": "failed" }, "step": "ship", "output": { "id": 7 } });
+        let other = provost.bulk("resolve", &body).await;
+        assert_eq!(counts(&other), [5, 0, 5], "{other:#}");
+        body["step"] = json!("charge");
+        let resolved = provost.bulk("resolve", &body).await;
+        assert_eq!(counts(&resolved), [5, 5, 0], "{resolved:#}");
+        let words = "resolve step charge of 5 tasks that failed with label batch=failed";
+        let sentence = resolved["sentence"].as_str().unwrap();
+        assert!(sentence.starts_with(words), "{sentence}");
+        for id in &failed {
+            let task = provost.task(id).await;
+            assert_eq!(task["steps"][0]["output"], json!({ "id": 7 }));
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_dry_run_of_an_undo_has_one_plan_for_all_tasks() {
     let remote = Remote::quick().await;
     let provost = Provost::start().await;

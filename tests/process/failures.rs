@@ -113,6 +113,14 @@ async fn two_causes_are_found_and_one_is_fixed(mut instances: Vec<Provost>) {
     assert_eq!(rest["items"].as_array().unwrap().len(), 5);
     let alert = provost.get(&format!("/v1/alerts?cause={cause}")).await;
     assert_eq!(alert.expect(200)["items"][0]["id"], charge["alert"]);
+    let gauge = format!(
+        "provost_failed_tasks{{cause=\"{cause}\",workflow=\"charge\",step=\"charge\",agent=\"shop\"}} 20\n"
+    );
+    until(true, || async {
+        let metrics = provost.get("/metrics").await.expect(200);
+        metrics.as_str().unwrap().contains(&gauge)
+    })
+    .await;
     let by_text = provost.get("/v1/tasks?text=PRINTABLE").await.expect(200);
     assert_eq!(by_text["items"].as_array().unwrap().len(), 3);
 

@@ -48,6 +48,9 @@ fn body(operation: &str, token: &str) -> Option<Value> {
         "POST /v1/tasks/{id}/migrate" => Some(json!({ "to_version": 1 })),
         "POST /v1/bulk/{id}/resume" => Some(json!({ "rate": "1/s" })),
         "POST /v1/tasks/migrate" => Some(json!({ "workflow": "some", "to_version": 1 })),
+        "POST /v1/tasks/resolve" => {
+            Some(json!({ "agent": "known", "step": "only", "output": null }))
+        }
         // These are commands for many tasks.
         bulk if bulk.starts_with("POST /v1/tasks/") && !bulk.contains('{') => {
             Some(json!({ "agent": "known" }))

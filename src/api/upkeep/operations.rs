@@ -18,6 +18,7 @@ use tracing::warn;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+use super::failure_gauges::ShownFailures;
 use crate::api::{
     App, Problem,
     agent::queue_gauges::{self, QueueBlocks, ShownBlocks},
@@ -173,6 +174,7 @@ struct GaugeSnapshot {
     /// The kinds of alerts that earlier scrapes returned, for the same reason.
     alerts: HashSet<String>,
     blocks: ShownBlocks,
+    failures: ShownFailures,
 }
 
 impl Gauges {
@@ -192,12 +194,14 @@ impl Gauges {
             let read = async {
                 let counts = reader.counts().await?;
                 let blocks = QueueBlocks::read(&agents, &counts, &reader).await?;
-                Ok::<_, StoreError>((counts, blocks))
+                let (failures, _) = reader.failures().await?;
+                Ok::<_, StoreError>((counts, blocks, failures))
             };
             match read.await {
-                Ok((counts, blocks)) => {
+                Ok((counts, blocks, failures)) => {
                     counted.show(&counts);
                     counted.blocks.show(&blocks);
+                    counted.failures.show(&failures);
                 }
                 // The metrics of the process are useful even when the store cannot be counted.
                 Err(error) => warn!(%error, "could not count tasks and steps for the metrics"),

@@ -81,6 +81,12 @@ pub enum Command {
         output: Option<Payload>,
         reason: Option<String>,
     },
+    /// An operator records that the steps in error of this name were done outside Provost.
+    ResolveFailed {
+        step: StepName,
+        output: Payload,
+        reason: Option<String>,
+    },
     /// An operator skips a step.
     Skip {
         step: StepIndex,
@@ -174,6 +180,7 @@ impl Command {
             Command::Retry { step, .. } => *step,
             Command::Overdue
             | Command::SkipFailed { .. }
+            | Command::ResolveFailed { .. }
             | Command::Cancel { .. }
             | Command::Undo { .. }
             | Command::Pause { .. }
@@ -197,6 +204,7 @@ impl Command {
             Command::Retry { .. } => "retry",
             Command::RetryFrom { .. } => "retry-from",
             Command::SkipFailed { .. } => "skip-failed",
+            Command::ResolveFailed { .. } => "resolve-failed",
             Command::Skip { .. } => "skip",
             Command::Resolve { .. } => "resolve",
             Command::Cancel { .. } => "cancel",

@@ -129,6 +129,21 @@ pub struct BulkSkipBody {
     selection: BulkCommandBody,
 }
 
+/// The failed step that was done outside Provost, and the selection of tasks.
+#[derive(ToSchema)]
+#[schema(as = BulkResolve)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct BulkResolveBody {
+    /// The step, if it is in error; the name of a list means its items in error.
+    #[schema(example = "charge")]
+    step: String,
+    /// The step's output for later steps, the same for each task.
+    #[schema(value_type = JsonSchema, example = json!({"paid": true}))]
+    output: String,
+    #[serde(flatten)]
+    selection: BulkCommandBody,
+}
+
 /// The changes of the clones, and the selection of tasks.
 #[derive(ToSchema)]
 #[schema(as = BulkClone)]
@@ -244,6 +259,34 @@ bulk_command!(
     BulkAction::Skip,
     "Skip the failed steps of many tasks",
     "For tasks in error: skips every step in error, or the one that `step` names. Steps that are not in error are never skipped."
+);
+
+bulk_command!(
+    resolve_tasks,
+    "/v1/tasks/resolve",
+    BulkResolveBody,
+    json!({"step": "charge", "output": {"paid": true}, "workflow": "order", "dry_run": true}),
+    BulkAction::Resolve,
+    "Resolve a failed step of many tasks",
+    "For tasks in error: records that the step was done outside Provost, with one output for all of them. Steps that are not in error are never resolved."
+);
+bulk_command!(
+    pause_tasks,
+    "/v1/tasks/pause",
+    BulkCommandBody,
+    json!({"workflow": "order", "reason": "the warehouse moves", "dry_run": true}),
+    BulkAction::Pause,
+    "Pause many tasks",
+    "For tasks that have not ended and are not paused. Calls in flight are completed, and no further step begins."
+);
+bulk_command!(
+    resume_tasks,
+    "/v1/tasks/resume",
+    BulkCommandBody,
+    json!({"workflow": "order", "dry_run": true}),
+    BulkAction::Resume,
+    "Resume many tasks",
+    "For paused tasks."
 );
 
 bulk_command!(

@@ -143,6 +143,9 @@ impl BulkRequest {
             BulkAction::Undo => BulkCommand::Same(Command::Undo { reason }),
             BulkAction::Cancel => BulkCommand::Same(Command::Cancel { reason }),
             BulkAction::Skip => BulkCommand::Same(skip(&mut fields, reason)),
+            BulkAction::Resolve => BulkCommand::Same(resolve(&mut fields, reason)),
+            BulkAction::Pause => BulkCommand::Same(Command::Pause { reason }),
+            BulkAction::Resume => BulkCommand::Same(Command::Resume { reason }),
             BulkAction::Clone => BulkCommand::Clone(changes(&mut fields, reason)),
             BulkAction::Migrate => {
                 if let TaskSelection::Filter(filter) = &selection
@@ -269,6 +272,22 @@ fn skip(fields: &mut Fields<'_>, reason: Option<String>) -> Command {
     Command::SkipFailed {
         step: step.map(StepName::new),
         output,
+        reason,
+    }
+}
+
+fn resolve(fields: &mut Fields<'_>, reason: Option<String>) -> Command {
+    let step = fields.string("step", LONGEST_STEP);
+    if step.is_none() && !fields.has("step") {
+        fields.missing("step", "name the step that was done outside Provost");
+    }
+    let output = data(fields, "output");
+    if output.is_none() && !fields.has("output") {
+        fields.missing("output", "give the output of the step; null if it has none");
+    }
+    Command::ResolveFailed {
+        step: StepName::new(step.unwrap_or_default()),
+        output: output.unwrap_or_else(|| Payload::new(RawValue::NULL)),
         reason,
     }
 }

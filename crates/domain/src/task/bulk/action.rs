@@ -12,6 +12,9 @@ pub enum BulkAction {
     Undo,
     Cancel,
     Skip,
+    Resolve,
+    Pause,
+    Resume,
     Migrate,
     Clone,
 }
@@ -23,6 +26,9 @@ impl BulkAction {
             BulkAction::Undo => "undo",
             BulkAction::Cancel => "cancel",
             BulkAction::Skip => "skip",
+            BulkAction::Resolve => "resolve",
+            BulkAction::Pause => "pause",
+            BulkAction::Resume => "resume",
             BulkAction::Migrate => "migrate",
             BulkAction::Clone => "clone",
         }
@@ -45,9 +51,21 @@ impl BulkAction {
         states
     }
 
+    /// Returns whether the command is about failed steps, and its tasks are all in error.
+    pub fn is_for_failures(self) -> bool {
+        matches!(
+            self,
+            BulkAction::Retry | BulkAction::Skip | BulkAction::Resolve
+        )
+    }
+
     fn is_for(self, state: TaskStatus) -> bool {
         match self {
-            BulkAction::Retry | BulkAction::Skip => state == TaskStatus::Error,
+            BulkAction::Retry | BulkAction::Skip | BulkAction::Resolve => {
+                state == TaskStatus::Error
+            }
+            BulkAction::Pause => !state.is_ended() && state != TaskStatus::Paused,
+            BulkAction::Resume => state == TaskStatus::Paused,
             BulkAction::Undo | BulkAction::Migrate => {
                 !state.is_ended() && state != TaskStatus::Undoing
             }

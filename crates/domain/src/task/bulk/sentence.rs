@@ -36,7 +36,7 @@ pub fn sentence(
     let least = if count.is_at_least { " at least" } else { "" };
     let noun = if count.tasks == 1 { "task" } else { "tasks" };
     let _ = write!(text, "{of}{least} {} {noun}", count.tasks);
-    let fails = matches!(action, BulkAction::Retry | BulkAction::Skip);
+    let fails = action.is_for_failures();
     if let Some(ids) = body.get("ids").and_then(Value::as_array) {
         let noun = if ids.len() == 1 { "id" } else { "ids" };
         let _ = write!(text, " by {} {noun}", ids.len());

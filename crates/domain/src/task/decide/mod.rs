@@ -313,6 +313,11 @@ impl Draft {
                 output,
                 reason,
             } => self.skip_failed(step.as_ref(), output, reason)?,
+            Command::ResolveFailed {
+                step,
+                output,
+                reason,
+            } => self.resolve_failed(&step, output, reason)?,
             Command::Skip {
                 step,
                 output,

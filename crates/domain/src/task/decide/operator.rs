@@ -208,12 +208,45 @@ impl Draft {
         output: Option<Payload>,
         reason: Option<String>,
     ) -> Result<(), Refusal> {
-        let mut skipped = false;
+        let needed = match name {
+            Some(_) => "it has no step of that name in error",
+            None => "only steps in error can be skipped, and it has none",
+        };
+        self.end_failed(name, output.as_ref(), needed, |draft, index| {
+            let state = StepState::Skipped {
+                output: output.clone(),
+                at: draft.now,
+            };
+            draft.replace(index, "step.skipped", state, reason.clone());
+        })
+    }
+
+    pub(super) fn resolve_failed(
+        &mut self,
+        name: &StepName,
+        output: Payload,
+        reason: Option<String>,
+    ) -> Result<(), Refusal> {
+        let needed = "it has no step of that name in error";
+        self.end_failed(Some(name), Some(&output), needed, |draft, index| {
+            draft.record_as_done(index, output.clone(), reason.clone());
+        })
+    }
+
+    /// Ends the steps in error, or those of a name. A group whose items are in error is not ended itself.
+    fn end_failed(
+        &mut self,
+        name: Option<&StepName>,
+        output: Option<&Payload>,
+        needed: &'static str,
+        end: impl Fn(&mut Self, StepIndex),
+    ) -> Result<(), Refusal> {
+        let mut ended = false;
         let failed = self.task.indexes().filter(|index| {
             self.task.is_current(*index) && self.task.step(*index).status() == StepStatus::Error
         });
         let failed: Vec<_> = failed.filter(|index| self.is_meant(*index, name)).collect();
-        self.check_room_of_all(&failed, output.as_ref())?;
+        self.check_room_of_all(&failed, output)?;
         for index in self.task.indexes() {
             let failed = self.task.step(index).status() == StepStatus::Error;
             let goes_on_with_items =
@@ -222,24 +255,17 @@ impl Draft {
                 continue;
             }
             if self.is_meant(index, name) {
-                let state = StepState::Skipped {
-                    output: output.clone(),
-                    at: self.now,
-                };
-                self.replace(index, "step.skipped", state, reason.clone());
-                skipped = true;
+                end(self, index);
+                ended = true;
             }
         }
-        if skipped {
-            return Ok(());
+        match ended {
+            true => Ok(()),
+            false => Err(Refusal::TaskState {
+                status: self.task.status(),
+                needed,
+            }),
         }
-        Err(Refusal::TaskState {
-            status: self.task.status(),
-            needed: match name {
-                Some(_) => "it has no step of that name in error",
-                None => "only steps in error can be skipped, and it has none",
-            },
-        })
     }
 
     /// Returns whether a command about steps of this name is about this one: the name of a group means all of its items.
@@ -262,13 +288,18 @@ impl Draft {
             "only a step in error, a pending one or one that waits can be resolved",
         )?;
         self.check_room(index, Some(&output))?;
+        self.record_as_done(index, output, reason);
+        Ok(())
+    }
+
+    /// Records that a step was done outside Provost.
+    fn record_as_done(&mut self, index: StepIndex, output: Payload, reason: Option<String>) {
         self.task.step_mut(index).set_effect(Effect::Known);
         let processed = StepState::Processed {
             output,
             at: self.now,
         };
         self.replace(index, "step.resolved", processed, reason);
-        Ok(())
     }
 
     /// A step whose turn has come, and that no agent holds.

@@ -504,6 +504,25 @@ fn a_skip_of_all_that_failed_skips_items_and_leaves_their_group_its_list() {
     }
 }
 
+#[test]
+fn a_resolve_of_a_list_by_its_name_resolves_its_items_in_error_and_no_other_step() {
+    let mut bench = bench(json!({ "max_parallel": 3 }));
+    refuse(&mut bench, "all[0]");
+    refuse(&mut bench, "all[1]");
+    bench.process("all[2]");
+    let resolve = |step: &str| Command::ResolveFailed {
+        step: crate::values::ids::StepName::new(step),
+        output: Payload::from_value(&json!({ "id": 7 })),
+        reason: None,
+    };
+    bench.apply(resolve("last")).unwrap_err();
+    bench.apply(resolve("all")).unwrap();
+    assert_eq!(bench.status("all"), StepStatus::Processed);
+    let output = bench.record("all").output().unwrap().as_json();
+    assert_eq!(output, r#"[{"id":7},{"id":7},{"id":"all[2]"}]"#);
+    assert_eq!(bench.status("last"), StepStatus::Pending);
+}
+
 /// Names the steps that block the undo of the step before a list.
 fn blocked_undo(bench: &Bench) -> (Vec<String>, Option<u32>) {
     let undo = bench.step("first.undo");

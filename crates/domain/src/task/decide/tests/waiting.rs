@@ -182,7 +182,7 @@ fn waiting(way: Way, first: &Value) -> Bench {
     bench
 }
 
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 22] = [
     "pause",
     "resume",
     "start",
@@ -195,6 +195,7 @@ const COMMANDS: [&str; 21] = [
     "retry",
     "rerun",
     "skip failed",
+    "resolve failed",
     "signal",
     "decide",
     "expire",
@@ -248,6 +249,11 @@ fn command(bench: &Bench, version: &Arc<VersionMove>, name: &str) -> Command {
         "skip failed" => Command::SkipFailed {
             step: None,
             output,
+            reason,
+        },
+        "resolve failed" => Command::ResolveFailed {
+            step: crate::values::ids::StepName::new("first"),
+            output: payload,
             reason,
         },
         "signal" => Command::Signal {
