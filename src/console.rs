@@ -1,6 +1,8 @@
 //! The web console as a client of the API in this process. Its requests go through the routes of the API with the name
 //! and the role of the person who looks at the page, and carry no token.
 
+mod sessions;
+
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
@@ -15,12 +17,13 @@ use axum::{
 use futures::StreamExt;
 use http_body_util::BodyExt;
 use provost_console::{
-    Call, Installation, MemorySessions, Person, Reply, Role as PersonRole, Service, prefers_html,
+    Call, Installation, Person, Reply, Role as PersonRole, Service, prefers_html,
 };
 use tokio::time::sleep;
 use tower::ServiceExt;
 use url::Url;
 
+use self::sessions::StoreSessions;
 use crate::{
     api::{self, App, Caller, Problem, problem::ProblemKind, request_id},
     config::{AccessToken, Config, Role},
@@ -41,7 +44,8 @@ pub fn router(app: &Arc<App>) -> Router {
             api,
             installation,
         };
-        let pages = provost_console::router(Arc::new(service), Arc::new(MemorySessions::default()));
+        let sessions = StoreSessions::new(app.store.clone());
+        let pages = provost_console::router(Arc::new(service), Arc::new(sessions));
         pages.layer(axum::middleware::from_fn(with_peer))
     });
     routes.layer(axum::middleware::from_fn(lead))

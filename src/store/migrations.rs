@@ -62,6 +62,7 @@ const SQLITE: Scripts = scripts! {
     "0036_bulk_jobs",
     "0037_activity",
     "0038_ledger",
+    "0039_console_sessions",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -103,6 +104,7 @@ const POSTGRES: Scripts = scripts! {
     "0035_bulk_jobs",
     "0036_activity",
     "0037_ledger",
+    "0038_console_sessions",
 };
 
 pub fn sqlite() -> Vec<Migration> {

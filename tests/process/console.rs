@@ -8,7 +8,7 @@ use std::sync::{
 use reqwest::{Client, StatusCode, redirect::Policy};
 use serde_json::json;
 
-use crate::harness::{Act, Provost, Remote, one_step, until};
+use crate::harness::{Act, Postgres, Provost, Remote, new_database, one_step, until};
 
 const TOKENS: &str =
     "ada:operate:0123456789abcdef-ada,eye:read:0123456789abcdef-eye,ci:submit:0123456789abcdef-ci";
@@ -54,6 +54,15 @@ impl Browser {
             .header("accept", "text/html,*/*;q=0.8")
             .header("sec-fetch-site", "same-origin")
             .header("cookie", &self.cookie)
+    }
+
+    /// Returns the same browser as it looks at another instance.
+    fn at(&self, provost: &Provost) -> Self {
+        Self {
+            client: self.client.clone(),
+            address: provost.address().to_owned(),
+            cookie: self.cookie.clone(),
+        }
     }
 
     async fn open(&self, path: &str) -> Page {
@@ -200,4 +209,48 @@ async fn a_cause_is_found_and_its_tasks_are_fixed_with_forms_by_the_person_who_s
         });
         assert!(is_recorded, "{history:#}");
     }
+}
+
+#[tokio::test]
+async fn a_session_holds_at_every_instance_and_after_a_kill_until_somebody_signs_out_or_its_token_is_gone()
+ {
+    let setup = Provost::setup().database_url(&new_database().await);
+    let tokens = |tokens: &str| setup.clone().set("TOKENS", tokens);
+    let mut first = tokens(TOKENS).start().await;
+    let second = tokens(TOKENS).start().await;
+    let without_ada = "eye:read:0123456789abcdef-eye,ci:submit:0123456789abcdef-ci";
+    let third = tokens(without_ada).start().await;
+    let browser = Browser::signed_in(&first, "0123456789abcdef-ada").await;
+    first.kill().await;
+    first.restart().await;
+    for provost in [&first, &second] {
+        let page = browser.at(provost).open("/console/tasks").await;
+        assert_eq!(page.status, StatusCode::OK, "{}", page.html);
+    }
+    let page = browser.at(&third).open("/console/tasks").await;
+    assert_eq!(page.status, StatusCode::SEE_OTHER, "no such token there");
+    let out = browser.at(&second).send("/console/logout", "").await;
+    assert_eq!(out.status, StatusCode::SEE_OTHER);
+    let page = browser.at(&first).open("/console/tasks").await;
+    assert_eq!(page.status, StatusCode::SEE_OTHER);
+    assert!(
+        page.location.contains("/console/login"),
+        "{}",
+        page.location
+    );
+}
+
+#[tokio::test]
+async fn while_the_database_takes_no_writes_people_sign_in_and_look() {
+    let server = Postgres::start().await;
+    let setup = Provost::setup().database_url(&server.url());
+    let provost = setup.set("TOKENS", TOKENS).start().await;
+    server
+        .sql("ALTER SYSTEM SET default_transaction_read_only = on")
+        .await;
+    server.sql("SELECT pg_reload_conf()").await;
+    provost.says("default_transaction_read_only").await;
+    let browser = Browser::signed_in(&provost, "0123456789abcdef-ada").await;
+    let page = browser.open("/console/tasks").await;
+    assert_eq!(page.status, StatusCode::OK, "{}", page.html);
 }

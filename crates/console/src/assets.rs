@@ -48,6 +48,18 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Returns the bytes of hexadecimal digits; `None` if they are not as many as wanted.
+pub fn unhex<const BYTES: usize>(digits: &str) -> Option<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
+    if digits.len() != 2 * BYTES || !digits.is_ascii() {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
 pub async fn asset(Path((hash, name)): Path<(String, String)>) -> Response {
     let found = FILES
         .iter()

@@ -42,6 +42,7 @@ mod task;
 mod tasks;
 mod workflows;
 
+pub use assets::{hex, unhex};
 pub use params::Params;
 pub use parts::{Badge, Bar, Html, Icon, Spark, Time};
 pub use respond::POLICY;

@@ -60,7 +60,7 @@ pub trait SessionStore: Send + Sync + 'static {
     async fn remove(&self, id: &[u8; 32]);
 }
 
-/// Sessions of one instance, which end with its process.
+/// Sessions in the memory of one instance, which end with its process.
 #[derive(Default)]
 pub struct MemorySessions(Mutex<HashMap<[u8; 32], Session>>);
 

@@ -10,6 +10,7 @@ mod attempts;
 mod bulk_jobs;
 #[path = "../../../tests/cluster/mod.rs"]
 pub mod cluster;
+mod console_sessions;
 mod cut_off;
 mod destinations;
 mod failures;
@@ -75,6 +76,7 @@ suite!([sqlite postgres] {
     ledger::settings_that_differ_from_the_last_are_recorded,
     ledger::a_position_of_a_row_that_is_another_by_now_is_refused,
     ledger::a_reader_is_moved_by_its_owner_and_by_one_of_two_that_compare,
+    console_sessions::a_session_is_kept_until_it_has_ended_is_removed_or_gives_way_to_one_of_its_token,
     activity::what_a_process_has_done_is_added_to_its_hour_and_old_hours_are_merged_and_deleted,
     bulk_jobs::a_job_is_changed_by_the_instance_that_has_it_alone,
     bulk_jobs::the_tasks_of_a_job_are_listed_by_result_in_pages_and_deleted_with_it,

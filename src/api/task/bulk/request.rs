@@ -287,7 +287,7 @@ fn resolve(fields: &mut Fields<'_>, reason: Option<String>) -> Command {
     }
     Command::ResolveFailed {
         step: StepName::new(step.unwrap_or_default()),
-        output: output.unwrap_or_else(|| Payload::new(RawValue::NULL)),
+        output: output.unwrap_or_else(Payload::null),
         reason,
     }
 }
