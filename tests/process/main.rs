@@ -143,6 +143,7 @@ mod slow_reads;
 mod space;
 mod stable_keys;
 mod start_at;
+mod step_facts;
 mod step_limits;
 mod storm;
 mod submission;

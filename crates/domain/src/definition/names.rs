@@ -10,6 +10,9 @@ use crate::{
 /// The indexes of the steps, by their names.
 pub(super) type Names<'a> = HashMap<&'a str, usize>;
 
+/// The names under which an expression's reads have the times of the task.
+const TASK_TIMES: [&str; 2] = ["task.created_at", "task.started_at"];
+
 /// The names that the expressions of a request and of a condition see.
 pub(super) const SCOPE_NAMES: [&str; 3] = ["input", "task", "steps"];
 
@@ -29,6 +32,11 @@ pub(super) fn check_names(
     names: &Names<'_>,
     faults: &mut Vec<FieldFault>,
 ) -> bool {
+    let is_seen = |name: &str| match TASK_TIMES.contains(&name) {
+        // Where an expression sees steps, its task has begun.
+        true => seen.contains(&"steps"),
+        false => seen.contains(&name),
+    };
     let meant = reads.hyphens.iter().find(|(behind, (whole, _))| {
         !seen.contains(&behind.as_str()) || names.contains_key(whole.as_str())
     });
@@ -40,7 +48,7 @@ pub(super) fn check_names(
         return false;
     }
     let unknown = reads.names.iter();
-    for name in unknown.filter(|name| !seen.contains(&name.as_str())) {
+    for name in unknown.filter(|name| !is_seen(name)) {
         faults.push(FieldFault::new(pointer, unknown_name_message(name, seen)));
     }
     true
@@ -48,6 +56,7 @@ pub(super) fn check_names(
 
 fn unknown_name_message(name: &str, seen: &[&str]) -> String {
     let only_in = match name {
+        "task.state" | "task.error" => "an undo",
         "item" => "what a step with `for_each` does for each item",
         "previous" => "what a step with `repeat` does, and in its `until`",
         "index" => "what a step with `for_each` or `repeat` does for each item or each time",
@@ -56,8 +65,8 @@ fn unknown_name_message(name: &str, seen: &[&str]) -> String {
     if !only_in.is_empty() {
         return format!("`{name}` is defined only in {only_in}: not here");
     }
-    let seen: Vec<_> = seen
-        .iter()
+    let names = seen.iter().filter(|name| !name.contains('.'));
+    let seen: Vec<_> = names
         .map(|seen| match *seen {
             "steps" => "`steps.<name>.output`".to_owned(),
             seen => format!("`{seen}`"),

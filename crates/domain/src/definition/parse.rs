@@ -249,9 +249,25 @@ fn predecessors(
 }
 
 /// The names that the expressions of an undo see.
-const UNDO_SCOPE_NAMES: [&str; 5] = ["input", "task", "steps", "output", "request"];
+const UNDO_SCOPE_NAMES: [&str; 7] = [
+    "input",
+    "task",
+    "steps",
+    "output",
+    "request",
+    "task.state",
+    "task.error",
+];
 /// The names that the expressions of a poll for the reply to an undo see.
-const UNDO_POLL_SCOPE_NAMES: [&str; 5] = ["input", "task", "steps", "output", "response"];
+const UNDO_POLL_SCOPE_NAMES: [&str; 7] = [
+    "input",
+    "task",
+    "steps",
+    "output",
+    "response",
+    "task.state",
+    "task.error",
+];
 /// The names that the expressions of a probe see.
 const PROBE_SCOPE_NAMES: [&str; 4] = ["input", "task", "steps", "response"];
 

@@ -445,6 +445,7 @@ impl Task {
                 .iter()
                 .map(|read| (&self.definition(*read).name, self.step(*read).output()))
                 .collect(),
+            record: Some(self),
             output: self
                 .definition(index)
                 .undoes

@@ -36,6 +36,7 @@ fn evaluate(task: &Task, budget: &Budget) -> Option<Result<Payload, RenderError>
             .iter()
             .map(|read| (&task.definition(*read).name, task.step(*read).output()))
             .collect(),
+        record: Some(task),
         ..Scope::empty(budget)
     };
     let rendered = output.template.render(&scope);

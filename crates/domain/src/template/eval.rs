@@ -192,7 +192,7 @@ impl<'v> Evaluation<'v, '_> {
         }
     }
 
-    /// Evaluates `steps.<name>.output` without making an object of all steps.
+    /// Evaluates a member of `steps.<name>` without making an object of all steps.
     fn step(&self, chain: &'v Chain) -> EvalResult<Option<(Value<'v>, usize)>> {
         let Expr::Name(name) = &chain.base else {
             return Ok(None);
@@ -205,14 +205,18 @@ impl<'v> Evaluation<'v, '_> {
                 let Some(output) = self.scope.step(member, self.budget)? else {
                     return Ok(Some((Value::Missing(chain.links[0].named(self.source)), 1)));
                 };
-                let output = self.scope.output_value(output, self.budget)?;
-                match chain.links.get(1).map(|link| &link.what) {
-                    Some(LinkKind::Member(what)) if **what == *"output" => Ok(Some((output, 2))),
-                    _ => {
-                        let members = vec![(Value::Text("output"), output)];
-                        Ok(Some((Value::Map(members.into()), 1)))
+                let (scope, budget) = (self.scope, self.budget);
+                Ok(Some(match chain.links.get(1).map(|link| &link.what) {
+                    Some(LinkKind::Member(what)) if **what == *"output" => {
+                        (scope.output_value(output, budget)?, 2)
                     }
-                }
+                    Some(LinkKind::Member(what)) => {
+                        let found = scope.step_value(member, output, what, budget)?;
+                        let path = chain.links[1].named(self.source);
+                        (found.unwrap_or(Value::Missing(path)), 2)
+                    }
+                    _ => (scope.step_object(member, output, budget)?, 1),
+                }))
             }
             "task" => {
                 let part = self.scope.task_value(member, self.budget)?;

@@ -49,6 +49,41 @@ kinds! {
     iterable(value) value.is_list() || value.is_map() || value.as_text().is_some();
 }
 
+/// True of a step, or of an item of one, that was skipped.
+pub(super) fn skipped<'v>(
+    value: &Value<'v>,
+    _: ArgumentValues<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<bool> {
+    let state = member_of_step("skipped", "state", value, budget)?;
+    Ok(state.as_text() == Some("skipped"))
+}
+
+/// True of a step, or of an item of one, that has an error: it is in error, or a policy has skipped it because of one.
+pub(super) fn failed<'v>(
+    value: &Value<'v>,
+    _: ArgumentValues<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<bool> {
+    let error = member_of_step("failed", "error", value, budget)?;
+    Ok(!matches!(error, Value::Null))
+}
+
+fn member_of_step<'v>(
+    test: &str,
+    name: &str,
+    value: &Value<'v>,
+    budget: &Budget,
+) -> EvalResult<Value<'v>> {
+    match there(value)?.member(name, budget)? {
+        Some(member) => Ok(member),
+        None => other(format!(
+            "`{test}` takes a step, as in `steps.reserve is {test}`, not {}",
+            value.kind()
+        )),
+    }
+}
+
 fn whole(value: &Value<'_>) -> EvalResult<Option<i128>> {
     Ok(there(value)?.as_number().and_then(Number::as_int))
 }

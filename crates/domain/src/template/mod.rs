@@ -36,6 +36,7 @@ mod lists;
 mod number;
 mod parser;
 mod reads;
+mod record;
 mod registry;
 mod scan;
 mod scope;
@@ -55,6 +56,7 @@ pub use budget::Budget;
 pub use difference::{JsonDifference, each_difference};
 pub use document::Document;
 pub use json::{JsonTemplate, look_alikes};
+pub use record::{StepFacts, TaskRecord};
 pub use scope::{ItemScope, Scope};
 pub use text::Template;
 

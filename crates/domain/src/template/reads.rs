@@ -4,6 +4,7 @@ use super::{
     Reads, Unguarded,
     ast::{Expr, FilterCall, LinkKind, Operator},
     number::Arithmetic,
+    scope::{STEP_MEMBERS, TASK_MEMBERS, TASK_TIMES, UNDO_TASK_MEMBERS},
 };
 
 pub(super) fn of(expr: &Expr, source: &str) -> Result<Reads, String> {
@@ -33,18 +34,24 @@ pub(super) fn of(expr: &Expr, source: &str) -> Result<Reads, String> {
                 }
                 ("steps", Some(step), second) => {
                     named += 1;
-                    note(&mut reads.unguarded, is_guarded, "steps", step);
+                    // The output alone is null if the step was skipped.
+                    if second.is_none_or(|what| what == "output") {
+                        note(&mut reads.unguarded, is_guarded, "steps", step);
+                    }
                     reads.steps.insert(step.to_owned());
-                    second.filter(|what| *what != "output").map(|what| {
-                        format!(
-                            "a step has no `{what}` here: read its `output`, as in `steps.{step}.output`"
-                        )
-                    })
+                    second
+                        .filter(|what| !STEP_MEMBERS.contains(what))
+                        .map(|what| no_member("step", &format!("steps.{step}"), what))
                 }
-                ("task", Some(what), _) if !["id", "key", "labels"].contains(&what) => {
-                    Some(format!(
-                        "a task has no `{what}` here: use `task.id`, `task.key` or `task.labels`"
-                    ))
+                ("task", Some(what), _)
+                    if TASK_TIMES.contains(&what) || UNDO_TASK_MEMBERS.contains(&what) =>
+                {
+                    // Such a member is a name of its own, because not every expression sees it.
+                    reads.names.insert(format!("task.{what}"));
+                    None
+                }
+                ("task", Some(what), _) if !TASK_MEMBERS.contains(&what) => {
+                    Some(no_member("task", "task", what))
                 }
                 _ => None,
             };
@@ -63,11 +70,26 @@ pub(super) fn of(expr: &Expr, source: &str) -> Result<Reads, String> {
     fault.map_or(Ok(reads), Err)
 }
 
+fn no_member(kind: &str, path: &str, what: &str) -> String {
+    let members: &[&str] = match kind {
+        "step" => &STEP_MEMBERS,
+        _ => &TASK_MEMBERS,
+    };
+    let known: Vec<_> = members
+        .iter()
+        .map(|name| format!("`{path}.{name}`"))
+        .collect();
+    format!("a {kind} has no `{what}` here: use {}", known.join(", "))
+}
+
 /// Returns whether the value before this link may be missing.
 fn is_guard(link: &LinkKind) -> bool {
     match link {
         LinkKind::Filter(FilterCall::Plain(filter, _)) => matches!(filter.name, "d" | "default"),
-        LinkKind::Is(call, _) => matches!(call.test.name, "defined" | "undefined" | "none"),
+        LinkKind::Is(call, _) => matches!(
+            call.test.name,
+            "defined" | "undefined" | "none" | "skipped" | "failed"
+        ),
         _ => false,
     }
 }

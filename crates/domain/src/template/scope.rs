@@ -1,20 +1,36 @@
-//! The values that templates can read: `input`, `task` (id, key, labels), `steps.<name>.output`; in an undo also the
-//! step's own `output` and `request`, in a probe the `response`, in the condition of a signal its payload; in an item
-//! of a group its `item` and `index`. No value is read or copied before an expression needs it.
+//! The values that templates can read: `input`, `task` (id, key, labels, times), `steps.<name>` with its output, state,
+//! error, attempts and items; in an undo also the step's own `output` and `request` and the error that caused it, in a
+//! probe the `response`, in the condition of a signal its payload; in an item of a group its `item` and `index`. No
+//! value is read or copied before an expression needs it.
 
 use std::collections::BTreeMap;
 
 use super::{
     Budget, RenderError,
+    budget::ITEM,
     eval_error::EvalResult,
     number::Number,
-    value::{Member, Value},
+    record::{StepFacts, TaskRecord},
+    value::{ChargedVec, Member, Value},
     write::Out,
 };
 use crate::{
     template::payload::Payload,
-    values::ids::{StepName, TaskId},
+    values::{
+        fault::Fault,
+        ids::{StepName, TaskId},
+        time::Timestamp,
+    },
 };
+
+/// The members of `steps.<name>`.
+pub(super) const STEP_MEMBERS: [&str; 5] = ["output", "state", "error", "attempts", "items"];
+/// The members of `task`, but for those of an undo.
+pub(super) const TASK_MEMBERS: [&str; 5] = ["id", "key", "labels", "created_at", "started_at"];
+/// The members of `task` that only the expressions of a task that exists can read.
+pub(super) const TASK_TIMES: [&str; 2] = ["created_at", "started_at"];
+/// The members of `task` that the expressions of an undo can read besides.
+pub(super) const UNDO_TASK_MEMBERS: [&str; 2] = ["state", "error"];
 
 pub struct Scope<'a> {
     pub task_id: TaskId,
@@ -23,6 +39,8 @@ pub struct Scope<'a> {
     pub input: Option<&'a Payload>,
     /// The steps that the definition's `reads` lists. A skipped step without output reads as null.
     pub steps: Vec<(&'a StepName, Option<&'a Payload>)>,
+    /// The record of the task. `None` where there is none yet, as in a dry run.
+    pub record: Option<&'a dyn TaskRecord>,
     /// In an undo: the output of the step that is undone.
     pub output: Option<&'a Payload>,
     /// In an undo: the request of the step that is undone, with its `method`, `path`, `headers` and
@@ -60,6 +78,7 @@ impl<'a> Scope<'a> {
             labels: &NO_LABELS,
             input: None,
             steps: Vec::new(),
+            record: None,
             output: None,
             request: None,
             response: None,
@@ -143,8 +162,97 @@ impl<'a> Scope<'a> {
                 let labels = labels.map(|(name, value)| (Value::Text(name), Value::Text(value)));
                 Some(Value::Map(labels.collect::<Vec<_>>().into()))
             }
+            "created_at" => self
+                .record
+                .map(|record| time_value(Some(record.created_at()), budget))
+                .transpose()?,
+            "started_at" => match self.record {
+                Some(record) => {
+                    budget.charge_each(record.step_count(), 4)?;
+                    Some(time_value(record.started_at(), budget)?)
+                }
+                None => None,
+            },
+            // Only an undo reads it.
+            "state" => Some(Value::Text("undoing")),
+            "error" => {
+                let cause = self.record.and_then(|record| record.undo_cause());
+                Some(fault_value(cause, budget)?)
+            }
             _ => None,
         })
+    }
+
+    /// Returns a member of a step other than its output, or `None` if a step has no such member.
+    pub(super) fn step_value(
+        &self,
+        step: &str,
+        output: Option<&'a Payload>,
+        part: &str,
+        budget: &Budget,
+    ) -> EvalResult<Option<Value<'a>>> {
+        if part == "items" {
+            let Some(record) = self.record else {
+                return Ok(None);
+            };
+            budget.charge_each(record.step_count(), 4)?;
+            let Some(items) = record.items(step) else {
+                return Ok(None);
+            };
+            let mut list = ChargedVec::new(budget);
+            for item in items {
+                list.push(self.whole_step(&item, budget)?)?;
+            }
+            return Ok(Some(Value::list(list.items)));
+        }
+        let facts = self.facts(step, output, budget)?;
+        Ok(match part {
+            "state" => Some(Value::Text(facts.state)),
+            "error" => Some(fault_value(facts.error, budget)?),
+            "attempts" => Some(Value::Number(Number::int(facts.attempts.into()))),
+            _ => None,
+        })
+    }
+
+    /// Returns the object of a step. Its items are not among the members: they are read by their name alone.
+    pub(super) fn step_object(
+        &self,
+        step: &str,
+        output: Option<&'a Payload>,
+        budget: &Budget,
+    ) -> EvalResult<Value<'a>> {
+        let facts = StepFacts {
+            output,
+            ..self.facts(step, output, budget)?
+        };
+        self.whole_step(&facts, budget)
+    }
+
+    fn facts(
+        &self,
+        step: &str,
+        output: Option<&'a Payload>,
+        budget: &Budget,
+    ) -> EvalResult<StepFacts<'a>> {
+        let Some(record) = self.record else {
+            return Ok(StepFacts::of_output(output));
+        };
+        budget.charge_each(record.step_count(), 4)?;
+        let facts = record.step(step);
+        Ok(facts.unwrap_or_else(|| StepFacts::of_output(output)))
+    }
+
+    fn whole_step(&self, facts: &StepFacts<'a>, budget: &Budget) -> EvalResult<Value<'a>> {
+        let attempts = Number::int(facts.attempts.into());
+        object(
+            [
+                ("output", self.output_value(facts.output, budget)?),
+                ("state", Value::Text(facts.state)),
+                ("error", fault_value(facts.error, budget)?),
+                ("attempts", Value::Number(attempts)),
+            ],
+            budget,
+        )
     }
 
     pub(super) fn output_value(
@@ -158,4 +266,39 @@ impl<'a> Scope<'a> {
 
 fn value_of<'a>(document: &'a Payload, budget: &Budget) -> EvalResult<Value<'a>> {
     Value::of(document.document().root(budget)?, budget)
+}
+
+fn object<'a, const N: usize>(
+    members: [(&'static str, Value<'a>); N],
+    budget: &Budget,
+) -> EvalResult<Value<'a>> {
+    budget.charge_each(N, ITEM)?;
+    budget.allocate(N * size_of::<Member<'_>>())?;
+    let members = members.map(|(name, value)| (Value::Text(name), value));
+    Ok(Value::Map(Vec::from(members).into()))
+}
+
+fn time_value<'a>(time: Option<Timestamp>, budget: &Budget) -> EvalResult<Value<'a>> {
+    time.map_or(Ok(Value::Null), |time| {
+        Value::built(&time.to_string(), budget)
+    })
+}
+
+/// Returns a fault as expressions read it; null if there is none.
+fn fault_value<'a>(fault: Option<&'a Fault>, budget: &Budget) -> EvalResult<Value<'a>> {
+    let Some(fault) = fault else {
+        return Ok(Value::Null);
+    };
+    let text = |text: Option<&'a str>| text.map_or(Value::Null, Value::Text);
+    let status = fault.status.map(|status| Number::int(status.into()));
+    object(
+        [
+            ("kind", Value::Text(fault.kind.as_str())),
+            ("message", Value::Text(&fault.message)),
+            ("status", status.map_or(Value::Null, Value::Number)),
+            ("body", text(fault.body.as_deref())),
+            ("step", text(fault.step.as_ref().map(StepName::as_str))),
+        ],
+        budget,
+    )
 }

@@ -5,7 +5,11 @@ use uuid::Uuid;
 use super::*;
 use crate::{
     template::payload::Payload,
-    values::ids::{StepName, TaskId},
+    values::{
+        fault::Fault,
+        ids::{StepName, TaskId},
+        time::Timestamp,
+    },
 };
 
 mod bounds;
@@ -21,7 +25,53 @@ struct Data {
     input: Payload,
     labels: BTreeMap<String, String>,
     steps: Vec<(StepName, Option<Payload>)>,
+    record: Record,
     budget: Budget,
+}
+
+/// The record of a task whose steps were skipped if they have no output.
+#[derive(Default)]
+struct Record {
+    steps: Vec<(StepName, Option<Payload>)>,
+    errors: BTreeMap<String, Fault>,
+    /// The outputs and the errors of the items of steps.
+    items: BTreeMap<String, Vec<(Option<Payload>, Option<Fault>)>>,
+    undo_cause: Option<Fault>,
+}
+
+impl TaskRecord for Record {
+    fn step(&self, name: &str) -> Option<StepFacts<'_>> {
+        let mut steps = self.steps.iter();
+        let (_, output) = steps.find(|(step, _)| step.as_str() == name)?;
+        Some(StepFacts {
+            error: self.errors.get(name),
+            ..StepFacts::of_output(output.as_ref())
+        })
+    }
+
+    fn items<'r>(&'r self, name: &str) -> Option<Box<dyn Iterator<Item = StepFacts<'r>> + 'r>> {
+        let items = self.items.get(name)?.iter();
+        Some(Box::new(items.map(|(output, error)| StepFacts {
+            error: error.as_ref(),
+            ..StepFacts::of_output(output.as_ref())
+        })))
+    }
+
+    fn step_count(&self) -> usize {
+        self.steps.len()
+    }
+
+    fn created_at(&self) -> Timestamp {
+        Timestamp::parse("2026-01-31T09:30:00Z").unwrap()
+    }
+
+    fn started_at(&self) -> Option<Timestamp> {
+        Timestamp::parse("2026-01-31T09:30:05Z")
+    }
+
+    fn undo_cause(&self) -> Option<&Fault> {
+        self.undo_cause.as_ref()
+    }
 }
 
 impl Data {
@@ -37,6 +87,7 @@ impl Data {
                 .iter()
                 .map(|(name, output)| (name, output.as_ref()))
                 .collect(),
+            record: Some(&self.record),
             output: None,
             request: None,
             response: None,
@@ -52,20 +103,27 @@ fn payload(json: &str) -> Payload {
 }
 
 fn data() -> Data {
-    Data {
-        input: payload(
-            r#"{"sku":"book-7","quantity":2,"total":12.5,"gift":true,"note":null,"tags":["a","b"],
-                "customer":{"name":"Ann/Lee ?#%","in":"x"},"zero":0,"big":18446744073709551615,"big_text":""}"#,
-        ),
-        labels: BTreeMap::from([("customer".to_owned(), "acme".to_owned())]),
-        steps: vec![
+    let steps = || {
+        vec![
             (
                 StepName::new("reserve"),
                 Some(payload(r#"{"id": 41, "parts": [1, 2]}"#)),
             ),
             (StepName::new("a-b"), Some(payload("\"done\""))),
             (StepName::new("skipped"), None),
-        ],
+        ]
+    };
+    Data {
+        input: payload(
+            r#"{"sku":"book-7","quantity":2,"total":12.5,"gift":true,"note":null,"tags":["a","b"],
+                "customer":{"name":"Ann/Lee ?#%","in":"x"},"zero":0,"big":18446744073709551615,"big_text":""}"#,
+        ),
+        labels: BTreeMap::from([("customer".to_owned(), "acme".to_owned())]),
+        steps: steps(),
+        record: Record {
+            steps: steps(),
+            ..Record::default()
+        },
         budget: Budget::evaluation(),
     }
 }

@@ -270,7 +270,7 @@ pub struct StepView<'a> {
     /// step, the result of its `repeat`.
     #[schema(value_type = Payload)]
     output: Option<&'a RawValue>,
-    /// The fault, if the step is in error.
+    /// The fault, if the step is in error, or was skipped or undone because of one.
     #[schema(required)]
     error: Option<&'a Fault>,
     /// The last transient fault, kept even if a later attempt succeeded.
@@ -720,10 +720,7 @@ impl<'a> StepView<'a> {
                 .output()
                 .filter(|output| output.as_json().len() <= LONGEST_LIST || !is_group)
                 .map(Payload::raw),
-            error: match &step.state {
-                StepState::Error(fault) => Some(fault),
-                _ => None,
-            },
+            error: step.error(),
             last_fault: step.last_fault.as_ref(),
         }
     }

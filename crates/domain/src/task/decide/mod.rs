@@ -390,7 +390,16 @@ impl Draft {
         let record = self.record_of_ended(index, kind, &state, reason.as_deref());
         self.attempts.extend(record);
         let step = self.task.step_mut(index);
-        step.state = state;
+        let before = std::mem::replace(&mut step.state, state);
+        if let StepState::Error(fault) = before
+            && matches!(
+                step.state,
+                StepState::Skipped { .. } | StepState::Undone { .. }
+            )
+        {
+            // Expressions read why it was skipped or undone.
+            step.last_fault = Some(fault);
+        }
         step.awaits_turn = false;
         if step.ask.is_some() && from == StepStatus::Processing {
             self.asks.push(AskChange::Closed(index));

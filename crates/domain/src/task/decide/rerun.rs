@@ -109,6 +109,7 @@ impl Draft {
         let step = self.task.step_mut(index);
         step.failure_count = 0;
         step.extensions_used = 0;
+        step.last_fault = None;
         // It is asked for again, unless it has come and was never used.
         step.signal.take_if(|signal| signal.payload.is_none());
         if may_have_effect && step.is_done() && step.may_have_taken_effect() {

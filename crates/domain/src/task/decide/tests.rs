@@ -3,6 +3,7 @@
 mod ask;
 mod ask_links;
 mod children;
+mod facts;
 mod fetched;
 mod held;
 mod invariants;

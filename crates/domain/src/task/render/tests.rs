@@ -22,18 +22,13 @@ fn render(request: Value, input: Value) -> Result<Rendered, String> {
         &Accepted,
     )
     .unwrap();
+    let budget = Budget::evaluation();
     let scope = Scope {
         task_id: TaskId(Uuid::nil()),
         key: None,
         labels: &BTreeMap::new(),
         input: Some(&Payload::from_value(&input)),
-        steps: Vec::new(),
-        output: None,
-        request: None,
-        response: None,
-        signal: None,
-        item: None,
-        budget: &Budget::evaluation(),
+        ..Scope::empty(&budget)
     };
     render_request(definition.steps[0].request().unwrap(), &scope, None)
         .map_err(|error| error.to_string())

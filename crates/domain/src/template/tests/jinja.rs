@@ -13,7 +13,15 @@ fn reference(source: &str) -> Option<serde_json::Value> {
         .iter()
         .map(|(name, output)| {
             let output = output.as_ref().map_or(serde_json::Value::Null, json);
-            (name.to_string(), serde_json::json!({ "output": output }))
+            let state = match output.is_null() {
+                true => "skipped",
+                false => "processed",
+            };
+            let attempts = u8::from(state == "processed");
+            let step = serde_json::json!({
+                "output": output, "state": state, "error": null, "attempts": attempts
+            });
+            (name.to_string(), step)
         })
         .collect();
     let input: serde_json::Value = json(&data.input);

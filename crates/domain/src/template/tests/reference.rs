@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
 use super::{
     super::registry::{FILTERS, FUNCTIONS, OF_EACH, TESTS},
     *,
@@ -41,6 +43,27 @@ fn code(cell: &str) -> &str {
         .unwrap_or(cell)
 }
 
+fn output(output: &Value) -> Option<Payload> {
+    (!output.is_null()).then(|| Payload::from_value(output))
+}
+
+fn steps_of(steps: &Value) -> Vec<(StepName, Option<Payload>)> {
+    let steps = steps.as_object().unwrap().iter();
+    steps
+        .map(|(name, given)| (StepName::new(&**name), output(given)))
+        .collect()
+}
+
+fn fault(of: &Value) -> Option<Fault> {
+    let text = |name: &str| of[name].as_str().map(str::to_owned);
+    Some(Fault {
+        status: of["status"].as_u64().map(|status| status as u16),
+        body: text("body"),
+        step: text("step").map(StepName::new),
+        ..Fault::permanent(text("message")?, Timestamp::from_millis(0))
+    })
+}
+
 fn sample() -> Data {
     let json = PAGE
         .split("```json")
@@ -52,15 +75,23 @@ fn sample() -> Data {
     let sample: serde_json::Value = serde_json::from_str(json).unwrap();
     let mut data = data();
     data.input = Payload::from_value(&sample["input"]);
-    data.steps = sample["steps"]
-        .as_object()
-        .unwrap()
-        .iter()
-        .map(|(name, output)| {
-            let output = (!output.is_null()).then(|| Payload::from_value(output));
-            (StepName::new(&**name), output)
-        })
-        .collect();
+    data.steps = steps_of(&sample["steps"]);
+    let errors = sample["errors"].as_object().unwrap().iter();
+    let items = sample["items"].as_object().unwrap().iter();
+    data.record = Record {
+        steps: steps_of(&sample["steps"]),
+        errors: errors
+            .filter_map(|(name, error)| Some((name.clone(), fault(error)?)))
+            .collect(),
+        items: items
+            .map(|(name, items)| {
+                let items = items.as_array().unwrap().iter();
+                let item = |item: &Value| (output(&item["output"]), fault(&item["error"]));
+                (name.clone(), items.map(item).collect())
+            })
+            .collect(),
+        undo_cause: fault(&sample["task"]["error"]),
+    };
     data
 }
 

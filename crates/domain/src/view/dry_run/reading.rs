@@ -44,7 +44,7 @@ pub(super) fn check(
                         step: Some(step.name.clone()),
                         pointer: format!("/steps/{}/{}", index.at(), pointer),
                         message: format!(
-                            "it reads the output of `{name}`, which `when` may skip: the output is then null and has no members; give a default, or a `when` that checks it, as in `steps['{name}'].output is not none`"
+                            "it reads the output of `{name}`, which `when` may skip: the output is then null and has no members; give a default, or a `when` that checks its state, as in `steps['{name}'] is not skipped`"
                         ),
                     });
                 }
