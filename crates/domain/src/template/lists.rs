@@ -111,6 +111,107 @@ pub(super) fn items<'v>(
     pairs(value.members(budget)?, budget)
 }
 
+/// Returns the object with the members of another one: of two with one name, that of the other.
+pub(super) fn merge<'v>(
+    value: Value<'v>,
+    args: ArgumentValues<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<Value<'v>> {
+    let value = value.present()?;
+    let with = match args.first() {
+        Some(Some(with)) => with.clone().present()?,
+        _ => return other("`merge` takes an object"),
+    };
+    let mut merged = ChargedVec::new(budget);
+    for object in [&value, &with] {
+        if !object.is_map() {
+            return other(format!("`merge` takes two objects, not {}", object.kind()));
+        }
+        for member in object.members(budget)? {
+            merged.push(member)?;
+        }
+    }
+    let merged = Value::Map(merged.items.into());
+    // Each name once.
+    Ok(Value::Map(merged.members(budget)?.into()))
+}
+
+/// Returns the object with only the members of these names.
+pub(super) fn pick<'v>(
+    value: Value<'v>,
+    args: ArgumentValues<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<Value<'v>> {
+    members_named("pick", true, value, args, budget)
+}
+
+/// Returns the object without the members of these names.
+pub(super) fn omit<'v>(
+    value: Value<'v>,
+    args: ArgumentValues<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<Value<'v>> {
+    members_named("omit", false, value, args, budget)
+}
+
+fn members_named<'v>(
+    filter: &str,
+    keeps: bool,
+    value: Value<'v>,
+    args: ArgumentValues<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<Value<'v>> {
+    let value = value.present()?;
+    let names = match args.first() {
+        Some(Some(names)) => names.clone().present()?,
+        _ => Value::Null,
+    };
+    let names = match names.as_text() {
+        Some(_) => vec![names],
+        None if names.is_list() => names.collect(budget)?,
+        None => Vec::new(),
+    };
+    let are_texts = names.iter().all(|name| name.as_text().is_some());
+    if !value.is_map() || names.is_empty() || !are_texts {
+        return other(format!(
+            "`{filter}` takes an object, and the names of members as a list of texts, as in `input | {filter}(['sku', 'price'])`"
+        ));
+    }
+    let mut kept = ChargedVec::new(budget);
+    for (name, member) in value.members(budget)? {
+        let text = name.as_text().unwrap_or_default();
+        budget.charge_each(names.len(), ITEM + text.len() as u64 / 8)?;
+        let is_named = names.iter().any(|named| named.as_text() == Some(text));
+        if is_named == keeps {
+            kept.push((name, member))?;
+        }
+    }
+    Ok(Value::Map(kept.items.into()))
+}
+
+/// Returns pairs of the items of two lists, as many as the shorter one has.
+pub(super) fn zip<'v>(
+    value: Value<'v>,
+    args: ArgumentValues<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<Value<'v>> {
+    let with = match args.first() {
+        Some(Some(with)) => with.clone().present()?,
+        _ => return other("`zip` takes a list"),
+    };
+    let mut pairs = ChargedVec::new(budget);
+    let mut others = with.iter(budget)?;
+    for item in value.iter(budget)? {
+        let Some(with) = others.next() else {
+            break;
+        };
+        budget.allocate(3 * size_of::<Value<'_>>())?;
+        let pair = vec![item.take(budget)?, with.take(budget)?];
+        pairs.push(Value::list(pair))?;
+    }
+    Ok(Value::list(pairs.items))
+}
+
 fn pairs<'v>(members: Vec<(Value<'v>, Value<'v>)>, budget: &Budget) -> EvalResult<Value<'v>> {
     let mut pairs = ChargedVec::new(budget);
     for (name, value) in members {

@@ -26,6 +26,7 @@ mod compare;
 mod convert;
 mod difference;
 mod document;
+mod encodings;
 mod eval;
 mod eval_error;
 mod indexing;
@@ -42,6 +43,7 @@ mod scan;
 mod scope;
 mod text;
 mod texts;
+mod times;
 mod value;
 mod write;
 

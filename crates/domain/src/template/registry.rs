@@ -2,8 +2,8 @@
 //! instead; each known one charges for all that it does. `docs/expressions.md` shows each, and a test reads that page.
 
 use super::{
-    Budget, arguments::ArgumentValues, convert, eval_error::EvalResult, indexing, judging as judge,
-    lists, texts, value::Value,
+    Budget, arguments::ArgumentValues, convert, encodings, eval_error::EvalResult, indexing,
+    judging as judge, lists, texts, times, value::Value,
 };
 use crate::values::nearest::nearest;
 
@@ -89,10 +89,13 @@ const CHOSEN: &[&str] = &["case_sensitive", "attribute"];
 pub(super) static FILTERS: &[Filter] = &[
     filter("abs", &[], 0, convert::abs),
     filter("attr", &["name"], 1, lists::attr),
+    filter("b64decode", &[], 0, encodings::b64decode),
+    filter("b64encode", &["urlsafe"], 0, encodings::b64encode),
     filter("bool", &[], 0, convert::boolean),
     filter("capitalize", &[], 0, texts::capitalize),
     filter("count", &[], 0, lists::length),
     filter("d", &["default_value", "boolean"], 0, convert::default),
+    filter("date", &["add", "format"], 0, times::date),
     filter(
         "default",
         &["default_value", "boolean"],
@@ -105,6 +108,7 @@ pub(super) static FILTERS: &[Filter] = &[
         0,
         lists::dictsort,
     ),
+    filter("duration", &[], 0, times::duration),
     filter("first", &[], 0, lists::first),
     filter("float", &["default"], 0, convert::float),
     filter("int", &["default", "base"], 0, convert::int),
@@ -116,20 +120,26 @@ pub(super) static FILTERS: &[Filter] = &[
     filter("list", &[], 0, lists::list),
     filter("lower", &[], 0, texts::lower),
     filter("max", CHOSEN, 0, lists::max),
+    filter("merge", &["other"], 1, lists::merge),
     filter("min", CHOSEN, 0, lists::min),
+    filter("omit", &["names"], 1, lists::omit),
+    filter("pick", &["names"], 1, lists::pick),
     filter("replace", &["old", "new"], 2, texts::replace),
     filter("reverse", &[], 0, lists::reverse),
     filter("round", &["precision", "method"], 0, convert::round),
+    filter("sha256", &[], 0, encodings::sha256),
     filter("sort", SORTED, 0, lists::sort),
     filter("split", &["separator", "most"], 0, texts::split),
     filter("string", &[], 0, convert::string),
     filter("sum", &["attribute", "start"], 0, lists::sum),
+    filter("timestamp", &[], 0, times::timestamp),
     filter("title", &[], 0, texts::title),
     filter("tojson", &[], 0, convert::to_json),
     filter("trim", &["characters"], 0, texts::trim),
     filter("unique", CHOSEN, 0, lists::unique),
     filter("upper", &[], 0, texts::upper),
     filter("urlencode", &[], 0, texts::urlencode),
+    filter("zip", &["other"], 1, lists::zip),
 ];
 
 /// The filters that have variants of their own in [`super::ast::FilterCall`].
@@ -194,7 +204,11 @@ const INSTEAD: &[(&str, &str)] = &[
     ("chain", "join lists with `+`"),
     ("concat", "join texts with `~` and lists with `+`"),
     ("contains", "write `x in y`"),
-    ("date", "let the service format dates"),
+    ("strftime", "write `x | date(format='%Y-%m-%d')`"),
+    ("md5", "write `sha256`"),
+    ("sha1", "write `sha256`"),
+    ("base64", "write `b64encode` or `b64decode`"),
+    ("combine", "write `merge`"),
     ("debug", "use a dry run to see the value of an expression"),
     ("e", "remove it: Provost escapes values for JSON and paths"),
     (
@@ -220,7 +234,10 @@ const INSTEAD: &[(&str, &str)] = &[
     ("lowercase", "write `lower`"),
     ("lstrip", "write `trim`"),
     ("namespace", "an expression has no state"),
-    ("now", "pass the time in the input"),
+    (
+        "now",
+        "every attempt sends the same request: read `task.created_at` or `task.started_at`, or pass the time in the input",
+    ),
     ("pprint", "write `tojson`"),
     (
         "random",
@@ -241,7 +258,6 @@ const INSTEAD: &[(&str, &str)] = &[
     ("uppercase", "write `upper`"),
     ("values", "write `x | items | map('last')`"),
     ("wordcount", "write `x | split | length`"),
-    ("zip", "let the service pair its lists"),
     ("empty", "write `x | length == 0`"),
     ("null", "write `is none`"),
     (

@@ -73,6 +73,21 @@ fn looking_for_capital_letters_is_charged_for_each_text() {
 }
 
 #[test]
+fn encoding_a_text_is_charged_by_its_bytes() {
+    let input = |s: &str| serde_json::json!({ "s": s.repeat(4), "l": [{ s: 1 }, { s: 2 }] });
+    for (expression, least) in [
+        ("input.s | b64encode | length", 6.0),
+        ("input.s | b64decode | length", 4.0),
+        ("input.s | sha256", 30.0),
+        ("input.l[0] | merge(input.l[1]) | length", 0.2),
+        ("input.l[0] | pick(['a', 'b', 'c']) | length", 0.2),
+    ] {
+        let charged = per_byte(expression, 12_500, input);
+        assert!(charged >= least, "{expression}: {charged}");
+    }
+}
+
+#[test]
 fn a_decimal_that_is_rounded_the_long_way_is_charged_for_it() {
     // The decimal is between two floating-point numbers, so that all of its digits count.
     const HARD: &str = "5.58654991592409463386895000e-307";
