@@ -332,6 +332,7 @@ impl<'a> StepRow<'a> {
             ask: _,
             child: _,
             sent_request: _,
+            response: _,
         } = step;
         let (locked_by, complete_by) = match state {
             StepState::Processing {
@@ -470,7 +471,8 @@ impl<'a> QueueRow<'a> {
     }
 }
 
-/// Returns `None` for a step that never had a later reply, waits for no event, has no child and keeps no request.
+/// Returns `None` for a step that never had a later reply, waits for no event, has no child and keeps no request and
+/// no part of a response.
 fn replies(step: &Step) -> Option<String> {
     let (open, waits) = match &step.state {
         StepState::Processing {
@@ -488,7 +490,8 @@ fn replies(step: &Step) -> Option<String> {
         && step.signal.is_none()
         && step.ask.is_none()
         && step.child.is_none()
-        && step.sent_request.is_none();
+        && step.sent_request.is_none()
+        && step.response.is_none();
     (!is_empty).then(|| {
         json(&SavedReplies {
             waits,
@@ -498,6 +501,7 @@ fn replies(step: &Step) -> Option<String> {
             open: open.map(|(open, complete_by)| (Box::new(open.clone()), complete_by)),
             log: step.reply_log.clone(),
             sent_request: step.sent_request.clone(),
+            response: step.response.clone(),
         })
     })
 }

@@ -104,3 +104,48 @@ async fn the_items_of_a_list_say_which_of_them_failed() {
     assert_eq!(sent["status"], 410);
     assert_eq!(sent["states"], json!(["processed", "skipped", "processed"]));
 }
+
+#[tokio::test]
+async fn a_step_keeps_the_headers_that_it_names_for_a_created_resource_without_a_body() {
+    let remote = Remote::with(|seen: &Seen| match seen.path.as_str() {
+        "/orders" => Act::answer(
+            201,
+            &[
+                ("Location", "/orders/41"),
+                ("ETag", "\"v1\""),
+                ("Server", "not named"),
+            ],
+            "",
+        ),
+        path => Act::Ok(json!({ "path": path })),
+    })
+    .await;
+    let url = remote.url();
+    let mut provost = Provost::start().await;
+    let task = provost
+        .run(&json!({ "steps": [
+            { "name": "create", "url": url, "request": { "path": "/orders" }, "keep_headers": ["location", "etag", "link"],
+              "undo": { "request": { "method": "DELETE", "path": "/undo", "body": "{{ steps.create.headers.location }}" } } },
+            { "name": "confirm", "url": url, "request": { "path": "/confirm", "body": {
+                "status": "{{ steps.create.status }}", "at": "{{ steps.create.headers.location }}",
+                "etag": "{{ steps.create.headers.etag }}", "all": "{{ steps.create.headers | list }}" } } },
+        ] }))
+        .await;
+    assert_eq!(task["state"], "processed", "{task:#}");
+    let sent = &remote.paths("/confirm", 1).await[1].body;
+    assert_eq!(sent["status"], 201);
+    assert_eq!(sent["at"], "/orders/41");
+    assert_eq!(sent["etag"], "\"v1\"");
+    assert_eq!(sent["all"], json!(["etag", "location"]));
+    assert_eq!(
+        step(&task, "create")["response"]["headers"]["location"],
+        "/orders/41"
+    );
+    // The record has them after the process was killed, for the undo.
+    provost.kill().await;
+    provost.restart().await;
+    let undo = format!("/v1/tasks/{}/undo", id_of(&task));
+    provost.post(&undo, &json!({})).await.expect(202);
+    let seen = remote.paths("/undo", 1).await;
+    assert_eq!(seen.last().unwrap().body, "/orders/41");
+}

@@ -126,7 +126,7 @@ impl MockedAgent<'_> {
                         body,
                         retry_after: self.asked_wait(headers),
                     },
-                    Ok(output) => CallOutcome::Success(output),
+                    Ok(output) => self.call.success(output, status, headers, |text| text),
                     Err(why) => {
                         let mut fault = self.answered(FaultKind::Permanent, why, status);
                         fault.body = answer::excerpt(sent.as_bytes());

@@ -73,6 +73,7 @@ impl Transport {
         match &result {
             Ok(
                 CallOutcome::Success(_)
+                | CallOutcome::Kept { .. }
                 | CallOutcome::Deferred
                 | CallOutcome::PollAt { .. }
                 | CallOutcome::Polled { .. }

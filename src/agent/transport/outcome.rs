@@ -5,7 +5,7 @@ use ::http::{StatusCode, header};
 use super::{
     Transport,
     attempt::{CallAttempt, Transient},
-    redaction::without_secrets,
+    redaction::{text_without_secrets, without_secrets},
     unanswered::broken,
 };
 use crate::agent::{
@@ -110,7 +110,13 @@ impl Transport {
                         body,
                         retry_after: retry_after.map(|wait| wait.min(LONGEST_POLL_WAIT)),
                     },
-                    Ok(output) => CallOutcome::Success(output),
+                    Ok(output) => {
+                        request
+                            .call
+                            .success(output, status, &answer.head.headers, |text| {
+                                text_without_secrets(text, redactor)
+                            })
+                    }
                     Err(why) => {
                         let mut fault = request.answered(FaultKind::Permanent, why, status);
                         let is_text = response::encoding(&answer.head.headers).is_none();

@@ -96,6 +96,11 @@ pub struct StepBody {
     /// of the step. 1s to 30d.
     #[schema(example = "30s")]
     heartbeat_within: Option<DurationSchema>,
+    /// The headers of the response that are kept with its status: `steps.<name>.headers` and `steps.<name>.status` in
+    /// expressions. Only if the service replies with its response. An empty list keeps the status alone. Together they
+    /// take at most 8 KiB; a header that finds no room is left out.
+    #[schema(max_items = 16, example = json!(["location", "etag"]))]
+    keep_headers: Option<Vec<String>>,
     /// The request that asks the service to cancel its work, with `on_undo: drop`: sent when an undo drops a promised
     /// reply.
     cancel: Option<CancelBody>,

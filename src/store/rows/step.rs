@@ -18,6 +18,7 @@ pub(super) fn step(row: &impl Columns) -> Result<Step, StoreError> {
         ask,
         child,
         sent_request,
+        response,
     } = json(row, "reply")?.unwrap_or_default();
     let at = || row.get("ended_at");
     let state = match status {
@@ -76,6 +77,7 @@ pub(super) fn step(row: &impl Columns) -> Result<Step, StoreError> {
         signal,
         ask,
         child,
+        response,
     })
 }
 

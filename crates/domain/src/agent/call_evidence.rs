@@ -18,6 +18,7 @@ impl<'f> LoadSample<'f> {
     pub fn of_outcome(outcome: &CallOutcome) -> Self {
         match outcome {
             CallOutcome::Success(_)
+            | CallOutcome::Kept { .. }
             | CallOutcome::Deferred
             | CallOutcome::PollAt { .. }
             | CallOutcome::Polled { .. }

@@ -191,6 +191,7 @@ impl StepDefinition {
                 cancel: None::<CancelRule>,
                 heartbeat_within: None,
                 reads_request: false,
+                attempts: None,
             }),
         })
     }

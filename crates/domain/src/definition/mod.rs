@@ -4,6 +4,7 @@ pub(crate) mod payload_schema;
 
 mod ask_rule;
 pub(crate) mod ask_text;
+mod attempt_rules;
 mod cancel_rule;
 mod child_rule;
 pub(crate) mod for_each;
@@ -43,6 +44,7 @@ use crate::{
     },
 };
 pub use ask_rule::{AskField, AskFieldKind, AskRule, LinkReceivers, REPLY_TO};
+pub use attempt_rules::AttemptRules;
 pub use cancel_rule::CancelRule;
 pub use child_rule::{ChildFields, ChildRule, OnChildError};
 pub use for_each::{ForEachRule, MOST_ITEMS};
@@ -238,6 +240,8 @@ pub struct StepRule {
     pub heartbeat_within: Option<Span>,
     /// True if an expression reads the recorded request of the step that this step undoes.
     pub reads_request: bool,
+    /// The rules for its attempts, if it has any of those that most steps do without.
+    pub attempts: Option<Arc<AttemptRules>>,
 }
 
 impl Deref for StepDefinition {

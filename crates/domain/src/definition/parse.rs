@@ -316,7 +316,17 @@ fn check_reads(
                             ),
                         ));
                     }
-                    Some(position) => indices.push(*position),
+                    Some(position) => {
+                        if looks.responses.contains(name) && !drafts[*position].keeps_response() {
+                            faults.push(FieldFault::new(
+                                pointer,
+                                format!(
+                                    "`{name}` keeps no status and no headers of its response: add `keep_headers` to it, which may be an empty list"
+                                ),
+                            ));
+                        }
+                        indices.push(*position);
+                    }
                 }
             }
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use super::{
-    CancelRule, ChildRule, Method, OnExhausted, OnUndo, Policies, Policy, Probe, ReplyRule,
-    StepDefinition, StepRule, StepWork, Target, cancel_rule,
+    AttemptRules, CancelRule, ChildRule, Method, OnExhausted, OnUndo, Policies, Policy, Probe,
+    ReplyRule, StepDefinition, StepRule, StepWork, Target, cancel_rule,
     group::{self, GroupDraft, GroupReads},
     known_agents::KnownAgents,
     policies::{
@@ -64,6 +64,7 @@ pub(super) struct ParsedStep {
     reply: ReplyRule,
     heartbeat_within: Option<Span>,
     cancel: Option<CancelRule>,
+    attempts: Option<Arc<AttemptRules>>,
 }
 
 pub(super) enum After {
@@ -110,6 +111,7 @@ impl ParsedStep {
             reply: ReplyRule::Response,
             heartbeat_within: None,
             cancel: None,
+            attempts: None,
         };
         match Fields::of(value, &draft.pointer) {
             Ok(fields) => {
@@ -198,6 +200,13 @@ impl ParsedStep {
         self.undo = undo::read(&mut fields, origin, later);
         (self.reply, self.heartbeat_within) =
             reply_rule::read(&mut fields, origin, &mut self.probe_reads, later);
+        self.attempts = AttemptRules::read_of_step(&mut fields);
+        if self.keeps_response() && !matches!(self.reply, ReplyRule::Response) {
+            fields.fault(
+                "keep_headers",
+                "the reply of this step comes later, and not with the headers of the response: remove it or `reply`",
+            );
+        }
         self.cancel = cancel_rule::read(&mut fields, &self.reply, origin, &mut self.reads);
         if self.cancel.is_some() && self.on_undo == OnUndo::Wait {
             fields.fault(
@@ -227,6 +236,12 @@ impl ParsedStep {
                 None
             }
         }
+    }
+
+    /// Returns whether the step keeps the status and headers of its response.
+    pub fn keeps_response(&self) -> bool {
+        let rules = self.attempts.as_ref();
+        rules.is_some_and(|rules| rules.keep_headers.is_some())
     }
 
     /// The name of the step in messages about faults.
@@ -270,6 +285,7 @@ impl ParsedStep {
                 reply: undo.reply,
                 heartbeat_within: undo.heartbeat_within,
                 cancel: None,
+                attempts: None,
             })
         });
         let undo = match &work {
@@ -296,6 +312,7 @@ impl ParsedStep {
             heartbeat_within: self.heartbeat_within,
             cancel: self.cancel,
             reads_request: false,
+            attempts: self.attempts,
         });
         let mut own_undo = None;
         match self.group {
@@ -315,6 +332,7 @@ impl ParsedStep {
                     heartbeat_within: None,
                     cancel: None,
                     reads_request: false,
+                    attempts: None,
                 });
             }
             None => own_undo = undo,
@@ -397,6 +415,7 @@ fn undo_of_child(rule: &Arc<ChildRule>) -> StepRule {
         work: StepWork::Task(rule.clone()),
         reads: Vec::new(),
         reads_request: false,
+        attempts: None,
         complete_within: Span::default(),
         max_failures: 0,
         on_exhausted: Policy::Error.into(),

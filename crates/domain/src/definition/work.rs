@@ -216,7 +216,7 @@ fn excerpt(text: &str) -> String {
 }
 
 /// The fields that are allowed only in steps that call a service.
-const OF_CALLS: [&str; 13] = [
+const OF_CALLS: [&str; 14] = [
     "agent",
     "url",
     "request",
@@ -230,6 +230,7 @@ const OF_CALLS: [&str; 13] = [
     "reply",
     "heartbeat_within",
     "cancel",
+    "keep_headers",
 ];
 
 /// The fields of [`OF_CALLS`] that a step with a child can have as well.

@@ -90,6 +90,7 @@ impl AttemptResult {
     pub fn of(outcome: &CallOutcome) -> Self {
         match outcome {
             CallOutcome::Success(_)
+            | CallOutcome::Kept { .. }
             | CallOutcome::Deferred
             | CallOutcome::PollAt { .. }
             | CallOutcome::Polled { .. }

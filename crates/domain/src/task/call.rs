@@ -2,9 +2,11 @@
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
+use http::{HeaderMap, StatusCode};
+
 use crate::{
-    definition::{Method, ReplyMode, Target},
-    task::retry_budget::RetryWait,
+    definition::{AttemptRules, Method, ReplyMode, Target},
+    task::{kept_response::KeptResponse, retry_budget::RetryWait},
     template::payload::Payload,
     values::{
         fault::Fault,
@@ -49,6 +51,29 @@ pub struct Call {
     pub reply_mode: ReplyMode,
     /// A service or worker that replies later must send a heartbeat at least this often.
     pub heartbeat_within: Option<Span>,
+    /// The rules for the attempts of the step, if it has any of those that most steps do without.
+    pub rules: Option<Arc<AttemptRules>>,
+}
+
+impl Call {
+    /// Returns the outcome of a response that gave this output, with the parts of the response that the step keeps. `hide`
+    /// removes the secrets of the agent from a text.
+    pub fn success(
+        &self,
+        output: Payload,
+        status: StatusCode,
+        headers: &HeaderMap,
+        hide: impl Fn(String) -> String,
+    ) -> CallOutcome {
+        let keep = self.rules.as_ref();
+        match keep.and_then(|rules| rules.keep_headers.as_deref()) {
+            Some(names) => CallOutcome::Kept {
+                output,
+                response: Box::new(KeptResponse::of(names, status.as_u16(), headers, hide)),
+            },
+            None => CallOutcome::Success(output),
+        }
+    }
 }
 
 /// The body of a call.
@@ -96,6 +121,11 @@ pub enum Purpose {
 #[derive(Clone, PartialEq, Debug)]
 pub enum CallOutcome {
     Success(Payload),
+    /// A success of a step that keeps parts of the response.
+    Kept {
+        output: Payload,
+        response: Box<KeptResponse>,
+    },
     /// A transient fault: the call is attempted again once the wait is over.
     Transient {
         fault: Fault,

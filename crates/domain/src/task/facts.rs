@@ -1,11 +1,11 @@
-//! What expressions read of a task's record besides the input and the outputs.
+//! The parts of a task's record that expressions read besides the input and the outputs.
 
 use crate::{
     task::{
         aggregate::Task,
         step::{Step, StepState},
     },
-    template::{StepFacts, TaskRecord},
+    template::{ResponseFacts, StepFacts, TaskRecord},
     values::{fault::Fault, time::Timestamp},
 };
 
@@ -32,6 +32,10 @@ impl Step {
             error: self.error(),
             attempts: self.attempt.0,
             output: self.output(),
+            response: self.response.as_ref().map(|response| ResponseFacts {
+                status: response.status,
+                headers: &response.headers,
+            }),
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::{
     task::{
         aggregate::{Details, Task},
         ask::{AskAnswer, Decision, OpenAsk},
+        kept_response::KeptResponse,
         open_reply::{OpenReply, Progress},
         step::{Step, StepState},
     },
@@ -62,8 +63,10 @@ impl Step {
             StepState::Processing { held_by, .. } => held_by.open_reply(),
             _ => None,
         };
+        let response = self.response.as_ref();
+        let response = response.map_or(0, |kept| size_of::<KeptResponse>() + kept.bytes());
         let ask = self.ask.as_ref().map_or(0, |ask| ask.memory());
-        STEP + ask + fault + payloads.sum::<usize>() + open.map_or(0, OpenReply::memory)
+        STEP + ask + response + fault + payloads.sum::<usize>() + open.map_or(0, OpenReply::memory)
     }
 }
 

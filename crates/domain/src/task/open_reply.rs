@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    task::{ask::OpenAsk, child_record::Child},
+    task::{ask::OpenAsk, child_record::Child, kept_response::KeptResponse},
     template::payload::Payload,
     values::{
         ids::{Attempt, InstanceId, WorkerName},
@@ -223,6 +223,9 @@ pub struct SavedReplies {
     /// The request that was sent, if it can no longer be rendered from the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_request: Option<Payload>,
+    /// The parts of the response that the step keeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response: Option<Box<KeptResponse>>,
 }
 
 /// A signal that has come for a step.
@@ -244,5 +247,6 @@ impl SavedReplies {
             && self.ask.is_none()
             && self.child.is_none()
             && self.sent_request.is_none()
+            && self.response.is_none()
     }
 }

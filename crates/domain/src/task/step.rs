@@ -4,6 +4,7 @@ use crate::{
     task::{
         ask::OpenAsk,
         child_record::Child,
+        kept_response::KeptResponse,
         open_reply::{ReplyLog, Signal, StepHolder},
     },
     template::payload::Payload,
@@ -59,6 +60,8 @@ pub struct Step {
     pub ask: Option<Box<OpenAsk>>,
     /// The child of its last attempt, as far as the step was informed of it.
     pub child: Option<Box<Child>>,
+    /// The parts of the response that gave the output, if the step keeps any.
+    pub response: Option<Box<KeptResponse>>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -160,6 +163,7 @@ impl Step {
             signal: None,
             ask: None,
             child: None,
+            response: None,
         }
     }
 

@@ -102,7 +102,7 @@ impl MoveReport {
 }
 
 /// Fields that may differ once the step is done: they apply around a call that was made, or to its undo.
-const AROUND_A_CALL: [&str; 11] = [
+const AROUND_A_CALL: [&str; 12] = [
     "after",
     "undo",
     "on_undo",
@@ -114,6 +114,7 @@ const AROUND_A_CALL: [&str; 11] = [
     "reply",
     "heartbeat_within",
     "cancel",
+    "keep_headers",
 ];
 /// The fields of [`AROUND_A_CALL`] that may also differ while the step runs.
 const BESIDE_A_CALL: [&str; 7] = [

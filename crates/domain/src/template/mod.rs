@@ -58,7 +58,7 @@ pub use budget::Budget;
 pub use difference::{JsonDifference, each_difference};
 pub use document::Document;
 pub use json::{JsonTemplate, look_alikes};
-pub use record::{StepFacts, TaskRecord};
+pub use record::{ResponseFacts, StepFacts, TaskRecord};
 pub use scope::{ItemScope, Scope};
 pub use text::Template;
 
@@ -106,6 +106,8 @@ pub struct Reads {
     /// The steps and the members of `input` that are read as if they existed: without a default, and without a test
     /// that they do.
     pub unguarded: Unguarded,
+    /// The steps whose kept response is read: its status or its headers.
+    pub responses: BTreeSet<String>,
     /// Names after a `-` that may be the end of a name with a hyphen: that name, and the form that was probably meant.
     pub hyphens: BTreeMap<String, (String, String)>,
 }
@@ -123,6 +125,7 @@ impl Reads {
     pub fn extend(&mut self, other: &Reads) {
         self.names.extend(other.names.iter().cloned());
         self.steps.extend(other.steps.iter().cloned());
+        self.responses.extend(other.responses.iter().cloned());
         let (unguarded, more) = (&mut self.unguarded, &other.unguarded);
         unguarded.steps.extend(more.steps.iter().cloned());
         unguarded.inputs.extend(more.inputs.iter().cloned());

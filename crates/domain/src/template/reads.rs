@@ -39,6 +39,9 @@ pub(super) fn of(expr: &Expr, source: &str) -> Result<Reads, String> {
                         note(&mut reads.unguarded, is_guarded, "steps", step);
                     }
                     reads.steps.insert(step.to_owned());
+                    if matches!(second, Some("status" | "headers")) {
+                        reads.responses.insert(step.to_owned());
+                    }
                     second
                         .filter(|what| !STEP_MEMBERS.contains(what))
                         .map(|what| no_member("step", &format!("steps.{step}"), what))

@@ -1,5 +1,7 @@
-//! What the record of a task says besides the input and the outputs: how each step has ended, when the task began, and
-//! why it is undone. Nothing of it is looked up before an expression reads it.
+//! The record of a task as expressions read it besides the input and the outputs: how each step has ended, when the
+//! task began, and why it is undone. Nothing of it is looked up before an expression reads it.
+
+use std::collections::BTreeMap;
 
 use crate::values::{fault::Fault, time::Timestamp};
 
@@ -26,7 +28,7 @@ pub trait TaskRecord {
     fn undo_cause(&self) -> Option<&Fault>;
 }
 
-/// What is on record about a step, apart from its output.
+/// The record of a step, as expressions read it.
 #[derive(Clone, Copy, Debug)]
 pub struct StepFacts<'r> {
     pub state: &'static str,
@@ -34,6 +36,16 @@ pub struct StepFacts<'r> {
     pub error: Option<&'r Fault>,
     pub attempts: u32,
     pub output: Option<&'r Payload>,
+    /// The parts of its response that it keeps, if it keeps any.
+    pub response: Option<ResponseFacts<'r>>,
+}
+
+/// The parts of a response that a step keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseFacts<'r> {
+    pub status: u16,
+    /// The names are in lower case.
+    pub headers: &'r BTreeMap<String, String>,
 }
 
 impl<'r> StepFacts<'r> {
@@ -48,6 +60,7 @@ impl<'r> StepFacts<'r> {
             error: None,
             attempts,
             output,
+            response: None,
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{
     budget::ITEM,
     eval_error::EvalResult,
     number::Number,
-    record::{StepFacts, TaskRecord},
+    record::{ResponseFacts, StepFacts, TaskRecord},
     value::{ChargedVec, Member, Value},
     write::Out,
 };
@@ -24,7 +24,9 @@ use crate::{
 };
 
 /// The members of `steps.<name>`.
-pub(super) const STEP_MEMBERS: [&str; 5] = ["output", "state", "error", "attempts", "items"];
+pub(super) const STEP_MEMBERS: [&str; 7] = [
+    "output", "state", "error", "attempts", "items", "status", "headers",
+];
 /// The members of `task`, but for those of an undo.
 pub(super) const TASK_MEMBERS: [&str; 5] = ["id", "key", "labels", "created_at", "started_at"];
 /// The members of `task` that only the expressions of a task that exists can read.
@@ -210,6 +212,8 @@ impl<'a> Scope<'a> {
             "state" => Some(Value::Text(facts.state)),
             "error" => Some(fault_value(facts.error, budget)?),
             "attempts" => Some(Value::Number(Number::int(facts.attempts.into()))),
+            "status" => Some(status_value(facts.response)),
+            "headers" => Some(headers_value(facts.response, budget)?),
             _ => None,
         })
     }
@@ -244,15 +248,22 @@ impl<'a> Scope<'a> {
 
     fn whole_step(&self, facts: &StepFacts<'a>, budget: &Budget) -> EvalResult<Value<'a>> {
         let attempts = Number::int(facts.attempts.into());
-        object(
-            [
-                ("output", self.output_value(facts.output, budget)?),
-                ("state", Value::Text(facts.state)),
-                ("error", fault_value(facts.error, budget)?),
-                ("attempts", Value::Number(attempts)),
-            ],
-            budget,
-        )
+        let members = [
+            ("output", self.output_value(facts.output, budget)?),
+            ("state", Value::Text(facts.state)),
+            ("error", fault_value(facts.error, budget)?),
+            ("attempts", Value::Number(attempts)),
+        ];
+        if facts.response.is_none() {
+            return object(members, budget);
+        }
+        let [output, state, error, attempts] = members;
+        let response = [
+            ("status", status_value(facts.response)),
+            ("headers", headers_value(facts.response, budget)?),
+        ];
+        let [status, headers] = response;
+        object([output, state, error, attempts, status, headers], budget)
     }
 
     pub(super) fn output_value(
@@ -282,6 +293,27 @@ fn time_value<'a>(time: Option<Timestamp>, budget: &Budget) -> EvalResult<Value<
     time.map_or(Ok(Value::Null), |time| {
         Value::built(&time.to_string(), budget)
     })
+}
+
+/// Returns the status of a kept response; null if none is kept.
+fn status_value<'a>(response: Option<ResponseFacts<'a>>) -> Value<'a> {
+    response.map_or(Value::Null, |response| {
+        Value::Number(Number::int(response.status.into()))
+    })
+}
+
+fn headers_value<'a>(
+    response: Option<ResponseFacts<'a>>,
+    budget: &Budget,
+) -> EvalResult<Value<'a>> {
+    let Some(ResponseFacts { headers, .. }) = response else {
+        return Ok(Value::Null);
+    };
+    budget.charge_each(headers.len(), ITEM)?;
+    budget.allocate(headers.len() * size_of::<Member<'_>>())?;
+    let headers = headers.iter();
+    let headers = headers.map(|(name, value)| (Value::Text(name), Value::Text(value)));
+    Ok(Value::Map(headers.collect::<Vec<_>>().into()))
 }
 
 /// Returns a fault as expressions read it; null if there is none.

@@ -36,6 +36,7 @@ struct Record {
     errors: BTreeMap<String, Fault>,
     /// The outputs and the errors of the items of steps.
     items: BTreeMap<String, Vec<(Option<Payload>, Option<Fault>)>>,
+    responses: BTreeMap<String, (u16, BTreeMap<String, String>)>,
     undo_cause: Option<Fault>,
 }
 
@@ -45,6 +46,13 @@ impl TaskRecord for Record {
         let (_, output) = steps.find(|(step, _)| step.as_str() == name)?;
         Some(StepFacts {
             error: self.errors.get(name),
+            response: self
+                .responses
+                .get(name)
+                .map(|(status, headers)| ResponseFacts {
+                    status: *status,
+                    headers,
+                }),
             ..StepFacts::of_output(output.as_ref())
         })
     }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::values::time::{SPAN_FORMS, Span, Timestamp};
 
-/// What it costs to read a time or a duration, or to write one.
+/// The cost of reading a time or a duration, or of writing one.
 const TIME: u64 = 400;
 
 /// The longest format and the longest duration, in bytes.

@@ -13,6 +13,7 @@ use crate::{
         aggregate::Task,
         ask::OpenAsk,
         history::Actor,
+        kept_response::KeptResponse,
         open_reply::{OpenReply, StepHolder},
         output::task_output,
         reply_to::ReplyTo,
@@ -270,6 +271,9 @@ pub struct StepView<'a> {
     /// step, the result of its `repeat`.
     #[schema(value_type = Payload)]
     output: Option<&'a RawValue>,
+    /// The status and the headers of the response that gave the output. Only of a step with `keep_headers`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response: Option<&'a KeptResponse>,
     /// The fault, if the step is in error, or was skipped or undone because of one.
     #[schema(required)]
     error: Option<&'a Fault>,
@@ -720,6 +724,7 @@ impl<'a> StepView<'a> {
                 .output()
                 .filter(|output| output.as_json().len() <= LONGEST_LIST || !is_group)
                 .map(Payload::raw),
+            response: step.response.as_deref(),
             error: step.error(),
             last_fault: step.last_fault.as_ref(),
         }

@@ -176,6 +176,7 @@ impl<'d> StepRequests<'d> {
             is_dropped_by_undo: false,
             reply_mode: ReplyMode::Response,
             heartbeat_within: None,
+            rules: None,
         }
     }
 

@@ -147,8 +147,16 @@ impl Draft {
     fn reply_to_work(&mut self, index: StepIndex, outcome: CallOutcome) {
         match outcome {
             CallOutcome::Success(output) | CallOutcome::Probed { body: output, .. } => {
+                self.task.step_mut(index).response = None;
                 self.succeed(index, output, None);
             }
+            CallOutcome::Kept { output, response } => match self.overlong_headers(&response) {
+                Some(fault) => self.refuse_output(index, fault),
+                None => {
+                    self.task.step_mut(index).response = Some(response);
+                    self.succeed(index, output, None);
+                }
+            },
             CallOutcome::Failed(fault) => self.refused(index, self.final_fault(fault)),
             CallOutcome::Transient { fault, wait } => self.try_later(index, fault, wait),
             CallOutcome::Crashed(fault) => self.crashed(index, fault),

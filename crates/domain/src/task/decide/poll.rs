@@ -191,7 +191,9 @@ impl Draft {
     /// An instance has asked for the reply.
     pub(super) fn reply_to_poll(&mut self, index: StepIndex, outcome: CallOutcome) {
         match outcome {
-            CallOutcome::Success(output) | CallOutcome::Probed { body: output, .. } => {
+            CallOutcome::Success(output)
+            | CallOutcome::Kept { output, .. }
+            | CallOutcome::Probed { body: output, .. } => {
                 self.succeed(index, output, None);
             }
             CallOutcome::Failed(fault) => {

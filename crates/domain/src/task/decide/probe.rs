@@ -48,7 +48,9 @@ impl Draft {
     /// The probe of the attempt has ended.
     pub(super) fn reply_to_probe(&mut self, index: StepIndex, outcome: CallOutcome) {
         match outcome {
-            CallOutcome::Success(body) => self.probed(index, 200, &body),
+            CallOutcome::Success(body) | CallOutcome::Kept { output: body, .. } => {
+                self.probed(index, 200, &body);
+            }
             CallOutcome::Probed { status, body } => self.probed(index, status, &body),
             CallOutcome::Failed(fault) => {
                 let fault = Fault {

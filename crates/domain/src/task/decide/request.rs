@@ -89,6 +89,7 @@ pub(crate) fn call(
         is_dropped_by_undo: definition.is_dropped_by_undo(),
         reply_mode: definition.reply.mode(),
         heartbeat_within: definition.heartbeat_within,
+        rules: definition.attempts.clone(),
     })
 }
 

@@ -10,6 +10,7 @@ use crate::{
         aggregate::Task,
         ask::{AskAnswer, OpenAsk},
         command::Refusal,
+        kept_response::KeptResponse,
         open_reply::Progress,
         positions::Positions,
         step::{Step, StepState},
@@ -89,6 +90,17 @@ impl Draft {
         let why = self.room_for(index, length).err()?;
         let message = format!(
             "its output of {length} bytes is not kept: {}; have its service give less, or split the work over several tasks",
+            why.in_words(self.most_kept)
+        );
+        Some(Fault::permanent(message, self.now))
+    }
+
+    /// The fault of a step whose response has headers that find no room.
+    pub(super) fn overlong_headers(&self, response: &KeptResponse) -> Option<Fault> {
+        let length = response.bytes();
+        let why = self.room_in_task(length, 0).err()?;
+        let message = format!(
+            "the {length} bytes of its response's headers are not kept: {}; name fewer in `keep_headers`",
             why.in_words(self.most_kept)
         );
         Some(Fault::permanent(message, self.now))
@@ -260,9 +272,11 @@ impl Step {
         ];
         let payloads = payloads.into_iter().flatten();
         let ask = self.ask.as_deref().map_or(0, OpenAsk::decided_bytes);
+        let response = self.response.as_deref().map_or(0, KeptResponse::bytes);
         payloads
             .map(|payload| payload.as_json().len())
             .sum::<usize>()
             + ask
+            + response
     }
 }

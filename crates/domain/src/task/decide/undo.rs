@@ -352,7 +352,9 @@ impl Draft {
 
     /// Records what a probe found out about a step before it is undone.
     pub(super) fn took_effect(&mut self, step: StepIndex, output: Payload) {
-        self.task.step_mut(step).set_effect(Effect::Known);
+        let found = self.task.step_mut(step);
+        found.set_effect(Effect::Known);
+        found.response = None;
         let processed = StepState::Processed {
             output,
             at: self.now,

@@ -48,7 +48,8 @@ impl Redactor {
                 wait: *wait,
             },
             // These outcomes belong to calls.
-            CallOutcome::Deferred
+            CallOutcome::Kept { .. }
+            | CallOutcome::Deferred
             | CallOutcome::PollAt { .. }
             | CallOutcome::Polled { .. }
             | CallOutcome::Probed { .. } => return None,

@@ -90,6 +90,7 @@ fn sample() -> Data {
                 (name.clone(), items.map(item).collect())
             })
             .collect(),
+        responses: serde_json::from_value(sample["responses"].clone()).unwrap(),
         undo_cause: fault(&sample["task"]["error"]),
     };
     data

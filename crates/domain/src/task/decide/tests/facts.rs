@@ -1,4 +1,4 @@
-//! What expressions read of what happened to a step.
+//! Expressions that read what happened to a step.
 
 use super::*;
 
@@ -168,7 +168,7 @@ fn faults(steps: Value) -> String {
 fn members_that_are_not_there_are_refused_by_name() {
     for (body, message) in [
         (
-            "{{ steps.a.status }}",
+            "{{ steps.a.outcome }}",
             "use `steps.a.output`, `steps.a.state`",
         ),
         ("{{ task.name }}", "a task has no `name` here"),
@@ -181,6 +181,11 @@ fn members_that_are_not_there_are_refused_by_name() {
             "`task.state` is defined only in an undo",
         ),
         ("{{ steps.later.state }}", "does not come before"),
+        (
+            "{{ steps.a.status }}",
+            "`a` keeps no status and no headers of its response",
+        ),
+        ("{{ steps.a.headers.etag }}", "add `keep_headers` to it"),
     ] {
         let steps = json!([
             { "name": "a", "agent": "x" },
@@ -196,4 +201,63 @@ fn members_that_are_not_there_are_refused_by_name() {
 fn a_key_cannot_be_made_of_the_times_of_a_task() {
     let parsed = crate::definition::key_limit::parse_key("{{ task.created_at }}");
     assert!(parsed.unwrap_err().contains("`task.created_at`"));
+}
+
+#[test]
+fn only_a_step_that_replies_with_its_response_keeps_headers_and_no_secrets() {
+    for (fields, message) in [
+        (
+            json!({ "keep_headers": ["location"], "reply": "callback" }),
+            "comes later",
+        ),
+        (json!({ "keep_headers": ["set-cookie"] }), "may be a secret"),
+        (
+            json!({ "keep_headers": ["a b"] }),
+            "must be the name of a header",
+        ),
+        (
+            json!({ "keep_headers": ["etag", "ETag"] }),
+            "is listed twice",
+        ),
+        (json!({ "keep_headers": vec!["a"; 17] }), "at most 16"),
+    ] {
+        let mut step = json!({ "name": "a", "agent": "x" });
+        step.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        let found = faults(json!([step]));
+        assert!(found.contains(message), "{fields}: {found}");
+    }
+    let found = faults(json!([{ "name": "a", "wait": { "for": "1s" }, "keep_headers": [] }]));
+    assert!(found.contains("steps that call a service"), "{found}");
+}
+
+#[test]
+fn the_parts_of_a_response_are_kept_until_another_result_replaces_the_output() {
+    let mut bench = Bench::new(json!([
+        { "name": "a", "agent": "x", "keep_headers": ["location"] },
+        reader("{{ [steps.a.status, steps.a.headers.location] }}"),
+    ]));
+    let kept = |bench: &Bench| bench.record("a").response.clone();
+    let attempt = bench.claim("a").unwrap();
+    let response = crate::task::KeptResponse {
+        status: 201,
+        headers: BTreeMap::from([("location".to_owned(), "/a/1".to_owned())]),
+    };
+    let outcome = CallOutcome::Kept {
+        output: Payload::null(),
+        response: Box::new(response.clone()),
+    };
+    bench.reply("a", attempt, outcome).unwrap();
+    assert_eq!(read(&mut bench, "reader"), json!([201, "/a/1"]));
+    assert_eq!(kept(&bench).as_deref(), Some(&response));
+    let attempt = bench.record("reader").attempt;
+    bench.reply("reader", attempt, refusal(404)).unwrap();
+    let again = Command::RetryFrom {
+        step: bench.step("a"),
+        reason: None,
+    };
+    bench.apply(again).unwrap();
+    bench.process("a");
+    assert_eq!(kept(&bench), None);
 }
