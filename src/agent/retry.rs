@@ -5,7 +5,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-pub(super) use crate::domain::agent::{retry_after, retry_wait};
+pub(super) use crate::domain::agent::{call_wait, retry_after};
 use crate::domain::{
     agent::RetrySpec,
     task::{RetryBudget, RetryBudgetUse, RetryWait},

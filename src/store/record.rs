@@ -333,6 +333,7 @@ impl<'a> StepRow<'a> {
             child: _,
             sent_request: _,
             response: _,
+            counts: _,
         } = step;
         let (locked_by, complete_by) = match state {
             StepState::Processing {
@@ -471,8 +472,8 @@ impl<'a> QueueRow<'a> {
     }
 }
 
-/// Returns `None` for a step that never had a later reply, waits for no event, has no child and keeps no request and
-/// no part of a response.
+/// Returns `None` for a step that never had a later reply, waits for no event, has no child and keeps neither a
+/// request, nor a part of a response, nor counts of its attempts.
 fn replies(step: &Step) -> Option<String> {
     let (open, waits) = match &step.state {
         StepState::Processing {
@@ -491,7 +492,8 @@ fn replies(step: &Step) -> Option<String> {
         && step.ask.is_none()
         && step.child.is_none()
         && step.sent_request.is_none()
-        && step.response.is_none();
+        && step.response.is_none()
+        && step.counts.is_empty();
     (!is_empty).then(|| {
         json(&SavedReplies {
             waits,
@@ -502,6 +504,7 @@ fn replies(step: &Step) -> Option<String> {
             log: step.reply_log.clone(),
             sent_request: step.sent_request.clone(),
             response: step.response.clone(),
+            counts: step.counts,
         })
     })
 }

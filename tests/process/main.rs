@@ -28,6 +28,7 @@ mod alert_webhooks;
 mod alerts;
 mod ask_links;
 mod asks;
+mod attempt_bounds;
 mod attempts;
 mod audit;
 mod away;

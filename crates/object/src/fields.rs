@@ -381,14 +381,14 @@ fn called_elsewhere(name: &str) -> impl Iterator<Item = &'static str> + use<> {
         (
             &[
                 "retries",
-                "retry",
                 "max_retries",
-                "max_attempts",
+                "max_tries",
                 "attempts",
+                "maximum_attempts",
                 "retry_count",
                 "retry_limit",
             ],
-            &["max_failures"],
+            &["max_attempts"],
         ),
         (&["if", "condition", "only_if", "run_if"], &["when"]),
         (

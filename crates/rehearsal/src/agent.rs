@@ -8,7 +8,7 @@ use provost_domain::{
     agent::{
         RetrySpec,
         answer::{self, LONGEST_POLL_WAIT, ResponseClass},
-        retry_after, retry_wait,
+        call_wait, retry_after,
     },
     definition::{Method, ReplyMode, Target},
     task::{Call, CallOutcome, Purpose, RetryWait},
@@ -44,10 +44,13 @@ impl MockedAgent<'_> {
     }
 
     fn transient(&self, fault: Fault, asked: Option<Duration>) -> CallOutcome {
-        let made = self.call.transient_faults.saturating_add(1);
+        if self.call.retries(&fault) == Some(false) {
+            return CallOutcome::Failed(fault);
+        }
+        let wait = RetryWait::from(call_wait(self.call, self.retry, asked, CHANCE));
         CallOutcome::Transient {
             fault,
-            wait: retry_wait(self.retry, made, asked, CHANCE).into(),
+            wait: wait.within_attempts(self.call.attempt_rules()),
         }
     }
 
@@ -146,7 +149,13 @@ impl MockedAgent<'_> {
             ResponseClass::Permanent { message } => {
                 let mut fault = self.answered(FaultKind::Permanent, message, status);
                 fault.body = answer::excerpt(sent.as_bytes());
-                CallOutcome::Failed(fault)
+                match self.call.retries(&fault) {
+                    Some(true) => {
+                        fault.kind = FaultKind::Transient;
+                        self.transient(fault, None)
+                    }
+                    _ => CallOutcome::Failed(fault),
+                }
             }
         })
     }

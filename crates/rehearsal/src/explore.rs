@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use http::StatusCode;
 use provost_domain::{
-    definition::{Policy, StepWork},
+    definition::{Policy, StatusPolicy, StepWork},
     task::{Event, TaskStatus},
     values::{Effect, Span, StepIndex},
 };
@@ -25,6 +25,9 @@ use crate::{
 
 /// The largest number of faults that are simulated.
 pub const MOST_FAULTS: usize = 2000;
+
+/// The status with which a service refuses a call.
+const REFUSAL: StatusCode = StatusCode::BAD_REQUEST;
 
 /// A fault of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +57,7 @@ impl PlannedFault {
 
     fn behaviour(self) -> Behaviour {
         match self {
-            PlannedFault::Refused => Mock::responds(StatusCode::BAD_REQUEST, None).behaviour,
+            PlannedFault::Refused => Mock::responds(REFUSAL, None).behaviour,
             PlannedFault::Unavailable => {
                 Mock::responds(StatusCode::SERVICE_UNAVAILABLE, None).behaviour
             }
@@ -232,7 +235,8 @@ impl Explorer<'_> {
         let definition = &self.workflow.names;
         let refusal = later.iter().rev().find(|step| {
             let step = definition.step(**step);
-            (step.is_call() || step.has_child()) && step.on_permanent == Policy::Undo
+            let policy = step.policy_for_permanent(Some(REFUSAL.as_u16()));
+            (step.is_call() || step.has_child()) && policy == StatusPolicy::Policy(Policy::Undo)
         });
         if let Some(step) = refusal {
             return Some(UndoCause::Refusal(*step));

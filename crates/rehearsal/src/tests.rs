@@ -1011,3 +1011,57 @@ cases:
 ";
     passes(&workflow.to_string(), case);
 }
+
+/// A step whose attempts, faults and policies are bounded by its own fields.
+const BOUNDED: &str = r#"{ "steps": [
+  { "name": "charge", "agent": "payments", "max_attempts": 3, "on_exhausted": "skip",
+    "retry": { "initial": "10s", "factor": 1, "jitter": false, "on": ["5xx", 409] },
+    "on_permanent": { "410": "success" }, "keep_headers": ["location"],
+    "failed": "output.ok | default(true) == false",
+    "request": { "path": "/charges" } },
+  { "name": "after", "agent": "payments", "when": "steps.charge is failed",
+    "request": { "path": "/after", "body": "{{ steps.charge.error.kind ~ ' ' ~ steps.charge.attempts }}" } },
+  { "name": "created", "agent": "payments", "when": "steps.charge.status == 201",
+    "request": { "path": "/created", "body": "{{ steps.charge.headers.location }}" } }
+] }"#;
+
+#[test]
+fn a_rehearsal_follows_the_bounds_of_attempts_and_the_policies_by_status() {
+    let case = |services: &str, expect: &str| {
+        passes(
+            BOUNDED,
+            &format!(
+                "services:\n  charge: {services}\n  after: {{ body: 1 }}\n  created: {{ body: 1 }}\ncases:\n  - name: x\n    expect:\n{expect}"
+            ),
+        );
+    };
+    case(
+        "{ status: 503 }",
+        "      steps:
+        charge: { state: skipped, attempts: 3, error: failed in 3 attempts }
+      requests:
+        - { step: after, body: exhausted 3 }
+",
+    );
+    case(
+        "{ status: 409 }",
+        "      steps:
+        charge: { state: skipped, attempts: 3 }
+",
+    );
+    case(
+        "{ status: 410 }",
+        "      steps:
+        charge: { state: processed, attempts: 1 }
+        after: { state: skipped }
+",
+    );
+    case(
+        "{ status: 201, headers: { location: /charges/7 } }",
+        "      steps:
+        charge: { state: processed }
+      requests:
+        - { step: created, body: /charges/7 }
+",
+    );
+}

@@ -85,12 +85,28 @@ impl Transport {
             }
         }
         drop(meter);
-        let outcome = result.unwrap_or_else(|Transient { fault, retry_after }| {
-            if let (Some(guard), Some(wait)) = (&self.throttled, retry_after) {
-                guard.throttle(wait, &fault.message);
+        if let (Err(transient), Some(guard)) = (&result, &self.throttled)
+            && let Some(wait) = transient.retry_after
+        {
+            guard.throttle(wait, &transient.fault.message);
+        }
+        let result = match result {
+            // The rules of the step decide after which faults the call is made again.
+            Err(transient) if request.call.retries(&transient.fault) == Some(false) => {
+                Ok(CallOutcome::Failed(transient.fault))
             }
-            let made = request.call.transient_faults.saturating_add(1);
-            let backoff = retry::retry_wait(&self.retry, made, retry_after, rand::random());
+            Ok(CallOutcome::Failed(fault)) if request.call.retries(&fault) == Some(true) => {
+                let kind = FaultKind::Transient;
+                Err(Transient {
+                    fault: Fault { kind, ..fault },
+                    retry_after: None,
+                })
+            }
+            result => result,
+        };
+        let outcome = result.unwrap_or_else(|Transient { fault, retry_after }| {
+            let (call, chance) = (request.call, rand::random());
+            let backoff = retry::call_wait(call, &self.retry, retry_after, chance);
             let wait = match &self.budget {
                 Some(budget) => budget.reserve(&self.retry, backoff),
                 None => backoff.into(),
@@ -98,7 +114,10 @@ impl Transport {
             if !wait.parked.is_zero() {
                 meters::count_parked_retry(&self.agent);
             }
-            CallOutcome::Transient { fault, wait }
+            CallOutcome::Transient {
+                fault,
+                wait: wait.within_attempts(request.call.attempt_rules()),
+            }
         });
         let is_recorded = request.notes.is_wanted(has_failed(&outcome));
         CallReport {

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::api::openapi::words::{
     AskFieldTypeSchema, DeadlinePolicySchema, DurationSchema, JsonSchema, MethodSchema,
     OnChildErrorSchema, OnUndoSchema, PolicySchema, RepeatOutputSchema, ReplyModeSchema,
-    UndoPolicySchema,
+    StatusPolicySchema, UndoPolicySchema, UndoStatusPolicySchema,
 };
 
 /// One step: a call to one remote service, a wait, a signal that is awaited, or a task of its own.
@@ -76,11 +76,16 @@ pub struct StepBody {
     /// The number of attempts that may run out of time before `on_exhausted` applies.
     #[schema(default = 3, minimum = 0, maximum = 1000, example = 3)]
     max_failures: Option<u32>,
-    on_exhausted: Option<OnExhaustedBody>,
-    /// The policy after a permanent error: `error` stops the task until an operator acts, `undo` undoes the whole
-    /// task, `skip` continues without the step.
-    #[schema(default = "error", example = "undo")]
-    on_permanent: Option<PolicySchema>,
+    on_exhausted: Option<StepOnExhaustedBody>,
+    on_permanent: Option<OnPermanentBody>,
+    /// The number of attempts after which `on_exhausted` applies, whatever they failed with. Where it is set, the waits
+    /// between attempts take no time from `complete_within`. `1` calls at most once, and leaves the outcome of a call that
+    /// broke off unknown. Default: any number, within the time that `complete_within` and `max_failures` give.
+    #[schema(minimum = 1, maximum = 1000, example = 5)]
+    max_attempts: Option<u32>,
+    retry: Option<RetryRuleBody>,
+    /// Recognises an error in the body of a success.
+    failed: Option<FailedBody>,
     /// The action that undoes the step if the task is undone after the step took effect.
     undo: Option<UndoBody>,
     /// A request that asks the service whether an attempt of unknown effect took effect.
@@ -305,8 +310,10 @@ pub struct UndoBody {
     #[schema(default = 3, minimum = 0, maximum = 1000, example = 3)]
     max_failures: Option<u32>,
     on_exhausted: Option<OnUndoExhaustedBody>,
-    #[schema(default = "error", example = "error")]
-    on_permanent: Option<UndoPolicySchema>,
+    on_permanent: Option<OnUndoPermanentBody>,
+    #[schema(minimum = 1, maximum = 1000, example = 5)]
+    max_attempts: Option<u32>,
+    retry: Option<RetryRuleBody>,
     /// The way in which the service replies, if not with its response.
     #[schema(default = "response", example = "callback")]
     reply: Option<ReplyRuleBody>,
@@ -332,6 +339,10 @@ pub struct ProbeBody {
     output: Option<String>,
     #[schema(default = "10s", example = "10s")]
     complete_within: Option<DurationSchema>,
+    /// The number of attempts of the probe after which the step needs an operator.
+    #[schema(minimum = 1, maximum = 1000, example = 10)]
+    max_attempts: Option<u32>,
+    retry: Option<RetryRuleBody>,
 }
 
 /// Defaults for all steps that do not set their own.
@@ -374,6 +385,95 @@ pub struct StepRequest {
     body: Option<String>,
 }
 
+/// The waits before a call is made again, and the faults after which it is. Without `initial`, `factor`, `max` and
+/// `jitter` the waits are those of the agent.
+#[derive(ToSchema)]
+#[schema(as = StepRetry, example = json!({ "initial": "1s", "max": "1m", "on": [429, "5xx", "connect"] }))]
+pub struct RetryRuleBody {
+    #[schema(default = "100ms", example = "1s")]
+    initial: Option<DurationSchema>,
+    /// Each wait is this many times the one before.
+    #[schema(default = 2, minimum = 1, maximum = 10)]
+    factor: Option<u32>,
+    /// The longest wait.
+    #[schema(default = "10s", example = "1m")]
+    max: Option<DurationSchema>,
+    /// True: each wait is a random one between zero and its whole length.
+    #[schema(default = true)]
+    jitter: Option<bool>,
+    /// Exactly the faults after which the call is made again: statuses, classes such as `5xx`, `connect` for a connection
+    /// that could not be made, and `broken` for a call that broke off. Default: `[408, 425, 429, "5xx", "connect",
+    /// "broken"]`.
+    #[schema(max_items = 50, example = json!([429, "5xx", "connect"]))]
+    on: Option<Vec<RetriedFaultBody>>,
+}
+
+/// A fault after which a call is made again.
+#[derive(ToSchema)]
+#[schema(as = RetriedFault, example = 429)]
+#[serde(untagged)]
+pub enum RetriedFaultBody {
+    Status(u16),
+    /// A class such as `5xx`, `connect` or `broken`.
+    Word(String),
+}
+
+/// Recognises an error in the body of a success: a condition over `output`, alone or with the message of the error. If it
+/// is true, the step has a permanent error.
+#[derive(ToSchema)]
+#[schema(as = Failed, example = "output.ok == false")]
+#[serde(untagged)]
+pub enum FailedBody {
+    Condition(String),
+    Rule(FailedRuleBody),
+}
+
+#[derive(ToSchema)]
+#[schema(as = FailedRule)]
+pub struct FailedRuleBody {
+    #[schema(example = "output.ok == false")]
+    when: String,
+    /// An expression that gives the message.
+    #[schema(example = "output.error")]
+    message: Option<String>,
+}
+
+/// The policy after a permanent error.
+#[derive(ToSchema)]
+#[schema(as = OnPermanent, example = json!({ "404": "skip", "409": "success", "else": "error" }))]
+#[serde(untagged)]
+pub enum OnPermanentBody {
+    /// `error` stops the task until an operator acts, `undo` undoes the whole task, `skip` continues without the step.
+    Word(PolicySchema),
+    /// Policies by the status of the response, for statuses such as `404` and classes such as `4xx`. `success` counts the
+    /// error as a success. `else` is for all others; its default is that of the whole field.
+    ByStatus(BTreeMap<String, StatusPolicySchema>),
+}
+
+/// The policy after a permanent error of an undo.
+#[derive(ToSchema)]
+#[schema(as = OnUndoPermanent, example = "error")]
+#[serde(untagged)]
+pub enum OnUndoPermanentBody {
+    /// `error` stops the task until an operator acts, `skip` leaves the effect of the step.
+    Word(UndoPolicySchema),
+    /// Policies by the status of the response, as for a step.
+    ByStatus(BTreeMap<String, UndoStatusPolicySchema>),
+}
+
+/// The policy of a step when it is not tried again.
+#[derive(ToSchema)]
+#[schema(as = StepOnExhausted, example = "error")]
+#[serde(untagged)]
+pub enum StepOnExhaustedBody {
+    /// `error`: an operator must act. `undo`: the whole task is undone. `skip`: the task continues without the
+    /// step.
+    Word(PolicySchema),
+    Extend(Extension),
+    /// Policies by the status of the last response, as in `on_permanent`.
+    ByStatus(BTreeMap<String, StatusPolicySchema>),
+}
+
 /// The policy when more than `max_failures` attempts have failed.
 #[derive(ToSchema)]
 #[schema(as = OnExhausted, example = "error")]
@@ -393,6 +493,8 @@ pub enum OnUndoExhaustedBody {
     /// `error`: an operator must act. `skip`: the undo continues without the undo of this step.
     Word(UndoPolicySchema),
     Extend(UndoExtension),
+    /// Policies by the status of the last response, as in `on_permanent`.
+    ByStatus(BTreeMap<String, UndoStatusPolicySchema>),
 }
 
 /// Wait for an extended period and try the undo again.

@@ -45,6 +45,10 @@ pub(in crate::api) use words;
 
 /// The actions when an undo step has no retries left.
 pub struct UndoPolicySchema;
+/// The actions after an error with a certain status.
+pub struct StatusPolicySchema;
+/// The actions after an error of an undo with a certain status.
+pub struct UndoStatusPolicySchema;
 /// The actions when the task's own complete-by passes.
 pub struct DeadlinePolicySchema;
 /// The states of a schedule.
@@ -60,6 +64,8 @@ words! {
     BackfillOverlapSchema = "BackfillOverlap", "`queue`, the default: one after the other; `allow`: all at once", ["queue", "allow"];
     ScheduleStatusSchema = "ScheduleState", "`active`: it fires; `paused`: an operator has paused it; `ended`: it fires no more; `unreadable`: its record is damaged", ["active", "paused", "ended", "unreadable"];
     UndoPolicySchema = "UndoPolicy", "`error` stops the task until an operator acts, `skip` leaves the effect of the step", policies(&[Policy::Error, Policy::Skip]);
+    StatusPolicySchema = "StatusPolicy", "as `Policy`; `success` counts the error as a success", policies(Policy::ALL).chain(["success"]);
+    UndoStatusPolicySchema = "UndoStatusPolicy", "as `UndoPolicy`; `success` counts the error as a success", policies(&[Policy::Error, Policy::Skip]).chain(["success"]);
     DeadlinePolicySchema = "DeadlinePolicy", "`error` stops the task until an operator acts, `undo` undoes the whole task", policies(&[Policy::Error, Policy::Undo]);
 }
 

@@ -19,6 +19,7 @@ pub(super) fn step(row: &impl Columns) -> Result<Step, StoreError> {
         child,
         sent_request,
         response,
+        counts,
     } = json(row, "reply")?.unwrap_or_default();
     let at = || row.get("ended_at");
     let state = match status {
@@ -78,6 +79,7 @@ pub(super) fn step(row: &impl Columns) -> Result<Step, StoreError> {
         ask,
         child,
         response,
+        counts,
     })
 }
 

@@ -62,7 +62,7 @@ pub use keep_alive::usable_idle_time;
 pub use latency::{Candidate, Latency};
 pub use missing::{MissingAgentChanges, MissingAgents, missing_agent_alert, missing_agent_subject};
 pub use past_stop::PastStop;
-pub use retry_wait::{retry_after, retry_wait};
+pub use retry_wait::{call_wait, retry_after, retry_wait};
 pub use secret_fault::{AgentSecretFault, unusable_secrets};
 pub use secret_use::{SecretScope, SecretTarget, SecretUse};
 pub use spec::{AgentMode, AgentSpec, Endpoint, RetrySpec, ZONE_FORM, is_zone};

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use http::{HeaderMap, header};
 
-use crate::{agent::spec::RetrySpec, values::time::Timestamp};
+use crate::{
+    agent::spec::RetrySpec, definition::AttemptRules, task::call::Call, values::time::Timestamp,
+};
 
 /// The longest wait that a service can request: an error in its response must not delay a step for years.
 const LONGEST_ASKED: Duration = Duration::from_secs(24 * 60 * 60);
@@ -21,6 +23,23 @@ pub fn retry_wait(
 ) -> Duration {
     let asked = asked_for.unwrap_or_default().min(LONGEST_ASKED);
     asked + spec.backoff().full_jitter(made, chance)
+}
+
+/// Returns the wait before a call is made again: by the rule of its step, or else by that of the agent.
+pub fn call_wait(
+    call: &Call,
+    agent: &RetrySpec,
+    asked_for: Option<Duration>,
+    chance: f64,
+) -> Duration {
+    let made = call.transient_faults.saturating_add(1);
+    match call.attempt_rules().and_then(AttemptRules::waits) {
+        Some(waits) => {
+            let asked = asked_for.unwrap_or_default().min(LONGEST_ASKED);
+            asked + waits.wait(made, chance)
+        }
+        None => retry_wait(agent, made, asked_for, chance),
+    }
 }
 
 /// Reads `Retry-After` in either of its forms (RFC 9110 section 10.2.3). A date is compared with the response's own

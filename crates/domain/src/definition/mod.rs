@@ -22,6 +22,7 @@ mod probe;
 mod repeat;
 mod reply_rule;
 pub(crate) mod request;
+mod status_policies;
 mod step;
 mod undo;
 mod work;
@@ -44,7 +45,7 @@ use crate::{
     },
 };
 pub use ask_rule::{AskField, AskFieldKind, AskRule, LinkReceivers, REPLY_TO};
-pub use attempt_rules::AttemptRules;
+pub use attempt_rules::{AttemptRules, RetryRule, RetryWaits, output_of_error};
 pub use cancel_rule::CancelRule;
 pub use child_rule::{ChildFields, ChildRule, OnChildError};
 pub use for_each::{ForEachRule, MOST_ITEMS};
@@ -58,6 +59,7 @@ pub use policies::*;
 pub use poll_rule::{PollFinding, PollRule};
 pub use probe::*;
 pub use repeat::{RepeatOutput, RepeatRule};
+pub use status_policies::{StatusPattern, StatusPolicies, StatusPolicy};
 pub(crate) use step::UNDO;
 use work::LiteralUntil;
 pub use work::{SignalRule, StepKind, StepWork, WaitRule};
@@ -320,6 +322,20 @@ impl StepDefinition {
 }
 
 impl StepRule {
+    /// Returns the policy for a permanent error with this status.
+    pub fn policy_for_permanent(&self, status: Option<u16>) -> StatusPolicy {
+        let rules = self.attempts.as_ref();
+        let by_status = rules.and_then(|rules| rules.on_permanent.as_ref()?.of(status));
+        by_status.unwrap_or(StatusPolicy::Policy(self.on_permanent))
+    }
+
+    /// Returns the policy for a step that is not tried again, after a last fault with this status.
+    pub fn policy_for_exhausted(&self, status: Option<u16>) -> StatusPolicy {
+        let rules = self.attempts.as_ref();
+        let by_status = rules.and_then(|rules| rules.on_exhausted.as_ref()?.of(status));
+        by_status.unwrap_or(StatusPolicy::Policy(self.on_exhausted.then))
+    }
+
     /// Returns whether the step calls a service.
     pub fn is_call(&self) -> bool {
         matches!(self.work, StepWork::Call { .. })

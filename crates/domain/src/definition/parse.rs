@@ -271,6 +271,9 @@ const UNDO_POLL_SCOPE_NAMES: [&str; 7] = [
 /// The names that the expressions of a probe see.
 const PROBE_SCOPE_NAMES: [&str; 4] = ["input", "task", "steps", "response"];
 
+/// The names that the expressions of `failed` see.
+const FAILED_SCOPE_NAMES: [&str; 4] = ["input", "task", "steps", "output"];
+
 /// The names that the condition of a signal sees.
 const SIGNAL_SCOPE_NAMES: [&str; 4] = ["input", "task", "steps", "signal"];
 
@@ -344,6 +347,12 @@ fn check_reads(
     check(
         &draft.probe_reads,
         &seen(&PROBE_SCOPE_NAMES),
+        false,
+        &mut reads.own,
+    );
+    check(
+        &draft.failed_reads,
+        &seen(&FAILED_SCOPE_NAMES),
         false,
         &mut reads.own,
     );

@@ -1,12 +1,15 @@
 //! The policies for a step or a task that cannot continue. A step may set them, and a task or a workflow may set them
 //! for all of its steps.
 
-use std::{ops::RangeInclusive, sync::Arc};
+use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::workflow_limits::{StepLimit, TaskLimit};
+use super::{
+    status_policies::{self, StatusPolicies},
+    workflow_limits::{StepLimit, TaskLimit},
+};
 use crate::{
     template::payload::Payload,
     values::{
@@ -227,6 +230,40 @@ pub(super) fn on_exhausted(fields: &mut Fields<'_>, words: &[Policy]) -> Option<
 pub(super) fn on_permanent(fields: &mut Fields<'_>, words: &[Policy]) -> Option<Policy> {
     take_policy(fields, "on_permanent", words, "")
 }
+
+/// Takes the policy of a step for permanent errors, with its policies for certain statuses.
+pub(super) fn on_permanent_by_status(
+    fields: &mut Fields<'_>,
+    words: &[Policy],
+) -> (Option<Policy>, Option<StatusPolicies>) {
+    if fields.is_object("on_permanent") {
+        let (by_status, otherwise) = status_policies::read(fields, "on_permanent", words);
+        return (otherwise, by_status);
+    }
+    let or = " or { \"404\": \"skip\", \"else\": \"error\" }";
+    (take_policy(fields, "on_permanent", words, or), None)
+}
+
+/// Takes the policy of a step that is not tried again, with its policies for certain statuses.
+pub(super) fn on_exhausted_by_status(
+    fields: &mut Fields<'_>,
+    words: &[Policy],
+) -> (Option<OnExhausted>, Option<StatusPolicies>) {
+    let is_extension = fields.peek("on_exhausted").is_some_and(|value| {
+        let members = serde_json::from_str::<BTreeMap<String, &RawValue>>(value);
+        members.is_ok_and(|members| {
+            members.is_empty() || EXTENSION.iter().any(|name| members.contains_key(*name))
+        })
+    });
+    if fields.is_object("on_exhausted") && !is_extension {
+        let (by_status, otherwise) = status_policies::read(fields, "on_exhausted", words);
+        return (otherwise.map(OnExhausted::from), by_status);
+    }
+    (on_exhausted(fields, words), None)
+}
+
+/// The fields of an extension.
+const EXTENSION: [&str; 3] = ["extend", "times", "then"];
 
 /// Takes a policy that is written as a word.
 fn take_policy(fields: &mut Fields<'_>, name: &str, words: &[Policy], or: &str) -> Option<Policy> {

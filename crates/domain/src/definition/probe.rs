@@ -1,8 +1,13 @@
 //! A probe: a GET that finds out whether an attempt of unknown effect took effect.
 
+use std::sync::Arc;
+
 use http::StatusCode;
 
-use super::{Method, RequestTemplate, policies::COMPLETE_WITHIN_RANGE, request};
+use super::{
+    AttemptRules, Method, RequestTemplate, attempt_rules::RulesOf, policies::COMPLETE_WITHIN_RANGE,
+    request,
+};
 use crate::{
     template::{Expression, Origin, Reads, RenderError, Scope, payload::Payload},
     values::{fields::Fields, time::Span},
@@ -19,6 +24,8 @@ pub struct Probe {
     /// The step's output if it is done. `None`: the body of the response.
     pub output: Option<Expression>,
     pub complete_within: Span,
+    /// The rules for its attempts, if it has any.
+    pub attempts: Option<Arc<AttemptRules>>,
 }
 
 /// The finding of a probe.
@@ -99,6 +106,13 @@ pub(super) fn read(
     let outcome = expression("outcome");
     let output = expression("output");
     let complete_within = fields.span("complete_within", COMPLETE_WITHIN_RANGE);
+    let attempts = AttemptRules::read(
+        &mut fields,
+        RulesOf::Probe,
+        origin,
+        [None, None],
+        &mut Vec::new(),
+    );
     if let Err(faults) = fields.finish() {
         step.extend(faults);
         return None;
@@ -108,5 +122,6 @@ pub(super) fn read(
         outcome,
         output,
         complete_within: complete_within.unwrap_or(DEFAULT_WITHIN),
+        attempts,
     })
 }

@@ -6,12 +6,14 @@ use serde_json::value::RawValue;
 
 use super::{
     AttemptRules, CancelRule, ChildRule, Method, OnExhausted, OnUndo, Policies, Policy, Probe,
-    ReplyRule, StepDefinition, StepRule, StepWork, Target, cancel_rule,
+    ReplyRule, StatusPolicy, StepDefinition, StepRule, StepWork, Target,
+    attempt_rules::RulesOf,
+    cancel_rule,
     group::{self, GroupDraft, GroupReads},
     known_agents::KnownAgents,
     policies::{
-        COMPLETE_WITHIN_RANGE, DEFAULT_COMPLETE_WITHIN, DEFAULT_MAX_FAILURES, on_exhausted,
-        on_permanent,
+        COMPLETE_WITHIN_RANGE, DEFAULT_COMPLETE_WITHIN, DEFAULT_MAX_FAILURES,
+        on_exhausted_by_status, on_permanent, on_permanent_by_status,
     },
     probe, reply_rule,
     request::{self, RequestDraft},
@@ -41,6 +43,8 @@ pub(super) struct ParsedStep {
     pub probe_reads: Vec<(String, Reads)>,
     /// The same for the condition of the signal.
     pub signal_reads: Vec<(String, Reads)>,
+    /// The same for the condition and the message of `failed`, which see the output.
+    pub failed_reads: Vec<(String, Reads)>,
     /// The same for the list and the condition of a group.
     pub group_reads: Vec<(String, Reads)>,
     /// The same for the condition of `repeat`.
@@ -89,6 +93,7 @@ impl ParsedStep {
             reads: Vec::new(),
             probe_reads: Vec::new(),
             signal_reads: Vec::new(),
+            failed_reads: Vec::new(),
             group_reads: Vec::new(),
             until_reads: Vec::new(),
             group: None,
@@ -185,12 +190,21 @@ impl ParsedStep {
         }
         self.has_own_policy =
             ["on_exhausted", "on_permanent"].map(|name| fields.peek(name).is_some());
-        if let Some(policy) = on_exhausted(&mut fields, Policy::ALL) {
+        let (exhausted, exhausted_by_status) = on_exhausted_by_status(&mut fields, Policy::ALL);
+        if let Some(policy) = exhausted {
             self.on_exhausted = policy;
         }
-        if let Some(policy) = on_permanent(&mut fields, Policy::ALL) {
+        let (permanent, permanent_by_status) = on_permanent_by_status(&mut fields, Policy::ALL);
+        if let Some(policy) = permanent {
             self.on_permanent = policy;
         }
+        self.attempts = AttemptRules::read(
+            &mut fields,
+            RulesOf::Step,
+            origin,
+            [permanent_by_status, exhausted_by_status],
+            &mut self.failed_reads,
+        );
         if let Some(on_undo) = fields.choice("on_undo", OnUndo::ALL) {
             self.on_undo = on_undo;
         }
@@ -200,7 +214,6 @@ impl ParsedStep {
         self.undo = undo::read(&mut fields, origin, later);
         (self.reply, self.heartbeat_within) =
             reply_rule::read(&mut fields, origin, &mut self.probe_reads, later);
-        self.attempts = AttemptRules::read_of_step(&mut fields);
         if self.keeps_response() && !matches!(self.reply, ReplyRule::Response) {
             fields.fault(
                 "keep_headers",
@@ -285,7 +298,7 @@ impl ParsedStep {
                 reply: undo.reply,
                 heartbeat_within: undo.heartbeat_within,
                 cancel: None,
-                attempts: None,
+                attempts: undo.attempts,
             })
         });
         let undo = match &work {
@@ -398,6 +411,23 @@ impl ParsedStep {
                     "the step comes after the pivot `{pivot}`, and nothing after a pivot is undone: use \"error\" or \"skip\""
                 ),
             ));
+        }
+        if let Some(rules) = &self.attempts {
+            let by_status = [
+                ("on_exhausted", &rules.on_exhausted),
+                ("on_permanent", &rules.on_permanent),
+            ];
+            let undo = StatusPolicy::Policy(Policy::Undo);
+            for (field, policies) in by_status {
+                if policies.as_ref().is_some_and(|policies| policies.has(undo)) {
+                    faults.push(FieldFault::new(
+                        format!("{}/{field}", self.pointer),
+                        format!(
+                            "the step comes after the pivot `{pivot}`, and nothing after a pivot is undone: use \"error\" or \"skip\""
+                        ),
+                    ));
+                }
+            }
         }
         if exhausted {
             self.on_exhausted.then = Policy::Error;

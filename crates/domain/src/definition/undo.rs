@@ -1,10 +1,13 @@
 //! The undo of a step: a request of its own, with limits and policies of its own.
 
+use std::sync::Arc;
+
 use super::{
-    Method, OnExhausted, Policy, ReplyRule,
+    AttemptRules, Method, OnExhausted, Policy, ReplyRule,
+    attempt_rules::RulesOf,
     policies::{
-        COMPLETE_WITHIN_RANGE, DEFAULT_COMPLETE_WITHIN, DEFAULT_MAX_FAILURES, on_exhausted,
-        on_permanent,
+        COMPLETE_WITHIN_RANGE, DEFAULT_COMPLETE_WITHIN, DEFAULT_MAX_FAILURES,
+        on_exhausted_by_status, on_permanent_by_status,
     },
     reply_rule,
     request::{self, RequestDraft},
@@ -26,6 +29,7 @@ pub(super) struct UndoDraft {
     pub reply: ReplyRule,
     pub reply_reads: Vec<(String, Reads)>,
     pub heartbeat_within: Option<Span>,
+    pub attempts: Option<Arc<AttemptRules>>,
 }
 
 /// The policies of an undo. A failed undo is never followed by another undo.
@@ -48,8 +52,10 @@ pub(super) fn read(
     let request = request::read(&mut fields, Method::Post, origin, &mut reads);
     let complete_within = fields.span("complete_within", COMPLETE_WITHIN_RANGE);
     let max_failures = fields.integer("max_failures", 0..=1000);
-    let on_exhausted = on_exhausted(&mut fields, &ALLOWED);
-    let on_permanent = on_permanent(&mut fields, &ALLOWED);
+    let (on_exhausted, exhausted) = on_exhausted_by_status(&mut fields, &ALLOWED);
+    let (on_permanent, permanent) = on_permanent_by_status(&mut fields, &ALLOWED);
+    let by_status = [permanent, exhausted];
+    let attempts = AttemptRules::read(&mut fields, RulesOf::Undo, origin, by_status, &mut reads);
     let mut reply_reads = Vec::new();
     let (reply, heartbeat_within) =
         reply_rule::read(&mut fields, origin, &mut reply_reads, takes_later_replies);
@@ -68,5 +74,6 @@ pub(super) fn read(
         reply,
         reply_reads,
         heartbeat_within,
+        attempts,
     })
 }

@@ -216,7 +216,7 @@ fn excerpt(text: &str) -> String {
 }
 
 /// The fields that are allowed only in steps that call a service.
-const OF_CALLS: [&str; 14] = [
+const OF_CALLS: [&str; 17] = [
     "agent",
     "url",
     "request",
@@ -231,6 +231,9 @@ const OF_CALLS: [&str; 14] = [
     "heartbeat_within",
     "cancel",
     "keep_headers",
+    "max_attempts",
+    "retry",
+    "failed",
 ];
 
 /// The fields of [`OF_CALLS`] that a step with a child can have as well.

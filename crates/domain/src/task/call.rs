@@ -56,6 +56,19 @@ pub struct Call {
 }
 
 impl Call {
+    /// Returns the rules for its attempts. Polls and cancellations have none: they make no attempt of their own.
+    pub fn attempt_rules(&self) -> Option<&AttemptRules> {
+        match self.purpose {
+            Purpose::Work | Purpose::Undo(_) | Purpose::Probe(_) => self.rules.as_deref(),
+            Purpose::Poll | Purpose::Cancel(_) => None,
+        }
+    }
+
+    /// Returns whether the call is made again after a fault, if its step says so.
+    pub fn retries(&self, fault: &Fault) -> Option<bool> {
+        self.attempt_rules()?.retries(fault)
+    }
+
     /// Returns the outcome of a response that gave this output, with the parts of the response that the step keeps. `hide`
     /// removes the secrets of the agent from a text.
     pub fn success(

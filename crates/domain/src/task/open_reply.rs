@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    task::{ask::OpenAsk, child_record::Child, kept_response::KeptResponse},
+    task::{ask::OpenAsk, child_record::Child, kept_response::KeptResponse, step::AttemptCounts},
     template::payload::Payload,
     values::{
         ids::{Attempt, InstanceId, WorkerName},
@@ -226,6 +226,8 @@ pub struct SavedReplies {
     /// The parts of the response that the step keeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<Box<KeptResponse>>,
+    #[serde(default, skip_serializing_if = "AttemptCounts::is_empty")]
+    pub counts: AttemptCounts,
 }
 
 /// A signal that has come for a step.
@@ -248,5 +250,6 @@ impl SavedReplies {
             && self.child.is_none()
             && self.sent_request.is_none()
             && self.response.is_none()
+            && self.counts.is_empty()
     }
 }

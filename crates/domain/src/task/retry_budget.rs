@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::definition::AttemptRules;
+
 /// The wait before a retry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RetryWait {
@@ -16,6 +18,17 @@ pub struct RetryWait {
 }
 
 impl RetryWait {
+    /// Returns the wait as the time of the step counts it: where a number bounds the attempts, no wait takes time from them.
+    pub fn within_attempts(self, rules: Option<&AttemptRules>) -> Self {
+        match rules.is_some_and(|rules| rules.max_attempts.is_some()) {
+            true => Self {
+                backoff: Duration::ZERO,
+                parked: self.whole(),
+            },
+            false => self,
+        }
+    }
+
     pub fn whole(self) -> Duration {
         self.backoff.saturating_add(self.parked)
     }

@@ -102,7 +102,7 @@ impl MoveReport {
 }
 
 /// Fields that may differ once the step is done: they apply around a call that was made, or to its undo.
-const AROUND_A_CALL: [&str; 12] = [
+const AROUND_A_CALL: [&str; 15] = [
     "after",
     "undo",
     "on_undo",
@@ -115,9 +115,12 @@ const AROUND_A_CALL: [&str; 12] = [
     "heartbeat_within",
     "cancel",
     "keep_headers",
+    "max_attempts",
+    "retry",
+    "failed",
 ];
 /// The fields of [`AROUND_A_CALL`] that may also differ while the step runs.
-const BESIDE_A_CALL: [&str; 7] = [
+const BESIDE_A_CALL: [&str; 9] = [
     "after",
     "undo",
     "on_undo",
@@ -125,6 +128,8 @@ const BESIDE_A_CALL: [&str; 7] = [
     "max_failures",
     "on_exhausted",
     "on_permanent",
+    "max_attempts",
+    "retry",
 ];
 
 /// Returns the changes that a move would make to each step. `to` is laid out over the steps of the task.

@@ -436,7 +436,10 @@ fn attempts(step: &StepDefinition) -> u32 {
         .extend
         .as_ref()
         .map_or(0, |extend| extend.times);
-    step.max_failures + 1 + extensions
+    let timed_out = step.max_failures + 1 + extensions;
+    let rules = step.attempts.as_ref();
+    let most = rules.and_then(|rules| rules.max_attempts);
+    most.map_or(timed_out, |most| most.min(timed_out))
 }
 
 /// Returns the worst-case duration: every attempt takes all its time, and the supervisor's waits and the extended

@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-use super::{Draft, Secrets, call};
+use super::{Draft, Secrets, call, poll::excerpt};
 use crate::{
     definition::{Method, Policy},
     task::{
         call::{Call, CallOutcome},
         command::{Claimant, Refusal, Release},
+        kept_response::KeptResponse,
         missing_result,
         open_reply::{OpenReply, StepHolder},
         retry_budget::RetryWait,
         step::{Step, StepState},
     },
-    template::payload::Payload,
+    template::{Scope, payload::Payload},
     values::{
         fault::{Effect, Fault, FaultKind},
         ids::{Attempt, StepIndex},
@@ -56,6 +57,7 @@ impl Draft {
         if probed {
             step.begin_probe();
         }
+        self.count_attempt(index, probed);
         let complete_by = match self.task.limit() {
             Some(limit) => limit.min(self.now + within),
             None => self.now + within,
@@ -147,15 +149,11 @@ impl Draft {
     fn reply_to_work(&mut self, index: StepIndex, outcome: CallOutcome) {
         match outcome {
             CallOutcome::Success(output) | CallOutcome::Probed { body: output, .. } => {
-                self.task.step_mut(index).response = None;
-                self.succeed(index, output, None);
+                self.received(index, output, None);
             }
             CallOutcome::Kept { output, response } => match self.overlong_headers(&response) {
                 Some(fault) => self.refuse_output(index, fault),
-                None => {
-                    self.task.step_mut(index).response = Some(response);
-                    self.succeed(index, output, None);
-                }
+                None => self.received(index, output, Some(response)),
             },
             CallOutcome::Failed(fault) => self.refused(index, self.final_fault(fault)),
             CallOutcome::Transient { fault, wait } => self.try_later(index, fault, wait),
@@ -174,6 +172,47 @@ impl Draft {
                 retry_after,
             } => self.polled(index, status, body, retry_after),
         }
+    }
+
+    /// The service has sent its reply. Where the step says so, the reply itself tells whether it is an error.
+    pub(super) fn received(
+        &mut self,
+        index: StepIndex,
+        output: Payload,
+        response: Option<Box<KeptResponse>>,
+    ) {
+        match self.error_in(index, &output, response.as_deref()) {
+            Some(fault) => self.refused(index, fault),
+            None => {
+                self.task.step_mut(index).response = response;
+                self.succeed(index, output, None);
+            }
+        }
+    }
+
+    /// Returns the fault of a reply that is an error by the rule of the step.
+    fn error_in(
+        &self,
+        index: StepIndex,
+        output: &Payload,
+        response: Option<&KeptResponse>,
+    ) -> Option<Fault> {
+        let rules = self.task.definition(index).attempts.as_ref()?;
+        let scope = Scope {
+            output: Some(output),
+            ..self.task.scope(index, &self.budget)
+        };
+        let (message, effect) = match rules.failed.as_ref()?.judge(&scope) {
+            Ok(None) => return None,
+            Ok(Some(message)) => (message, Effect::Known),
+            Err(message) => (message, Effect::Unknown),
+        };
+        Some(Fault {
+            status: response.map(|response| response.status),
+            body: Some(excerpt(output)),
+            effect,
+            ..Fault::permanent(message, self.now)
+        })
     }
 
     /// Returns a fault that ends the attempt now.
@@ -262,8 +301,11 @@ impl Draft {
             self.change(index, "step.error", StepState::Error(fault), None);
             self.open_undos();
         } else {
-            let policy = self.task.definition(index).on_permanent;
-            self.give_up(index, policy, fault);
+            let policy = self
+                .task
+                .definition(index)
+                .policy_for_permanent(fault.status);
+            self.follow(index, policy, fault);
         }
         self.settle(None);
     }
@@ -335,6 +377,9 @@ impl Draft {
             self.failed(index, reason, wait);
             return;
         }
+        if self.has_used_up_attempts(index, &fault.message) {
+            return;
+        }
         let next = self.now + wait;
         let complete_by = match self.task.step(index).state {
             StepState::Processing { complete_by, .. } => complete_by,
@@ -354,7 +399,7 @@ impl Draft {
             return;
         }
         let pending = StepState::Pending { ready_at: next };
-        let reason = match retry.parked.is_zero() {
+        let reason = match retry.parked.is_zero() || self.are_attempts_bounded(index) {
             true => format!("retried in {wait}"),
             false => format!("retried in {wait}, within the retry budget of its agent"),
         };
@@ -423,7 +468,9 @@ impl Draft {
 
     /// Nothing was sent under this attempt.
     fn take_back(&mut self, index: StepIndex, why: Release) {
-        if self.is_probing(index) {
+        let probed = self.is_probing(index);
+        self.discount_attempt(index, probed);
+        if probed {
             self.effect_is_unknown(index);
         }
         self.hand_back(index, why);
@@ -432,7 +479,7 @@ impl Draft {
     /// The attempt is over without a failure: the step is pending again at once.
     fn hand_back(&mut self, index: StepIndex, why: Release) {
         let reason = why.reason();
-        if self.leave_behind(index, reason) {
+        if self.leave_behind(index, reason) || self.has_used_up_attempts(index, reason) {
             return;
         }
         let pending = StepState::Pending { ready_at: self.now };

@@ -6,6 +6,7 @@ use crate::{
         call::CallOutcome,
         command::Refusal,
         open_reply::{AcceptedReply, OpenReply, Progress, ReplyDigest, StepHolder},
+        retry_budget::RetryWait,
         step::StepState,
         step_backoff::backoff,
     },
@@ -86,6 +87,7 @@ impl Draft {
             // Its service has ended the work by itself.
             self.drop_call(index);
         }
+        let rules = self.task.definition(index).attempts.clone();
         let step = self.task.step_mut(index);
         step.reply_log.accept(accepted);
         // The reply itself has come: it is not what an instance that polls or cancels just now has found.
@@ -100,7 +102,13 @@ impl Draft {
                     at: self.now,
                     ..fault
                 },
-                wait: backoff(step.tries.saturating_add(1)).duration().into(),
+                wait: {
+                    let tries = step.tries.saturating_add(1);
+                    let own = rules.as_ref().and_then(|rules| rules.waits());
+                    let wait = own.map(|waits| waits.backoff.wait(tries));
+                    let wait = wait.unwrap_or_else(|| backoff(tries).duration());
+                    RetryWait::from(wait).within_attempts(rules.as_deref())
+                },
             },
             outcome => outcome,
         };

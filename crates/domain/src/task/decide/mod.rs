@@ -6,6 +6,7 @@
 
 mod ask;
 mod attempt;
+mod bounds;
 mod children;
 mod events;
 mod graph;

@@ -93,6 +93,8 @@ impl Draft {
             let step = self.task.step_mut(index);
             step.failure_count = 0;
             step.extensions_used = 0;
+            self.grant_attempts(index);
+            let step = self.task.step_mut(index);
             let reason = match (&body, reason.as_deref()) {
                 (Some(_), Some(reason)) => Some(format!("{reason} (with a changed request body)")),
                 (Some(_), None) => Some("with a changed request body".to_owned()),

@@ -193,9 +193,7 @@ impl Draft {
         match outcome {
             CallOutcome::Success(output)
             | CallOutcome::Kept { output, .. }
-            | CallOutcome::Probed { body: output, .. } => {
-                self.succeed(index, output, None);
-            }
+            | CallOutcome::Probed { body: output, .. } => self.received(index, output, None),
             CallOutcome::Failed(fault) => {
                 let fault = Fault {
                     message: format!("its reply could not be polled: {}", fault.message),
@@ -246,13 +244,13 @@ impl Draft {
     ) {
         let definition = self.task.definition(index).clone();
         let ReplyRule::Poll(rule) = &definition.reply else {
-            return self.succeed(index, body, None);
+            return self.received(index, body, None);
         };
         let response = super::probe::response(status, &body);
         let mut scope = self.task.scope(index, &self.budget);
         scope.response = response.as_ref();
         match rule.judge(&body, &scope) {
-            Ok(PollFinding::Done(output)) => self.succeed(index, output, None),
+            Ok(PollFinding::Done(output)) => self.received(index, output, None),
             Ok(PollFinding::NotYet) => {
                 self.poll_again(index, None, retry_after.unwrap_or_default());
             }
@@ -365,7 +363,7 @@ fn poll_of(call: Call, address: Option<Arc<str>>) -> Result<Call, String> {
 }
 
 /// The beginning of a response's body.
-fn excerpt(body: &Payload) -> String {
+pub(super) fn excerpt(body: &Payload) -> String {
     let json = body.as_json();
     let end = json.floor_char_boundary(crate::values::fault::BODY_EXCERPT);
     json[..end].replace('\0', "\u{fffd}")

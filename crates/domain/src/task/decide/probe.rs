@@ -121,6 +121,7 @@ impl Draft {
     fn found_not_done(&mut self, index: StepIndex) {
         let subject = self.task.subject(index);
         self.task.step_mut(subject).set_effect(Effect::Known);
+        self.task.step_mut(index).counts.probes = 0;
         if subject != index {
             self.task.step_mut(index).set_effect(Effect::Known);
             let reason = format!(
@@ -141,7 +142,12 @@ impl Draft {
 
     /// Begins the work itself at once, now that the probe is over.
     fn go_on_after_probe(&mut self, index: StepIndex, reason: String) {
-        self.task.step_mut(index).set_effect(Effect::Known);
+        let step = self.task.step_mut(index);
+        step.set_effect(Effect::Known);
+        step.counts.probes = 0;
+        if self.has_used_up_attempts(index, &reason) {
+            return;
+        }
         let pending = StepState::Pending { ready_at: self.now };
         self.change(index, "step.probed", pending, Some(reason));
         self.offer(index);

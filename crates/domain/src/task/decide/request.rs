@@ -46,9 +46,10 @@ pub(crate) fn call(
     let step = task.step(index);
     let subject = task.subject(index);
     let probe = task.probe_before(index);
-    // The probe runs next, whether the work or the probe breaks off, and that counts as a failure.
-    let needs_new_connection =
-        task.definition(subject).probe.is_some() && step.failure_count >= definition.max_failures;
+    // The probe runs next, whether the work or the probe breaks off, and that counts as a failure; or no attempt is left.
+    let needs_new_connection = task.definition(subject).probe.is_some()
+        && step.failure_count >= definition.max_failures
+        || task.has_last_attempt(index);
     let own = step.body.as_ref();
     let (rendered, purpose) = match (probe, definition.undoes) {
         (Some(probe), _) => (
@@ -89,7 +90,10 @@ pub(crate) fn call(
         is_dropped_by_undo: definition.is_dropped_by_undo(),
         reply_mode: definition.reply.mode(),
         heartbeat_within: definition.heartbeat_within,
-        rules: definition.attempts.clone(),
+        rules: match probe {
+            Some(probe) => probe.attempts.clone(),
+            None => definition.attempts.clone(),
+        },
     })
 }
 

@@ -110,6 +110,8 @@ impl Draft {
         step.failure_count = 0;
         step.extensions_used = 0;
         step.last_fault = None;
+        self.grant_attempts(index);
+        let step = self.task.step_mut(index);
         // It is asked for again, unless it has come and was never used.
         step.signal.take_if(|signal| signal.payload.is_none());
         if may_have_effect && step.is_done() && step.may_have_taken_effect() {

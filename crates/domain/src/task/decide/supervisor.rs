@@ -99,8 +99,18 @@ impl Draft {
         let most = definition.max_failures;
         let step = self.task.step_mut(index);
         step.failure_count += 1;
+        if self.has_used_up_attempts(index, &reason) {
+            return;
+        }
+        let step = self.task.step_mut(index);
         if step.failure_count <= most {
-            let wait = backoff(step.failure_count).max(least_wait);
+            let rules = definition.attempts.as_ref();
+            let own = rules.and_then(|rules| rules.waits());
+            let wait = match own {
+                Some(waits) => waits.backoff.wait(step.failure_count).into(),
+                None => backoff(step.failure_count),
+            };
+            let wait = wait.max(least_wait);
             self.try_again(index, "step.expired", wait, reason);
             return;
         }
@@ -116,19 +126,11 @@ impl Draft {
             self.try_again(index, "step.extended", wait.max(least_wait), reason);
             return;
         }
-        let (last, effect) = (step.last_fault.clone(), step.effect);
         let message = match step.failure_count {
             1 => format!("failed once; {reason}"),
             count => format!("failed {count} times; {reason}"),
         };
-        let fault = Fault {
-            status: last.as_ref().and_then(|fault| fault.status),
-            body: last.and_then(|fault| fault.body),
-            effect,
-            ..Fault::exhausted(message, self.now)
-        };
-        self.give_up(index, policy.then, fault);
-        self.settle(None);
+        self.exhaust(index, message);
     }
 
     /// The instance that held the attempt is lost. It counts as a failure, and the step is
@@ -154,7 +156,7 @@ impl Draft {
         };
         self.drop_call(index);
         self.effect_is_unknown(index);
-        if self.leave_behind(index, &reason) {
+        if self.leave_behind(index, &reason) || self.has_used_up_attempts(index, &reason) {
             return Ok(());
         }
         let most = self.task.definition(index).max_failures;

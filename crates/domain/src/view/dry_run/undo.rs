@@ -78,6 +78,12 @@ pub(super) fn check(
         let fields = [
             ("on_permanent", undo.on_permanent == Policy::Skip),
             ("on_exhausted", undo.on_exhausted.then == Policy::Skip),
+            (
+                "on_permanent",
+                undo.attempts
+                    .as_ref()
+                    .is_some_and(|rules| rules.has_policy(Policy::Skip)),
+            ),
         ];
         for (field, _) in fields.into_iter().filter(|(_, skips)| *skips) {
             let message = format!(
@@ -96,7 +102,9 @@ fn asks_for_undo(step: &StepDefinition) -> bool {
             Policy::Error
         }
     };
+    let by_status = step.attempts.as_ref();
     [step.on_permanent, step.on_exhausted.then, on_timeout].contains(&Policy::Undo)
+        || by_status.is_some_and(|rules| rules.has_policy(Policy::Undo))
 }
 
 /// Returns whether anything can be undone when this step fails: any step may have been done by then, except its
