@@ -147,3 +147,26 @@ async fn an_error_in_the_body_of_a_success_is_an_error_with_its_message() {
     );
     assert_eq!(calls(&remote, "/ship"), 0);
 }
+
+#[tokio::test]
+async fn a_limit_comes_from_the_input_within_its_maximum() {
+    let remote = Remote::with(|seen: &Seen| match seen.path.as_str() {
+        "/charge" => Act::Hang,
+        path => Act::Ok(json!({ "path": path })),
+    })
+    .await;
+    let provost = Provost::start().await;
+    let fields = json!({ "max_failures": 0, "on_exhausted": "skip",
+        "complete_within": { "value": "{{ input.millis }}ms", "max": "1m" } });
+    let mut submission = charge(&remote.url(), fields);
+    submission["input"] = json!({ "millis": 250 });
+    let task = provost.run(&submission).await;
+    assert_eq!(task["state"], "processed", "{task:#}");
+    let message = step(&task, "charge")["error"]["message"].as_str().unwrap();
+    assert!(message.contains("within 250ms"), "{message}");
+    submission["input"] = json!({ "millis": 100_000 });
+    let task = provost.run(&submission).await;
+    assert_eq!(task["state"], "error", "{task:#}");
+    let message = step(&task, "charge")["error"]["message"].as_str().unwrap();
+    assert!(message.contains("from 100ms to 1m"), "{message}");
+}

@@ -51,9 +51,9 @@ pub struct StepBody {
     /// The step's output is the list of their outputs.
     #[schema(value_type = JsonSchema, required = false, example = json!("{{ steps.list.output.items }}"))]
     for_each: Option<String>,
-    /// With `for_each`: the most items that run at once. Default: 10.
-    #[schema(minimum = 1, maximum = 1000, example = 10)]
-    max_parallel: Option<u32>,
+    /// With `for_each`: the most items that run at once, 1 to 1000. Default: 10.
+    #[schema(example = 10)]
+    max_parallel: Option<NumberLimitBody>,
     /// With `for_each`: the policy after an item has failed permanently, instead of `on_permanent` and of the last
     /// policy of `on_exhausted`. `error`: the other items go on, and the step is in error once all have ended.
     /// `skip`: the item counts as skipped, and its output is null. `undo`: the whole task is undone at once.
@@ -72,7 +72,7 @@ pub struct StepBody {
     request: Option<StepRequest>,
     /// The time limit of the step, counted from each claim: 100ms to 30d.
     #[schema(default = "30s", example = "10s")]
-    complete_within: Option<DurationSchema>,
+    complete_within: Option<DurationLimitBody>,
     /// The number of attempts that may run out of time before `on_exhausted` applies.
     #[schema(default = 3, minimum = 0, maximum = 1000, example = 3)]
     max_failures: Option<u32>,
@@ -114,6 +114,46 @@ pub struct StepBody {
     pivot: Option<bool>,
 }
 
+/// A duration, or an expression of the input that gives one.
+#[derive(ToSchema)]
+#[schema(as = DurationLimit, example = "10s")]
+#[serde(untagged)]
+pub enum DurationLimitBody {
+    Fixed(DurationSchema),
+    FromInput(DurationFromInputBody),
+}
+
+#[derive(ToSchema)]
+#[schema(as = DurationFromInput)]
+pub struct DurationFromInputBody {
+    /// An expression over `input` and `task`.
+    #[schema(example = "{{ input.minutes }}m")]
+    value: String,
+    /// The longest duration that it may give.
+    #[schema(example = "2h")]
+    max: DurationSchema,
+}
+
+/// A number, or an expression of the input that gives one.
+#[derive(ToSchema)]
+#[schema(as = NumberLimit, example = 10)]
+#[serde(untagged)]
+pub enum NumberLimitBody {
+    Fixed(#[schema(minimum = 1, maximum = 1000)] u32),
+    FromInput(NumberFromInputBody),
+}
+
+#[derive(ToSchema)]
+#[schema(as = NumberFromInput)]
+pub struct NumberFromInputBody {
+    /// An expression over `input` and `task`.
+    #[schema(example = "{{ input.workers }}")]
+    value: String,
+    /// The largest number that it may give.
+    #[schema(minimum = 1, maximum = 1000, example = 50)]
+    max: u32,
+}
+
 /// The time that a step waits: exactly one of the fields.
 #[derive(ToSchema)]
 #[schema(as = Wait, example = json!({ "for": "1h" }))]
@@ -135,9 +175,9 @@ pub struct RepeatBody {
     /// `output`, that of the iteration, `previous` and `index`.
     #[schema(required, example = "output.state == 'done'")]
     until: String,
-    /// The largest number of iterations.
-    #[schema(required, minimum = 1, maximum = 1000, example = 20)]
-    at_most: u32,
+    /// The largest number of iterations, 1 to 1000.
+    #[schema(required, example = 20)]
+    at_most: NumberLimitBody,
     /// The pause from the end of an iteration to the begin of the next: 0s to 3650d.
     #[schema(default = "0s", example = "30s")]
     every: Option<DurationSchema>,
@@ -156,7 +196,7 @@ pub struct RepeatBody {
 pub struct SignalBody {
     /// The time that the signal is awaited, from when the step is ready: 1s to 3650d.
     #[schema(example = "3d")]
-    within: DurationSchema,
+    within: DurationLimitBody,
     /// The policy if the signal does not come within that time.
     #[schema(default = "error", example = "undo")]
     on_timeout: Option<PolicySchema>,
@@ -306,7 +346,7 @@ pub struct PollRuleBody {
 pub struct UndoBody {
     request: StepRequest,
     #[schema(default = "30s", example = "30s")]
-    complete_within: Option<DurationSchema>,
+    complete_within: Option<DurationLimitBody>,
     #[schema(default = 3, minimum = 0, maximum = 1000, example = 3)]
     max_failures: Option<u32>,
     on_exhausted: Option<OnUndoExhaustedBody>,

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use http::HeaderName;
 
 use super::{
-    Policy,
+    FromInput, Policy,
     status_policies::{StatusPattern, StatusPolicies, StatusPolicy},
 };
 use crate::{
@@ -33,6 +33,9 @@ pub struct AttemptRules {
     pub on_exhausted: Option<StatusPolicies>,
     /// Recognises an error in the body of a success.
     pub failed: Option<FailedRule>,
+    /// The time of an attempt, if the input gives it. Otherwise `complete_within` of the step applies, which is the
+    /// maximum here.
+    pub complete_within: Option<FromInput<Span>>,
 }
 
 /// The faults after which a call is made again, and the waits before that.
@@ -136,6 +139,7 @@ impl AttemptRules {
         of: RulesOf,
         origin: Origin<'_>,
         policies: [Option<StatusPolicies>; 2],
+        complete_within: Option<FromInput<Span>>,
         reads: &mut Vec<(String, Reads)>,
     ) -> Option<Arc<Self>> {
         let is_step = of == RulesOf::Step;
@@ -149,6 +153,7 @@ impl AttemptRules {
             on_permanent,
             on_exhausted,
             failed: is_step.then(|| failed(fields, origin, reads)).flatten(),
+            complete_within,
         };
         (!rules.is_empty()).then(|| Arc::new(rules))
     }
@@ -160,6 +165,7 @@ impl AttemptRules {
             && self.on_permanent.is_none()
             && self.on_exhausted.is_none()
             && self.failed.is_none()
+            && self.complete_within.is_none()
     }
 
     /// Returns whether a call is made again after a fault, if the rules say so.
@@ -347,8 +353,14 @@ mod tests {
         let budget = Budget::evaluation();
         let origin = Origin::Submitted(&budget);
         let mut reads = Vec::new();
-        let rules =
-            AttemptRules::read(&mut fields, RulesOf::Step, origin, [None, None], &mut reads);
+        let rules = AttemptRules::read(
+            &mut fields,
+            RulesOf::Step,
+            origin,
+            [None, None],
+            None,
+            &mut reads,
+        );
         let faults = fields.finish().err().unwrap_or_default();
         let faults = faults.iter().map(|fault| fault.message.as_str());
         match faults.collect::<Vec<_>>().join("\n") {

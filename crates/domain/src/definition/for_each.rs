@@ -1,10 +1,10 @@
 //! `for_each`: a step that is run once for each item of a list.
 
-use std::{ops::RangeInclusive, sync::Arc};
+use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::Policy;
+use super::{FromInput, Policy, from_input};
 use crate::{
     template::{JsonTemplate, Origin, Reads, Scope, payload::Payload},
     values::fields::{FieldFault, Fields},
@@ -21,8 +21,9 @@ pub(crate) const MOST_AT_ONCE: u16 = 1000;
 #[derive(Debug)]
 pub struct ForEachRule {
     list: JsonTemplate,
-    /// The largest number of items that run at once.
+    /// The largest number of items that run at once; the maximum, if the input gives it.
     pub max_parallel: u16,
+    pub max_parallel_from: Option<FromInput<u16>>,
 }
 
 /// The names that the expressions of an item see besides the usual ones.
@@ -32,6 +33,7 @@ pub(super) const SEEN_BY_ITEM: [&str; 2] = ["item", "index"];
 pub(super) struct ForEachDraft {
     list: Option<JsonTemplate>,
     max_parallel: u16,
+    max_parallel_from: Option<FromInput<u16>>,
     pub on_item_error: Option<Policy>,
 }
 
@@ -41,11 +43,11 @@ pub(super) fn read(
     origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
 ) -> Option<ForEachDraft> {
-    const AT_ONCE_RANGE: RangeInclusive<i64> = 1..=MOST_AT_ONCE as i64;
     let value = step.value("for_each").filter(|value| value.get() != "null");
     let [has_most, has_policy] =
         ["max_parallel", "on_item_error"].map(|field| step.peek(field).is_some());
-    let max_parallel = step.integer("max_parallel", AT_ONCE_RANGE);
+    let (max_parallel, max_parallel_from) =
+        from_input::number(step, "max_parallel", 1..=MOST_AT_ONCE, origin);
     let on_item_error = step.choice("on_item_error", Policy::ALL);
     let Some(value) = value else {
         for (field, is_given) in [("max_parallel", has_most), ("on_item_error", has_policy)] {
@@ -98,8 +100,8 @@ pub(super) fn read(
     }
     Some(ForEachDraft {
         list: list.ok(),
-        // The value is within 1 to MOST_AT_ONCE.
-        max_parallel: max_parallel.map_or(AT_ONCE, |most| most as u16),
+        max_parallel: max_parallel.unwrap_or(AT_ONCE),
+        max_parallel_from,
         on_item_error,
     })
 }
@@ -114,6 +116,7 @@ impl ForEachDraft {
         Some(ForEachRule {
             list: self.list?,
             max_parallel: self.max_parallel,
+            max_parallel_from: self.max_parallel_from,
         })
     }
 }

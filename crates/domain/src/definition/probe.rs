@@ -111,6 +111,7 @@ pub(super) fn read(
         RulesOf::Probe,
         origin,
         [None, None],
+        None,
         &mut Vec::new(),
     );
     if let Err(faults) = fields.finish() {

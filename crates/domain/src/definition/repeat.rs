@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::Policy;
+use super::{FromInput, Policy, from_input};
 use crate::{
     template::{Expression, Origin, Reads, Scope},
     values::{fields::Fields, time::Span},
@@ -26,6 +26,8 @@ pub struct RepeatRule {
     pub until: Expression,
     /// The largest number of iterations. An operator can allow more when they are used up.
     pub at_most: u16,
+    /// Gives the number by the input; `at_most` is the maximum then.
+    pub at_most_from: Option<FromInput<u16>>,
     /// The time from the end of an iteration to the begin of the next.
     pub every: Span,
     /// The policy for the case that `at_most` iterations have ended, and `until` was not true.
@@ -56,6 +58,7 @@ impl RepeatOutput {
 pub(super) struct RepeatDraft {
     until: Option<Expression>,
     at_most: Option<u16>,
+    at_most_from: Option<FromInput<u16>>,
     every: Span,
     pub on_exhausted: Option<Policy>,
     output: RepeatOutput,
@@ -67,7 +70,6 @@ pub(super) fn read(
     origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
 ) -> Option<RepeatDraft> {
-    const AT_MOST: RangeInclusive<i64> = 1..=MOST_ITERATIONS as i64;
     let mut fields = step.object("repeat")?;
     for (field, remedy) in [
         (
@@ -91,10 +93,12 @@ pub(super) fn read(
             None
         }
     });
+    let (at_most, at_most_from) =
+        from_input::number(&mut fields, "at_most", 1..=MOST_ITERATIONS, origin);
     let draft = RepeatDraft {
         until,
-        // The value is within 1 to MOST_ITERATIONS.
-        at_most: fields.integer("at_most", AT_MOST).map(|most| most as u16),
+        at_most,
+        at_most_from,
         every: fields.span("every", EVERY).unwrap_or_default(),
         on_exhausted: fields.choice("on_exhausted", Policy::ALL),
         output: fields
@@ -112,6 +116,7 @@ impl RepeatDraft {
         Some(RepeatRule {
             until: self.until?,
             at_most: self.at_most?,
+            at_most_from: self.at_most_from,
             every: self.every,
             on_exhausted: self.on_exhausted.unwrap_or(on_exhausted),
             output: self.output,

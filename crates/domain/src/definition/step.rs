@@ -8,7 +8,7 @@ use super::{
     AttemptRules, CancelRule, ChildRule, Method, OnExhausted, OnUndo, Policies, Policy, Probe,
     ReplyRule, StatusPolicy, StepDefinition, StepRule, StepWork, Target,
     attempt_rules::RulesOf,
-    cancel_rule,
+    cancel_rule, from_input,
     group::{self, GroupDraft, GroupReads},
     known_agents::KnownAgents,
     policies::{
@@ -181,7 +181,13 @@ impl ParsedStep {
                 "has a query, so `request.path` cannot be appended: remove one of them",
             );
         }
-        if let Some(span) = fields.span("complete_within", COMPLETE_WITHIN_RANGE) {
+        let (within, within_from) = from_input::span(
+            &mut fields,
+            "complete_within",
+            COMPLETE_WITHIN_RANGE,
+            origin,
+        );
+        if let Some(span) = within {
             self.complete_within = span;
         }
         if let Some(failures) = fields.integer("max_failures", 0..=1000) {
@@ -203,6 +209,7 @@ impl ParsedStep {
             RulesOf::Step,
             origin,
             [permanent_by_status, exhausted_by_status],
+            within_from,
             &mut self.failed_reads,
         );
         if let Some(on_undo) = fields.choice("on_undo", OnUndo::ALL) {

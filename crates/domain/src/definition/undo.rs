@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{
     AttemptRules, Method, OnExhausted, Policy, ReplyRule,
     attempt_rules::RulesOf,
+    from_input,
     policies::{
         COMPLETE_WITHIN_RANGE, DEFAULT_COMPLETE_WITHIN, DEFAULT_MAX_FAILURES,
         on_exhausted_by_status, on_permanent_by_status,
@@ -50,12 +51,24 @@ pub(super) fn read(
     }
     let mut reads = Vec::new();
     let request = request::read(&mut fields, Method::Post, origin, &mut reads);
-    let complete_within = fields.span("complete_within", COMPLETE_WITHIN_RANGE);
+    let (complete_within, within_from) = from_input::span(
+        &mut fields,
+        "complete_within",
+        COMPLETE_WITHIN_RANGE,
+        origin,
+    );
     let max_failures = fields.integer("max_failures", 0..=1000);
     let (on_exhausted, exhausted) = on_exhausted_by_status(&mut fields, &ALLOWED);
     let (on_permanent, permanent) = on_permanent_by_status(&mut fields, &ALLOWED);
     let by_status = [permanent, exhausted];
-    let attempts = AttemptRules::read(&mut fields, RulesOf::Undo, origin, by_status, &mut reads);
+    let attempts = AttemptRules::read(
+        &mut fields,
+        RulesOf::Undo,
+        origin,
+        by_status,
+        within_from,
+        &mut reads,
+    );
     let mut reply_reads = Vec::new();
     let (reply, heartbeat_within) =
         reply_rule::read(&mut fields, origin, &mut reply_reads, takes_later_replies);

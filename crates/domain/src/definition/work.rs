@@ -3,8 +3,8 @@
 use std::{ops::RangeInclusive, sync::Arc};
 
 use super::{
-    AskRule, GroupRule, KnownAgents, Policy, RequestTemplate, Target, ask_rule, child_rule,
-    child_rule::ChildRule,
+    AskRule, FromInput, GroupRule, KnownAgents, Policy, RequestTemplate, Target, ask_rule,
+    child_rule, child_rule::ChildRule, from_input,
 };
 use crate::{
     definition::payload_schema::PayloadSchema,
@@ -35,7 +35,9 @@ pub enum StepWork {
 /// A signal that a step awaits.
 #[derive(Clone, Debug)]
 pub struct SignalRule {
+    /// The time for which it is awaited; the longest one, if the input gives it.
     pub within: Span,
+    pub within_from: Option<Arc<FromInput<Span>>>,
     /// The policy for the case that no signal has come in the time `within`.
     pub on_timeout: Policy,
     /// The schema that the payload of the signal must match.
@@ -304,7 +306,8 @@ fn read_signal(
     if fields.peek("within").is_none() {
         fields.missing("within", "say how long it is awaited, such as \"3d\"");
     }
-    let within = fields.span("within", SIGNAL_WITHIN_RANGE);
+    let (within, within_from) =
+        from_input::span(&mut fields, "within", SIGNAL_WITHIN_RANGE, origin);
     let on_timeout = fields.choice("on_timeout", Policy::ALL);
     let schema = fields.value("schema").filter(|value| value.get() != "null");
     let schema = schema.and_then(|schema| {
@@ -328,6 +331,7 @@ fn read_signal(
     }
     Some(SignalRule {
         within: within?,
+        within_from: within_from.map(Arc::new),
         on_timeout: on_timeout.unwrap_or(default_policy),
         schema: schema.map(Arc::new),
         matches: matches.map(Arc::new),

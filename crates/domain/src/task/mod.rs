@@ -23,6 +23,7 @@ pub(crate) mod failure_trend;
 pub(crate) mod history;
 pub(crate) mod kept_response;
 pub(crate) mod key_prefix;
+pub(crate) mod limits;
 pub(crate) mod memory;
 pub(crate) mod missing_result;
 pub(crate) mod open_reply;

@@ -303,7 +303,7 @@ impl Task {
                         more: None,
                     }),
                     None => Some(Blocked::MaxParallel {
-                        max_parallel: rule.max_parallel(),
+                        max_parallel: self.max_parallel(self.group_of(index)),
                     }),
                 }
             }
@@ -316,9 +316,8 @@ impl Task {
                 Some(Blocked::Time { until: ready_at })
             }
             StepState::Pending { .. } if self.step(index).awaits_turn => {
-                let group = self.definition(self.group_of(index));
                 Some(Blocked::MaxParallel {
-                    max_parallel: group.group_rule()?.max_parallel(),
+                    max_parallel: self.max_parallel(self.group_of(index)),
                 })
             }
             StepState::Pending { .. } => Some(Blocked::Capacity {

@@ -369,12 +369,12 @@ pub fn predict<'o>(
 
 /// Returns how many times a step runs one after the other: more than once for a group with many items.
 fn rounds_left(task: &Task, index: StepIndex) -> u32 {
-    let (Some(group), Some(rule)) = (task.group(index), task.definition(index).group_rule()) else {
+    let Some(group) = task.group(index) else {
         return 1;
     };
     let counts = task.steps.counts_of(&group.items);
     let left = counts.live() + counts.count(StepStatus::Waiting);
-    left.div_ceil(rule.max_parallel().into()).max(1)
+    left.div_ceil(task.max_parallel(index).into()).max(1)
 }
 
 impl Prediction {

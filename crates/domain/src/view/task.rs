@@ -376,7 +376,7 @@ pub(super) const LONGEST_LIST: usize = 1 << 20;
 impl<'a> ItemsView<'a> {
     fn new(task: &'a Task, index: StepIndex) -> Self {
         let rule = task.definition(index).group_rule();
-        let max_parallel = rule.map_or(0, |rule| rule.max_parallel());
+        let max_parallel = rule.map_or(0, |_| task.max_parallel(index));
         let repeat = rule.and_then(|rule| rule.repeat());
         let Some(group) = task.group(index) else {
             return Self {

@@ -58,6 +58,10 @@ impl Draft {
             step.begin_probe();
         }
         self.count_attempt(index, probed);
+        if !probed && let Err(message) = self.task.time_of_attempt(index) {
+            self.apply_policy(index, Fault::permanent(message, self.now));
+            return Ok(None);
+        }
         let complete_by = match self.task.limit() {
             Some(limit) => limit.min(self.now + within),
             None => self.now + within,
@@ -122,8 +126,14 @@ impl Draft {
     pub(super) fn time_to_complete(&self, index: StepIndex) -> Span {
         match self.task.probe_before(index) {
             Some(probe) => probe.complete_within,
-            None => self.task.definition(index).complete_within,
+            None => self.own_time(index),
         }
+    }
+
+    /// The time that an attempt of the step itself has. One whose time cannot be evaluated does not begin.
+    pub(super) fn own_time(&self, index: StepIndex) -> Span {
+        let within = self.task.time_of_attempt(index);
+        within.unwrap_or(self.task.definition(index).complete_within)
     }
 
     /// Ends the attempt with what has come of it, by what the step was doing. An undo is work like any other.

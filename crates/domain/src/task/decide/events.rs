@@ -30,7 +30,13 @@ impl Draft {
                 let end = rule.end(&self.task.scope(index, &self.budget), self.now);
                 (end, "waits until")
             }
-            StepWork::Signal(rule) => (Ok(self.now + rule.within), "awaits its signal until"),
+            StepWork::Signal(_) => {
+                let within = self.task.time_of_signal(index);
+                (
+                    within.map(|within| self.now + within),
+                    "awaits its signal until",
+                )
+            }
             // Its task has a time limit.
             StepWork::Task(_) => (Ok(self.now + Span::LONGEST), ""),
         };
@@ -120,9 +126,10 @@ impl Draft {
     pub(super) fn event_is_due(&mut self, index: StepIndex) {
         match &self.task.definition(index).work {
             StepWork::Signal(rule) => {
+                let within = self.task.time_of_signal(index).unwrap_or(rule.within);
                 let message = match &rule.ask {
-                    Some(_) => format!("nobody decided within {}", rule.within),
-                    None => format!("no signal came within {}", rule.within),
+                    Some(_) => format!("nobody decided within {within}"),
+                    None => format!("no signal came within {within}"),
                 };
                 let policy = rule.on_timeout;
                 let fault = Fault::exhausted(message, self.now);

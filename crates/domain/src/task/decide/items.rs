@@ -49,11 +49,10 @@ impl Draft {
                 Err(message) => return self.cannot_begin(group, message),
             }
         }
-        let reason = self.task.definition(group).group_rule().map(|rule| {
-            let items = self.task.group(group).map_or(0, |group| group.items.len());
-            format!("it has {items} items, {} at once", rule.max_parallel())
-        });
-        self.hold_group(group, &reason.unwrap_or_default());
+        let items = self.task.group(group).map_or(0, |group| group.items.len());
+        let at_once = self.task.max_parallel(group);
+        let reason = format!("it has {items} items, {at_once} at once");
+        self.hold_group(group, &reason);
         self.run_items(group)
     }
 
@@ -72,6 +71,7 @@ impl Draft {
         let Some(rule) = rule.and_then(|rule| rule.for_each()) else {
             return Err("it has no `for_each`".to_owned());
         };
+        self.task.check_max_parallel(group)?;
         let json = rule.list(&self.task.scope(group, &self.budget))?;
         // A text that was rendered as JSON is JSON.
         let list = RawValue::from_string(json).unwrap_or_else(|_| RawValue::NULL.to_owned());
@@ -142,8 +142,7 @@ impl Draft {
         if self.task.is_repeated(group) {
             return self.go_on(group);
         }
-        let most = self.task.definition(group).group_rule();
-        let most = most.map_or(1, |rule| rule.max_parallel().into());
+        let most = self.task.max_parallel(group).into();
         match self.task.step(group).status() {
             StepStatus::Processing => {}
             StepStatus::Error if self.goes_on(&self.task.steps.counts_of(&items)) => {
@@ -326,10 +325,11 @@ impl Task {
     /// Returns how many pending items of a list may have their turns beside those that run. `None` for iterations.
     fn free_turns(&self, group: &ItemGroup) -> Option<usize> {
         let rule = self.definition(group.step).group_rule();
-        let rule = rule.filter(|rule| rule.repeat().is_none())?;
+        rule.filter(|rule| rule.repeat().is_none())?;
         let running = self.steps.counts_of(&group.items);
         let running = running.count(StepStatus::Processing);
-        Some(u32::from(rule.max_parallel()).saturating_sub(running) as usize)
+        let most = u32::from(self.max_parallel(group.step));
+        Some(most.saturating_sub(running) as usize)
     }
 
     /// The next pending item of this group, named by its position among the groups, for which it changes whether it awaits its

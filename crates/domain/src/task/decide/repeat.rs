@@ -28,11 +28,14 @@ const TO_GO_ON: &str = "retry the step for as many more, or skip or resolve it";
 impl Draft {
     /// A pending group begins: its first iteration does, also where it has had some before. True if it is done already.
     pub(super) fn begin_repeat(&mut self, group: StepIndex) -> bool {
-        let rule = self.task.definition(group).repeat();
-        let at_most = rule.map_or(1, |rule| rule.at_most);
-        if let Err(message) = self.set_most_iterations(group, at_most) {
-            return self.cannot_begin(group, message);
-        }
+        let at_most = self.task.iterations_at_once(group).and_then(|at_most| {
+            self.set_most_iterations(group, at_most)?;
+            Ok(at_most)
+        });
+        let at_most = match at_most {
+            Ok(at_most) => at_most,
+            Err(message) => return self.cannot_begin(group, message),
+        };
         self.hold_group(group, &format!("it is repeated, at most {at_most} times"));
         self.go_on(group)
     }
@@ -364,10 +367,9 @@ impl Task {
     fn more_iterations(&self, group: StepIndex) -> u16 {
         let at_most = self.group(group).and_then(ItemGroup::at_most);
         let at_most = at_most.unwrap_or_default();
-        let rule = self.definition(group).repeat();
         match self.has_iterations_left(group) {
             true => at_most,
-            false => at_most.saturating_add(rule.map_or(0, |rule| rule.at_most)),
+            false => at_most.saturating_add(self.iterations_at_once(group).unwrap_or(0)),
         }
     }
 

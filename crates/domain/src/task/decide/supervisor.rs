@@ -66,7 +66,7 @@ impl Draft {
         let attempt = self.task.step(index).attempt;
         let within = match self.is_probing(index) {
             true => self.time_to_complete(index),
-            false => self.task.definition(index).complete_within,
+            false => self.own_time(index),
         };
         let reason = match &self.task.step(index).last_fault {
             // A fault of this very attempt: it ended its tries one by one.

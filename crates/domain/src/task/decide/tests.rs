@@ -6,6 +6,7 @@ mod bounds;
 mod children;
 mod facts;
 mod fetched;
+mod from_input;
 mod held;
 mod invariants;
 mod items;
