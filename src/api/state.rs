@@ -20,7 +20,7 @@ use crate::{
     },
     instance::Hold,
     scheduler::Local,
-    store::{Store, Validation},
+    store::{SharedFeature, Store, Validation},
     telemetry::Metrics,
 };
 
@@ -181,6 +181,13 @@ impl KnownAgents for App {
             return Ok(());
         }
         Err("needs an address for the links of the people that are asked: set public_url to the URL under which they reach Provost".to_owned())
+    }
+
+    fn reads_attempt_rules(&self) -> Result<(), String> {
+        if self.store.features.has(SharedFeature::AttemptRules) {
+            return Ok(());
+        }
+        Err("has a rule for its attempts, a limit from the input or a policy by status, which an older instance of Provost that uses this database cannot read: update that one, or send the definition again an hour after it has ended".to_owned())
     }
 
     fn passes_links_on(&self, name: &str) -> Result<(), String> {

@@ -63,6 +63,7 @@ const SQLITE: Scripts = scripts! {
     "0037_activity",
     "0038_ledger",
     "0039_console_sessions",
+    "0040_attempt_rules",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -105,6 +106,7 @@ const POSTGRES: Scripts = scripts! {
     "0036_activity",
     "0037_ledger",
     "0038_console_sessions",
+    "0039_attempt_rules",
 };
 
 pub fn sqlite() -> Vec<Migration> {

@@ -35,15 +35,18 @@ pub enum SharedFeature {
     HeldUndos,
     /// The ledger has every change of the history, since every instance writes it.
     Ledger,
+    /// Definitions may have rules for attempts, and steps keep what these need: parts of responses, and counts.
+    AttemptRules,
 }
 
 impl SharedFeature {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::StepsWithoutRows,
         Self::KeyPrefixes,
         Self::IncompleteLinks,
         Self::HeldUndos,
         Self::Ledger,
+        Self::AttemptRules,
     ];
 
     /// Returns the column of `instances` that marks the instances which know the feature.
@@ -54,6 +57,7 @@ impl SharedFeature {
             Self::IncompleteLinks => "completes_links",
             Self::HeldUndos => "holds_undos",
             Self::Ledger => "writes_ledger",
+            Self::AttemptRules => "reads_attempt_rules",
         }
     }
 

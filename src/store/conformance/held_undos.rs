@@ -15,8 +15,8 @@ use crate::{
 /// The record of an instance that joined before undos waited for the resumption.
 const OLDER: &str =
     "INSERT INTO instances (id, incarnation, term, until, started_at, version, process,
-        reads_untouched, reads_claims, reads_key_prefix, completes_links, holds_undos, writes_ledger)
-    VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', 1, 1, 1, 1, NULL, NULL)";
+        reads_untouched, reads_claims, reads_key_prefix, completes_links, holds_undos, writes_ledger, reads_attempt_rules)
+    VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', 1, 1, 1, 1, NULL, NULL, NULL)";
 /// The record of an older instance that joins after that.
 const LATE: &str = "INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_untouched, reads_claims,
         reads_key_prefix, completes_links)

@@ -46,8 +46,8 @@ pub async fn tasks_get_prefixes_where_the_operator_wants_them(h: Harness) {
 /// The record of an instance that joined before keys had prefixes.
 const OLDER: &str =
     "INSERT INTO instances (id, incarnation, term, until, started_at, version, process,
-        reads_untouched, reads_claims, reads_key_prefix, completes_links, holds_undos, writes_ledger)
-    VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', 1, 1, NULL, NULL, NULL, NULL)";
+        reads_untouched, reads_claims, reads_key_prefix, completes_links, holds_undos, writes_ledger, reads_attempt_rules)
+    VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', 1, 1, NULL, NULL, NULL, NULL, NULL)";
 /// Renews the lease of the older instance.
 const RENEWED: &str = "UPDATE instances SET term = 2, until = 2, reads_untouched = 1, reads_claims = 1 WHERE id = 'older'";
 /// The record of an older instance that joins after that.

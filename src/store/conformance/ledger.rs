@@ -495,8 +495,8 @@ async fn after_a_restore_on_another_server_the_order_goes_on() {
 
 /// The record of an instance that joined before there was a ledger.
 const OLDER: &str = "INSERT INTO instances (id, incarnation, term, until, started_at, version, process,
-        reads_untouched, reads_claims, reads_key_prefix, completes_links, holds_undos, writes_ledger)
-    VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', 1, 1, 1, 1, 1, NULL)";
+        reads_untouched, reads_claims, reads_key_prefix, completes_links, holds_undos, writes_ledger, reads_attempt_rules)
+    VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', 1, 1, 1, 1, 1, NULL, NULL)";
 
 #[tokio::test]
 async fn the_ledger_counts_as_complete_once_every_instance_writes_it() {

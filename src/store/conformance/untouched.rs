@@ -285,8 +285,8 @@ pub async fn a_damaged_task_with_untouched_steps_can_be_cancelled(h: Harness) {
 
 /// The record of an instance that joined before steps could have no rows.
 const OLDER: &str = "INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_claims,
-        reads_key_prefix, completes_links, holds_undos, writes_ledger)
-    VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', NULL, NULL, NULL, NULL, NULL)";
+        reads_key_prefix, completes_links, holds_undos, writes_ledger, reads_attempt_rules)
+    VALUES ('older', '00000000-0000-0000-0000-000000000001', 1, 1, 1, '0.0.9', 'p', NULL, NULL, NULL, NULL, NULL, NULL)";
 const RENEWED: &str = "UPDATE instances SET incarnation = '00000000-0000-0000-0000-000000000002', term = 2, until = 2,
     started_at = 2, version = '0.0.9', process = 'q' WHERE id = 'older'";
 /// The record of an older instance that joins after that.

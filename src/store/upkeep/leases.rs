@@ -14,13 +14,13 @@ const SUPERVISOR: &str = "SELECT instance, incarnation, term, until FROM supervi
 
 const NEW_INSTANCE: &str = r#"
 INSERT INTO instances (id, incarnation, term, until, started_at, version, process, reads_untouched, reads_claims,
-    reads_key_prefix, completes_links, holds_undos, writes_ledger)
-VALUES ($1, $2, $3, $4, $5, $6, $7, 1, 1, 1, 1, 1, 1) ON CONFLICT (id) DO NOTHING"#;
+    reads_key_prefix, completes_links, holds_undos, writes_ledger, reads_attempt_rules)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 1, 1, 1, 1, 1, 1, 1) ON CONFLICT (id) DO NOTHING"#;
 
 const RENEW_INSTANCE: &str = r#"
 UPDATE instances SET incarnation = $2, term = $3, until = $4, started_at = $5, version = $6, process = $7,
     reads_untouched = 1, reads_claims = 1, reads_key_prefix = 1, completes_links = 1,
-    holds_undos = 1, writes_ledger = 1
+    holds_undos = 1, writes_ledger = 1, reads_attempt_rules = 1
 WHERE id = $1 AND incarnation = $8 AND term = $9 AND until = $10"#;
 
 const NEW_SUPERVISOR: &str = r#"

@@ -33,7 +33,7 @@ pub(super) const SEEN_BY_ITEM: [&str; 2] = ["item", "index"];
 pub(super) struct ForEachDraft {
     list: Option<JsonTemplate>,
     max_parallel: u16,
-    max_parallel_from: Option<FromInput<u16>>,
+    pub max_parallel_from: Option<FromInput<u16>>,
     pub on_item_error: Option<Policy>,
 }
 

@@ -25,6 +25,11 @@ pub trait KnownAgents {
         Ok(())
     }
 
+    /// Checks that every instance reads the rules for attempts. The error says what to do.
+    fn reads_attempt_rules(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Checks that a receiver or an alert webhook with this name is configured. The error says what to do.
     fn passes_links_on(&self, _: &str) -> Result<(), String> {
         Ok(())

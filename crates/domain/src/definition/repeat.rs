@@ -58,7 +58,7 @@ impl RepeatOutput {
 pub(super) struct RepeatDraft {
     until: Option<Expression>,
     at_most: Option<u16>,
-    at_most_from: Option<FromInput<u16>>,
+    pub at_most_from: Option<FromInput<u16>>,
     every: Span,
     pub on_exhausted: Option<Policy>,
     output: RepeatOutput,

@@ -126,6 +126,11 @@ impl ParsedStep {
             }
             Err(found) => faults.extend(found),
         }
+        if draft.has_attempt_rules()
+            && let Err(why) = known.reads_attempt_rules()
+        {
+            faults.push(FieldFault::new(&draft.pointer, why));
+        }
         draft
     }
 
@@ -256,6 +261,24 @@ impl ParsedStep {
                 None
             }
         }
+    }
+
+    /// Returns whether the step has something that instances do not read which know no rules for attempts.
+    fn has_attempt_rules(&self) -> bool {
+        let of_undo = self.undo.as_ref().and_then(|undo| undo.attempts.as_ref());
+        let of_probe = self
+            .probe
+            .as_ref()
+            .and_then(|probe| probe.attempts.as_ref());
+        let waits_by_input = match &self.uncalled_work {
+            Some(Some(StepWork::Signal(rule))) => rule.within_from.is_some(),
+            _ => false,
+        };
+        self.attempts.is_some()
+            || of_undo.is_some()
+            || of_probe.is_some()
+            || waits_by_input
+            || self.group.as_ref().is_some_and(GroupDraft::reads_input)
     }
 
     /// Returns whether the step keeps the status and headers of its response.

@@ -376,3 +376,59 @@ fn a_long_chain_does_not_exhaust_the_stack() {
     .unwrap_err();
     assert_eq!(faults.len(), 1);
 }
+
+/// An implementation that shares its database with an older instance.
+struct WithOlderInstance;
+
+impl KnownAgents for WithOlderInstance {
+    fn knows(&self, _: &AgentName) -> bool {
+        true
+    }
+
+    fn allows_url(&self, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn reads_attempt_rules(&self) -> Result<(), String> {
+        Err("an older instance cannot read it".to_owned())
+    }
+}
+
+#[test]
+fn while_an_older_instance_is_there_no_step_has_rules_that_it_cannot_read() {
+    let parse = |steps: &Value| {
+        parse_steps(
+            &Payload::from_value(steps),
+            "/steps",
+            &Policies::default(),
+            &Limits::default(),
+            &WithOlderInstance,
+        )
+    };
+    let from_input = json!({ "value": "{{ input.n }}", "max": 5 });
+    let within = json!({ "value": "{{ input.n }}s", "max": "5s" });
+    for fields in [
+        json!({ "max_attempts": 3 }),
+        json!({ "keep_headers": [] }),
+        json!({ "on_permanent": { "404": "skip" } }),
+        json!({ "undo": { "request": {}, "max_attempts": 3 } }),
+        json!({ "probe": { "request": {}, "max_attempts": 3 } }),
+        json!({ "complete_within": within }),
+        json!({ "for_each": [1], "max_parallel": from_input }),
+        json!({ "repeat": { "until": "false", "at_most": from_input } }),
+    ] {
+        let mut step = json!({ "name": "a", "agent": "x" });
+        let fields = fields.as_object().unwrap().clone();
+        step.as_object_mut().unwrap().extend(fields);
+        let faults = parse(&json!([step])).unwrap_err();
+        assert_eq!(
+            faults[0].to_string(),
+            "/steps/0: an older instance cannot read it",
+            "{step}"
+        );
+    }
+    let signal = json!([{ "name": "a", "signal": { "within": within } }]);
+    assert!(parse(&signal).is_err());
+    let plain = json!([{ "name": "a", "agent": "x", "max_failures": 1, "on_permanent": "skip" }]);
+    assert!(parse(&plain).is_ok());
+}
