@@ -40,7 +40,7 @@ use crate::domain::{
     agent::{LoadSample, RetrySpec, is_ill_health},
     definition::Target,
     task::{CallBody, CallOutcome},
-    values::{AgentName, FaultKind},
+    values::{AgentName, Fault, FaultKind},
 };
 
 /// Sends a call to the least loaded endpoint and weighs the answer.

@@ -428,7 +428,7 @@ pub struct StepRequest {
 /// The waits before a call is made again, and the faults after which it is. Without `initial`, `factor`, `max` and
 /// `jitter` the waits are those of the agent.
 #[derive(ToSchema)]
-#[schema(as = StepRetry, example = json!({ "initial": "1s", "max": "1m", "on": [429, "5xx", "connect"] }))]
+#[schema(as = RetryRule, example = json!({ "initial": "1s", "max": "1m", "on": [429, "5xx", "connect"] }))]
 pub struct RetryRuleBody {
     #[schema(default = "100ms", example = "1s")]
     initial: Option<DurationSchema>,

@@ -158,12 +158,12 @@ pub(super) async fn find(
 
 /// Declares the handler of a command that takes an optional reason and no step.
 macro_rules! task_command {
-    ($name:ident, $path:literal, $summary:literal, $description:literal, $command:expr) => {
+    ($name:ident, $operation:literal, $path:literal, $summary:literal, $description:literal, $command:expr) => {
         #[doc = $summary]
         ///
         #[doc = $description]
         #[utoipa::path(
-            post, path = $path, tag = "operate",
+            post, path = $path, tag = "operate", operation_id = $operation,
             params(TaskParams, CommandHeaders),
             request_body(content = Option<ReasonBody>, description = "Optional"),
             responses(
@@ -190,6 +190,7 @@ pub struct ReasonBody {
 
 task_command!(
     cancel,
+    "cancel_task",
     "/v1/tasks/{id}/cancel",
     "Cancel a task",
     "Ends the task where it is. Calls in flight are dropped; it is unknown whether they took effect. Completed steps are not undone.",
@@ -197,6 +198,7 @@ task_command!(
 );
 task_command!(
     pause,
+    "pause_task",
     "/v1/tasks/{id}/pause",
     "Pause a task",
     "Calls in flight may finish; no new call starts until the task is resumed.",
@@ -204,6 +206,7 @@ task_command!(
 );
 task_command!(
     resume,
+    "resume_task",
     "/v1/tasks/{id}/resume",
     "Resume a paused task",
     "Ready steps start at once.",
@@ -211,6 +214,7 @@ task_command!(
 );
 task_command!(
     start,
+    "start_task",
     "/v1/tasks/{id}/start",
     "Start a task now",
     "Begins a task that waits for its `start_at`. `complete_within` counts from now.",
@@ -218,6 +222,7 @@ task_command!(
 );
 task_command!(
     undo,
+    "undo_task",
     "/v1/tasks/{id}/undo",
     "Undo a task",
     "Undoes every step that took effect or may have taken effect; each step is undone after the steps that followed it. Steps without `undo` are skipped. `GET /v1/tasks/{id}/undo-plan` shows the calls in advance; send the plan's ETag as If-Match to refuse the undo if the task has changed since.",
@@ -247,7 +252,7 @@ pub struct TaskRetryBody {
 /// `from` is refused while one of these steps is being called, if a completed pivot is among them, and if the task
 /// is being undone.
 #[utoipa::path(
-    post, path = "/v1/tasks/{id}/retry", tag = "operate",
+    post, path = "/v1/tasks/{id}/retry", tag = "operate", operation_id = "retry_task",
     params(TaskParams, CommandHeaders),
     request_body(content = Option<TaskRetryBody>, description = "Optional"),
     responses(

@@ -64,7 +64,7 @@ pub(super) struct HistoryPage {
 /// Every change in order: the states, the time, the caller or instance that made it, and the reason. Entries with the
 /// same `seq` before the dot were saved together.
 #[utoipa::path(
-    get, path = "/v1/tasks/{id}/history", tag = "tasks",
+    get, path = "/v1/tasks/{id}/history", tag = "tasks", operation_id = "task_history",
     params(
         TaskParams,
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 500, description = "The most entries on one page; the default is 500. A page has fewer if they are large: about 1 MiB is returned at once", example = 500),
@@ -97,7 +97,7 @@ pub(super) async fn history(
 /// reconnects with `Last-Event-ID` misses nothing. The stream closes when the task has ended; a client that
 /// reconnects after that, as browsers do, gets 204 and stops.
 #[utoipa::path(
-    get, path = "/v1/tasks/{id}/events", tag = "tasks",
+    get, path = "/v1/tasks/{id}/events", tag = "tasks", operation_id = "task_events",
     params(
         TaskParams,
         ("Last-Event-ID" = Option<String>, Header, pattern = r"^[0-9]{1,18}\.[0-9]{1,18}$", description = "The `seq` of the last entry that the client received", example = "3.1"),

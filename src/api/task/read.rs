@@ -50,7 +50,7 @@ pub(super) struct TaskListPage<'a> {
 /// whichever is first. A step that is not running has the reason in `blocked_by`; only this operation also counts
 /// the steps that are ahead of it in its agent's queue.
 #[utoipa::path(
-    get, path = "/v1/tasks/{id}", tag = "tasks",
+    get, path = "/v1/tasks/{id}", tag = "tasks", operation_id = "get_task",
     params(
         TaskParams,
         ("wait" = Option<DurationSchema>, Query, description = "The longest wait; more than `60s` is treated as `60s`", example = "30s"),
@@ -90,7 +90,7 @@ pub(super) async fn get(
 /// 2,000 tasks at a time, and goes on for some 200 ms before it returns a page without items. Only the last page has no
 /// `next_cursor`; `examined_back_to` says how far back the others have looked.
 #[utoipa::path(
-    get, path = "/v1/tasks", tag = "tasks",
+    get, path = "/v1/tasks", tag = "tasks", operation_id = "list_tasks",
     params(
         ("state" = Option<TaskStatus>, Query, description = "The state of the tasks", example = "error"),
         ("workflow" = Option<String>, Query, description = "A registered workflow's name", example = "order"),

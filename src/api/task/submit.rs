@@ -106,7 +106,7 @@ pub(super) struct Submission {
 /// `Idempotency-Key`, a repeated request creates nothing and returns the task that the first one created. With
 /// `dry_run=true` nothing is stored: the response has the steps that would run, and the time that they may take.
 #[utoipa::path(
-    post, path = "/v1/tasks", tag = "tasks",
+    post, path = "/v1/tasks", tag = "tasks", operation_id = "submit_task",
     params(
         ("dry_run" = Option<bool>, Query, description = "Return only a dry-run report", example = false),
         ConditionHeaders,
