@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::{extract::State, http::StatusCode, response::Response};
+use axum::{
+    extract::State,
+    http::{HeaderName, HeaderValue, StatusCode},
+    response::Response,
+};
 use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -18,7 +22,7 @@ use super::{
 use crate::{
     api::{
         App, Problem,
-        extract::{PageQuery, Query, TaskParams, TaskPath, labels},
+        extract::{LONGEST_WAIT, PageQuery, Query, TaskParams, TaskPath, labels},
         openapi::words::LabelFilterSchema,
         problem::{ProblemBody, ProblemKind},
     },
@@ -53,7 +57,7 @@ pub(super) struct TaskListPage<'a> {
     get, path = "/v1/tasks/{id}", tag = "tasks", operation_id = "get_task",
     params(
         TaskParams,
-        ("wait" = Option<DurationSchema>, Query, description = "The longest wait; more than `60s` is treated as `60s`", example = "30s"),
+        ("wait" = Option<DurationSchema>, Query, description = "The longest wait; more than `60s` is treated as `60s`, and `Preference-Applied: wait=60` says so", example = "30s"),
     ),
     responses(
         (status = 200, description = "The task; its version is the ETag", body = TaskView),
@@ -67,6 +71,7 @@ pub(super) async fn get(
 ) -> Result<Response, Problem> {
     let wait = query.span("wait")?;
     query.finish()?;
+    let is_cut = wait.is_some_and(|wait| wait > LONGEST_WAIT);
     // The subscription comes before the read of the task: an end between the two must not be missed.
     let mut watching = wait.map(|_| watch(&app, id));
     let mut task = load(&app, id).await?;
@@ -80,7 +85,15 @@ pub(super) async fn get(
             TaskWaitResult::NotSettled | TaskWaitResult::Refused => load(&app, id).await?,
         };
     }
-    Ok(render_with_positions(&app, &task).await)
+    let mut response = render_with_positions(&app, &task).await;
+    if is_cut {
+        let applied = format!("wait={}", LONGEST_WAIT.duration().as_secs());
+        if let Ok(applied) = HeaderValue::try_from(applied) {
+            let headers = response.headers_mut();
+            headers.insert(HeaderName::from_static("preference-applied"), applied);
+        }
+    }
+    Ok(response)
 }
 
 /// List tasks, newest first

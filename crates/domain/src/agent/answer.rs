@@ -22,6 +22,8 @@ pub const LONGEST_POLL_WAIT: Duration = Duration::from_secs(3600);
 
 /// The encodings that a fault names. Another one may be any text.
 const KNOWN_ENCODINGS: [&str; 6] = ["gzip", "x-gzip", "deflate", "br", "zstd", "compress"];
+/// The first bytes of data that gzip has compressed.
+const GZIP: &[u8] = b"\x1f\x8b";
 /// U+FEFF in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -152,6 +154,9 @@ pub fn output(headers: &HeaderMap, body: &[u8]) -> Result<Payload, String> {
         ));
     }
     match std::str::from_utf8(body) {
+        Err(_) if body.starts_with(GZIP) => {
+            Err("the response is compressed with gzip, although its headers do not say so, and the request had `Accept-Encoding: identity`: have the service, or the proxy before it, send it as it is".to_owned())
+        }
         Ok(text) => Ok(Payload::from_string(text)),
         Err(_) => {
             Err("the response is neither JSON nor UTF-8 text, so it cannot be an output".to_owned())
@@ -397,5 +402,12 @@ mod tests {
         let long = "\u{20ac}".repeat(BODY_EXCERPT);
         let kept = excerpt(long.as_bytes()).unwrap();
         assert!(kept.len() <= BODY_EXCERPT && kept.chars().all(|c| c == '\u{20ac}'));
+    }
+
+    #[test]
+    fn a_compressed_response_is_named_even_if_its_headers_do_not_say_so() {
+        let compressed = [0x1f, 0x8b, 0x08, 0x00, 0xff, 0xfe];
+        let refused = output(&HeaderMap::new(), &compressed).unwrap_err();
+        assert!(refused.contains("compressed with gzip"), "{refused}");
     }
 }

@@ -116,6 +116,9 @@ pub struct AgentSpec {
     /// Windows in which it is paused as by an operator, also an agent with the mode `pull`.
     #[field(late, ..=MOST_DOWNTIMES, items = " windows")]
     pub downtime: Vec<DowntimeSpec>,
+    /// True if its service does the work of each `Idempotency-Key` once, however often it is called: then dry runs do not warn of that.
+    #[field(default, omit_default)]
+    pub idempotent: bool,
 }
 
 /// `call`, the default: it is called at its endpoints; `pull`: its workers fetch it

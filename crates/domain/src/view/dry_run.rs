@@ -4,6 +4,7 @@
 mod agents;
 mod groups;
 mod reading;
+mod texts;
 mod undo;
 
 pub use self::{
@@ -195,6 +196,10 @@ pub enum WarningCode {
     InputNeeded,
     /// Text that looks like an expression of another language is sent literally.
     LooksLikeExpression,
+    /// A condition is a text, which counts as true whatever it says.
+    TextCondition,
+    /// A body is a text that looks like JSON.
+    TextBody,
     /// The workflow of the step's child is not registered.
     UnknownWorkflow,
     /// The lists and the repetitions of all steps may have more items in total than a task can have.
@@ -299,7 +304,7 @@ pub fn dry_run(
     let steps: Vec<_> = order.iter().map(|index| plan(*index)).collect();
     let (critical_path, worst_case) = critical_path(definition, &order, &steps);
     let mut warnings = Vec::new();
-    relies_on_idempotency_key(definition, &mut warnings);
+    relies_on_idempotency_key(definition, agent_of, &mut warnings);
     let read: BTreeSet<StepIndex> = (definition.steps.iter())
         .flat_map(|step| step.reads.iter().copied())
         .chain(groups.reads())
@@ -393,6 +398,7 @@ pub fn dry_run(
     }
     groups.check(definition, &mut warnings);
     agents::check(definition, agent_of, &mut warnings);
+    texts::check(definition, input, &budget, &mut warnings);
     reading::check(definition, fields, groups.inputs(), &budget, &mut warnings);
     let undo = undo::check(definition, |at| groups.undoes_task(at), &mut warnings);
     warnings.truncate(MOST_WARNINGS);
@@ -620,12 +626,23 @@ fn constants(step: &StepDefinition) -> Vec<String> {
         .collect()
 }
 
-/// Adds one warning for all these steps: most steps are of this kind, and each is safe if its service deduplicates.
-fn relies_on_idempotency_key(definition: &Definition, warnings: &mut Vec<Warning>) {
+/// Adds one warning for all these steps: most steps are of this kind, and each is safe if its service deduplicates. Nothing
+/// is said of a step that is called at most once, and of a service of which it is known.
+fn relies_on_idempotency_key(
+    definition: &Definition,
+    agent_of: &dyn Fn(&AgentName) -> Option<PlannedAgent>,
+    warnings: &mut Vec<Warning>,
+) {
+    let is_safe = |step: &StepDefinition| {
+        let rules = step.attempts.as_ref();
+        rules.is_some_and(|rules| rules.max_attempts == Some(1))
+            || (step.agent().and_then(agent_of)).is_some_and(|agent| agent.is_idempotent())
+    };
     let names: Vec<_> = definition
         .steps
         .iter()
         .filter(|step| matches!(step.method(), Some(Method::Post | Method::Patch)))
+        .filter(|step| !is_safe(step))
         .map(|step| step.name.as_str())
         .collect();
     if !names.is_empty() {

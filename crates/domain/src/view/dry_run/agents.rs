@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Warning, WarningCode};
 use crate::{
     agent::{
-        check::{AgentCheck, CheckPoint},
+        check::{AgentCheck, CheckPoint, CheckVerdict},
         spec::{AgentMode, AgentSpec, RetrySpec},
     },
     definition::{Definition, Method, ReplyRule, StepDefinition},
@@ -20,6 +20,8 @@ pub struct PlannedAgent {
     /// True if an endpoint is a queue.
     pub has_queue: bool,
     pub retry: RetrySpec,
+    /// True if the agent says that its service deduplicates.
+    pub says_idempotent: bool,
     /// Its last check, if the agent was not changed since.
     pub check: Option<Arc<AgentCheck>>,
 }
@@ -31,8 +33,17 @@ impl From<&AgentSpec> for PlannedAgent {
             mode: spec.mode,
             has_queue: endpoints.any(|endpoint| endpoint.url.starts_with(QUEUE_SCHEME)),
             retry: spec.retry.clone(),
+            says_idempotent: spec.idempotent,
             check: None,
         }
+    }
+}
+
+impl PlannedAgent {
+    /// Returns whether its service is known to do the work of each key once: the agent says so, or its last check found it.
+    pub fn is_idempotent(&self) -> bool {
+        let check = self.check.as_ref();
+        self.says_idempotent || check.is_some_and(|check| check.status == CheckVerdict::Passed)
     }
 }
 

@@ -51,8 +51,23 @@ pub(super) fn check(
             }
         }
     }
+    for name in required_by_schema(definition) {
+        needed.remove(&name);
+    }
     input_needed(needed, fields.input, budget, warnings);
     looks_like_expression(definition, fields, warnings);
+}
+
+/// Returns the members of the input without which a submission is refused.
+fn required_by_schema(definition: &Definition) -> Vec<String> {
+    #[derive(serde::Deserialize)]
+    struct Schema {
+        #[serde(default)]
+        required: Vec<String>,
+    }
+    let schema = definition.policies.input_schema.as_ref();
+    let schema = schema.and_then(|schema| serde_json::from_str::<Schema>(schema.as_json()).ok());
+    schema.map_or_else(Vec::new, |schema| schema.required)
 }
 
 /// Returns the expressions that are evaluated before or when the step is claimed, with their JSON pointers relative to

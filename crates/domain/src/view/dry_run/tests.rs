@@ -466,3 +466,79 @@ fn more_items_than_a_task_can_have_are_warned_of_before_it_runs() {
     let message = warning.message;
     assert!(message.contains("may come to 11000 items"), "{message}");
 }
+
+#[test]
+fn nothing_is_said_of_the_keys_of_a_service_that_is_known_to_deduplicate() {
+    let codes = |step: Value, idempotent: bool| {
+        let spec = AgentSpec {
+            idempotent,
+            ..AgentSpec::default()
+        };
+        let definition = definition(&json!([step]));
+        let report = dry_run(&definition, &TaskFields::default(), &|_| {
+            Some((&spec).into())
+        });
+        let mut warned = report.warnings.iter();
+        warned.any(|warning| warning.code == WarningCode::ReliesOnIdempotencyKey)
+    };
+    let plain = json!({ "name": "a", "agent": "x" });
+    assert!(codes(plain.clone(), false));
+    assert!(!codes(plain, true));
+    let once = json!({ "name": "a", "agent": "x", "max_attempts": 1 });
+    assert!(!codes(once, false));
+}
+
+#[test]
+fn a_condition_that_is_a_text_and_a_body_of_json_in_a_text_are_warned_of() {
+    let input = Payload::from_value(&json!({ "mode": "off", "gift": true }));
+    let of_step = |step: Value| {
+        let mut whole = json!({ "name": "a", "agent": "x" });
+        let fields = step.as_object().unwrap().clone();
+        whole.as_object_mut().unwrap().extend(fields);
+        let definition = definition(&json!([whole]));
+        let report = dry_run(&definition, &of_task(None, Some(&input)), &|_| None);
+        let texts = [WarningCode::TextCondition, WarningCode::TextBody];
+        let warned = report.warnings.into_iter();
+        let mut warned = warned.filter(|warning| texts.contains(&warning.code));
+        warned.next().map(|warning| warning.pointer)
+    };
+    let found = |pointer: &str| Some(pointer.to_owned());
+    assert_eq!(
+        of_step(json!({ "when": "input.mode" })),
+        found("/steps/0/when")
+    );
+    assert_eq!(
+        of_step(json!({ "when": "'false'" })),
+        found("/steps/0/when")
+    );
+    assert_eq!(of_step(json!({ "when": "input.gift" })), None);
+    assert_eq!(of_step(json!({ "when": "input.mode == 'on'" })), None);
+    for body in ["{\"a\": \"{{ input.mode }}\"}", " [1, 2] "] {
+        let step = json!({ "request": { "body": body } });
+        assert_eq!(of_step(step), found("/steps/0/request/body"), "{body}");
+        let step = json!({ "undo": { "request": { "body": body } } });
+        assert_eq!(of_step(step), found("/steps/0/undo/request/body"), "{body}");
+    }
+    for body in ["{{ input }}", "[{{ input.mode }}", "{a}"] {
+        assert_eq!(
+            of_step(json!({ "request": { "body": body } })),
+            None,
+            "{body}"
+        );
+    }
+}
+
+#[test]
+fn an_input_that_the_schema_requires_is_not_needed() {
+    let steps = json!([{ "name": "a", "agent": "x", "request": { "body": "{{ [input.sku, input.note] }}" } }]);
+    let policies = json!({ "input_schema": { "type": "object", "required": ["sku"] } });
+    let policies = Policies::parse(&policies.to_string()).unwrap();
+    let steps = Payload::from_value(&steps);
+    let definition = parse_steps(&steps, "", &policies, &Limits::default(), &Accepted).unwrap();
+    let report = dry_run(&definition, &TaskFields::default(), &|_| None);
+    let mut warned = report.warnings.iter();
+    let needed = warned
+        .find(|warning| warning.code == WarningCode::InputNeeded)
+        .unwrap();
+    assert!(needed.message.contains("input.note") && !needed.message.contains("input.sku"));
+}
