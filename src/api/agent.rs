@@ -80,6 +80,7 @@ async fn put(
     let spec = AgentSpec::parse(&body).map_err(Problem::invalid)?;
     let mut refused = app.agents.secret_faults(&name, &spec);
     refused.extend(certificate_faults(&spec));
+    refused.extend(own_addresses(&app, &spec));
     let refused = refused.into_iter();
     let refused = refused.map(|(pointer, message)| FieldFault::new(pointer, message));
     let refused: Vec<_> = refused.collect();
@@ -99,6 +100,27 @@ async fn put(
         response.headers_mut().insert(LOCATION, location);
     }
     Ok(response)
+}
+
+/// Returns the faults of endpoints that are the API of this service itself: a step of such an agent would not be undone,
+/// cancelled or shown with the task that it starts.
+fn own_addresses(app: &App, spec: &AgentSpec) -> Vec<(String, String)> {
+    let sender = app.sender.load();
+    let Some(own) = sender.public_url.as_deref() else {
+        return Vec::new();
+    };
+    let own = own.trim_end_matches('/');
+    let is_own = |url: &str| {
+        let rest = url.trim_end_matches('/').strip_prefix(own);
+        rest.is_some_and(|rest| rest.is_empty() || rest == "/v1" || rest.starts_with("/v1/"))
+    };
+    let endpoints = spec.endpoints.iter().enumerate();
+    let own = endpoints.filter(|(_, endpoint)| is_own(&endpoint.url));
+    own.map(|(at, _)| {
+        let message = "is the address of this service itself: to have a step start a task, give it a `task` with a workflow";
+        (format!("/endpoints/{at}/url"), message.to_owned())
+    })
+    .collect()
 }
 
 /// List agents

@@ -55,6 +55,7 @@ mod damaged;
 mod database_file;
 mod database_tls;
 mod dead_receivers;
+mod definitions_sent;
 mod deleted_queues;
 mod difference;
 mod disk_full;

@@ -4,6 +4,7 @@
 mod body;
 mod caller;
 mod conditions;
+mod definition_body;
 mod form;
 mod ids;
 mod path;
@@ -15,6 +16,7 @@ pub use caller::Caller;
 pub use conditions::{
     CommandHeaders, ConditionHeaders, Conditions, TaskMatch, TraceHeaders, idempotency, prefer_wait,
 };
+pub use definition_body::DefinitionBody;
 pub use form::FormBody;
 pub use ids::ids;
 pub use path::{

@@ -8,6 +8,20 @@ pub fn is_json(content_type: &str) -> bool {
     essence == "application/json" || essence == "text/json" || essence.ends_with("+json")
 }
 
+/// Returns whether a `Content-Type` names YAML: `application/yaml` (RFC 9512), any type with the suffix `+yaml`, or one of
+/// the names that were used before.
+pub fn is_yaml(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default();
+    let essence = essence.trim().to_ascii_lowercase();
+    let known = [
+        "application/yaml",
+        "application/x-yaml",
+        "text/yaml",
+        "text/x-yaml",
+    ];
+    known.contains(&&*essence) || essence.ends_with("+yaml")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -25,6 +39,20 @@ mod tests {
         }
         for content_type in ["", "json", "text/plain", "application/jsonl", "é+jso"] {
             assert!(!is_json(content_type), "{content_type}");
+        }
+    }
+
+    #[test]
+    fn yaml_is_recognised_by_its_types_and_its_suffix() {
+        for content_type in [
+            "application/yaml; charset=utf-8",
+            "Text/X-YAML",
+            "application/x+yaml",
+        ] {
+            assert!(is_yaml(content_type), "{content_type}");
+        }
+        for content_type in ["application/json", "yaml", "text/plain"] {
+            assert!(!is_yaml(content_type), "{content_type}");
         }
     }
 }

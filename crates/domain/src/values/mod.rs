@@ -41,7 +41,7 @@ pub use ids::{
 pub use instance::{IdInUse, InstanceRecord, Leases, Renewal};
 pub use labels::{LONGEST_NAME, MOST_LABELS};
 pub use lease::{DeadHolders, Holder, Incarnation, Lease, Term, renew_after, trust};
-pub use media_type::is_json;
+pub use media_type::{is_json, is_yaml};
 pub use path::path_fault;
 pub use provost_object::{
     self as object, Bounds, DURATION, Definitions, FieldFault, FieldValue, Fields, Object,

@@ -27,7 +27,7 @@ use crate::api::{
     App, Problem,
     bulkhead::EvaluationPermit,
     extract::{
-        Caller, IfTagged, JsonBody, NamePath, NameVersionPath, PageQuery, PlainName, Query,
+        Caller, DefinitionBody, IfTagged, NamePath, NameVersionPath, PageQuery, PlainName, Query,
         RegistrationHeaders, plain_name,
     },
     problem::{ProblemBody, ProblemKind},
@@ -280,7 +280,7 @@ pub fn compact(json: &str) -> Option<Payload> {
         ("activate" = Option<bool>, Query, description = "Whether the version becomes the active one; the default: if the one before it is", example = false),
         RegistrationHeaders,
     ),
-    request_body(content = WorkflowInput, description = "The steps, and the settings of all tasks of this workflow"),
+    request_body(content((WorkflowInput = "application/json"), (WorkflowInput = "application/yaml")), description = "The steps, and the settings of all tasks of this workflow"),
     responses(
         (status = 201, description = "A new version was created", body = WorkflowView),
         (status = 200, description = "The latest version already has this content", body = WorkflowView),
@@ -293,7 +293,7 @@ async fn put(
     NamePath(name): NamePath,
     mut query: Query,
     IfTagged(condition): IfTagged,
-    JsonBody(body): JsonBody,
+    DefinitionBody(body): DefinitionBody,
 ) -> Result<Response, Problem> {
     let activate = query.boolean("activate")?;
     query.finish()?;
@@ -474,14 +474,14 @@ async fn respond_with_version(
     post, path = "/v1/workflows/{name}/validate", tag = "workflows",
     operation_id = "validate_workflow",
     params(("name" = PlainName, Path, description = "The workflow's name", example = "order")),
-    request_body(content = WorkflowInput, description = "As for a registration"),
+    request_body(content((WorkflowInput = "application/json"), (WorkflowInput = "application/yaml")), description = "As for a registration"),
     responses((status = 200, description = "The definition is valid; this is what it would do", body = DryRunReport)),
 )]
 async fn validate(
     State(app): State<Arc<App>>,
     NamePath(name): NamePath,
     query: Query,
-    JsonBody(body): JsonBody,
+    DefinitionBody(body): DefinitionBody,
 ) -> Result<Response, Problem> {
     query.finish()?;
     plain_name("a workflow", &name)?;

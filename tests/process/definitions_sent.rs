@@ -1,0 +1,66 @@
+//! Definitions and commands as they are sent: YAML, null bodies, waits that are cut, and an agent that is the service itself.
+
+use serde_json::json;
+
+use crate::harness::{Provost, Remote, id_of, one_step};
+
+#[tokio::test]
+async fn a_workflow_is_registered_from_yaml_and_a_fault_says_where_it_is() {
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    let yaml = format!(
+        "steps:\n  - name: only\n    url: {}\n    request: {{ path: /work, body: \"{{{{ input.n }}}}\" }}\n",
+        remote.url()
+    );
+    let put = provost.call(reqwest::Method::PUT, "/v1/workflows/order");
+    let put = put.text("application/yaml", yaml.clone());
+    put.await.expect(201);
+    let validate = provost.call(reqwest::Method::POST, "/v1/workflows/order/validate");
+    let report = validate.text("application/yaml", yaml).await.expect(200);
+    assert_eq!(report["steps"][0]["name"], "only");
+    let task = provost
+        .run(&json!({ "workflow": "order", "input": { "n": 7 } }))
+        .await;
+    assert_eq!(task["state"], "processed", "{task:#}");
+    assert_eq!(remote.ledger()[0].body, 7);
+    let put = provost.call(reqwest::Method::PUT, "/v1/workflows/order");
+    let refused = put.text("application/yaml", "steps:\n  - &a name\n").await;
+    let problem = refused.expect_problem(400, "malformed-json");
+    assert_eq!(problem["line"], 2, "{problem:#}");
+}
+
+#[tokio::test]
+async fn a_command_takes_null_for_no_body() {
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    let task = provost.run(&one_step(&remote.url(), "/work")).await;
+    let undo = format!("/v1/tasks/{}/undo", id_of(&task));
+    provost.post(&undo, &json!(null)).await.expect(200);
+}
+
+#[tokio::test]
+async fn a_wait_that_is_cut_says_so() {
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    let task = provost.run(&one_step(&remote.url(), "/work")).await;
+    let path = format!("/v1/tasks/{}", id_of(&task));
+    let cut = provost.get(&format!("{path}?wait=90s")).await;
+    assert_eq!(cut.header("preference-applied"), Some("wait=60"));
+    let whole = provost.get(&format!("{path}?wait=30s")).await;
+    assert_eq!(whole.header("preference-applied"), None);
+}
+
+#[tokio::test]
+async fn an_agent_that_is_the_service_itself_is_refused() {
+    let provost = Provost::start().await;
+    let own = format!("http://{}", provost.address());
+    for (url, status) in [(own.clone(), 422), (format!("{own}/v1/tasks"), 422)] {
+        let spec = json!({ "endpoints": [{ "url": url }] });
+        let answer = provost.put("/v1/agents/self", &spec).await;
+        let problem = answer.expect(status);
+        assert_eq!(
+            problem["errors"][0]["pointer"], "/endpoints/0/url",
+            "{problem:#}"
+        );
+    }
+}
