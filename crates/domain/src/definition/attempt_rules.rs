@@ -12,7 +12,7 @@ use crate::{
     template::{Expression, Origin, Reads, Scope, payload::Payload},
     values::{
         backoff::Backoff,
-        fault::{Effect, Fault},
+        fault::{Effect, Fault, FaultKind},
         fields::{FieldFault, Fields, text},
         hidden::is_secret_header,
         time::Span,
@@ -171,7 +171,9 @@ impl AttemptRules {
     /// Returns whether a call is made again after a fault, if the rules say so.
     pub fn retries(&self, fault: &Fault) -> Option<bool> {
         let on = self.retry.as_ref()?.on.as_ref()?;
-        Some(on.iter().any(|retried| retried.matches(fault)))
+        // A request that cannot be made has no status either, and no attempt makes it better.
+        let was_made = fault.kind == FaultKind::Transient || fault.status.is_some();
+        Some(was_made && on.iter().any(|retried| retried.matches(fault)))
     }
 
     pub fn waits(&self) -> Option<&RetryWaits> {
@@ -397,6 +399,8 @@ mod tests {
             let retried = rules.retries(&fault(status, effect));
             assert_eq!(retried, Some(expected), "{status:?}");
         }
+        let unmade = Fault::permanent("its address is refused", Timestamp::from_millis(0));
+        assert_eq!(rules.retries(&unmade), Some(false));
         assert_eq!(rules.waits(), None, "the waits are those of the agent");
         let rules = read(r#"{"retry": {"initial": "1s"}}"#).unwrap().unwrap();
         assert_eq!(rules.retries(&fault(Some(503), Effect::Known)), None);
