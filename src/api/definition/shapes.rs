@@ -139,7 +139,7 @@ pub struct DurationFromInputBody {
 #[schema(as = NumberLimit, example = 10)]
 #[serde(untagged)]
 pub enum NumberLimitBody {
-    Fixed(#[schema(minimum = 1, maximum = 1000)] u32),
+    Fixed(u32),
     FromInput(NumberFromInputBody),
 }
 

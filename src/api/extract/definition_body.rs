@@ -1,7 +1,5 @@
 //! The body of a request that has a definition: JSON, or the same in YAML.
 
-use std::sync::Arc;
-
 use axum::{
     extract::{FromRef, FromRequest, Request},
     http::header,
