@@ -365,7 +365,7 @@ async fn what_people_write_who_know_another_language_is_answered_with_a_hint() {
         ("when", json!("input.a.strip()"), "use a filter"),
         ("depends_on", json!(["my-step"]), "did you mean `after`?"),
         ("timeout", json!("5s"), "did you mean `complete_within`?"),
-        ("retries", json!(3), "did you mean `max_failures`?"),
+        ("retries", json!(3), "did you mean `max_attempts`?"),
         ("agent", json!("paymets"), "did you mean `payments`?"),
     ] {
         let step = base["steps"][1].as_object_mut().unwrap();

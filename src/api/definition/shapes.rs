@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::api::openapi::words::{
     AskFieldTypeSchema, DeadlinePolicySchema, DurationSchema, JsonSchema, MethodSchema,
     OnChildErrorSchema, OnUndoSchema, PolicySchema, RepeatOutputSchema, ReplyModeSchema,
-    StatusPolicySchema, UndoPolicySchema, UndoStatusPolicySchema,
+    StatusPoliciesSchema, UndoPolicySchema, UndoStatusPoliciesSchema,
 };
 
 /// One step: a call to one remote service, a wait, a signal that is awaited, or a task of its own.
@@ -487,7 +487,7 @@ pub enum OnPermanentBody {
     Word(PolicySchema),
     /// Policies by the status of the response, for statuses such as `404` and classes such as `4xx`. `success` counts the
     /// error as a success. `else` is for all others; its default is that of the whole field.
-    ByStatus(BTreeMap<String, StatusPolicySchema>),
+    ByStatus(StatusPoliciesSchema),
 }
 
 /// The policy after a permanent error of an undo.
@@ -498,7 +498,7 @@ pub enum OnUndoPermanentBody {
     /// `error` stops the task until an operator acts, `skip` leaves the effect of the step.
     Word(UndoPolicySchema),
     /// Policies by the status of the response, as for a step.
-    ByStatus(BTreeMap<String, UndoStatusPolicySchema>),
+    ByStatus(UndoStatusPoliciesSchema),
 }
 
 /// The policy of a step when it is not tried again.
@@ -511,7 +511,7 @@ pub enum StepOnExhaustedBody {
     Word(PolicySchema),
     Extend(Extension),
     /// Policies by the status of the last response, as in `on_permanent`.
-    ByStatus(BTreeMap<String, StatusPolicySchema>),
+    ByStatus(StatusPoliciesSchema),
 }
 
 /// The policy when more than `max_failures` attempts have failed.
@@ -534,7 +534,7 @@ pub enum OnUndoExhaustedBody {
     Word(UndoPolicySchema),
     Extend(UndoExtension),
     /// Policies by the status of the last response, as in `on_permanent`.
-    ByStatus(BTreeMap<String, UndoStatusPolicySchema>),
+    ByStatus(UndoStatusPoliciesSchema),
 }
 
 /// Wait for an extended period and try the undo again.

@@ -30,7 +30,7 @@ impl ResponseTraits<'_> {
     /// Returns true if the request may wait for the task.
     fn is_submission(&self) -> bool {
         *self.method == Method::POST
-            && matches!(self.operation, "submit" | "clone_task")
+            && matches!(self.operation, "submit_task" | "clone_task")
             && self.is_task()
     }
 

@@ -7,9 +7,9 @@ use super::operations_of;
 
 /// Each link is the operation's id and a description of what it does with the task in the response.
 const OF_A_TASK: [(&str, &str); 3] = [
-    ("get", "Poll the task, or wait for it with `wait`"),
-    ("events", "Follow the task live"),
-    ("cancel", "Cancel the task"),
+    ("get_task", "Poll the task, or wait for it with `wait`"),
+    ("task_events", "Follow the task live"),
+    ("cancel_task", "Cancel the task"),
 ];
 
 /// From the response to a submission to the task that it created.
@@ -18,7 +18,7 @@ pub fn add(document: &mut OpenApi) {
         for (_, operation) in operations_of(item) {
             if !matches!(
                 operation.operation_id.as_deref(),
-                Some("submit" | "clone_task")
+                Some("submit_task" | "clone_task")
             ) {
                 continue;
             }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use utoipa::{
     PartialSchema, ToSchema,
-    openapi::{ObjectBuilder, RefOr, Schema, Type},
+    openapi::{ObjectBuilder, Ref, RefOr, Schema, Type},
 };
 
 use crate::domain::definition::Policy;
@@ -67,6 +67,56 @@ words! {
     StatusPolicySchema = "StatusPolicy", "as `Policy`; `success` counts the error as a success", policies(Policy::ALL).chain(["success"]);
     UndoStatusPolicySchema = "UndoStatusPolicy", "as `UndoPolicy`; `success` counts the error as a success", policies(&[Policy::Error, Policy::Skip]).chain(["success"]);
     DeadlinePolicySchema = "DeadlinePolicy", "`error` stops the task until an operator acts, `undo` undoes the whole task", policies(&[Policy::Error, Policy::Undo]);
+}
+
+/// The pattern of the names of policies by status.
+pub const STATUS_NAME: &str = "^(else|[1-5](xx|[0-9]{2}))$";
+
+/// The policies of a step by the status of a response.
+pub struct StatusPoliciesSchema;
+/// The policies of an undo by the status of a response.
+pub struct UndoStatusPoliciesSchema;
+
+fn by_status<T: ToSchema>(about: &str) -> RefOr<Schema> {
+    let names = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .pattern(Some(STATUS_NAME));
+    let policy = Ref::from_schema_name(T::name());
+    let schema = ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .description(Some(about))
+        .property_names(Some(names.build()))
+        .additional_properties(Some(policy))
+        .examples([serde_json::json!({ "404": "skip", "5xx": "error" })]);
+    schema.build().into()
+}
+
+macro_rules! by_status {
+    ($($type:ty = $name:literal, $policy:ty, $about:literal;)*) => {
+        $(
+            impl PartialSchema for $type {
+                fn schema() -> RefOr<Schema> {
+                    by_status::<$policy>($about)
+                }
+            }
+
+            impl ToSchema for $type {
+                fn name() -> Cow<'static, str> {
+                    $name.into()
+                }
+
+                fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+                    schemas.push((<$policy>::name().into_owned(), <$policy>::schema()));
+                    <$policy>::schemas(schemas);
+                }
+            }
+        )*
+    };
+}
+
+by_status! {
+    StatusPoliciesSchema = "StatusPolicies", StatusPolicySchema, "Policies by the status of a response: for statuses such as `404`, for classes such as `4xx`, and `else` for all others";
+    UndoStatusPoliciesSchema = "UndoStatusPolicies", UndoStatusPolicySchema, "Policies of an undo by the status of a response, as `StatusPolicies`";
 }
 
 /// A label for filtering tasks.

@@ -249,21 +249,16 @@ pub(super) fn on_exhausted_by_status(
     fields: &mut Fields<'_>,
     words: &[Policy],
 ) -> (Option<OnExhausted>, Option<StatusPolicies>) {
-    let is_extension = fields.peek("on_exhausted").is_some_and(|value| {
+    let is_by_status = fields.peek("on_exhausted").is_some_and(|value| {
         let members = serde_json::from_str::<BTreeMap<String, &RawValue>>(value);
-        members.is_ok_and(|members| {
-            members.is_empty() || EXTENSION.iter().any(|name| members.contains_key(*name))
-        })
+        members.is_ok_and(|members| members.keys().any(|name| status_policies::is_name(name)))
     });
-    if fields.is_object("on_exhausted") && !is_extension {
+    if is_by_status {
         let (by_status, otherwise) = status_policies::read(fields, "on_exhausted", words);
         return (otherwise.map(OnExhausted::from), by_status);
     }
     (on_exhausted(fields, words), None)
 }
-
-/// The fields of an extension.
-const EXTENSION: [&str; 3] = ["extend", "times", "then"];
 
 /// Takes a policy that is written as a word.
 fn take_policy(fields: &mut Fields<'_>, name: &str, words: &[Policy], or: &str) -> Option<Policy> {

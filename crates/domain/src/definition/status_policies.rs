@@ -71,6 +71,11 @@ const LONGEST: usize = 20;
 /// The most statuses that a step names.
 const MOST: usize = 50;
 
+/// Returns whether a field may have this name only if it has policies by status.
+pub(super) fn is_name(name: &str) -> bool {
+    name == ELSE || StatusPattern::parse(name).is_some()
+}
+
 /// Reads the policies of a field that is an object, and the policy for all others.
 pub(super) fn read(
     step: &mut Fields<'_>,

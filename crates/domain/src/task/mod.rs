@@ -9,6 +9,7 @@ pub(crate) mod alert;
 pub(crate) mod alert_cause;
 pub(crate) mod alert_kind;
 pub(crate) mod ask;
+pub(crate) mod attempt_counts;
 pub(crate) mod attempt_record;
 pub(crate) mod bulk;
 pub(crate) mod call;

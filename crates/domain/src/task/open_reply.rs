@@ -5,7 +5,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    task::{ask::OpenAsk, child_record::Child, kept_response::KeptResponse, step::AttemptCounts},
+    task::{
+        ask::OpenAsk, attempt_counts::AttemptCounts, child_record::Child,
+        kept_response::KeptResponse,
+    },
     template::payload::Payload,
     values::{
         ids::{Attempt, InstanceId, WorkerName},
