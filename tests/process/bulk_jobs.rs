@@ -498,7 +498,7 @@ async fn many_tasks_are_paused_resumed_and_a_step_of_many_is_resolved() {
                 { "name": "ship", "url": remote.url(), "request": { "body": "{{ steps.charge.output.id }}" } },
             ] })
         };
-        let waiting = json!({ "labels": { "batch": "waiting" }, "steps": [{ "name": "paid", "signal": {} }] });
+        let waiting = json!({ "labels": { "batch": "waiting" }, "steps": [{ "name": "paid", "signal": { "within": "1h" } }] });
         let mut failed = Vec::new();
         let mut held = Vec::new();
         for _ in 0..5 {
