@@ -513,7 +513,7 @@ async fn many_tasks_are_paused_resumed_and_a_step_of_many_is_resolved() {
         for id in &held {
             assert_eq!(provost.task(id).await["state"], "paused");
         }
-        // Those that are paused are none of its tasks any more.
+        // Paused tasks are none of its tasks any more.
         assert_eq!(counts(&provost.bulk("pause", &select).await), [0, 0, 0]);
         assert_eq!(counts(&provost.bulk("resume", &select).await), [5, 5, 0]);
         for id in &held {
