@@ -120,6 +120,32 @@ pub fn of_tasks(since: &Since<'_>, hours: &[TaskActivity]) -> Html {
     )
 }
 
+/// The failures of tasks by hour.
+pub fn of_failures(since: &Since<'_>, hours: &[TaskActivity]) -> Html {
+    let failed: Vec<_> = hours.iter().map(|hour| hour.failed).collect();
+    let (at, most) = peak(&failed);
+    let heading = "Tasks that failed, last 24 hours";
+    let title = format!(
+        "{} in the last 24 hours, most of them ({}) in the hour from {}",
+        counted(sum(&failed), "task failed", "tasks failed"),
+        number(most),
+        since.clock(at)
+    );
+    let layers = vec![Layer {
+        class: "x",
+        name: "failed",
+        values: known(&failed),
+    }];
+    let words = |most: u64| format!("{} in an hour", number(most));
+    let rows = failed.iter().map(|count| vec![number(*count)]);
+    Hours::new(since, heading, title, layers, words).with(
+        since,
+        "No task failed.",
+        vec!["failed"],
+        rows.collect(),
+    )
+}
+
 /// The hours of an agent.
 pub fn of_calls(since: &Since<'_>, hours: &[AgentActivity]) -> Html {
     let all: Vec<_> = hours.iter().map(AgentActivity::calls).collect();

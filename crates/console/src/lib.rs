@@ -24,6 +24,7 @@ mod asks;
 mod bulk;
 mod causes;
 mod changed;
+mod changes;
 mod command_page;
 mod confirmations;
 mod console;

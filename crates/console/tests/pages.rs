@@ -7,6 +7,7 @@
 )]
 
 mod browser;
+mod changes;
 mod front;
 
 use browser::{FakeApi, Visitor};
@@ -171,12 +172,13 @@ fn full() -> FakeApi {
         "GET /v1/bulk/01a216f2-7c40-7a51-9d0e-2b7f6f9c1e55/tasks",
         &page_of(&[]),
     );
+    api.returns("GET /v1/changes", &page_of(&changes::all()));
     api.returns("POST /v1/tasks/retry", &dry_run(400));
     api.returns("POST /v1/tasks/undo", &dry_run(400));
     api
 }
 
-const PAGES: [&str; 18] = [
+const PAGES: [&str; 19] = [
     "/console",
     "/console/causes/5f1d0a7c93b2e846",
     "/console/causes/5f1d0a7c93b2e846/fix?do=patch&patch={\"currency\":\"EUR\"}",
@@ -191,6 +193,7 @@ const PAGES: [&str; 18] = [
     "/console/schedules",
     "/console/schedules/nightly",
     "/console/asks",
+    "/console/changes?types=agent.*",
     "/console/messages",
     "/console/instances",
     "/console/instances/release",
