@@ -43,7 +43,7 @@ mod task;
 mod tasks;
 mod workflows;
 
-pub use assets::{hex, unhex};
+pub use assets::{address as asset_address, hex, unhex};
 pub use params::Params;
 pub use parts::{Badge, Bar, Html, Icon, Spark, Time};
 pub use respond::POLICY;
