@@ -2,10 +2,12 @@
 
 use askama::Template;
 use axum::response::Response;
-use jiff::{Timestamp, civil::Date, tz::TimeZone};
 
 use crate::{
-    changes::record::{ChangePage, Difference, LedgerChange, Look},
+    changes::{
+        lines::{ChangeLine, lines},
+        record::ChangePage,
+    },
     hours::{self, Since},
     overview::Overview,
     params::Params,
@@ -20,19 +22,15 @@ use crate::{
 pub const FILTER: [&str; 1] = ["types"];
 
 const ROWS: &str = "50";
-/// The differences that a line shows at once. The others are opened.
-const SHOWN: usize = 3;
-/// The longest values of a difference that stand in the line, in bytes.
-const SHORT: usize = 60;
-
 /// The filters that are offered as links: the types of the API, and their name.
-const FAMILIES: [(&str, &str); 8] = [
+const FAMILIES: [(&str, &str); 9] = [
     ("", "everything"),
     ("agent.*", "agents"),
     ("workflow.*", "workflows"),
     ("schedule.*", "schedules"),
     ("task.command", "commands on tasks"),
     ("bulk_job.*", "bulk jobs"),
+    ("message.*", "messages"),
     ("alert.*", "alerts"),
     ("instance.*,ledger.*", "instances"),
 ];
@@ -42,18 +40,6 @@ pub struct Family {
     pub name: &'static str,
     pub link: String,
     pub is_current: bool,
-}
-
-/// A line of the page.
-pub struct ChangeLine {
-    /// The day, before the first change of it.
-    pub day: Option<String>,
-    pub change: LedgerChange,
-    pub look: Look,
-    pub link: Option<String>,
-    /// The differences in the line itself, and those that are opened.
-    pub short: Vec<Difference>,
-    pub long: Vec<Difference>,
 }
 
 #[derive(Template)]
@@ -110,35 +96,6 @@ impl ChangesPage {
             page,
         }
     }
-}
-
-fn lines(page: &Shell, changes: Vec<LedgerChange>) -> Vec<ChangeLine> {
-    let date = |at: Timestamp| at.to_zoned(TimeZone::UTC).date();
-    let mut last: Option<Date> = Some(date(page.now));
-    let lines = changes.into_iter().map(|change| {
-        let day = change.at.parse().ok().map(date);
-        let is_new = day.is_some() && day != last;
-        last = day.or(last);
-        let name = day.map(|day| day.strftime("%-d %B %Y, UTC").to_string());
-        let is_short = |one: &Difference| {
-            let length = |value: &Option<String>| value.as_ref().map_or(0, String::len);
-            !one.pointer.is_empty() && length(&one.before) + length(&one.after) <= SHORT
-        };
-        let are_few = change.differences.len() <= SHOWN && !change.more_differences;
-        let (short, long) = match are_few && change.differences.iter().all(is_short) {
-            true => (change.differences.clone(), Vec::new()),
-            false => (Vec::new(), change.differences.clone()),
-        };
-        ChangeLine {
-            day: name.filter(|_| is_new),
-            look: change.look(),
-            link: change.link(page),
-            short,
-            long,
-            change,
-        }
-    });
-    lines.collect()
 }
 
 pub async fn show(visit: Visit) -> Response {

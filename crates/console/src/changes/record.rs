@@ -31,20 +31,20 @@ pub struct LedgerChange {
     pub address: Option<String>,
     pub reason: Option<String>,
     #[serde(default)]
-    pub differences: Vec<Difference>,
+    pub differences: Vec<ChangedValue>,
     #[serde(default)]
     pub more_differences: bool,
 }
 
 /// A value before and after a change.
 #[derive(Clone, Deserialize)]
-pub struct Difference {
+pub struct ChangedValue {
     pub pointer: String,
     pub before: Option<String>,
     pub after: Option<String>,
 }
 
-impl Difference {
+impl ChangedValue {
     /// Returns the place of the value in its document.
     pub fn place(&self) -> &str {
         match self.pointer.strip_prefix('/') {

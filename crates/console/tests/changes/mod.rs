@@ -196,3 +196,28 @@ async fn changes_are_filtered_by_type_and_read_page_by_page() {
     let seen = visitor.get("/console/changes?types=X").await;
     assert!(seen.text(".lead").contains("is no type"));
 }
+
+#[tokio::test]
+async fn the_page_of_a_cause_shows_what_changed_in_the_hour_before_its_first_failure() {
+    let api = full();
+    let at = |at: &str, kind: &str, name: &str| {
+        json!({"at": at, "type": kind, "name": name, "by": "operator:ada",
+        "subject": kind.split('.').next().unwrap()})
+    };
+    let changes = [
+        at("2026-11-26T02:50:00Z", "agent.paused", "after"),
+        at("2026-11-26T02:36:42Z", "workflow.activated", "order"),
+        at("2026-11-26T01:40:00Z", "agent.put", "long-before"),
+    ];
+    api.returns("GET /v1/changes", &page_of(&changes));
+    let visitor = Visitor::of(api.clone());
+    let seen = visitor.get("/console/causes/5f1d0a7c93b2e846").await;
+    let lines = lines(&seen);
+    let lines: Vec<_> = lines.iter().filter(|line| line.contains("ada")).collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("workflow order: activated"), "{lines:?}");
+    api.refuses("GET /v1/changes", StatusCode::FORBIDDEN, "no");
+    let seen = visitor.get("/console/causes/5f1d0a7c93b2e846").await;
+    assert_eq!(seen.status, StatusCode::OK);
+    assert!(!seen.html.contains("in the hour before"), "{}", seen.html);
+}
