@@ -214,6 +214,13 @@ impl Browser {
         value.unwrap_or_else(|_| panic!("{script} did not end"))
     }
 
+    /// Waits until the page has run its script.
+    pub async fn loaded(&mut self) {
+        let loaded = "new Promise((done) => document.readyState === 'complete' ? done(true) \
+            : addEventListener('load', () => done(true)))";
+        self.value(loaded).await;
+    }
+
     /// Returns the text of the first such element.
     pub async fn text(&mut self, selector: &str) -> String {
         let script = format!("test.find({}, '')?.innerText", Value::from(selector));

@@ -30,6 +30,7 @@ async fn a_task_is_found_and_retried_with_the_keyboard_alone() {
     browser.see("h1", "order-9").await;
 
     // The search is one key away, and finds the same task.
+    browser.loaded().await;
     browser.press("/").await;
     browser.see(".find input:focus", "").await;
     browser.keys("order-9").await;
