@@ -14,14 +14,13 @@ use crate::harness::{Browser, Look, Provost, screenshots};
 const AXE: &str = include_str!("axe-core-4.14.1.min.js");
 const DIGEST: &str = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c";
 
-/// The rules of each look. The whole set runs once for each page; those that depend on colours and sizes also in the other
-/// colours and on the other screen, one of each.
-const RULES: [(&str, &str); 3] = [
+/// The rules of each look. The whole set runs once for each page; those that depend on colours and sizes run also in the other
+/// colours on the other screen.
+const RULES: [(&str, &str); 2] = [
     (
         "desk-light",
         "{ type: 'tag', values: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }",
     ),
-    ("desk-dark", "{ type: 'rule', values: ['color-contrast'] }"),
     (
         "phone-dark",
         "{ type: 'rule', values: ['color-contrast', 'target-size', 'scrollable-region-focusable', 'link-in-text-block'] }",
@@ -134,7 +133,6 @@ async fn story(shop: &Shop) -> Vec<(&'static str, String)> {
         .to_owned();
     let patch = "do=patch&patch=%7B%22currency%22%3A%22EUR%22%7D";
     [
-        ("home", String::from("/console")),
         ("cause", format!("/console/causes/{cause}")),
         (
             "fix-preview",
@@ -187,6 +185,8 @@ async fn story(shop: &Shop) -> Vec<(&'static str, String)> {
         ("changes", String::from("/console/changes")),
         ("instances", String::from("/console/instances")),
         ("not-found", String::from("/console/nothing")),
+        // By then the service has counted what it did.
+        ("home", String::from("/console")),
         ("ask", link),
         ("ask-unknown", String::from("/v1/asks/unknown")),
     ]
