@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, value_parser};
+use provost_command_line::{AgentCommand, ClientCommand, Shell};
 
 use super::{
     agent_check::{AgentCheckOptions, CheckServer},
@@ -23,11 +24,12 @@ use crate::{
 /// Provost runs as one process over one SQLite file, or as several processes that share a PostgreSQL database. A
 /// task is a graph of HTTP calls. Provost makes them in order, retries transient errors, detects calls that never
 /// return, and continues after a crash where it stopped.
+///
+/// The same program is the client of a running service: `provost status` shows what needs you.
 #[derive(Parser)]
 #[command(
     name = "provost",
     version,
-    disable_help_subcommand = true,
     after_help = "New here? This command shows everything at work, with three small services of its own:
 
   provost demo
@@ -192,9 +194,36 @@ Examples:
     )]
     Purge(PurgeFlags),
 
-    /// Commands about the agents of a running service
+    /// The agents of a running service: list, show, pause, resume, check
     #[command(subcommand)]
     Agent(AgentSubcommand),
+
+    #[command(flatten)]
+    Client(ClientCommand),
+
+    /// Print the script with which a shell completes commands, ids, keys and names
+    #[command(after_help = "\
+Examples:
+  source <(provost completions bash)
+  provost completions fish > ~/.config/fish/completions/provost.fish")]
+    Completions {
+        /// The shell
+        #[arg(value_name = "SHELL", value_enum)]
+        shell: Shell,
+    },
+
+    /// Write the man pages to a folder
+    #[command(after_help = "\
+Example:
+  provost man --to /usr/local/share/man/man1")]
+    Man {
+        /// The folder, which is made if it does not exist
+        #[arg(long, value_name = "FOLDER")]
+        to: PathBuf,
+    },
+
+    /// Print the version
+    Version,
 
     /// Check whether the server on this machine is ready; exits with 0 if it is, 1 if not
     #[command(
@@ -226,6 +255,9 @@ Examples:
   PROVOST_API_TOKEN=… provost agent check payments --request charge.json --server https://provost.example --json"
     )]
     Check(AgentCheckFlags),
+
+    #[command(flatten)]
+    Client(AgentCommand),
 }
 
 #[derive(Args)]

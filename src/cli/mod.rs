@@ -16,7 +16,8 @@ pub mod validate;
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser, Subcommand};
+use provost_command_line::{AgentCommand, ClientCommand, Shell};
 
 use crate::config::{self, Config, ConfigError, DatabaseUrl, Sources};
 pub use args::{BenchOptions, DemoOptions, PurgeOptions};
@@ -48,6 +49,15 @@ pub enum CliCommand {
     Test(rehearse::TestOptions),
     /// Check files of workflows.
     Validate(validate::ValidateOptions),
+    /// Ask a running service.
+    Client(Box<ClientCommand>),
+    /// Ask a running service about its agents.
+    ClientAgent(Box<AgentCommand>),
+    /// Print the script with which a shell completes commands.
+    Completions(Shell),
+    /// Write the man pages to this folder.
+    Man(PathBuf),
+    Version,
 }
 
 /// The exit code for a wrong argument or setting; clap uses the same.
@@ -62,9 +72,41 @@ pub fn parse() -> Result<CliCommand, ConfigError> {
             value.to_string_lossy().into_owned(),
         ))
     });
+    // A shell that completes a command asks this program, which then exits.
+    clap_complete::CompleteEnv::with_factory(args::Arguments::command)
+        .var(provost_command_line::COMPLETION_VARIABLE)
+        .complete();
     match args::Arguments::try_parse() {
         Ok(arguments) => command(arguments, variables.collect()),
+        Err(error) if error.use_stderr() && is_of_client() => {
+            // An error that cannot be printed has no other place either.
+            let _ = error.print();
+            std::process::exit(i32::from(provost_command_line::MISUSE));
+        }
         Err(error) => error.exit(),
+    }
+}
+
+/// Returns the commands and their arguments, for man pages.
+pub fn clap_command() -> clap::Command {
+    args::Arguments::command()
+}
+
+/// Returns whether the arguments of this process name a command of the client, whose exit code for wrong arguments is not
+/// that of the others: there 2 says that a task failed.
+fn is_of_client() -> bool {
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().unwrap_or_default();
+    let has_name = |command: clap::Command| {
+        command
+            .get_subcommands()
+            .any(|below| below.get_name() == name)
+    };
+    match name.as_str() {
+        "agent" => arguments.next().is_none_or(|command| command != "check"),
+        _ => has_name(ClientCommand::augment_subcommands(clap::Command::new(
+            "provost",
+        ))),
     }
 }
 
@@ -106,6 +148,13 @@ fn command(
         args::Subcommand::Agent(args::AgentSubcommand::Check(flags)) => {
             CliCommand::CheckAgent(flags.options(env)?)
         }
+        args::Subcommand::Agent(args::AgentSubcommand::Client(command)) => {
+            CliCommand::ClientAgent(Box::new(command))
+        }
+        args::Subcommand::Client(command) => CliCommand::Client(Box::new(command)),
+        args::Subcommand::Completions { shell } => CliCommand::Completions(shell),
+        args::Subcommand::Man { to } => CliCommand::Man(to),
+        args::Subcommand::Version => CliCommand::Version,
         args::Subcommand::Healthcheck(flags) => {
             let config = config::load(&flags.sources(env))?;
             CliCommand::Healthcheck(healthcheck::HealthcheckTarget {

@@ -9,7 +9,16 @@ use crate::domain::values::nearest;
 const PREFIX: &str = "PROVOST_";
 
 /// Flags that are not settings but read the environment.
-const FLAGS: [&str; 3] = ["CONFIG", "BENCH_TOKEN", "API_TOKEN"];
+const FLAGS: [&str; 8] = [
+    "CONFIG",
+    "BENCH_TOKEN",
+    "API_TOKEN",
+    "URL",
+    "TOKEN",
+    "CONTEXT",
+    "CONTEXTS",
+    "COMPLETE",
+];
 
 /// The meaning of a variable.
 #[derive(PartialEq, Eq, Debug)]
@@ -192,6 +201,10 @@ mod tests {
             "PROVOST_CONFIG",
             "PROVOST_BENCH_TOKEN",
             "PROVOST_API_TOKEN",
+            "PROVOST_URL",
+            "PROVOST_TOKEN",
+            "PROVOST_CONTEXT",
+            "PROVOST_CONTEXTS",
         ] {
             assert_eq!(variable(name, "x"), Variable::Unrelated, "{name}");
         }
