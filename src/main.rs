@@ -89,6 +89,7 @@ fn run(command: CliCommand) -> ExitCode {
                 }
             }
         }
+        CliCommand::Doctor(sources, json) => in_runtime(cli::doctor::run(*sources, json)),
         CliCommand::Version => {
             output::say!("provost {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

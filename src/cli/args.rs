@@ -225,6 +225,17 @@ Example:
     /// Print the version
     Version,
 
+    /// Examine settings, database, clock, port, disk, schema, slow statements and certificates: what is wrong, what to do
+    #[command(
+        after_help = "Run it where the server runs, as its user and with its settings. It changes nothing, whether a server runs or not.
+Exits with 0 if it finds no fault (a warning is none), 1 if it does.
+
+Examples:
+  provost doctor
+  provost doctor --config /etc/provost/provost.toml --json"
+    )]
+    Doctor(DoctorFlags),
+
     /// Check whether the server on this machine is ready; exits with 0 if it is, 1 if not
     #[command(
         after_help = "Finds the server by the same settings as `serve`. Intended for containers, which have no curl.
@@ -362,6 +373,34 @@ impl DatabaseFlags {
             self.database_url,
         );
         sources
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct DoctorFlags {
+    #[command(flatten)]
+    place: AddressFlags,
+
+    /// The database [default: from the settings]
+    #[arg(long, value_name = "URL")]
+    database_url: Option<String>,
+
+    /// Print JSON: items with severity, subject, seen and remedy
+    #[arg(long)]
+    json: bool,
+}
+
+impl DoctorFlags {
+    /// Returns the sources of the settings, and whether to print JSON.
+    pub fn sources(self, env: Vec<(String, String)>) -> (Sources, bool) {
+        let mut sources = self.place.sources(env);
+        set(
+            &mut sources,
+            "--database-url",
+            "database_url",
+            self.database_url,
+        );
+        (sources, self.json)
     }
 }
 

@@ -4,6 +4,8 @@
 pub mod agent_check;
 mod args;
 pub mod backup;
+mod certificate_end;
+pub mod doctor;
 mod exploration;
 pub mod files;
 pub mod healthcheck;
@@ -58,6 +60,8 @@ pub enum CliCommand {
     /// Write the man pages to this folder.
     Man(PathBuf),
     Version,
+    /// Examine these settings and what a server with them relies on; as JSON if true.
+    Doctor(Box<Sources>, bool),
 }
 
 /// The exit code for a wrong argument or setting; clap uses the same.
@@ -155,6 +159,10 @@ fn command(
         args::Subcommand::Completions { shell } => CliCommand::Completions(shell),
         args::Subcommand::Man { to } => CliCommand::Man(to),
         args::Subcommand::Version => CliCommand::Version,
+        args::Subcommand::Doctor(flags) => {
+            let (sources, json) = flags.sources(env);
+            CliCommand::Doctor(Box::new(sources), json)
+        }
         args::Subcommand::Healthcheck(flags) => {
             let config = config::load(&flags.sources(env))?;
             CliCommand::Healthcheck(healthcheck::HealthcheckTarget {

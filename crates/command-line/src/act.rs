@@ -614,7 +614,7 @@ async fn undo_plan(session: &Session, name: &str) -> Result<Outcome, ClientError
         match (&plan.reason, plan.possible) {
             (Some(reason), false) => out.say(plain(reason))?,
             _ => out.say(format_args!(
-                "an undo would make {} calls, in this order:",
+                "calls of an undo, in this order: {}",
                 plan.calls.len()
             ))?,
         }

@@ -152,7 +152,7 @@ fn state_of(session: &Session, agent: &AgentJson) -> (&'static str, String) {
         let until = pause
             .until
             .as_deref()
-            .map(|until| format!(" until {}", times.show(until)));
+            .map(|until| format!(", ends {}", times.show(until)));
         let reason = pause.reason.as_deref().map(|reason| format!(": {reason}"));
         let why = format!(
             "by {}{}{}",
@@ -165,7 +165,7 @@ fn state_of(session: &Session, agent: &AgentJson) -> (&'static str, String) {
     if let Some(throttle) = &agent.throttle {
         return (
             "throttled",
-            format!("{}, until {}", throttle.reason, times.show(&throttle.until)),
+            format!("{}, ends {}", throttle.reason, times.show(&throttle.until)),
         );
     }
     let mut breakers = agent.breakers.iter().flatten();

@@ -118,7 +118,7 @@ async fn show(session: &Session, fingerprint: &str) -> Result<Outcome, ClientErr
     };
     let more = if failure.more { " or more" } else { "" };
     out.say(format_args!(
-        "{}{more} tasks need you{growing}; {} failures since {}, the last {}",
+        "{}{more} tasks need you{growing}; {} failures, the first {}, the last {}",
         failure.tasks,
         failure.failures,
         times.show(&failure.first_at),
@@ -139,8 +139,11 @@ async fn show(session: &Session, fingerprint: &str) -> Result<Outcome, ClientErr
         // There is no command for many tasks that resolves: each has a result of its own.
         match remedy.command.as_str() {
             "resolve" => out.say(format_args!(
-                "  provost resolve TASK {} --output @file",
+                "  provost resolve TASK {} --result @file",
                 plain(&failure.step)
+            ))?,
+            "migrate" => out.say(format_args!(
+                "  provost migrate --cause {fingerprint} --to latest"
             ))?,
             command => out.say(format_args!(
                 "  provost {} --cause {fingerprint}",

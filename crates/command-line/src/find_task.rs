@@ -46,7 +46,7 @@ fn choose(name: &str, tasks: &[TaskSummaryJson], purpose: Purpose) -> Result<Str
         .filter(|task| !ENDED.contains(&task.state.as_str()))
         .collect();
     match (tasks, purpose) {
-        ([], _) => Err(ClientError::usage(format!(
+        ([], _) => Err(ClientError::NotFound(format!(
             "no task has the id or the key {name:?}: provost tasks --text {name:?} searches"
         ))),
         ([task], _) => Ok(task.id.clone()),

@@ -69,6 +69,9 @@ pub enum ClientError {
     Unreadable { request: String, cause: String },
     #[error("{}", refusal(.0, .1))]
     Refused(Box<ProblemJson>, String),
+    /// What the arguments name is not there.
+    #[error("{0}")]
+    NotFound(String),
     /// A file has faults: each is a line with its line and column.
     #[error("{}", .0.join("\n"))]
     Faults(Vec<String>),
@@ -96,6 +99,7 @@ impl ClientError {
     fn code(&self) -> u8 {
         match self {
             Self::Refused(problem, _) if problem.status < 500 => Outcome::Refused.code(),
+            Self::NotFound(_) => Outcome::Refused.code(),
             Self::ClosedOutput => 0,
             _ => MISUSE,
         }

@@ -90,8 +90,17 @@ pub fn say_state(session: &Session, task: &TaskJson) -> Result<(), ClientError> 
     let sentence = sentence(task, &out.times);
     out.say(format_args!(
         "{name}{workflow} is {}{sentence}",
-        out.state(&task.state)
+        out.paint(Color::of_state(&task.state), &in_words(&task.state))
     ))
+}
+
+/// Returns a state as the complement of a sentence.
+fn in_words(state: &str) -> String {
+    match state {
+        "error" => "in error".to_owned(),
+        "undoing" => "being undone".to_owned(),
+        state => plain(state),
+    }
 }
 
 /// Returns the words after the state: since when, and why.
@@ -203,10 +212,13 @@ fn step_row(times: &Times, step: &StepJson) -> [Cell; 6] {
     };
     let attempt = match step.attempt {
         0 => String::new(),
-        attempt => format!(
-            "{attempt} ({} failed of {})",
-            step.failure_count, step.max_failures
-        ),
+        attempt if step.failure_count > 0 => {
+            format!(
+                "{attempt} ({} of {} failures)",
+                step.failure_count, step.max_failures
+            )
+        }
+        attempt => attempt.to_string(),
     };
     [
         Cell::new(&step.name),

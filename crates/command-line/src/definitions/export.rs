@@ -57,7 +57,7 @@ pub async fn get(session: &Session, options: &GetOptions) -> Result<Outcome, Cli
     };
     let found = current::read(session, options.kind, name, options.version).await?;
     let Some(found) = found else {
-        return Err(ClientError::usage(format!(
+        return Err(ClientError::NotFound(format!(
             "{} {name} does not exist",
             options.kind
         )));

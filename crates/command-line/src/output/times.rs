@@ -28,6 +28,9 @@ impl Times {
             return at.strftime("%Y-%m-%d %H:%M:%SZ").to_string();
         }
         let past = self.now.duration_since(at);
+        if past.abs() < SignedDuration::from_secs(1) {
+            return "just now".to_owned();
+        }
         match past.is_negative() {
             true => format!("in {}", rough(past.abs())),
             false => format!("{} ago", rough(past)),

@@ -1,3 +1,5 @@
 //! Tests of the whole crate.
 
 mod document;
+mod requests;
+mod stub;
