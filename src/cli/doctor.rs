@@ -40,14 +40,14 @@ enum Severity {
 
 /// One thing that was examined.
 #[derive(Debug, Serialize)]
-struct Diagnosis {
+struct DoctorFinding {
     severity: Severity,
     subject: &'static str,
     seen: String,
     remedy: Option<String>,
 }
 
-impl fmt::Display for Diagnosis {
+impl fmt::Display for DoctorFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let severity = match self.severity {
             Severity::Ok => "ok",
@@ -62,8 +62,8 @@ impl fmt::Display for Diagnosis {
     }
 }
 
-fn ok(subject: &'static str, seen: impl Into<String>) -> Diagnosis {
-    Diagnosis {
+fn ok(subject: &'static str, seen: impl Into<String>) -> DoctorFinding {
+    DoctorFinding {
         severity: Severity::Ok,
         subject,
         seen: seen.into(),
@@ -76,9 +76,9 @@ fn wrong(
     subject: &'static str,
     seen: impl Into<String>,
     remedy: impl Into<String>,
-) -> Diagnosis {
+) -> DoctorFinding {
     let remedy = remedy.into();
-    Diagnosis {
+    DoctorFinding {
         severity,
         subject,
         seen: seen.into(),
@@ -92,18 +92,18 @@ pub async fn run(sources: Sources, json: bool) -> ExitCode {
     if json {
         say!("{}", serde_json::json!({ "items": found }));
     } else {
-        for diagnosis in &found {
-            say!("{diagnosis}");
+        for finding in &found {
+            say!("{finding}");
         }
     }
-    let worst = found.iter().map(|diagnosis| diagnosis.severity).max();
+    let worst = found.iter().map(|finding| finding.severity).max();
     match worst {
         Some(Severity::Fault) => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
     }
 }
 
-async fn examine(sources: &Sources) -> Vec<Diagnosis> {
+async fn examine(sources: &Sources) -> Vec<DoctorFinding> {
     let config = match config::load(sources) {
         Ok(config) => config,
         // Without settings nothing else can be examined.
@@ -118,14 +118,14 @@ async fn examine(sources: &Sources) -> Vec<Diagnosis> {
     found
 }
 
-fn of_files(config: &Config) -> Vec<Diagnosis> {
+fn of_files(config: &Config) -> Vec<DoctorFinding> {
     let faults = files::faults(config).into_iter();
     faults
         .map(|fault| wrong(Severity::Fault, "files", fault, ""))
         .collect()
 }
 
-async fn of_database(config: &Config) -> Vec<Diagnosis> {
+async fn of_database(config: &Config) -> Vec<DoctorFinding> {
     let facts = match &config.database_url {
         DatabaseUrl::Sqlite(path) => match sqlite::examine::examine(path).await {
             Ok(Some(facts)) => Ok(facts),
@@ -153,7 +153,7 @@ async fn of_database(config: &Config) -> Vec<Diagnosis> {
     }
 }
 
-fn of_facts(facts: &DatabaseFacts) -> Vec<Diagnosis> {
+fn of_facts(facts: &DatabaseFacts) -> Vec<DoctorFinding> {
     let millis = facts.took.as_millis();
     let seen = format!(
         "{}, {} MiB, answers in {millis} ms",
@@ -233,7 +233,7 @@ fn of_facts(facts: &DatabaseFacts) -> Vec<Diagnosis> {
     found
 }
 
-fn of_port(config: &Config) -> Diagnosis {
+fn of_port(config: &Config) -> DoctorFinding {
     let listen = &config.listen;
     let is_free = match listen {
         Listen::Tcp(address) => is_free(*address),
@@ -266,7 +266,7 @@ fn is_free(address: SocketAddr) -> Result<(), String> {
     bound.map(drop).map_err(|error| error.to_string())
 }
 
-fn of_disk(config: &Config) -> Option<Diagnosis> {
+fn of_disk(config: &Config) -> Option<DoctorFinding> {
     let DatabaseUrl::Sqlite(path) = &config.database_url else {
         return None;
     };
@@ -288,7 +288,7 @@ fn of_disk(config: &Config) -> Option<Diagnosis> {
     })
 }
 
-fn of_certificate(config: &Config) -> Option<Diagnosis> {
+fn of_certificate(config: &Config) -> Option<DoctorFinding> {
     let path = config.tls.certificate.as_deref()?;
     // A file that cannot be read is a fault of the files.
     let certificates = certificates_of(path).ok()?;
@@ -313,9 +313,9 @@ mod tests {
     fn worst(facts: &DatabaseFacts) -> Option<(Severity, &'static str)> {
         let found = of_facts(facts)
             .into_iter()
-            .filter(|diagnosis| diagnosis.severity != Severity::Ok);
+            .filter(|finding| finding.severity != Severity::Ok);
         found
-            .map(|diagnosis| (diagnosis.severity, diagnosis.subject))
+            .map(|finding| (finding.severity, finding.subject))
             .max()
     }
 

@@ -1,4 +1,4 @@
-//! What `provost doctor` learns about a database without changing it.
+//! Facts about a database, which `provost doctor` learns without changing it.
 
 use std::time::Duration;
 

@@ -69,7 +69,7 @@ pub enum ClientError {
     Unreadable { request: String, cause: String },
     #[error("{}", refusal(.0, .1))]
     Refused(Box<ProblemJson>, String),
-    /// What the arguments name is not there.
+    /// The server does not have the thing that the arguments name.
     #[error("{0}")]
     NotFound(String),
     /// A file has faults: each is a line with its line and column.

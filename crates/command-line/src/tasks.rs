@@ -29,7 +29,7 @@ pub async fn run(session: &Session, options: &TasksOptions) -> Result<Outcome, C
         .list(&LIST_TASKS, &[], &query, options.limit as usize)
         .await?;
     if !out.is_for_people() {
-        out.list(&listing.page, &listing.items, |item| id_of(item))?;
+        out.list(&listing.page, &listing.items, id_of)?;
         return Ok(Outcome::Done);
     }
     let tasks: Vec<TaskSummaryJson> = listing.read()?;

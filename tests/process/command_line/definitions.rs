@@ -100,7 +100,7 @@ async fn a_folder_is_applied_once_and_then_differs_in_nothing() {
             2
         );
 
-        // What an export writes is what the server has.
+        // An export has everything that the server has.
         person.done(&["export", "exported", "--yaml"]).await;
         let exported = person.done(&["diff", "exported"]).await;
         assert_eq!(

@@ -174,7 +174,8 @@ pub fn normal(kind: DefinitionKind, body: &str) -> Map<String, Value> {
             let is_default = DEFAULTS_OF_SCHEDULES
                 .iter()
                 .any(|(known, default)| known == name && value == default);
-            !is_default && !(name == "paused" && *value == Value::Bool(false))
+            let is_unpaused = name == "paused" && *value == Value::Bool(false);
+            !(is_default || is_unpaused)
         });
     }
     members
