@@ -45,16 +45,19 @@ steps:
     complete_within: 10s
     request:
       path: /charges
-      body: { order: "{{ task.key }}", amount: "{{ input.amount }}" }
+      body: { order: "{{ task.id }}", amount: "{{ input.amount }}" }
     undo:
-      request: { method: DELETE, path: "/charges/{{ output.id }}" }
+      # The id is known also if nobody knows whether the charge was made.
+      request: { method: DELETE, path: "/charges/of/{{ task.id }}" }
   - name: ship
     after: [charge]
     agent: shipping
     complete_within: 30s
+    # After this step nothing is undone any more.
+    pivot: true
     request:
       path: /shipments
-      body: { order: "{{ task.key }}", charge: "{{ steps.charge.output.id }}" }
+      body: { order: "{{ task.id }}", charge: "{{ steps.charge.output.id }}" }
 "#;
 
 const CASES: &str = r#"input: { amount: 5 }

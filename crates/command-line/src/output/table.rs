@@ -133,13 +133,18 @@ impl Table {
     }
 }
 
-/// Narrows the widest columns until all fit.
+/// Narrows columns until all fit: the last one first, which has the longest text, and then the widest. So an id is whole
+/// for as long as that is possible.
 fn narrow(widths: &mut [usize], most: usize) {
     let gaps = GAP * widths.len().saturating_sub(1);
     while widths.iter().sum::<usize>() + gaps > most {
-        match widths.iter_mut().max() {
-            Some(widest) if *widest > NARROWEST => *widest -= 1,
-            _ => return,
+        let last = widths.last_mut().filter(|last| **last > NARROWEST);
+        match last {
+            Some(last) => *last -= 1,
+            None => match widths.iter_mut().max() {
+                Some(widest) if *widest > NARROWEST => *widest -= 1,
+                _ => return,
+            },
         }
     }
 }
