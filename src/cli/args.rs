@@ -199,7 +199,7 @@ Examples:
     Agent(AgentSubcommand),
 
     #[command(flatten)]
-    Client(ClientCommand),
+    Client(Box<ClientCommand>),
 
     /// Print the script with which a shell completes commands, ids, keys and names
     #[command(after_help = "\
@@ -268,7 +268,7 @@ Examples:
     Check(AgentCheckFlags),
 
     #[command(flatten)]
-    Client(AgentCommand),
+    Client(Box<AgentCommand>),
 }
 
 #[derive(Args)]

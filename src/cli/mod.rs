@@ -99,7 +99,8 @@ pub fn clap_command() -> clap::Command {
 /// Returns whether the arguments of this process name a command of the client, whose exit code for wrong arguments is not
 /// that of the others: there 2 says that a task failed.
 fn is_of_client() -> bool {
-    let mut arguments = std::env::args().skip(1);
+    let arguments = std::env::args_os().skip(1);
+    let mut arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
     let name = arguments.next().unwrap_or_default();
     let has_name = |command: clap::Command| {
         command
@@ -107,7 +108,7 @@ fn is_of_client() -> bool {
             .any(|below| below.get_name() == name)
     };
     match name.as_str() {
-        "agent" => arguments.next().is_none_or(|command| command != "check"),
+        "agent" => arguments.next().is_some_and(|command| command != "check"),
         _ => has_name(ClientCommand::augment_subcommands(clap::Command::new(
             "provost",
         ))),
@@ -153,9 +154,9 @@ fn command(
             CliCommand::CheckAgent(flags.options(env)?)
         }
         args::Subcommand::Agent(args::AgentSubcommand::Client(command)) => {
-            CliCommand::ClientAgent(Box::new(command))
+            CliCommand::ClientAgent(command)
         }
-        args::Subcommand::Client(command) => CliCommand::Client(Box::new(command)),
+        args::Subcommand::Client(command) => CliCommand::Client(command),
         args::Subcommand::Completions { shell } => CliCommand::Completions(shell),
         args::Subcommand::Man { to } => CliCommand::Man(to),
         args::Subcommand::Version => CliCommand::Version,
