@@ -74,6 +74,7 @@ fn run(command: CliCommand) -> ExitCode {
         CliCommand::Validate(options) => cli::validate::run(&options),
         CliCommand::Client(command) => provost_command_line::run(*command),
         CliCommand::ClientAgent(command) => provost_command_line::run_agent(*command),
+        CliCommand::ClientMigrate(tasks) => provost_command_line::run_migrate(*tasks),
         CliCommand::Completions(shell) => provost_command_line::print_completions(shell),
         CliCommand::Man(folder) => {
             match provost_command_line::write_pages(cli::clap_command(), &folder) {

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, value_parser};
-use provost_command_line::{AgentCommand, ClientCommand, Shell};
+use provost_command_line::{AgentCommand, ClientCommand, MigrateTasks, Shell};
 
 use super::{
     agent_check::{AgentCheckOptions, CheckServer},
@@ -153,16 +153,19 @@ Example:
     )]
     CheckConfig(ServeFlags),
 
-    /// Migrate the schema of the database to the current version, and print what was changed
+    /// Migrate the schema of the database to the current version; or, with --to, tasks to another version of their workflow
     #[command(
-        after_help = "`serve` does this at its start, unless postgres.migrate is false. Run the command as a database user that may
-change the schema. It is safe to run several at once. It does not wait for an unreachable database.
+        after_help = "Without a task, the command is about the database. `serve` does the same at its start, unless postgres.migrate is
+false. Run it as a database user that may change the schema. It is safe to run several at once. It does not wait for
+an unreachable database.
 
 Examples:
   provost migrate
-  provost migrate --database-url postgres://owner@db.example/provost"
+  provost migrate --database-url postgres://owner@db.example/provost
+  provost migrate order-1001 --to latest --dry-run
+  provost migrate --filter workflow=order --to 14 --from-version 13"
     )]
-    Migrate(DatabaseFlags),
+    Migrate(Box<MigrateFlags>),
     /// Copy the SQLite database to a new file while the service runs
     #[command(
         after_help = "For SQLite. The copy is a consistent snapshot, complete and on disk when the command exits with 0. The command
@@ -374,6 +377,15 @@ impl DatabaseFlags {
         );
         sources
     }
+}
+
+#[derive(Args, Debug)]
+pub struct MigrateFlags {
+    #[command(flatten)]
+    pub database: DatabaseFlags,
+
+    #[command(flatten)]
+    pub tasks: MigrateTasks,
 }
 
 #[derive(Args, Debug)]

@@ -19,7 +19,7 @@ pub mod validate;
 use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use provost_command_line::{AgentCommand, ClientCommand, Shell};
+use provost_command_line::{AgentCommand, ClientCommand, MigrateTasks, Shell};
 
 use crate::config::{self, Config, ConfigError, DatabaseUrl, Sources};
 pub use args::{BenchOptions, DemoOptions, PurgeOptions};
@@ -55,6 +55,8 @@ pub enum CliCommand {
     Client(Box<ClientCommand>),
     /// Ask a running service about its agents.
     ClientAgent(Box<AgentCommand>),
+    /// Move tasks to another version of their workflow.
+    ClientMigrate(Box<MigrateTasks>),
     /// Print the script with which a shell completes commands.
     Completions(Shell),
     /// Write the man pages to this folder.
@@ -108,6 +110,7 @@ fn is_of_client() -> bool {
             .any(|below| below.get_name() == name)
     };
     match name.as_str() {
+        "migrate" => arguments.any(|argument| argument == "--to"),
         "agent" => arguments.next().is_some_and(|command| command != "check"),
         _ => has_name(ClientCommand::augment_subcommands(clap::Command::new(
             "provost",
@@ -136,8 +139,11 @@ fn command(
             let config = config::load(&sources)?;
             CliCommand::CheckConfig(config::describe(&sources)?, Box::new(config))
         }
+        args::Subcommand::Migrate(flags) if flags.tasks.is_given() => {
+            CliCommand::ClientMigrate(Box::new(flags.tasks))
+        }
         args::Subcommand::Migrate(flags) => {
-            CliCommand::Migrate(config::load(&flags.sources(env))?.database_url)
+            CliCommand::Migrate(config::load(&flags.database.sources(env))?.database_url)
         }
         args::Subcommand::Backup(flags) => {
             let (sources, to) = flags.sources(env);

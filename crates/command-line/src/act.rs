@@ -205,16 +205,16 @@ pub struct CloneOptions {
     many: BulkOptions,
 }
 
+/// Without a task, --cause, --filter or --all the command is another one: it migrates the schema of a database.
 #[derive(Args, Clone, Debug)]
-#[command(group = ArgGroup::new("which").required(true).multiple(true).args(["task", "cause", "filter", "all"]))]
 pub struct MigrateOptions {
     /// The id or the key of the task
     #[arg(value_name = "TASK", add = ArgValueCompleter::new(completion::tasks))]
     task: Option<String>,
 
     /// The version to move to: a number, latest or active
-    #[arg(long, value_name = "VERSION")]
-    to: String,
+    #[arg(long, value_name = "VERSION", help_heading = "Tasks")]
+    to: Option<String>,
 
     /// For many tasks: only those of this version
     #[arg(
@@ -549,8 +549,20 @@ pub async fn clone(session: &Session, options: &CloneOptions) -> Result<Outcome,
     Ok(Outcome::Done)
 }
 
+impl MigrateOptions {
+    /// Returns whether the arguments are about tasks.
+    pub fn is_of_tasks(&self) -> bool {
+        self.task.is_some() || self.to.is_some() || self.many.selection.is_given()
+    }
+}
+
 pub async fn migrate(session: &Session, options: &MigrateOptions) -> Result<Outcome, ClientError> {
-    let to = Some(version(&options.to));
+    let Some(to) = &options.to else {
+        return Err(ClientError::usage(
+            "--to is missing: a version, latest or active",
+        ));
+    };
+    let to = Some(version(to));
     let Some(name) = &options.task else {
         let extra = [
             ("to_version", to),

@@ -167,7 +167,7 @@ async fn token_of(session: &Session, options: &AnswerOptions) -> Result<String, 
     let ask = match found.as_slice() {
         [ask] => ask,
         [] => {
-            return Err(ClientError::usage(format!(
+            return Err(ClientError::NotFound(format!(
                 "no open question of the task {} is for {person}",
                 options.ask
             )));

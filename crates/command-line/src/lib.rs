@@ -138,15 +138,9 @@ pub enum ClientCommand {
     )]
     Rerun(WithShared<act::RerunOptions>),
 
-    /// Move a task to another version of its workflow
-    #[command(
-        after_help = "Examples:\n  provost migrate order-1001 --to latest --dry-run\n  provost migrate --filter workflow=order --to 14 --from-version 13"
-    )]
-    Migrate(WithShared<act::MigrateOptions>),
-
     /// Submit a task; its id is printed
     #[command(after_help = "Examples:
-  provost submit order --input @order.json --key order-1001
+  provost submit order --input @order.json --key order-1003
   provost submit order --input '{\"amount\": 5}' --wait --timeout 5m
   provost submit --file task.yaml --idempotency-key import-17")]
     Submit(WithShared<submit::SubmitOptions>),
@@ -272,6 +266,28 @@ pub fn run_agent(command: AgentCommand) -> ExitCode {
     finish(async move { command.run().await })
 }
 
+/// The arguments of `provost migrate` for tasks. The program has one command of this name: without them it migrates a database.
+#[derive(Args, Clone, Debug)]
+pub struct MigrateTasks {
+    #[command(flatten)]
+    command: WithShared<act::MigrateOptions>,
+}
+
+impl MigrateTasks {
+    /// Returns whether the arguments are about tasks.
+    pub fn is_given(&self) -> bool {
+        self.command.options.is_of_tasks()
+    }
+}
+
+/// Moves tasks to another version of their workflow, and prints its error.
+pub fn run_migrate(tasks: MigrateTasks) -> ExitCode {
+    finish(async move {
+        let session = tasks.command.shared.session()?;
+        act::migrate(&session, &tasks.command.options).await
+    })
+}
+
 /// Prints the script with which a shell completes commands.
 pub fn print_completions(shell: Shell) -> ExitCode {
     outcome::exit(completion::print_script(shell.as_str()).map(|()| Outcome::Done))
@@ -315,9 +331,6 @@ impl ClientCommand {
             Self::Start(command) => act::start(&command.shared.session()?, &command.options).await,
             Self::Clone(command) => act::clone(&command.shared.session()?, &command.options).await,
             Self::Rerun(command) => act::rerun(&command.shared.session()?, &command.options).await,
-            Self::Migrate(command) => {
-                act::migrate(&command.shared.session()?, &command.options).await
-            }
             Self::Submit(command) => {
                 submit::run(&command.shared.session()?, &command.options).await
             }

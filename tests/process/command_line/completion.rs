@@ -68,7 +68,7 @@ async fn names_come_from_the_server_and_a_server_that_hangs_is_left_alone() {
         ""
     );
     assert_eq!(
-        candidates(&person, &["task", ""], Some("http://127.0.0.1:1"))
+        candidates(&person, &["task", "order"], Some("http://127.0.0.1:1"))
             .await
             .trim(),
         ""

@@ -3,6 +3,7 @@
 mod completion;
 mod contexts;
 mod definitions;
+mod documented;
 mod exit_codes;
 mod local;
 mod night;
