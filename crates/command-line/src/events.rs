@@ -16,7 +16,7 @@ use crate::{
     plain::plain,
     session::Session,
     shapes::{LedgerChangeJson, LedgerEventJson, LedgerPageJson},
-    stream::EventStream,
+    stream::FollowedStream,
     task,
 };
 
@@ -94,18 +94,9 @@ async fn follow(
     session: &Session,
     query: &[(&'static str, String)],
 ) -> Result<Outcome, ClientError> {
-    let mut last: Option<String> = None;
+    let mut events = FollowedStream::new(&session.api, &LIST_EVENTS, &[], query);
     loop {
-        let mut request = session.api.request(&LIST_EVENTS, &[]);
-        for (name, value) in query {
-            request = request.query(name, value);
-        }
-        if let Some(last) = &last {
-            request = request.header("last-event-id", last.clone());
-        }
-        let mut events = EventStream::new(&session.api, request.stream().await?);
-        while let Some(event) = events.next().await? {
-            last = Some(event.id);
+        if let Some(event) = events.next().await? {
             print(session, &event.data)?;
         }
     }

@@ -1,8 +1,15 @@
 //! Server-sent events.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
-use crate::{api::Api, outcome::ClientError};
+use tokio::time::{Instant, sleep};
+
+use crate::{api::Api, operations::Operation, outcome::ClientError};
+
+/// A server may be restarted meanwhile: it is asked again for so long.
+const AWAY: Duration = Duration::from_secs(30);
+/// The time between two attempts.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// One event.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -40,6 +47,78 @@ impl<'a> EventStream<'a> {
                 None => return Ok(None),
             }
         }
+    }
+}
+
+/// A stream that begins again after its last event when the connection is lost.
+#[derive(Debug)]
+pub struct FollowedStream<'a> {
+    api: &'a Api,
+    operation: &'a Operation,
+    parts: &'a [&'a str],
+    query: &'a [(&'static str, String)],
+    last: Option<String>,
+    open: Option<EventStream<'a>>,
+    away_since: Option<Instant>,
+}
+
+impl<'a> FollowedStream<'a> {
+    pub fn new(
+        api: &'a Api,
+        operation: &'a Operation,
+        parts: &'a [&'a str],
+        query: &'a [(&'static str, String)],
+    ) -> Self {
+        Self {
+            api,
+            operation,
+            parts,
+            query,
+            last: None,
+            open: None,
+            away_since: None,
+        }
+    }
+
+    /// Returns the next event; `None` if the server has ended the stream, which begins again with the next call.
+    pub async fn next(&mut self) -> Result<Option<StreamEvent>, ClientError> {
+        loop {
+            match self.try_next().await {
+                Ok(event) => {
+                    self.away_since = None;
+                    match &event {
+                        Some(event) => self.last = Some(event.id.clone()),
+                        None => self.open = None,
+                    }
+                    return Ok(event);
+                }
+                Err(error @ ClientError::NoResponse { .. }) => {
+                    self.open = None;
+                    let since = *self.away_since.get_or_insert_with(Instant::now);
+                    // A server that never responded is not one that was restarted.
+                    if self.last.is_none() || since.elapsed() > AWAY {
+                        return Err(error);
+                    }
+                    sleep(AGAIN).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn try_next(&mut self) -> Result<Option<StreamEvent>, ClientError> {
+        if let Some(open) = &mut self.open {
+            return open.next().await;
+        }
+        let mut request = self.api.request(self.operation, self.parts);
+        for (name, value) in self.query {
+            request = request.query(name, value);
+        }
+        if let Some(last) = &self.last {
+            request = request.header("last-event-id", last.clone());
+        }
+        let opened = EventStream::new(self.api, request.stream().await?);
+        self.open.insert(opened).next().await
     }
 }
 

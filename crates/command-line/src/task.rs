@@ -15,7 +15,7 @@ use crate::{
     plain::plain,
     session::Session,
     shapes::{AttemptJson, FaultJson, HistoryEntryJson, StepJson, TaskJson},
-    stream::EventStream,
+    stream::FollowedStream,
     wait,
 };
 
@@ -387,16 +387,11 @@ pub async fn follow(
     timeout: Option<Duration>,
 ) -> Result<Outcome, ClientError> {
     let out = &session.out;
-    let mut last: Option<String> = None;
+    let parts = [id];
+    let mut events = FollowedStream::new(&session.api, &FOLLOW_TASK, &parts, &[]);
     let follow = async {
         loop {
-            let mut request = session.api.request(&FOLLOW_TASK, &[id]);
-            if let Some(last) = &last {
-                request = request.header("last-event-id", last.clone());
-            }
-            let mut events = EventStream::new(&session.api, request.stream().await?);
-            while let Some(event) = events.next().await? {
-                last = Some(event.id);
+            if let Some(event) = events.next().await? {
                 let entry: HistoryEntryJson = serde_json::from_str(&event.data).unwrap_or_default();
                 match out.is_for_people() {
                     true => out.say(entry_line(session, &entry))?,
@@ -404,13 +399,12 @@ pub async fn follow(
                 }
                 // The stream of a task that needs a person stays open: a person may act on it.
                 let is_of_task = entry.step.is_none();
-                if is_of_task
-                    && matches!(
-                        entry.to.as_str(),
-                        "error" | "processed" | "undone" | "cancelled"
-                    )
-                {
-                    break;
+                let is_end = matches!(
+                    entry.to.as_str(),
+                    "error" | "processed" | "undone" | "cancelled"
+                );
+                if !(is_of_task && is_end) {
+                    continue;
                 }
             }
             let (_, outcome) = wait::until_rest(&session.api, id, Some(Duration::ZERO)).await?;

@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::stub::Stub;
 use crate::{
     find_task::{self, Purpose},
-    operations::{GET_TASK, LIST_TASKS, RETRY_STEP},
+    operations::{FOLLOW_TASK, GET_TASK, LIST_TASKS, RETRY_STEP},
     outcome::{ClientError, Outcome},
+    stream::FollowedStream,
     wait,
 };
 
@@ -124,4 +125,33 @@ async fn a_problem_is_a_refusal_and_anything_else_is_no_provost() {
             .unwrap_err();
         assert!(matches!(other, ClientError::Unreadable { .. }), "{other}");
     }
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_after_the_last_event_when_the_connection_is_lost() {
+    let stub = Stub::with(vec![
+        (200, "id: 1.0\ndata: {\"a\":1}\n\n"),
+        (0, ""),
+        (200, "id: 2.0\ndata: {\"a\":2}\n\n"),
+    ])
+    .await;
+    let mut events = FollowedStream::new(&stub.session.api, &FOLLOW_TASK, &["a"], &[]);
+    assert_eq!(events.next().await.unwrap().unwrap().id, "1.0");
+    assert_eq!(events.next().await.unwrap(), None);
+    assert_eq!(events.next().await.unwrap().unwrap().data, "{\"a\":2}");
+    assert!(
+        stub.requests()[1].contains("last-event-id: 1.0"),
+        "{:?}",
+        stub.requests()
+    );
+}
+
+#[tokio::test]
+async fn a_stream_of_a_server_that_never_responded_is_an_error() {
+    let stub = Stub::with(vec![(0, "")]).await;
+    let mut events = FollowedStream::new(&stub.session.api, &FOLLOW_TASK, &["a"], &[]);
+    assert!(matches!(
+        events.next().await,
+        Err(ClientError::NoResponse { .. })
+    ));
 }
