@@ -156,7 +156,7 @@ async fn of_database(config: &Config) -> Vec<DoctorFinding> {
 fn of_facts(facts: &DatabaseFacts) -> Vec<DoctorFinding> {
     let millis = facts.took.as_millis();
     let seen = format!(
-        "{}, {} MiB, answers in {millis} ms",
+        "{}, {} MiB, responds in {millis} ms",
         facts.server,
         facts.bytes >> 20
     );

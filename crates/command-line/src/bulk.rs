@@ -175,7 +175,6 @@ pub async fn run(
     if let Some(first) = options.first {
         members.insert("first".to_owned(), json!(first));
     }
-    // A request that is repeated by hand after a lost connection is another one; this key is for the network alone.
     let request = session
         .api
         .request(operation, &[])
