@@ -97,9 +97,8 @@ shapes! {
         endpoint: Option<String>, request: Option<AttemptRequestJson>, response: Option<AttemptResponseJson>,
         reason: Option<String>, error: Option<FaultJson>,
     }
-    AttemptRequestJson = "AttemptRequest" { method: String, url: String, body: Option<AttemptBodyJson>, }
-    AttemptBodyJson = "AttemptBody" { start: Option<String>, bytes: u64, }
-    AttemptResponseJson = "AttemptResponse" { status: u16, body: Option<String>, }
+    AttemptRequestJson = "AttemptRequest" { method: String, url: String, }
+    AttemptResponseJson = "AttemptResponse" { status: u16, }
     UndoPlanJson = "UndoPlan" { possible: bool, reason: Option<String>, calls: Vec<PlannedUndoJson>, passed_over: Vec<PassedOverJson>, }
     PlannedUndoJson = "PlannedUndo" { step: String, undoes: String, request: Option<PlannedRequestJson>, }
     PlannedRequestJson = "PlannedRequest" { agent: String, method: String, path: String, }

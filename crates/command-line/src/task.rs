@@ -19,6 +19,8 @@ use crate::{
     wait,
 };
 
+/// The beginning of a response that is shown, in characters.
+const LONGEST_BODY: usize = 200;
 /// The most entries of a history that are shown.
 const MOST_ENTRIES: usize = 100_000;
 
@@ -64,6 +66,11 @@ pub async fn show(session: &Session, found: &FoundTask) -> Result<(), ClientErro
     say_state(session, task)?;
     if let Some(step) = failing_step(task) {
         say_attempt(session, task, step).await?;
+        let faults = step.error.iter().chain(&step.last_fault);
+        if let Some(body) = faults.filter_map(|fault| fault.body.as_deref()).next() {
+            let start: String = body.chars().take(LONGEST_BODY).collect();
+            out.say(format_args!("  {}", out.paint(Color::Dim, &plain(&start))))?;
+        }
     }
     let mut table = Table::new(&["STEP", "STATE", "AGENT", "ATTEMPT", "TOOK", "WHY"]);
     for step in &task.steps {
@@ -170,19 +177,8 @@ async fn say_attempt(
         Err(error) if error.problem(403).is_some() || error.problem(404).is_some() => return Ok(()),
         Err(error) => return Err(error),
     };
-    let Some(attempt) = attempts.first() else {
-        return Ok(());
-    };
-    if let Some(line) = request_line(attempt) {
+    if let Some(line) = attempts.first().and_then(request_line) {
         out.say(format_args!("  {line}"))?;
-    }
-    if let Some(body) = attempt
-        .response
-        .as_ref()
-        .and_then(|response| response.body.as_deref())
-    {
-        let start: String = body.chars().take(200).collect();
-        out.say(format_args!("  {}", out.paint(Color::Dim, &plain(&start))))?;
     }
     Ok(())
 }

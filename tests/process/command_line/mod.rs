@@ -146,8 +146,12 @@ impl Terminal {
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap();
-        let slave = File::options().read(true).write(true);
-        let slave = slave.open(Path::new(name.to_str().unwrap())).unwrap();
+        let mut options = File::options();
+        let slave = options
+            .read(true)
+            .write(true)
+            .open(Path::new(name.to_str().unwrap()));
+        let slave = slave.unwrap();
         let size = Winsize {
             ws_row: 24,
             ws_col: 60,
