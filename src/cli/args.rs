@@ -198,7 +198,15 @@ Examples:
     Purge(PurgeFlags),
 
     /// The agents of a running service: list, show, pause, resume, check
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  provost agent list
+  provost agent show payments
+  provost agent pause payments --for 30m --reason 'the bank is down until ten'
+  provost agent resume payments"
+    )]
     Agent(AgentSubcommand),
 
     #[command(flatten)]

@@ -269,7 +269,7 @@ impl ApiRequest<'_> {
     }
 
     /// Sets a body in the form of a page.
-    pub fn form(mut self, fields: &[(&str, &str)]) -> Self {
+    pub fn form(mut self, fields: &[(String, String)]) -> Self {
         let mut pairs = Url::parse("http://form").ok();
         if let Some(url) = &mut pairs {
             url.query_pairs_mut().extend_pairs(fields);

@@ -5,6 +5,7 @@ use clap_complete::ArgValueCompleter;
 
 use crate::{
     completion,
+    files::name_value,
     find_task::{self, Purpose},
     operations::{DECIDE_ASK, LIST_ASKS},
     outcome::{ClientError, Outcome},
@@ -53,6 +54,10 @@ pub struct AnswerOptions {
     /// A comment
     #[arg(long, value_name = "TEXT", default_value = "")]
     comment: String,
+
+    /// A value that is asked besides; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = name_value)]
+    field: Vec<(String, String)>,
 
     /// With a task: the person to answer for, which needs a token of the role admin
     #[arg(long, value_name = "PERSON")]
@@ -124,19 +129,16 @@ async fn answer(session: &Session, options: &AnswerOptions) -> Result<Outcome, C
             .to_owned(),
         None => token_of(session, options).await?,
     };
-    let fields = [
-        ("choice", options.choice.as_str()),
-        ("comment", options.comment.as_str()),
-    ];
-    let fields = if options.comment.is_empty() {
-        &fields[..1]
-    } else {
-        &fields[..]
-    };
+    let mut fields = vec![("choice".to_owned(), options.choice.clone())];
+    if !options.comment.is_empty() {
+        fields.push(("comment".to_owned(), options.comment.clone()));
+    }
+    let more = options.field.iter();
+    fields.extend(more.map(|(name, value)| (format!("field.{name}"), value.clone())));
     session
         .api
         .request(&DECIDE_ASK, &[&token])
-        .form(fields)
+        .form(&fields)
         .send()
         .await?;
     note(format_args!(

@@ -8,6 +8,7 @@ mod exit_codes;
 mod local;
 mod night;
 mod pipes;
+mod steps;
 mod terminal;
 
 use std::{fs::File, path::Path, process::Stdio};
