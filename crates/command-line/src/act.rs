@@ -126,21 +126,34 @@ pub struct SkipOptions {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("which").required(true).multiple(true).args(["task", "cause", "filter", "all"]))]
 pub struct ResolveOptions {
     /// The id or the key of the task
     #[arg(value_name = "TASK", add = ArgValueCompleter::new(completion::tasks))]
-    task: String,
+    task: Option<String>,
 
     /// The step whose work was done elsewhere [default: the step in error]
-    #[arg(value_name = "STEP")]
+    #[arg(value_name = "STEP", requires = "task")]
     step: Option<String>,
 
     /// The output of the work, as JSON or @file
     #[arg(long, value_name = "JSON")]
     result: Option<String>,
 
+    /// For many tasks: the step, which is resolved where it is in error, with one output for all
+    #[arg(
+        long = "step",
+        value_name = "STEP",
+        conflicts_with = "task",
+        help_heading = "Many tasks"
+    )]
+    resolved_step: Option<String>,
+
     #[command(flatten)]
     after: Afterwards,
+
+    #[command(flatten)]
+    many: BulkOptions,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -404,7 +417,29 @@ pub async fn skip(session: &Session, options: &SkipOptions) -> Result<Outcome, C
 
 pub async fn resolve(session: &Session, options: &ResolveOptions) -> Result<Outcome, ClientError> {
     let output = value("--result", options.result.as_ref())?;
-    let (id, step) = step_of(session, &options.task, options.step.as_ref()).await?;
+    let Some(name) = &options.task else {
+        let Some(step) = &options.resolved_step else {
+            return Err(ClientError::usage(
+                "--step is missing: the step whose work was done elsewhere",
+            ));
+        };
+        let output = output.unwrap_or(Value::Null);
+        let extra = [("step", Some(json!(step))), ("output", Some(output))];
+        return many(
+            session,
+            &operations::RESOLVE_TASKS,
+            &options.many,
+            &options.after,
+            extra,
+        )
+        .await;
+    };
+    if options.many.dry_run {
+        return Err(ClientError::usage(
+            "--dry-run is for many tasks: a task that cannot be resolved refuses the command",
+        ));
+    }
+    let (id, step) = step_of(session, name, options.step.as_ref()).await?;
     let members = body([("output", output), ("reason", options.after.reason())]);
     send(
         session,
@@ -434,22 +469,23 @@ pub async fn undo(session: &Session, options: &ManyOptions) -> Result<Outcome, C
 }
 
 pub async fn cancel(session: &Session, options: &ManyOptions) -> Result<Outcome, ClientError> {
+    one_or_many(session, &CANCEL_TASK, &operations::CANCEL_TASKS, options).await
+}
+
+/// Sends a command without arguments of its own, for one task or for many.
+async fn one_or_many(
+    session: &Session,
+    one: &Operation,
+    all: &Operation,
+    options: &ManyOptions,
+) -> Result<Outcome, ClientError> {
     match &options.task {
         Some(name) if options.many.dry_run => {
             let id = id_of(session, name).await?;
-            dry_run_of_one(session, &operations::CANCEL_TASKS, &id).await
+            dry_run_of_one(session, all, &id).await
         }
-        Some(_) => one_of_many(session, &CANCEL_TASK, options).await,
-        None => {
-            many(
-                session,
-                &operations::CANCEL_TASKS,
-                &options.many,
-                &options.after,
-                [],
-            )
-            .await
-        }
+        Some(_) => one_of_many(session, one, options).await,
+        None => many(session, all, &options.many, &options.after, []).await,
     }
 }
 
@@ -463,26 +499,18 @@ async fn one_of_many(
     send(session, operation, &[&id], members, &options.after).await
 }
 
-async fn plain_command(
-    session: &Session,
-    operation: &Operation,
-    options: &OneTask,
-) -> Result<Outcome, ClientError> {
-    let id = id_of(session, &options.task).await?;
-    let members = body([("reason", options.after.reason())]);
-    send(session, operation, &[&id], members, &options.after).await
+pub async fn pause(session: &Session, options: &ManyOptions) -> Result<Outcome, ClientError> {
+    one_or_many(session, &PAUSE_TASK, &operations::PAUSE_TASKS, options).await
 }
 
-pub async fn pause(session: &Session, options: &OneTask) -> Result<Outcome, ClientError> {
-    plain_command(session, &PAUSE_TASK, options).await
-}
-
-pub async fn resume(session: &Session, options: &OneTask) -> Result<Outcome, ClientError> {
-    plain_command(session, &RESUME_TASK, options).await
+pub async fn resume(session: &Session, options: &ManyOptions) -> Result<Outcome, ClientError> {
+    one_or_many(session, &RESUME_TASK, &operations::RESUME_TASKS, options).await
 }
 
 pub async fn start(session: &Session, options: &OneTask) -> Result<Outcome, ClientError> {
-    plain_command(session, &START_TASK, options).await
+    let id = id_of(session, &options.task).await?;
+    let members = body([("reason", options.after.reason())]);
+    send(session, &START_TASK, &[&id], members, &options.after).await
 }
 
 pub async fn rerun(session: &Session, options: &RerunOptions) -> Result<Outcome, ClientError> {

@@ -136,10 +136,9 @@ async fn show(session: &Session, fingerprint: &str) -> Result<Outcome, ClientErr
     }
     for remedy in failure.remedies.iter().filter(|_| failure.open) {
         out.say(plain(&remedy.when))?;
-        // There is no command for many tasks that resolves: each has a result of its own.
         match remedy.command.as_str() {
             "resolve" => out.say(format_args!(
-                "  provost resolve TASK {} --result @file",
+                "  provost resolve --cause {fingerprint} --step {} --result @file",
                 plain(&failure.step)
             ))?,
             "migrate" => out.say(format_args!(

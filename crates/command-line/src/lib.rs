@@ -115,12 +115,16 @@ pub enum ClientCommand {
     Cancel(WithShared<act::ManyOptions>),
 
     /// Pause a task: no further step of it begins
-    #[command(after_help = "Example:\n  provost pause order-1001 --reason 'the customer called'")]
-    Pause(WithShared<act::OneTask>),
+    #[command(
+        after_help = "Examples:\n  provost pause order-1001 --reason 'the customer called'\n  provost pause --filter workflow=order --reason 'the warehouse moves'"
+    )]
+    Pause(WithShared<act::ManyOptions>),
 
     /// Resume a task that is paused
-    #[command(after_help = "Example:\n  provost resume order-1001")]
-    Resume(WithShared<act::OneTask>),
+    #[command(
+        after_help = "Examples:\n  provost resume order-1001\n  provost resume --filter workflow=order"
+    )]
+    Resume(WithShared<act::ManyOptions>),
 
     /// Start a task now that would start later
     #[command(after_help = "Example:\n  provost start order-1001")]

@@ -64,6 +64,13 @@ operations! {
         "bulk_result", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor"};
     CANCEL_TASKS = "cancel_tasks" POST "/v1/tasks/cancel" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
         "bulk_result", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor"};
+    PAUSE_TASKS = "pause_tasks" POST "/v1/tasks/pause" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
+        "bulk_result", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor"};
+    RESUME_TASKS = "resume_tasks" POST "/v1/tasks/resume" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
+        "bulk_result", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor"};
+    RESOLVE_TASKS = "resolve_tasks" POST "/v1/tasks/resolve" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
+        "bulk_result", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor",
+        "step", "output"};
     CLONE_TASKS = "clone_tasks" POST "/v1/tasks/clone" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
         "bulk_result", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor",
         "changes"};

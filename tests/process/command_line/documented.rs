@@ -82,7 +82,8 @@ async fn every_example_of_the_page_runs() {
     person.file("order.yaml", &workflow.to_string());
     person.file("definitions/workflows/order.json", &workflow.to_string());
 
-    let page = include_str!("../../../docs/command-line.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/command-line.md");
+    let page = std::fs::read_to_string(page).unwrap();
     let examples = page.lines().filter_map(|line| line.strip_prefix("    "));
     let examples =
         examples.filter(|line| line.starts_with("provost ") && !line.ends_with("[OPTIONS]"));

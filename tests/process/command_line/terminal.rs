@@ -87,3 +87,41 @@ async fn a_terminal_has_colours_and_lines_that_are_not_wider_than_it() {
     let utc = person.done(&["tasks", "--utc"]).await;
     assert!(utc.contains("Z  "), "{utc}");
 }
+
+#[tokio::test]
+async fn many_tasks_are_paused_resumed_and_resolved() {
+    let (provost, person, cause, _remote) = with_failed_tasks(2).await;
+    let resolved = person
+        .json(&[
+            "resolve",
+            "--cause",
+            &cause,
+            "--step",
+            "only",
+            "--result",
+            r#"{"id":"by hand"}"#,
+            "--yes",
+        ])
+        .await;
+    assert_eq!(resolved["accepted"], 2, "{resolved:#}");
+    let task = person.json(&["task", "order-0"]).await;
+    assert_eq!(
+        task["steps"][0]["output"],
+        json!({ "id": "by hand" }),
+        "{task:#}"
+    );
+    let later = json!({ "start_at": "2099-01-01T00:00:00Z", "labels": { "team": "a" }, "steps": [{ "name": "a", "wait": { "for": "1h" } }] });
+    for _ in 0..2 {
+        provost.submit(&later).await;
+    }
+    for (command, state) in [("pause", "paused"), ("resume", "pending")] {
+        let job = person
+            .json(&[command, "--filter", "label=team:a", "--yes"])
+            .await;
+        assert_eq!(job["accepted"], 2, "{job:#}");
+        let tasks = person
+            .done(&["tasks", "--label", "team=a", "--state", state, "-o", "name"])
+            .await;
+        assert_eq!(tasks.lines().count(), 2, "{command}: {tasks}");
+    }
+}
