@@ -53,10 +53,11 @@ async fn a_night_with_three_causes_takes_four_commands() {
     assert_eq!(put.status, 201, "{put:?}");
     let kinds = [("good", 400), ("late", 50), ("bare", 30), ("gone", 20)];
     for (kind, count) in kinds {
-        for number in 0..count {
-            let task = json!({ "workflow": "order", "key": format!("{kind}-{number}"), "input": { "kind": kind } });
-            provost.submit(&task).await;
-        }
+        let tasks = (0..count).map(|number| {
+            json!({ "workflow": "order", "key": format!("{kind}-{number}"), "input": { "kind": kind } })
+        });
+        let tasks: Vec<_> = tasks.collect();
+        futures::future::join_all(tasks.iter().map(|task| provost.submit(task))).await;
     }
     let count = async |state: &str| {
         let overview = provost.get("/v1/overview").await.expect(200);
