@@ -184,7 +184,8 @@ fn every_example_can_be_typed() {
         let line = example.split(" # ").next().unwrap_or_default();
         let line = line.split([';', '|', '>']).next().unwrap_or_default();
         let line = line.split(" && ").next().unwrap_or_default();
-        if let Err(error) = args::Arguments::try_parse_from(words(line)) {
+        let line = line.replace("$(date +%F)", "today");
+        if let Err(error) = args::Arguments::try_parse_from(words(&line)) {
             let is_help = matches!(
                 error.kind(),
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion

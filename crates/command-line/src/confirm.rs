@@ -38,12 +38,13 @@ pub fn secret(out: &Output, name: &str) -> Result<String, ClientError> {
         )));
     }
     let failed = |error: rustix::io::Errno| ClientError::file("the terminal", error.into());
-    eprint!("{name}: ");
     let stdin = io::stdin();
     let shown = tcgetattr(&stdin).map_err(failed)?;
     let mut hidden = shown.clone();
     hidden.local_modes.remove(LocalModes::ECHO);
+    // The question comes after the change, which discards what was typed before it.
     tcsetattr(&stdin, OptionalActions::Flush, &hidden).map_err(failed)?;
+    eprint!("{name}: ");
     let mut line = String::new();
     let read = stdin.read_line(&mut line);
     let restored = tcsetattr(&stdin, OptionalActions::Flush, &shown);
