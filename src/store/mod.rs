@@ -18,6 +18,7 @@ mod batch;
 #[cfg(test)]
 pub mod conformance;
 mod error;
+pub mod examine;
 mod local;
 mod metrics;
 mod migrations;

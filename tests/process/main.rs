@@ -44,6 +44,7 @@ mod byte_bounds;
 mod chaos;
 mod children;
 mod clock_set;
+mod command_line;
 mod commands;
 mod conditions;
 mod console;
