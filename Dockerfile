@@ -20,25 +20,27 @@ WORKDIR /build
 # The dependencies are a separate layer, which is rebuilt only when they change.
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
+COPY crates/command-line/Cargo.toml crates/command-line/
 COPY crates/console/Cargo.toml crates/console/
 COPY crates/domain/Cargo.toml crates/domain/
 COPY crates/object/Cargo.toml crates/object/
 COPY crates/object-derive/Cargo.toml crates/object-derive/
 COPY crates/rehearsal/Cargo.toml crates/rehearsal/
 COPY vendor vendor
-RUN mkdir src crates/console/src crates/domain/src crates/object/src crates/object-derive/src crates/rehearsal/src && echo 'fn main() {}' > src/main.rs \
-    && touch crates/console/src/lib.rs crates/domain/src/lib.rs crates/object/src/lib.rs crates/object-derive/src/lib.rs crates/rehearsal/src/lib.rs \
+RUN mkdir src crates/command-line/src crates/console/src crates/domain/src crates/object/src crates/object-derive/src crates/rehearsal/src && echo 'fn main() {}' > src/main.rs \
+    && touch crates/command-line/src/lib.rs crates/console/src/lib.rs crates/domain/src/lib.rs crates/object/src/lib.rs crates/object-derive/src/lib.rs crates/rehearsal/src/lib.rs \
     && cargo build --release --locked \
-    && rm -r src crates/console/src crates/domain/src crates/object/src crates/object-derive/src crates/rehearsal/src
+    && rm -r src crates/command-line/src crates/console/src crates/domain/src crates/object/src crates/object-derive/src crates/rehearsal/src
 
 COPY . .
 # The empty program above is newer than the sources just copied; cargo would keep it.
-RUN touch src/main.rs crates/console/src/lib.rs crates/domain/src/lib.rs crates/object/src/lib.rs crates/object-derive/src/lib.rs crates/rehearsal/src/lib.rs \
-    && cargo build --release --locked && mkdir /data
+RUN touch src/main.rs crates/command-line/src/lib.rs crates/console/src/lib.rs crates/domain/src/lib.rs crates/object/src/lib.rs crates/object-derive/src/lib.rs crates/rehearsal/src/lib.rs \
+    && cargo build --release --locked && mkdir /data && target/release/provost man --to /man
 
 # glibc, certificates and nothing else.
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /build/target/release/provost /usr/local/bin/provost
+COPY --from=build /man /usr/local/share/man/man1
 COPY --from=build --chown=nonroot:nonroot /data /data
 ENV PROVOST_LISTEN=0.0.0.0:8080 \
     PROVOST_DATABASE_URL=sqlite:///data/provost.db \

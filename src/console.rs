@@ -77,11 +77,7 @@ fn installation(config: &Config, instance: String) -> Installation {
     let url = config.public_url.as_deref().map(Url::parse);
     let url = url.and_then(Result::ok);
     Installation {
-        base: url
-            .as_ref()
-            .map_or("", Url::path)
-            .trim_end_matches('/')
-            .to_owned(),
+        base: config.public_path(),
         host: url.as_ref().and_then(Url::host_str).map(str::to_owned),
         origin: url.as_ref().map(|url| url.origin().ascii_serialization()),
         is_https: match &url {

@@ -72,6 +72,29 @@ fn run(command: CliCommand) -> ExitCode {
         CliCommand::Migrate(database) => in_runtime(migrate(database)),
         CliCommand::Test(options) => cli::rehearse::run(&options),
         CliCommand::Validate(options) => cli::validate::run(&options),
+        CliCommand::Client(command) => provost_command_line::run(*command),
+        CliCommand::ClientAgent(command) => provost_command_line::run_agent(*command),
+        CliCommand::ClientMigrate(tasks) => provost_command_line::run_migrate(*tasks),
+        CliCommand::Completions(shell) => provost_command_line::print_completions(shell),
+        CliCommand::Man(folder) => {
+            match provost_command_line::write_pages(cli::clap_command(), &folder) {
+                Ok(pages) => {
+                    for page in pages {
+                        output::say!("{}", folder.join(page).display());
+                    }
+                    ExitCode::SUCCESS
+                }
+                Err(error) => {
+                    eprintln!("provost: {error}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
+        CliCommand::Doctor(sources, json) => in_runtime(cli::doctor::run(*sources, json)),
+        CliCommand::Version => {
+            output::say!("provost {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
         CliCommand::Openapi => {
             output::say!("{}", api::openapi().to_pretty_json().unwrap_or_default());
             ExitCode::SUCCESS

@@ -23,6 +23,8 @@ fn every_order_of_the_demo_ends_as_it_should() {
     let output = provost(&["demo", "--exit", "--listen", "127.0.0.1:0"]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");
+    let first = text.lines().next().unwrap();
+    assert!(first.ends_with("/console to watch it."), "{first}");
     for part in [
         "no service did its work twice",
         "order-1007 waits for you",

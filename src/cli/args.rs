@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, value_parser};
+use provost_command_line::{AgentCommand, ClientCommand, MigrateTasks, Shell};
 
 use super::{
     agent_check::{AgentCheckOptions, CheckServer},
@@ -23,11 +24,12 @@ use crate::{
 /// Provost runs as one process over one SQLite file, or as several processes that share a PostgreSQL database. A
 /// task is a graph of HTTP calls. Provost makes them in order, retries transient errors, detects calls that never
 /// return, and continues after a crash where it stopped.
+///
+/// The same program is the client of a running service: `provost status` shows what needs you.
 #[derive(Parser)]
 #[command(
     name = "provost",
     version,
-    disable_help_subcommand = true,
     after_help = "New here? This command shows everything at work, with three small services of its own:
 
   provost demo
@@ -151,16 +153,19 @@ Example:
     )]
     CheckConfig(ServeFlags),
 
-    /// Migrate the schema of the database to the current version, and print what was changed
+    /// Migrate the schema of the database to the current version; or, with --to, tasks to another version of their workflow
     #[command(
-        after_help = "`serve` does this at its start, unless postgres.migrate is false. Run the command as a database user that may
-change the schema. It is safe to run several at once. It does not wait for an unreachable database.
+        after_help = "Without a task, the command is about the database. `serve` does the same at its start, unless postgres.migrate is
+false. Run it as a database user that may change the schema. It is safe to run several at once. It does not wait for
+an unreachable database.
 
 Examples:
   provost migrate
-  provost migrate --database-url postgres://owner@db.example/provost"
+  provost migrate --database-url postgres://owner@db.example/provost
+  provost migrate order-1001 --to latest --dry-run
+  provost migrate --filter workflow=order --to 14 --from-version 13"
     )]
-    Migrate(DatabaseFlags),
+    Migrate(Box<MigrateFlags>),
     /// Copy the SQLite database to a new file while the service runs
     #[command(
         after_help = "For SQLite. The copy is a consistent snapshot, complete and on disk when the command exits with 0. The command
@@ -192,9 +197,55 @@ Examples:
     )]
     Purge(PurgeFlags),
 
-    /// Commands about the agents of a running service
-    #[command(subcommand)]
+    /// The agents of a running service: list, show, pause, resume, check
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  provost agent list
+  provost agent show payments
+  provost agent pause payments --for 30m --reason 'the bank is down until ten'
+  provost agent resume payments"
+    )]
     Agent(AgentSubcommand),
+
+    #[command(flatten)]
+    Client(Box<ClientCommand>),
+
+    /// Print the script with which a shell completes commands, ids, keys and names
+    #[command(after_help = "\
+Examples:
+  source <(provost completions bash)
+  provost completions fish > ~/.config/fish/completions/provost.fish")]
+    Completions {
+        /// The shell
+        #[arg(value_name = "SHELL", value_enum)]
+        shell: Shell,
+    },
+
+    /// Write the man pages to a folder
+    #[command(after_help = "\
+Example:
+  provost man --to /usr/local/share/man/man1")]
+    Man {
+        /// The folder, which is made if it does not exist
+        #[arg(long, value_name = "FOLDER")]
+        to: PathBuf,
+    },
+
+    /// Print the version
+    Version,
+
+    /// Examine settings, database, clock, port, disk, schema, slow statements and certificates: what is wrong, what to do
+    #[command(
+        after_help = "Run it where the server runs, as its user and with its settings. It changes nothing, whether a server runs or not.
+Exits with 0 if it finds no fault (a warning is none), 1 if it does.
+
+Examples:
+  provost doctor
+  provost doctor --config /etc/provost/provost.toml --json"
+    )]
+    Doctor(DoctorFlags),
 
     /// Check whether the server on this machine is ready; exits with 0 if it is, 1 if not
     #[command(
@@ -226,6 +277,9 @@ Examples:
   PROVOST_API_TOKEN=… provost agent check payments --request charge.json --server https://provost.example --json"
     )]
     Check(AgentCheckFlags),
+
+    #[command(flatten)]
+    Client(Box<AgentCommand>),
 }
 
 #[derive(Args)]
@@ -330,6 +384,43 @@ impl DatabaseFlags {
             self.database_url,
         );
         sources
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct MigrateFlags {
+    #[command(flatten)]
+    pub database: DatabaseFlags,
+
+    #[command(flatten)]
+    pub tasks: MigrateTasks,
+}
+
+#[derive(Args, Debug)]
+pub struct DoctorFlags {
+    #[command(flatten)]
+    place: AddressFlags,
+
+    /// The database [default: from the settings]
+    #[arg(long, value_name = "URL")]
+    database_url: Option<String>,
+
+    /// Print JSON: items with severity, subject, seen and remedy
+    #[arg(long)]
+    json: bool,
+}
+
+impl DoctorFlags {
+    /// Returns the sources of the settings, and whether to print JSON.
+    pub fn sources(self, env: Vec<(String, String)>) -> (Sources, bool) {
+        let mut sources = self.place.sources(env);
+        set(
+            &mut sources,
+            "--database-url",
+            "database_url",
+            self.database_url,
+        );
+        (sources, self.json)
     }
 }
 

@@ -4,6 +4,8 @@
 pub mod agent_check;
 mod args;
 pub mod backup;
+mod certificate_end;
+pub mod doctor;
 mod exploration;
 pub mod files;
 pub mod healthcheck;
@@ -16,7 +18,8 @@ pub mod validate;
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser, Subcommand};
+use provost_command_line::{AgentCommand, ClientCommand, MigrateTasks, Shell};
 
 use crate::config::{self, Config, ConfigError, DatabaseUrl, Sources};
 pub use args::{BenchOptions, DemoOptions, PurgeOptions};
@@ -48,6 +51,19 @@ pub enum CliCommand {
     Test(rehearse::TestOptions),
     /// Check files of workflows.
     Validate(validate::ValidateOptions),
+    /// Ask a running service.
+    Client(Box<ClientCommand>),
+    /// Ask a running service about its agents.
+    ClientAgent(Box<AgentCommand>),
+    /// Move tasks to another version of their workflow.
+    ClientMigrate(Box<MigrateTasks>),
+    /// Print the script with which a shell completes commands.
+    Completions(Shell),
+    /// Write the man pages to this folder.
+    Man(PathBuf),
+    Version,
+    /// Examine these settings and what a server with them relies on; as JSON if true.
+    Doctor(Box<Sources>, bool),
 }
 
 /// The exit code for a wrong argument or setting; clap uses the same.
@@ -62,9 +78,43 @@ pub fn parse() -> Result<CliCommand, ConfigError> {
             value.to_string_lossy().into_owned(),
         ))
     });
+    // A shell that completes a command asks this program, which then exits.
+    clap_complete::CompleteEnv::with_factory(args::Arguments::command)
+        .var(provost_command_line::COMPLETION_VARIABLE)
+        .complete();
     match args::Arguments::try_parse() {
         Ok(arguments) => command(arguments, variables.collect()),
+        Err(error) if error.use_stderr() && is_of_client() => {
+            // An error that cannot be printed has no other place either.
+            let _ = error.print();
+            std::process::exit(i32::from(provost_command_line::MISUSE));
+        }
         Err(error) => error.exit(),
+    }
+}
+
+/// Returns the commands and their arguments, for man pages.
+pub fn clap_command() -> clap::Command {
+    args::Arguments::command()
+}
+
+/// Returns whether the arguments of this process name a command of the client, whose exit code for wrong arguments is not
+/// that of the others: there 2 says that a task failed.
+fn is_of_client() -> bool {
+    let arguments = std::env::args_os().skip(1);
+    let mut arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
+    let name = arguments.next().unwrap_or_default();
+    let has_name = |command: clap::Command| {
+        command
+            .get_subcommands()
+            .any(|below| below.get_name() == name)
+    };
+    match name.as_str() {
+        "migrate" => arguments.any(|argument| argument == "--to"),
+        "agent" => arguments.next().is_some_and(|command| command != "check"),
+        _ => has_name(ClientCommand::augment_subcommands(clap::Command::new(
+            "provost",
+        ))),
     }
 }
 
@@ -89,8 +139,11 @@ fn command(
             let config = config::load(&sources)?;
             CliCommand::CheckConfig(config::describe(&sources)?, Box::new(config))
         }
+        args::Subcommand::Migrate(flags) if flags.tasks.is_given() => {
+            CliCommand::ClientMigrate(Box::new(flags.tasks))
+        }
         args::Subcommand::Migrate(flags) => {
-            CliCommand::Migrate(config::load(&flags.sources(env))?.database_url)
+            CliCommand::Migrate(config::load(&flags.database.sources(env))?.database_url)
         }
         args::Subcommand::Backup(flags) => {
             let (sources, to) = flags.sources(env);
@@ -105,6 +158,17 @@ fn command(
         }
         args::Subcommand::Agent(args::AgentSubcommand::Check(flags)) => {
             CliCommand::CheckAgent(flags.options(env)?)
+        }
+        args::Subcommand::Agent(args::AgentSubcommand::Client(command)) => {
+            CliCommand::ClientAgent(command)
+        }
+        args::Subcommand::Client(command) => CliCommand::Client(command),
+        args::Subcommand::Completions { shell } => CliCommand::Completions(shell),
+        args::Subcommand::Man { to } => CliCommand::Man(to),
+        args::Subcommand::Version => CliCommand::Version,
+        args::Subcommand::Doctor(flags) => {
+            let (sources, json) = flags.sources(env);
+            CliCommand::Doctor(Box::new(sources), json)
         }
         args::Subcommand::Healthcheck(flags) => {
             let config = config::load(&flags.sources(env))?;

@@ -116,3 +116,81 @@ fn no_command_at_all_is_answered_with_help() {
     );
     assert!(error.to_string().contains("provost demo"), "{error}");
 }
+
+/// The environment variable writes the page instead of comparing it, as for docs/agent-fields.md.
+#[test]
+fn the_page_of_the_command_line_is_what_the_arguments_say() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/command-line.md");
+    let page = provost_command_line::reference(clap_command());
+    if std::env::var_os("PROVOST_WRITE_DOCS").is_some() {
+        std::fs::write(path, &page).unwrap();
+    }
+    let kept = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        kept == page,
+        "docs/command-line.md is out of date: PROVOST_WRITE_DOCS=1 cargo test the_page_of_the_command_line"
+    );
+}
+
+/// Splits a line as a shell does, as far as examples need it.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    for c in line.chars() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (_, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// Returns the examples of a command and of those below it: the lines that begin with its name.
+fn examples(command: &clap::Command) -> Vec<String> {
+    let after = command
+        .get_after_help()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let lines = after.lines().filter_map(|line| line.strip_prefix("  "));
+    let lines = lines.filter(|line| line.starts_with("provost "));
+    let mut all: Vec<_> = lines.map(str::to_owned).collect();
+    all.extend(command.get_subcommands().flat_map(examples));
+    all
+}
+
+#[test]
+fn every_example_can_be_typed() {
+    let operator = include_str!("../../docs/operator.md");
+    let in_operator = operator
+        .lines()
+        .filter_map(|line| line.strip_prefix("    "));
+    let in_operator = in_operator.filter(|line| line.starts_with("provost "));
+    let in_page = provost_command_line::reference(clap::Command::new("provost"));
+    let in_page = in_page
+        .lines()
+        .filter_map(|line| line.strip_prefix("    provost "));
+    let in_page: Vec<_> = in_page.map(|line| format!("provost {line}")).collect();
+    let mut all = examples(&clap_command());
+    assert!(all.len() > 60, "{}", all.len());
+    all.extend(in_operator.map(str::to_owned));
+    all.extend(in_page);
+    for example in all {
+        // The rest is for the shell.
+        let line = example.split(" # ").next().unwrap_or_default();
+        let line = line.split([';', '|', '>']).next().unwrap_or_default();
+        let line = line.split(" && ").next().unwrap_or_default();
+        let line = line.replace("$(date +%F)", "today");
+        if let Err(error) = args::Arguments::try_parse_from(words(&line)) {
+            let is_help = matches!(
+                error.kind(),
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+            );
+            assert!(is_help, "{example}\n{error}");
+        }
+    }
+}

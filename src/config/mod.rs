@@ -169,6 +169,15 @@ impl Config {
         !self.listens_on_loopback() && self.tokens.is_empty() && !self.insecure
     }
 
+    /// Returns the path of `public_url` without a slash at its end; empty without that setting.
+    pub fn public_path(&self) -> String {
+        // The configuration was validated at start, so this is a URL.
+        let url = self.public_url.as_deref().map(url::Url::parse);
+        let url = url.and_then(Result::ok);
+        let path = url.as_ref().map_or("", url::Url::path);
+        path.trim_end_matches('/').to_owned()
+    }
+
     /// Returns the scheme of the API's URLs.
     pub fn scheme(&self) -> &'static str {
         match self.tls.certificate {

@@ -9,7 +9,16 @@ use crate::domain::values::nearest;
 const PREFIX: &str = "PROVOST_";
 
 /// Flags that are not settings but read the environment.
-const FLAGS: [&str; 3] = ["CONFIG", "BENCH_TOKEN", "API_TOKEN"];
+const FLAGS: [&str; 8] = [
+    "CONFIG",
+    "BENCH_TOKEN",
+    "API_TOKEN",
+    "URL",
+    "TOKEN",
+    "CONTEXT",
+    "CONTEXTS",
+    "COMPLETE",
+];
 
 /// The meaning of a variable.
 #[derive(PartialEq, Eq, Debug)]
@@ -32,7 +41,10 @@ pub fn variable(name: &str, value: &str) -> Variable {
     let Some(key) = name.strip_prefix(PREFIX) else {
         return Variable::Unrelated;
     };
-    if FLAGS.contains(&key) {
+    // A bearer token has no colon (RFC 6750, section 2.1), and each entry of PROVOST_TOKENS has two: a server that ignored the
+    // slip would start without tokens.
+    let is_slip = key == "TOKEN" && value.contains(':');
+    if FLAGS.contains(&key) && !is_slip {
         return Variable::Unrelated;
     }
     let path = key.to_lowercase().replace("__", ".");
@@ -151,7 +163,6 @@ mod tests {
     fn a_slip_names_the_setting_that_was_meant() {
         for (slip, expected) in [
             ("PROVOST_LISTENS", "PROVOST_LISTEN"),
-            ("PROVOST_TOKEN", "PROVOST_TOKENS"),
             ("PROVOST_DATABASE_URI", "PROVOST_DATABASE_URL"),
             (
                 "PROVOST_SUPERVISR__INTERVAL",
@@ -168,6 +179,18 @@ mod tests {
         ] {
             assert_eq!(meant(slip).as_deref(), Some(expected), "{slip}");
         }
+    }
+
+    #[test]
+    fn the_form_of_a_token_shows_if_it_was_meant_for_the_server() {
+        let of_client = variable("PROVOST_TOKEN", "8f2c0b6d1e5a4793");
+        assert_eq!(of_client, Variable::Unrelated);
+        let of_server = variable("PROVOST_TOKEN", "ci:submit:8f2c0b6d1e5a4793");
+        let expected = Variable::Misspelt {
+            path: "token".to_owned(),
+            meant: Some("PROVOST_TOKENS".to_owned()),
+        };
+        assert_eq!(of_server, expected);
     }
 
     #[test]
@@ -192,6 +215,10 @@ mod tests {
             "PROVOST_CONFIG",
             "PROVOST_BENCH_TOKEN",
             "PROVOST_API_TOKEN",
+            "PROVOST_URL",
+            "PROVOST_TOKEN",
+            "PROVOST_CONTEXT",
+            "PROVOST_CONTEXTS",
         ] {
             assert_eq!(variable(name, "x"), Variable::Unrelated, "{name}");
         }

@@ -122,6 +122,7 @@ async fn show(
     exit: bool,
 ) -> Result<bool, DemoError> {
     let columns = width::columns();
+    println!("Open {}/console to watch it.\n", api.base());
     let intro = format!(
         "Provost is at {} with a temporary database. It calls three services:",
         api.base()

@@ -35,7 +35,7 @@ pub use self::{
     limits::ListenerLimits,
     refusal::Refuse,
     socket::PeerAddress,
-    tls::{Files, Tls, TlsError},
+    tls::{Files, Tls, TlsError, certificates_of},
 };
 use crate::config::{Listen, UnixMode};
 

@@ -141,6 +141,18 @@ impl Files {
     }
 }
 
+/// Returns the certificates of a file.
+pub fn certificates_of(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let text = read("tls.certificate", path)?;
+    let certificates = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    certificates.map_err(|error| TlsError::NotPem {
+        setting: "tls.certificate",
+        path: path.to_owned(),
+        wanted: "certificate",
+        error,
+    })
+}
+
 fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
     let unreadable = |error| TlsError::Unreadable {
         setting,

@@ -18,6 +18,7 @@ mod batch;
 #[cfg(test)]
 pub mod conformance;
 mod error;
+pub mod examine;
 mod local;
 mod metrics;
 mod migrations;
@@ -77,7 +78,7 @@ pub use task::pages::{MOST_LOOKED_AT, TaskSummaries};
 pub use task::search::Look;
 pub use task::watch::{Follow, Watch, Watchers};
 pub use transaction::{CommitError, Transaction};
-pub use upkeep::console_sessions::{ConsoleSession, MOST_SESSIONS_OF_TOKEN};
+pub use upkeep::console_sessions::ConsoleSession;
 pub use upkeep::health::{Diagnosis, Health, StoreFault};
 pub use upkeep::peers::Peers;
 pub use view::activity::{ActivityMeter, HourActivity, hour_of};

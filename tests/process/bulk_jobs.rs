@@ -498,7 +498,7 @@ async fn many_tasks_are_paused_resumed_and_a_step_of_many_is_resolved() {
                 { "name": "ship", "url": remote.url(), "request": { "body": "{{ steps.charge.output.id }}" } },
             ] })
         };
-        let waiting = json!({ "labels": { "batch": "waiting" }, "steps": [{ "name": "paid", "signal": {} }] });
+        let waiting = json!({ "labels": { "batch": "waiting" }, "steps": [{ "name": "paid", "signal": { "within": "1h" } }] });
         let mut failed = Vec::new();
         let mut held = Vec::new();
         for _ in 0..5 {
@@ -513,7 +513,7 @@ async fn many_tasks_are_paused_resumed_and_a_step_of_many_is_resolved() {
         for id in &held {
             assert_eq!(provost.task(id).await["state"], "paused");
         }
-        // Those that are paused are none of its tasks any more.
+        // Paused tasks are none of its tasks any more.
         assert_eq!(counts(&provost.bulk("pause", &select).await), [0, 0, 0]);
         assert_eq!(counts(&provost.bulk("resume", &select).await), [5, 5, 0]);
         for id in &held {

@@ -97,7 +97,7 @@ async fn a_receiver_that_is_added_can_be_named() {
     };
     until(1, || async { recorded().await.len() }).await;
     let recorded = &recorded().await[0];
-    assert_eq!(recorded["differences"][0]["pointer"], "/receivers");
+    assert_eq!(recorded["differences"][0]["pointer"], "/receivers/0");
     assert!(
         !recorded.to_string().contains("C2FVsBQIhrscChlQIMV"),
         "{recorded}"

@@ -15,7 +15,68 @@
   });
 
   // On a narrow screen the current item of the navigation is in view.
-  document.querySelector("nav.main [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  const showCurrent = () =>
+    document.querySelector("nav.main [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  showCurrent();
+  addEventListener("resize", showCurrent);
+
+  // Times are written in the zone of the reader, with UTC beside them in the title. The button at the foot leaves them in UTC.
+  const two = (number) => String(number).padStart(2, "0");
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const isUtc = /^(Etc\/)?(UTC|GMT|UCT|Zulu)$/.test(zone);
+  const memory = { get: () => { try { return localStorage.getItem("zone"); } catch { return null; } },
+    set: (value) => { try { localStorage.setItem("zone", value); } catch { /* The page works without it. */ } } };
+  const showsUtc = () => isUtc || memory.get() === "UTC";
+  const clock = (at) => `${two(at.getHours())}:${two(at.getMinutes())}`;
+  const seconds = (at) => `${clock(at)}:${two(at.getSeconds())}`;
+  const day = (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  const months = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(" ");
+  const short = (at, now) => {
+    if (day(at) === day(now)) return seconds(at);
+    const date = `${at.getDate()} ${months[at.getMonth()]}`;
+    return at.getFullYear() === now.getFullYear() ? `${date} ${clock(at)}` : `${date} ${at.getFullYear()}`;
+  };
+  // A time below a chart has the form that it has in UTC.
+  const like = (utc, at) => /:\d\d:/.test(utc) ? seconds(at)
+    : /[a-z]/i.test(utc) ? `${at.getDate()} ${months[at.getMonth()]} ${clock(at)}` : clock(at);
+  // The text and the title of the server are kept, so that UTC can be shown again.
+  const write = (element, text, title) => {
+    element.dataset.utc ??= element.textContent;
+    element.textContent = text ?? element.dataset.utc;
+    if (title === undefined) return;
+    element.dataset.title ??= element.title;
+    element.title = title ? `${title} ${zone}, ${element.dataset.title}` : element.dataset.title;
+  };
+  const localise = (root) => {
+    const now = new Date(document.querySelector("footer time")?.dateTime ?? Date.now());
+    const asUtc = showsUtc();
+    for (const element of root.querySelectorAll("time[datetime]")) {
+      const at = new Date(element.dateTime);
+      if (!isNaN(at)) write(element, asUtc ? undefined : short(at, now), asUtc ? "" : `${day(at)} ${seconds(at)}`);
+    }
+    for (const element of root.querySelectorAll("[data-clock]")) {
+      const at = new Date(element.dataset.clock);
+      if (!isNaN(at)) write(element, asUtc ? undefined : like(element.dataset.utc ?? element.textContent, at));
+    }
+  };
+  const foot = document.querySelector("[data-zone]");
+  const sayZone = () => {
+    const utc = document.querySelector("footer time")?.dataset.utc;
+    foot.textContent = showsUtc() ? "times in UTC" : `times in ${zone}, read at ${utc} UTC`;
+    if (isUtc) return;
+    const button = document.createElement("button");
+    button.className = "plain";
+    button.textContent = showsUtc() ? `show ${zone}` : "show UTC";
+    button.addEventListener("click", () => {
+      memory.set(showsUtc() ? "local" : "UTC");
+      localise(document);
+      sayZone();
+      foot.querySelector("button").focus();
+    });
+    foot.append(" ", button);
+  };
+  localise(document);
+  if (foot) sayZone();
 
   // A page with data-live reads itself again, and waits while somebody uses it or it is hidden.
   const live = () => document.querySelector("main [data-live]");
@@ -29,6 +90,7 @@
       const page = new DOMParser().parseFromString(response.ok ? await response.text() : "", "text/html");
       const main = page.querySelector("main");
       if (!main || isUsed()) return false;
+      localise(main);
       const target = document.querySelector("main");
       await htmx.swap({ sourceElement: target, target, swap: "outerMorph", text: main.outerHTML });
       return true;

@@ -32,6 +32,13 @@ struct BarAt {
     height: String,
 }
 
+/// A time below the chart. The script writes it in the zone of the reader.
+struct ClockLabel {
+    x: String,
+    at: String,
+    text: String,
+}
+
 #[derive(Template)]
 #[template(path = "hours.html")]
 pub struct Hours {
@@ -44,7 +51,7 @@ pub struct Hours {
     most: String,
     width: String,
     layers: Vec<(&'static str, &'static str, Vec<BarAt>)>,
-    ticks: Vec<(String, String)>,
+    ticks: Vec<ClockLabel>,
     columns: Vec<&'static str>,
     rows: Vec<(Html, Vec<String>)>,
 }
@@ -62,10 +69,10 @@ impl Since<'_> {
         Timestamp::from_second(from.as_second() + HOUR * at as i64).ok()
     }
 
-    /// Returns the time of day at which an hour begins.
+    /// Returns the time of day at which an hour begins, in words.
     fn clock(&self, at: usize) -> String {
         let hour = self.hour(at).map(|hour| hour.to_zoned(TimeZone::UTC));
-        hour.map_or_else(String::new, |hour| hour.strftime("%H:%M").to_string())
+        hour.map_or_else(String::new, |hour| hour.strftime("%H:%M UTC").to_string())
     }
 }
 
@@ -117,6 +124,32 @@ pub fn of_tasks(since: &Since<'_>, hours: &[TaskActivity]) -> Html {
             all: ("accepted", accepted),
             failed: ("failed", failed),
         },
+    )
+}
+
+/// The failures of tasks by hour.
+pub fn of_failures(since: &Since<'_>, hours: &[TaskActivity]) -> Html {
+    let failed: Vec<_> = hours.iter().map(|hour| hour.failed).collect();
+    let (at, most) = peak(&failed);
+    let heading = "Tasks that failed, last 24 hours";
+    let title = format!(
+        "{} in the last 24 hours, most of them ({}) in the hour from {}",
+        counted(sum(&failed), "task failed", "tasks failed"),
+        number(most),
+        since.clock(at)
+    );
+    let layers = vec![Layer {
+        class: "x",
+        name: "failed",
+        values: known(&failed),
+    }];
+    let words = |most: u64| format!("{} in an hour", number(most));
+    let rows = failed.iter().map(|count| vec![number(*count)]);
+    Hours::new(since, heading, title, layers, words).with(
+        since,
+        "No task failed.",
+        vec!["failed"],
+        rows.collect(),
     )
 }
 
@@ -252,8 +285,13 @@ impl Hours {
             bars.collect()
         };
         let ticks = (0..hours).step_by(TICK).map(|at| {
-            let x = format!("{:.2}", place * at as f64);
-            (x, since.clock(at))
+            let hour = since.hour(at);
+            let clock = hour.map(|hour| hour.strftime("%H:%M").to_string());
+            ClockLabel {
+                x: format!("{:.2}", place * at as f64),
+                at: hour.map(|hour| hour.to_string()).unwrap_or_default(),
+                text: clock.unwrap_or_default(),
+            }
         });
         Self {
             heading,

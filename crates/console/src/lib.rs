@@ -24,6 +24,7 @@ mod asks;
 mod bulk;
 mod causes;
 mod changed;
+mod changes;
 mod command_page;
 mod confirmations;
 mod console;
@@ -42,7 +43,7 @@ mod task;
 mod tasks;
 mod workflows;
 
-pub use assets::{hex, unhex};
+pub use assets::{address as asset_address, hex, unhex};
 pub use params::Params;
 pub use parts::{Badge, Bar, Html, Icon, Spark, Time};
 pub use respond::POLICY;

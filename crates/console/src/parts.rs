@@ -275,6 +275,12 @@ pub fn actor(by: &str) -> &str {
     by.strip_prefix("operator:").unwrap_or(by)
 }
 
+/// Returns the parts that are there, separated by commas.
+pub fn sentence_end(parts: &[Option<&str>]) -> String {
+    let parts: Vec<_> = parts.iter().copied().flatten().collect();
+    parts.join(", ")
+}
+
 /// Returns a number with a comma between thousands.
 pub fn number(count: u64) -> String {
     let digits = count.to_string();

@@ -11,7 +11,7 @@ use axum::{
 use http::StatusCode;
 
 use crate::{
-    agents, asks, assets, bulk, causes,
+    agents, asks, assets, bulk, causes, changes,
     confirmations::Confirmations,
     console::Console,
     find, fix, front, home, instances, login, messages,
@@ -77,6 +77,10 @@ fn routes() -> Router<Arc<Console>> {
             page(&[&tasks::list::FILTER], get(tasks::list::show)),
         )
         .route("/console/find", page(&[&["q"]], get(find::find)))
+        .route(
+            "/console/changes",
+            page(&[&changes::page::FILTER], get(changes::page::show)),
+        )
         .route("/console/asks", page(&[], get(asks::list)))
         .route(
             "/console/messages",

@@ -21,12 +21,13 @@ pub enum Section {
     Schedules,
     Asks,
     Messages,
+    Changes,
     Instances,
     /// A page that is in no part.
     None,
 }
 
-const SECTIONS: [(Section, &str, &str); 9] = [
+const SECTIONS: [(Section, &str, &str); 10] = [
     (Section::Home, "Home", ""),
     (Section::Tasks, "Tasks", "/tasks"),
     (Section::Bulk, "Bulk jobs", "/bulk"),
@@ -35,6 +36,7 @@ const SECTIONS: [(Section, &str, &str); 9] = [
     (Section::Schedules, "Schedules", "/schedules"),
     (Section::Asks, "Asks", "/asks"),
     (Section::Messages, "Messages", "/messages"),
+    (Section::Changes, "Changes", "/changes"),
     (Section::Instances, "Instances", "/instances"),
 ];
 

@@ -7,6 +7,7 @@
 )]
 
 mod browser;
+mod changes;
 mod front;
 
 use browser::{FakeApi, Visitor};
@@ -171,12 +172,13 @@ fn full() -> FakeApi {
         "GET /v1/bulk/01a216f2-7c40-7a51-9d0e-2b7f6f9c1e55/tasks",
         &page_of(&[]),
     );
+    api.returns("GET /v1/changes", &page_of(&changes::all()));
     api.returns("POST /v1/tasks/retry", &dry_run(400));
     api.returns("POST /v1/tasks/undo", &dry_run(400));
     api
 }
 
-const PAGES: [&str; 18] = [
+const PAGES: [&str; 19] = [
     "/console",
     "/console/causes/5f1d0a7c93b2e846",
     "/console/causes/5f1d0a7c93b2e846/fix?do=patch&patch={\"currency\":\"EUR\"}",
@@ -191,6 +193,7 @@ const PAGES: [&str; 18] = [
     "/console/schedules",
     "/console/schedules/nightly",
     "/console/asks",
+    "/console/changes?types=agent.*",
     "/console/messages",
     "/console/instances",
     "/console/instances/release",
@@ -307,10 +310,10 @@ async fn the_home_page_shows_the_load_of_each_hour_in_words_in_bars_and_in_numbe
     assert_eq!(
         titles,
         [
-            "5,082 tasks were accepted in the last 24 hours, at most 482 in an hour, from 03:00; 403 failed, \
-             most of them (403) in the hour from 03:00",
+            "5,082 tasks were accepted in the last 24 hours, at most 482 in an hour, from 03:00 UTC; 403 failed, \
+             most of them (403) in the hour from 03:00 UTC",
             "From submission to end, last 24 hours: half took no longer than 430 ms to 430 ms, by hour; the longest \
-             p99 was 2.6 s, in the hour from 03:00",
+             p99 was 2.6 s, in the hour from 03:00 UTC",
         ]
     );
     let newest = seen
@@ -420,8 +423,8 @@ async fn the_page_of_an_agent_shows_its_calls_by_hour() {
     assert_eq!(charts.len(), 2);
     assert_eq!(
         charts[0].attribute("aria-label").unwrap(),
-        "1,155 calls ended in the last 24 hours, at most 1,040 in an hour, from 02:00; 40 failed, most of them (40) \
-         in the hour from 02:00"
+        "1,155 calls ended in the last 24 hours, at most 1,040 in an hour, from 02:00 UTC; 40 failed, most of them (40) \
+         in the hour from 02:00 UTC"
     );
     assert!(seen.text(".facts").contains("212"));
 }
@@ -699,7 +702,9 @@ async fn what_cannot_be_taken_back_begins_with_no_more_tasks_than_the_preview_ex
     assert!(!page.html.contains("value=\"all\""), "{}", page.html);
     let page = visitor.get("/console/tasks/fix?do=retry&state=error").await;
     assert!(
-        page.html.contains("all that match, at least 10,000"),
+        page.all("button")
+            .iter()
+            .any(|button| button.text == "Retry at least 10,000 tasks"),
         "{}",
         page.html
     );

@@ -1,5 +1,6 @@
-//! The HTML of the pages on which people decide. They work without scripts and styles. All text from data is escaped,
-//! and the headers keep the address, which is a credential, from other sites and from caches.
+//! The HTML of the pages on which people decide. They have the stylesheet of the console, and work without it and without
+//! scripts. All text from data is escaped, and the headers keep the address, which is a credential, from other sites and from
+//! caches.
 
 use std::fmt::{self, Write};
 
@@ -14,22 +15,10 @@ use crate::domain::{
     values::Timestamp,
 };
 
-/// The page loads nothing, runs no script, cannot be framed, and its form posts to this service only.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; \
+/// The page loads the stylesheet of this service only, runs no script, cannot be framed, and its form posts to this service
+/// only.
+const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; \
      frame-ancestors 'none'";
-
-const STYLE: &str = "\
-:root { color-scheme: light dark; }
-body { max-width: 36rem; margin: 0 auto; padding: 1rem; font: 18px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.4rem; line-height: 1.25; }
-.text { white-space: pre-wrap; }
-.choice, button, input, select, textarea { font: inherit; }
-.choice { display: block; margin: .5rem 0; padding: .9rem; border: 1px solid #8888; border-radius: .5rem; }
-input[type=text], select, textarea { box-sizing: border-box; width: 100%; padding: .6rem; }
-button { width: 100%; margin-top: 1rem; padding: 1rem; border-radius: .5rem; }
-.fault { border-left: .3rem solid #c00; padding-left: .7rem; }
-footer { margin-top: 2rem; font-size: .8rem; opacity: .75; }
-";
 
 /// The subject of a person's link: the task, its step, and the question.
 pub(in crate::api) struct AskSubject<'t> {
@@ -67,7 +56,8 @@ pub(in crate::api) enum AskPage<'a> {
     Failed(&'a str),
 }
 
-pub(in crate::api) fn respond(status: StatusCode, page: &AskPage<'_>) -> Response {
+/// Returns the page. `base` is the path of the public URL: the address of the stylesheet begins with it.
+pub(in crate::api) fn respond(status: StatusCode, page: &AskPage<'_>, base: &str) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
         (header::CACHE_CONTROL, "no-store"),
@@ -77,7 +67,7 @@ pub(in crate::api) fn respond(status: StatusCode, page: &AskPage<'_>) -> Respons
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::X_FRAME_OPTIONS, "DENY"),
     ];
-    let mut response = (status, headers, page.html()).into_response();
+    let mut response = (status, headers, page.html(base)).into_response();
     let robots = HeaderValue::from_static("noindex, nofollow");
     response.headers_mut().insert("x-robots-tag", robots);
     response
@@ -105,10 +95,10 @@ impl fmt::Display for Escaped<'_> {
 }
 
 impl AskPage<'_> {
-    fn html(&self) -> String {
+    fn html(&self, base: &str) -> String {
         let mut html = String::with_capacity(4096);
         // Writing to a String cannot fail.
-        let _ = self.write(&mut html);
+        let _ = self.write(&mut html, base);
         html
     }
 
@@ -123,22 +113,35 @@ impl AskPage<'_> {
         }
     }
 
-    fn write(&self, html: &mut String) -> fmt::Result {
+    fn write(&self, html: &mut String, base: &str) -> fmt::Result {
         let title = Escaped(self.title());
+        let [stylesheet, icon] =
+            ["console.css", "icon.svg"].map(|name| provost_console::asset_address(base, name));
         write!(
             html,
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <meta name=\"robots\" content=\"noindex\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n\
-             </head>\n<body>\n<h1>{title}</h1>\n"
+             <meta name=\"robots\" content=\"noindex\">\n<title>{title}</title>\n\
+             <link rel=\"stylesheet\" href=\"{}\">\n<link rel=\"icon\" href=\"{}\">\n\
+             </head>\n<body>\n<main class=\"solo ask\">\n",
+            Escaped(&stylesheet),
+            Escaped(&icon),
         )?;
+        if let AskPage::Form { person, .. } = self {
+            writeln!(
+                html,
+                "<p class=\"q\">You are asked as <b>{}</b></p>",
+                Escaped(person)
+            )?;
+        }
+        writeln!(html, "<h1>{title}</h1>")?;
         match self {
             AskPage::Form {
                 asked,
-                person,
                 given,
                 faults,
-            } => form(html, asked, person, given, faults)?,
+                ..
+            } => form(html, asked, given, faults)?,
             AskPage::Decided {
                 asked,
                 decision,
@@ -168,11 +171,11 @@ impl AskPage<'_> {
             ),
             AskPage::Failed(detail) => writeln!(
                 html,
-                "<p class=\"fault\">{}</p>\n<p>Nothing was decided. Go back and try again.</p>",
+                "<p class=\"note error\" role=\"alert\">{}</p>\n<p>Nothing was decided. Go back and try again.</p>",
                 Escaped(detail)
             )?,
         }
-        html.push_str("</body>\n</html>\n");
+        html.push_str("</main>\n</body>\n</html>\n");
         Ok(())
     }
 }
@@ -180,20 +183,19 @@ impl AskPage<'_> {
 fn form(
     html: &mut String,
     asked: &AskSubject<'_>,
-    person: &str,
     given: &[(String, String)],
     faults: &[AnswerFault],
 ) -> fmt::Result {
     for fault in faults {
         writeln!(
             html,
-            "<p class=\"fault\"><strong>{}</strong>: {}</p>",
+            "<p class=\"note error\" role=\"alert\"><strong>{}</strong>: {}</p>",
             Escaped(&fault.field),
             Escaped(&fault.message)
         )?;
     }
     if let Some(text) = &asked.ask.text.text {
-        writeln!(html, "<div class=\"text\">{}</div>", Escaped(text))?;
+        writeln!(html, "<p class=\"said\">{}</p>", Escaped(text))?;
     }
     decisions(html, asked)?;
     let of = |name: &str| {
@@ -201,9 +203,6 @@ fn form(
         found.next().map_or("", |(_, value)| value.as_str())
     };
     html.push_str("<form method=\"post\" accept-charset=\"utf-8\">\n");
-    for field in &asked.rule.fields {
-        one_field(html, field, of(&format!("field.{}", field.name)))?;
-    }
     html.push_str("<fieldset>\n<legend>Your decision</legend>\n");
     for choice in &asked.rule.choices {
         let checked = if of("choice") == choice {
@@ -218,24 +217,49 @@ fn form(
              {choice}</label>"
         )?;
     }
+    html.push_str("</fieldset>\n");
+    for field in &asked.rule.fields {
+        one_field(html, field, of(&format!("field.{}", field.name)))?;
+    }
     writeln!(
         html,
-        "</fieldset>\n<p><label>Comment (optional)<br>\n<textarea name=\"comment\" rows=\"3\" \
-         maxlength=\"{LONGEST_COMMENT}\">\n{}</textarea></label></p>\n<button type=\"submit\">Send the decision</button>\n\
-         </form>",
+        "<p class=\"row\"><label class=\"f\" for=\"comment\">Comment (optional)</label>\
+         <textarea id=\"comment\" name=\"comment\" rows=\"3\" maxlength=\"{LONGEST_COMMENT}\">\n{}</textarea></p>\n\
+         <p class=\"row\"><button class=\"go\" type=\"submit\">Send the decision</button></p>\n</form>",
         Escaped(of("comment"))
     )?;
-    let until = asked.until.map(|until| until.to_string());
+    html.push_str("<p class=\"q\">");
+    if asked.rule.approvals > 1 {
+        write!(
+            html,
+            "{} of the {} approvals that are needed are there. ",
+            asked.ask.approvals(asked.rule),
+            asked.rule.approvals
+        )?;
+    }
+    if let Some(until) = asked.until {
+        html.push_str("Decide until ");
+        time(html, until)?;
+        html.push_str(". ");
+    }
     let key = asked.task.details.key.as_deref();
     writeln!(
         html,
-        "<footer><p>You are asked as {}, until {} (UTC). This link is yours alone: do not pass it on. Your first decision \
-         counts.</p>\n<p>Step {} of task {}</p></footer>",
-        Escaped(person),
-        Escaped(until.as_deref().unwrap_or_default()),
+        "Your first decision counts. This link is yours alone: do not pass it on.</p>\n\
+         <p class=\"q\">Step {} of task {}</p>",
         Escaped(asked.step),
         Escaped(&key.map_or_else(|| asked.task.id().to_string(), str::to_owned)),
     )
+}
+
+/// Writes a time as 2026-11-26 04:00 UTC.
+fn time(html: &mut String, at: Timestamp) -> fmt::Result {
+    let whole = at.to_string();
+    let short = match (whole.get(..10), whole.get(11..16)) {
+        (Some(day), Some(minute)) => format!("{day} {minute}"),
+        _ => whole.clone(),
+    };
+    write!(html, "<time datetime=\"{whole}\">{short} UTC</time>")
 }
 
 fn one_field(html: &mut String, field: &AskField, given: &str) -> fmt::Result {
@@ -243,19 +267,26 @@ fn one_field(html: &mut String, field: &AskField, given: &str) -> fmt::Result {
     let (name, value) = (Escaped(&field.name), Escaped(given));
     let required = if field.required { " required" } else { "" };
     let optional = if field.required { "" } else { " (optional)" };
+    let labelled = |html: &mut String| {
+        write!(
+            html,
+            "<p class=\"row\"><label class=\"f\" for=\"field.{name}\">{label}{optional}</label>"
+        )
+    };
     match field.kind {
         AskFieldKind::Boolean => {
             let checked = if given.is_empty() { "" } else { " checked" };
             writeln!(
                 html,
-                "<p><label class=\"choice\"><input type=\"checkbox\" name=\"field.{name}\" value=\"true\"{required}\
-                 {checked}> {label}</label></p>"
+                "<p class=\"row\"><label class=\"choice\"><input type=\"checkbox\" name=\"field.{name}\" \
+                 value=\"true\"{required}{checked}> {label}</label></p>"
             )
         }
         AskFieldKind::Choice => {
+            labelled(html)?;
             writeln!(
                 html,
-                "<p><label>{label}{optional}<br>\n<select name=\"field.{name}\"{required}>\n<option value=\"\"></option>"
+                "<select id=\"field.{name}\" name=\"field.{name}\"{required}>\n<option value=\"\"></option>"
             )?;
             for option in &field.options {
                 let selected = if option.trim() == given {
@@ -269,7 +300,7 @@ fn one_field(html: &mut String, field: &AskField, given: &str) -> fmt::Result {
                     "<option value=\"{option}\"{selected}>{option}</option>"
                 )?;
             }
-            html.push_str("</select></label></p>\n");
+            html.push_str("</select></p>\n");
             Ok(())
         }
         AskFieldKind::String | AskFieldKind::Number => {
@@ -277,10 +308,10 @@ fn one_field(html: &mut String, field: &AskField, given: &str) -> fmt::Result {
                 AskFieldKind::Number => " inputmode=\"decimal\"",
                 _ => " maxlength=\"1000\"",
             };
+            labelled(html)?;
             writeln!(
                 html,
-                "<p><label>{label}{optional}<br>\n<input type=\"text\" name=\"field.{name}\" value=\"{value}\"{mode}\
-                 {required}></label></p>"
+                "<input type=\"text\" id=\"field.{name}\" name=\"field.{name}\" value=\"{value}\"{mode}{required}></p>"
             )
         }
     }
@@ -294,18 +325,19 @@ fn decided(
 ) -> fmt::Result {
     if is_refused {
         html.push_str(
-            "<p class=\"fault\">You had decided before, and the first decision counts: nothing has changed.</p>\n",
+            "<p class=\"note error\" role=\"alert\">You had decided before, and the first decision counts: nothing has changed.</p>\n",
         );
     }
-    writeln!(
+    write!(
         html,
-        "<p>On \u{201c}{}\u{201d} you decided <strong>{}</strong> at {} (UTC).</p>",
+        "<p>On \u{201c}{}\u{201d} you decided <strong>{}</strong> at ",
         Escaped(&asked.ask.text.title),
         Escaped(&decision.answer.choice),
-        decision.at
     )?;
+    time(html, decision.at)?;
+    html.push_str(".</p>\n");
     if let Some(comment) = &decision.answer.comment {
-        writeln!(html, "<div class=\"text\">{}</div>", Escaped(comment))?;
+        writeln!(html, "<p class=\"said\">{}</p>", Escaped(comment))?;
     }
     let approvals = asked.ask.approvals(asked.rule);
     if asked.until.is_some() && (approvals as u32) < asked.rule.approvals {
@@ -324,15 +356,15 @@ fn decisions(html: &mut String, asked: &AskSubject<'_>) -> fmt::Result {
     for decision in &asked.ask.decisions {
         write!(
             html,
-            "<p>{} chose <strong>{}</strong> at {} (UTC)",
+            "<p class=\"note\">{} chose <strong>{}</strong> at ",
             Escaped(asked.ask.person(decision.person).unwrap_or_default()),
             Escaped(&decision.answer.choice),
-            decision.at
         )?;
+        time(html, decision.at)?;
         match &decision.answer.comment {
             Some(comment) => writeln!(
                 html,
-                ": <span class=\"text\">{}</span></p>",
+                ": <span class=\"said\">{}</span></p>",
                 Escaped(comment)
             )?,
             None => html.push_str(".</p>\n"),

@@ -42,10 +42,10 @@ impl FromRequestParts<Arc<App>> for AskPath {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Response> {
         let params = RawPathParams::from_request_parts(parts, app).await;
-        let params = params.map_err(|_| unknown())?;
+        let params = params.map_err(|_| unknown(app))?;
         let token = params.iter().find(|(key, _)| *key == "token");
         let known = token.and_then(|(_, token)| app.reply_key.verify_ask(token));
-        let (step, attempt, person) = known.ok_or_else(unknown)?;
+        let (step, attempt, person) = known.ok_or_else(|| unknown(app))?;
         Ok(Self {
             step,
             attempt,
@@ -54,8 +54,13 @@ impl FromRequestParts<Arc<App>> for AskPath {
     }
 }
 
-fn unknown() -> Response {
-    respond(StatusCode::NOT_FOUND, &AskPage::Unknown)
+fn unknown(app: &App) -> Response {
+    respond(StatusCode::NOT_FOUND, &AskPage::Unknown, &base(app))
+}
+
+/// Returns the path of the public URL, below which the stylesheet is.
+fn base(app: &App) -> String {
+    app.config.public_path()
 }
 
 /// The parameter of both operations, for the OpenAPI document.
@@ -120,21 +125,21 @@ async fn decide(
 ) -> Response {
     let form = match form {
         Ok(FormBody(form)) => form,
-        Err(problem) => return problem_page(&problem),
+        Err(problem) => return problem_page(&app, &problem),
     };
     let task = match app.store.reader.task(path.step.task).await {
         Ok(Some(task)) => task,
-        Ok(None) => return unknown(),
-        Err(error) => return problem_page(&error.into()),
+        Ok(None) => return unknown(&app),
+        Err(error) => return problem_page(&app, &error.into()),
     };
     let Some(asked) = AskSubject::of(&task, &path) else {
-        return respond(StatusCode::GONE, &AskPage::AskedAgain);
+        return respond(StatusCode::GONE, &AskPage::AskedAgain, &base(&app));
     };
     let answer_read = match asked.rule.read_answer(&form) {
         Ok(read) => read,
         Err(faults) if asked.is_open(&path) => {
             let page = asked.form(&path, &form, &faults);
-            return respond(StatusCode::UNPROCESSABLE_ENTITY, &page);
+            return respond(StatusCode::UNPROCESSABLE_ENTITY, &page, &base(&app));
         }
         // The page says why the person cannot decide.
         Err(_) => return answer(&app, &path).await,
@@ -151,9 +156,9 @@ async fn decide(
     ));
     match applied.await {
         Ok(_) => answer(&app, &path).await,
-        Err(CommandError::NoTask) => unknown(),
+        Err(CommandError::NoTask) => unknown(&app),
         Err(CommandError::Refused { .. }) => refused(&app, &path).await,
-        Err(error) => problem_page(&error.into()),
+        Err(error) => problem_page(&app, &error.into()),
     }
 }
 
@@ -168,17 +173,18 @@ async fn refused(app: &App, path: &AskPath) -> Response {
 }
 
 async fn render_state(app: &App, path: &AskPath, decided: StatusCode) -> Response {
+    let base = &base(app);
     let task = match app.store.reader.task(path.step.task).await {
         Ok(Some(task)) => task,
-        Ok(None) => return unknown(),
-        Err(error) => return problem_page(&error.into()),
+        Ok(None) => return unknown(app),
+        Err(error) => return problem_page(app, &error.into()),
     };
     let Some(asked) = AskSubject::of(&task, path) else {
-        return respond(StatusCode::GONE, &AskPage::AskedAgain);
+        return respond(StatusCode::GONE, &AskPage::AskedAgain, base);
     };
     let now = match app.store.reader.now().await {
         Ok(now) => now,
-        Err(error) => return problem_page(&error.into()),
+        Err(error) => return problem_page(app, &error.into()),
     };
     if let Some(decision) = asked.ask.decision_of(path.person) {
         let page = AskPage::Decided {
@@ -186,23 +192,23 @@ async fn render_state(app: &App, path: &AskPath, decided: StatusCode) -> Respons
             decision,
             is_refused: decided == StatusCode::CONFLICT,
         };
-        return respond(decided, &page);
+        return respond(decided, &page, base);
     }
     match asked.until {
-        Some(until) if until > now => respond(StatusCode::OK, &asked.form(path, &[], &[])),
-        Some(_) => respond(StatusCode::GONE, &AskPage::TooLate { asked: &asked }),
-        None => respond(StatusCode::GONE, &AskPage::Closed { asked: &asked }),
+        Some(until) if until > now => respond(StatusCode::OK, &asked.form(path, &[], &[]), base),
+        Some(_) => respond(StatusCode::GONE, &AskPage::TooLate { asked: &asked }, base),
+        None => respond(StatusCode::GONE, &AskPage::Closed { asked: &asked }, base),
     }
 }
 
 /// Returns a problem as a page for people.
-fn problem_page(problem: &Problem) -> Response {
+fn problem_page(app: &App, problem: &Problem) -> Response {
     let status = match problem.kind() {
         // The page has its own media type.
         ProblemKind::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         kind => kind.status(),
     };
-    let mut response = respond(status, &AskPage::Failed(problem.detail()));
+    let mut response = respond(status, &AskPage::Failed(problem.detail()), &base(app));
     add_retry_after(status, response.headers_mut());
     response
 }

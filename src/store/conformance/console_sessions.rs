@@ -3,7 +3,7 @@
 use super::harness::Harness;
 use crate::{
     domain::values::{Span, Timestamp},
-    store::{ConsoleSession, MOST_SESSIONS_OF_TOKEN},
+    store::{ConsoleSession, upkeep::console_sessions::MOST_SESSIONS_OF_TOKEN},
 };
 
 async fn add(h: &Harness, id: &str, token: &str, ends_at: Timestamp, now: Timestamp) {

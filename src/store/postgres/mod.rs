@@ -6,6 +6,7 @@ mod certificates;
 mod clock;
 mod commit_witness;
 mod connection;
+pub mod examine;
 mod multiply;
 mod notifications;
 mod prepared;

@@ -204,7 +204,7 @@ pub(super) async fn continue_ledger(
 }
 
 /// Returns the last migration that was applied; 0 before the first.
-async fn applied(connection: &mut PgConnection, name: &str) -> Result<i64, OpenError> {
+pub(super) async fn applied(connection: &mut PgConnection, name: &str) -> Result<i64, OpenError> {
     let found = async {
         let row = connection
             .fetch_one("SELECT to_regclass('_sqlx_migrations') IS NOT NULL AS there")
@@ -222,7 +222,7 @@ async fn applied(connection: &mut PgConnection, name: &str) -> Result<i64, OpenE
     found.await.map_err(|error| fault(name, error))
 }
 
-fn known() -> i64 {
+pub(super) fn known() -> i64 {
     let versions = MIGRATIONS.iter().map(|migration| migration.version);
     versions.max().unwrap_or(0)
 }

@@ -3,6 +3,7 @@
 mod backup;
 mod clock;
 mod connection;
+pub mod examine;
 mod file;
 mod files;
 mod keeper;

@@ -3,6 +3,7 @@
 
 mod amqp_frames;
 mod api;
+mod browser;
 mod database;
 mod failure;
 mod load;
@@ -20,6 +21,7 @@ use std::time::Duration;
 pub use crate::cluster::free_port;
 pub use amqp_frames::{FramePublisher, nested_table};
 pub use api::{Answer, Api, Call, Events, all_processed, id_of, submit_charges};
+pub use browser::{Browser, Look, screenshots};
 pub use database::Database;
 pub use load::Load;
 pub use messages::{alerts, messages, until, until_messages, verify};

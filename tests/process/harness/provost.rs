@@ -257,6 +257,11 @@ impl Provost {
         elsewhere.unwrap_or_else(|| self.folder.path().join("provost.db"))
     }
 
+    /// Returns the URL of its database, if that is no file.
+    pub fn database_url(&self) -> Option<String> {
+        self.setup.database_url.clone()
+    }
+
     /// Returns its log since it was last started.
     pub fn log(&self) -> String {
         self.process.log.text()

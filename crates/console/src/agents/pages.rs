@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::{extract::Path, response::Response};
 
-use super::view::{Agent, AgentPage};
+use super::view::{Agent, AgentPage, Endpoint};
 use crate::{
     hours::{self, Since},
     overview::Overview,
@@ -94,6 +94,10 @@ impl OneAgentPage {
     pub fn command(&self, command: &str) -> String {
         self.page
             .to(&format!("/agents/{}/{command}", encoded(&self.agent.name)))
+    }
+
+    pub fn endpoints(&self) -> Vec<Endpoint> {
+        self.agent.all_endpoints()
     }
 
     pub fn failed_here(&self) -> String {

@@ -62,7 +62,7 @@ pub struct Breaker {
     pub until: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 pub struct Endpoint {
     pub url: String,
     pub state: String,
@@ -70,7 +70,21 @@ pub struct Endpoint {
     pub by: Option<String>,
     pub since: Option<String>,
     pub until: Option<String>,
-    pub in_flight: u64,
+    /// Unknown for an endpoint that is only in the specification.
+    pub in_flight: Option<u64>,
+}
+
+/// The endpoints of a specification.
+#[derive(Deserialize)]
+struct SpecifiedEndpoints {
+    #[serde(default)]
+    endpoints: Vec<SpecifiedEndpoint>,
+}
+
+#[derive(Deserialize)]
+struct SpecifiedEndpoint {
+    #[serde(default)]
+    url: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -98,7 +112,7 @@ impl Endpoint {
     /// Returns the class and the shape of the state.
     pub fn badge(&self) -> (&'static str, &'static str) {
         match self.state.as_str() {
-            "healthy" => ("ok", "ok"),
+            "healthy" | "gets its calls" => ("ok", "ok"),
             "draining" => ("paused", "paused"),
             "ejected" | "unhealthy" => ("error", "open"),
             _ => ("pending", "pending"),
@@ -128,6 +142,26 @@ impl Agent {
     /// Returns the specification, with its numbers as they came.
     pub fn spec_text(&self) -> String {
         crate::json::pretty(self.spec.get())
+    }
+
+    /// Returns the endpoints with their states. The API has no states of an agent whose endpoints get all of their calls.
+    pub fn all_endpoints(&self) -> Vec<Endpoint> {
+        if !self.endpoints.is_empty() {
+            return self.endpoints.clone();
+        }
+        let spec: Option<SpecifiedEndpoints> = serde_json::from_str(self.spec.get()).ok();
+        let specified = spec.map_or_else(Vec::new, |spec| spec.endpoints);
+        let urls = specified.into_iter().filter_map(|endpoint| endpoint.url);
+        let endpoint = |url| Endpoint {
+            url,
+            state: String::from("gets its calls"),
+            reason: None,
+            by: None,
+            since: None,
+            until: None,
+            in_flight: None,
+        };
+        urls.map(endpoint).collect()
     }
 
     /// Returns the changes that the agent is still under: nothing else of an agent is on record.

@@ -8,6 +8,11 @@ use std::collections::BTreeMap;
 
 use super::failure::Failure;
 use crate::{
+    changes::{
+        before::before,
+        lines::{ChangeLine, lines},
+        record::LedgerChange,
+    },
     json::{self, Line},
     params::{Params, encoded},
     respond::next_page,
@@ -98,6 +103,7 @@ pub struct CauseParts {
     pub attempt: Option<Result<Attempt, Refusal>>,
     pub success: Option<Success>,
     pub tasks: Result<TaskPage, Refusal>,
+    pub changes: Vec<LedgerChange>,
 }
 
 #[derive(Template)]
@@ -113,6 +119,8 @@ pub struct CausePage {
     pub text: String,
     pub next: Option<String>,
     pub patch: String,
+    /// The changes in the hour before the first failure.
+    pub lines: Vec<ChangeLine>,
 }
 
 impl CausePage {
@@ -145,6 +153,7 @@ impl CausePage {
             success: parts.success,
             sent,
             tasks: parts.tasks,
+            lines: lines(&page, parts.changes),
             cause,
             page,
         }
@@ -188,16 +197,18 @@ async fn build(visit: &Visit, fingerprint: &str) -> Result<CausePage, Refusal> {
         .only(&["text", "after"])
         .with("cause", fingerprint);
     let tasks = target(&of_cause, ROWS);
-    let (attempt, success, tasks) = tokio::join!(
+    let (attempt, success, tasks, changes) = tokio::join!(
         failed_attempt(visit, &cause),
         last_success(visit, &cause),
-        visit.get(&tasks)
+        visit.get(&tasks),
+        before(visit, &cause.first_at)
     );
     let shell = visit.shell(Section::Home, cause.sentence.clone());
     let parts = CauseParts {
         attempt,
         success,
         tasks,
+        changes,
     };
     Ok(CausePage::new(shell, &visit.query, cause, parts))
 }

@@ -3,7 +3,10 @@
 use askama::Template;
 use serde::Deserialize;
 
-use super::{excerpt, record::Raw};
+use super::{
+    excerpt,
+    record::{Raw, readable_duration},
+};
 use crate::shell::Shell;
 
 #[derive(Deserialize)]
@@ -36,6 +39,10 @@ impl TaskSide {
             .clone()
             .or_else(|| self.id.clone())
             .unwrap_or_else(|| String::from("the new task"))
+    }
+
+    pub fn duration(&self) -> Option<String> {
+        self.duration.as_deref().map(readable_duration)
     }
 
     pub fn workflow(&self) -> String {
@@ -134,11 +141,18 @@ impl StepSide {
             .and_then(|attempt| attempt.instance.as_ref())
             .map(|instance| format!("by {instance}"));
         let reason = self.reason.clone().filter(|_| status.is_none());
-        [status, reason, self.duration.clone(), attempts, at, by]
-            .into_iter()
-            .flatten()
-            .collect::<Vec<_>>()
-            .join(", ")
+        [
+            status,
+            reason,
+            self.duration.as_deref().map(readable_duration),
+            attempts,
+            at,
+            by,
+        ]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(", ")
     }
 }
 

@@ -359,6 +359,36 @@ pub fn span(millis: i64) -> String {
     }
 }
 
+/// Returns a duration as the API writes it, such as `1s695ms`, as a person says it. Another text stays as it is.
+pub fn readable_duration(text: &str) -> String {
+    let mut millis = 0_i64;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, after) = rest.split_at(digits);
+        let letters = after.bytes().take_while(u8::is_ascii_lowercase).count();
+        let (unit, after) = after.split_at(letters);
+        let length = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return text.to_owned(),
+        };
+        let Some(part) = number
+            .parse::<i64>()
+            .ok()
+            .and_then(|number| number.checked_mul(length))
+        else {
+            return text.to_owned();
+        };
+        millis = millis.saturating_add(part);
+        rest = after;
+    }
+    span(millis)
+}
+
 /// Returns the time between two, if both are known.
 pub fn between(from: Option<&str>, to: Option<&str>) -> Option<i64> {
     Some(millis(to?)? - millis(from?)?)
@@ -392,6 +422,19 @@ mod tests {
             (7_500_000, "2 h 5 min"),
         ] {
             assert_eq!(span(millis), words);
+        }
+    }
+
+    #[test]
+    fn durations_of_the_api_are_said_as_spans() {
+        for (text, words) in [
+            ("76ms", "76 ms"),
+            ("1s695ms", "1.6 s"),
+            ("2h5m", "2 h 5 min"),
+            ("soon", "soon"),
+            ("9999999999999999999s", "9999999999999999999s"),
+        ] {
+            assert_eq!(readable_duration(text), words);
         }
     }
 

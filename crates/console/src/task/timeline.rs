@@ -94,6 +94,8 @@ pub struct Tick {
     pub anchor: &'static str,
     pub is_extra: bool,
     pub text: String,
+    /// The time, from which the script writes the text in the zone of the reader.
+    pub at: String,
 }
 
 #[derive(Default)]
@@ -559,6 +561,7 @@ impl Scale {
             anchor: "start",
             is_extra: false,
             text: text(self.begin),
+            at: whole_time(self.begin),
         }];
         for place in [33.0, 66.0] {
             let (mut low, mut high) = (self.begin, self.end);
@@ -580,6 +583,7 @@ impl Scale {
                     anchor: "middle",
                     is_extra: true,
                     text: text(high),
+                    at: whole_time(high),
                 });
             }
         }
@@ -588,10 +592,16 @@ impl Scale {
             anchor: "end",
             is_extra: false,
             text: text(self.end),
+            at: whole_time(self.end),
         });
         ticks.dedup_by(|a, b| a.text == b.text);
         ticks
     }
+}
+
+/// Returns a time in milliseconds as RFC 3339.
+fn whole_time(at: i64) -> String {
+    Timestamp::from_millisecond(at).map_or_else(|_| String::new(), |time| time.to_string())
 }
 
 #[cfg(test)]

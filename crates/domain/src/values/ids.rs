@@ -20,7 +20,7 @@ const CELL_MASK: u128 = 0x3ff << CELL_SHIFT;
 
 impl TaskId {
     /// Returns the id of a new task from a fresh UUIDv7. A cell is a database of tasks. There is one today, with the number
-    /// zero; the bits are reserved so that the tasks of several can be told apart. Ids of versions before this rule have random
+    /// zero; the bits are reserved so that the tasks of several can be distinguished. Ids of versions before this rule have random
     /// bits there.
     pub fn of_new_task(fresh: Uuid) -> Self {
         Self(Uuid::from_u128(fresh.as_u128() & !CELL_MASK))

@@ -1,0 +1,111 @@
+//! `provost get` and `provost export`: definitions of a server as files.
+
+use std::{fs, path::PathBuf};
+
+use clap::{Args, builder::ValueHint};
+use serde_json::Value;
+
+use super::{current, source::DefinitionKind};
+use crate::{
+    outcome::{ClientError, Outcome},
+    output::{Format, note, yaml_of_json},
+    session::Session,
+};
+
+#[derive(Args, Clone, Debug)]
+pub struct GetOptions {
+    /// The kind of the definition
+    #[arg(value_name = "KIND", value_enum)]
+    kind: DefinitionKind,
+
+    /// The name; without it all names are listed
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+
+    /// The version of a workflow [default: the latest]
+    #[arg(long, value_name = "VERSION")]
+    version: Option<u32>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ExportOptions {
+    /// The folder, which gets the folders agents, workflows and schedules
+    #[arg(value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    folder: PathBuf,
+
+    /// Only definitions of this kind; may be repeated
+    #[arg(long, value_name = "KIND", value_enum)]
+    kind: Vec<DefinitionKind>,
+
+    /// Write YAML
+    #[arg(long)]
+    yaml: bool,
+
+    /// Replace files that exist
+    #[arg(long)]
+    force: bool,
+}
+
+/// Prints a definition as its file would be.
+pub async fn get(session: &Session, options: &GetOptions) -> Result<Outcome, ClientError> {
+    let out = &session.out;
+    let Some(name) = &options.name else {
+        for name in current::names(session, options.kind).await? {
+            out.say(name)?;
+        }
+        return Ok(Outcome::Done);
+    };
+    let found = current::read(session, options.kind, name, options.version).await?;
+    let Some(found) = found else {
+        return Err(ClientError::NotFound(format!(
+            "{} {name} does not exist",
+            options.kind
+        )));
+    };
+    let body = Value::Object(found.body);
+    match out.format {
+        Format::Table => out.say(serde_json::to_string_pretty(&body).unwrap_or_default())?,
+        _ => out.object(&body.to_string(), name)?,
+    }
+    Ok(Outcome::Done)
+}
+
+/// Writes the definitions of a server to a folder, from which `provost apply` reads them.
+pub async fn export(session: &Session, options: &ExportOptions) -> Result<Outcome, ClientError> {
+    let kinds = match options.kind.is_empty() {
+        true => DefinitionKind::ALL.to_vec(),
+        false => options.kind.clone(),
+    };
+    for kind in kinds {
+        let folder = options.folder.join(kind.folder());
+        for name in current::names(session, kind).await? {
+            let Some(found) = current::read(session, kind, &name, None).await? else {
+                continue;
+            };
+            let body = Value::Object(found.body);
+            if body.to_string().contains("\"***\"") {
+                note(format_args!(
+                    "{kind} {name} has values that only the role admin sees: they are ***"
+                ));
+            }
+            let (text, extension) = match options.yaml {
+                true => (yaml_of_json(&body.to_string()), "yaml"),
+                false => (format!("{body:#}\n"), "json"),
+            };
+            // A name may have a slash, which would lead to another folder.
+            let file = folder.join(format!("{}.{extension}", name.replace('/', "_")));
+            let failed = |error| ClientError::file(&file, error);
+            if file.exists() && !options.force && fs::read_to_string(&file).map_err(failed)? != text
+            {
+                return Err(ClientError::usage(format!(
+                    "{} exists and differs: give --force to replace it",
+                    file.display()
+                )));
+            }
+            fs::create_dir_all(&folder).map_err(failed)?;
+            fs::write(&file, text).map_err(failed)?;
+            session.out.say(file.display())?;
+        }
+    }
+    Ok(Outcome::Done)
+}

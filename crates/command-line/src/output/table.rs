@@ -1,0 +1,220 @@
+//! Aligned columns, cut to the width of the terminal.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use super::Color;
+use crate::plain::plain;
+
+/// The columns between two columns.
+const GAP: usize = 2;
+/// A column is not cut below this.
+const NARROWEST: usize = 8;
+
+#[derive(Clone, Debug)]
+pub struct Cell {
+    text: String,
+    color: Color,
+    is_number: bool,
+}
+
+impl Cell {
+    pub fn new(text: impl AsRef<str>) -> Self {
+        Self {
+            text: plain(text.as_ref()),
+            color: Color::Plain,
+            is_number: false,
+        }
+    }
+
+    pub fn state(state: &str) -> Self {
+        Self::new(state).in_color(Color::of_state(state))
+    }
+
+    /// Returns a cell that is aligned to the right.
+    pub fn number(number: u64) -> Self {
+        Self {
+            is_number: true,
+            ..Self::new(number.to_string())
+        }
+    }
+
+    /// Returns a number of at least so many, as in `1001+`.
+    pub fn at_least(number: u64, more: bool) -> Self {
+        let sign = if more { "+" } else { "" };
+        Self {
+            is_number: true,
+            ..Self::new(format!("{number}{sign}"))
+        }
+    }
+
+    pub fn optional(text: Option<&str>) -> Self {
+        Self::new(text.unwrap_or_default())
+    }
+
+    pub fn in_color(mut self, color: Color) -> Self {
+        self.color = color;
+        self
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Table {
+    head: Vec<&'static str>,
+    rows: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    pub fn new(head: &[&'static str]) -> Self {
+        Self {
+            head: head.to_vec(),
+            rows: Vec::new(),
+        }
+    }
+
+    pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Returns the lines. Without a width nothing is cut. Columns that are empty in every row are left out.
+    pub fn layout(&self, width: Option<usize>, paint: impl Fn(Color, &str) -> String) -> String {
+        let used = |column: usize| {
+            let mut cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.any(|cell| !cell.text.is_empty())
+        };
+        let columns: Vec<_> = (0..self.head.len()).filter(|c| used(*c)).collect();
+        let mut widths: Vec<_> = columns.iter().map(|column| self.width(*column)).collect();
+        if let Some(width) = width {
+            narrow(&mut widths, width);
+        }
+        let mut text = String::new();
+        let head: Vec<_> = self
+            .head
+            .iter()
+            .map(|name| Cell::new(name).in_color(Color::Dim))
+            .collect();
+        for row in std::iter::once(&head).chain(&self.rows) {
+            let mut line = String::new();
+            for (at, (column, width)) in columns.iter().zip(&widths).enumerate() {
+                let Some(cell) = row.get(*column) else {
+                    continue;
+                };
+                let is_last = at + 1 == columns.len();
+                let shown = cut(&cell.text, *width);
+                let pad = " ".repeat(width - shown.width());
+                let painted = paint(cell.color, &shown);
+                // The head of a column of numbers is aligned as they are.
+                let is_number = self
+                    .rows
+                    .iter()
+                    .all(|row| row.get(*column).is_none_or(|cell| cell.is_number));
+                match (is_number, is_last) {
+                    (true, _) => line.push_str(&format!("{pad}{painted}")),
+                    (false, true) => line.push_str(&painted),
+                    (false, false) => line.push_str(&format!("{painted}{pad}")),
+                }
+                if !is_last {
+                    line.push_str(&" ".repeat(GAP));
+                }
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    fn width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.get(column));
+        let widest = cells.map(|cell| cell.text.width()).max().unwrap_or(0);
+        widest.max(self.head[column].width())
+    }
+}
+
+/// Narrows columns until all fit: the last one first, which has the longest text, and then the widest. So an id is whole
+/// for as long as that is possible.
+fn narrow(widths: &mut [usize], most: usize) {
+    let gaps = GAP * widths.len().saturating_sub(1);
+    while widths.iter().sum::<usize>() + gaps > most {
+        let last = widths.last_mut().filter(|last| **last > NARROWEST);
+        match last {
+            Some(last) => *last -= 1,
+            None => match widths.iter_mut().max() {
+                Some(widest) if *widest > NARROWEST => *widest -= 1,
+                _ => return,
+            },
+        }
+    }
+}
+
+/// Returns the text, or its beginning with an ellipsis if it is wider.
+fn cut(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let mut shown = String::new();
+    let mut used = 0;
+    for c in text.chars() {
+        let wide = c.width().unwrap_or(0);
+        if used + wide + 1 > width {
+            break;
+        }
+        used += wide;
+        shown.push(c);
+    }
+    shown.push('…');
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table = Table::new(&["KEY", "TASKS", "NOTHING", "CAUSE"]);
+        table.row([
+            Cell::new("order-1"),
+            Cell::number(7),
+            Cell::new(""),
+            Cell::new("payments refused with 422"),
+        ]);
+        table.row([
+            Cell::new("漢字"),
+            Cell::number(403),
+            Cell::new(""),
+            Cell::new("late\u{1b}[2J"),
+        ]);
+        table
+    }
+
+    fn layout(width: Option<usize>) -> String {
+        table().layout(width, |_, text| text.to_owned())
+    }
+
+    #[test]
+    fn columns_are_aligned_and_empty_ones_left_out() {
+        assert_eq!(
+            layout(None),
+            "KEY      TASKS  CAUSE\norder-1      7  payments refused with 422\n漢字       403  late\\u{1b}[2J\n"
+        );
+    }
+
+    #[test]
+    fn lines_are_not_wider_than_the_terminal() {
+        for line in layout(Some(30)).lines() {
+            assert!(line.width() <= 30, "{line}");
+        }
+        assert!(
+            layout(Some(30)).contains("payments refu…"),
+            "{}",
+            layout(Some(30))
+        );
+    }
+
+    #[test]
+    fn a_very_narrow_terminal_still_shows_every_column() {
+        assert!(layout(Some(3)).contains("order-1"));
+    }
+}

@@ -1,0 +1,101 @@
+//! The arguments that every command takes, and what a command works with: the server and the output.
+
+use std::path::PathBuf;
+
+use clap::{Args, builder::ValueHint};
+use clap_complete::ArgValueCompleter;
+
+use crate::{
+    api::Api,
+    completion,
+    context::{Choice, Contexts, Target, variable},
+    outcome::ClientError,
+    output::{ColorChoice, Format, Output},
+};
+
+/// The arguments of every command that asks a server.
+#[derive(Args, Clone, Debug)]
+pub struct SharedOptions {
+    /// The server, such as https://provost.example or unix:/run/provost.sock [default: PROVOST_URL, else the current
+    /// context, else http://127.0.0.1:8080]
+    #[arg(long, value_name = "URL", help_heading = "Server")]
+    pub server: Option<String>,
+
+    /// The context to use, which `provost login` made [default: PROVOST_CONTEXT, else the current one]
+    #[arg(long, value_name = "NAME", help_heading = "Server", conflicts_with = "server", add = ArgValueCompleter::new(completion::contexts))]
+    pub context: Option<String>,
+
+    /// A file with the token [default: PROVOST_TOKEN, else that of the context]
+    #[arg(long, value_name = "FILE", help_heading = "Server", value_hint = ValueHint::FilePath)]
+    pub token_file: Option<PathBuf>,
+
+    /// Certificates in PEM that sign that of the server, beside those that the machine trusts
+    #[arg(long, value_name = "FILE", help_heading = "Server", value_hint = ValueHint::FilePath)]
+    pub ca: Option<PathBuf>,
+
+    /// The form of the data on standard output
+    #[arg(short, long, value_enum, default_value_t, help_heading = "Output")]
+    pub output: Format,
+
+    /// Colours in the output for people
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        default_value_t,
+        help_heading = "Output"
+    )]
+    pub color: ColorChoice,
+
+    /// Show times in UTC, and not how long ago they are
+    #[arg(long, help_heading = "Output")]
+    pub utc: bool,
+}
+
+/// The arguments of a command, with those that every command takes.
+#[derive(Args, Clone, Debug)]
+pub struct WithShared<T: Args> {
+    #[command(flatten)]
+    pub options: T,
+
+    #[command(flatten)]
+    pub shared: SharedOptions,
+}
+
+/// A command without arguments of its own.
+#[derive(Args, Clone, Debug)]
+pub struct NoOptions {}
+
+/// A server and an output.
+#[derive(Debug)]
+pub struct Session {
+    pub api: Api,
+    pub out: Output,
+}
+
+impl SharedOptions {
+    pub fn target(&self) -> Result<Target, ClientError> {
+        let contexts = match Contexts::path(&variable) {
+            Some(path) => Contexts::read(&path)?,
+            None => Contexts::default(),
+        };
+        let choice = Choice {
+            server: self.server.clone(),
+            context: self.context.clone(),
+            token_file: self.token_file.clone(),
+            ca: self.ca.clone(),
+        };
+        choice.target(&contexts, &variable)
+    }
+
+    pub fn output(&self) -> Output {
+        Output::new(self.output, self.color, self.utc)
+    }
+
+    pub fn session(&self) -> Result<Session, ClientError> {
+        Ok(Session {
+            api: Api::new(&self.target()?)?,
+            out: self.output(),
+        })
+    }
+}

@@ -1,0 +1,75 @@
+//! Waits until a task has ended or needs a person, or the time is over.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    api::Api,
+    find_task::FoundTask,
+    operations::GET_TASK,
+    outcome::{ClientError, Outcome},
+    shapes::TaskJson,
+};
+
+/// The longest wait of one request.
+const LONGEST: Duration = Duration::from_secs(30);
+/// A server may be restarted meanwhile: it is asked again for so long.
+const AWAY: Duration = Duration::from_secs(30);
+
+/// Returns the outcome of a task, if it has ended or needs a person.
+pub fn outcome(task: &TaskJson) -> Option<Outcome> {
+    match task.state.as_str() {
+        "processed" => Some(Outcome::Done),
+        "undone" => Some(Outcome::Undone),
+        "error" | "cancelled" => Some(Outcome::Failed),
+        // An undo that failed waits for a person.
+        "undoing"
+            if task
+                .error
+                .as_ref()
+                .is_some_and(|error| error.kind == "undo_failed") =>
+        {
+            Some(Outcome::Failed)
+        }
+        _ => None,
+    }
+}
+
+/// Returns the task with its outcome, which is `Running` if the time is over.
+pub async fn until_rest(
+    api: &Api,
+    id: &str,
+    timeout: Option<Duration>,
+) -> Result<(FoundTask, Outcome), ClientError> {
+    let end = timeout.map(|timeout| Instant::now() + timeout);
+    let mut away_since = None;
+    loop {
+        let left = end.map_or(LONGEST, |end| end.saturating_duration_since(Instant::now()));
+        let wait = left.min(LONGEST);
+        let request = api.request(&GET_TASK, &[id]);
+        let request = request.query("wait", &format!("{}ms", wait.as_millis()));
+        match request.waiting(wait).send().await {
+            Ok(response) => {
+                away_since = None;
+                let task: TaskJson = response.read()?;
+                let json = response.text;
+                match outcome(&task) {
+                    Some(outcome) => return Ok((FoundTask { task, json }, outcome)),
+                    None if left.is_zero() => {
+                        return Ok((FoundTask { task, json }, Outcome::Running));
+                    }
+                    None => {}
+                }
+            }
+            Err(error @ ClientError::NoResponse { .. }) => {
+                let since = *away_since.get_or_insert_with(Instant::now);
+                if since.elapsed() > AWAY || left.is_zero() {
+                    return Err(error);
+                }
+                sleep(Duration::from_millis(500)).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}

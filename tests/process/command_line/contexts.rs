@@ -1,0 +1,115 @@
+//! Contexts: several servers, with tokens from a file, a command, the environment and the keyboard; TLS and Unix sockets.
+
+use std::os::unix::fs::PermissionsExt;
+
+use rcgen::generate_simple_self_signed;
+use tempfile::TempDir;
+
+use super::Person;
+use crate::harness::Provost;
+
+const TOKENS: &str = "ada:operate:0123456789abcdef-ada,eye:read:0123456789abcdef-eye";
+
+#[tokio::test]
+async fn a_token_comes_from_a_file_a_command_the_environment_or_the_keyboard() {
+    let provost = Provost::setup().set("TOKENS", TOKENS).start().await;
+    let person = Person::without_server();
+    let url = format!("http://{}", provost.address());
+    let file = person.file("token", "0123456789abcdef-ada\n");
+    person
+        .done(&["login", "by-file", "--url", &url, "--token-file", &file])
+        .await;
+    person.done(&["status"]).await;
+    person
+        .done(&[
+            "login",
+            "by-command",
+            "--url",
+            &url,
+            "--token-command",
+            "echo 0123456789abcdef-eye",
+        ])
+        .await;
+    person.done(&["status"]).await;
+    let without = person
+        .run(&["login", "by-env", "--url", &url, "--token-env", "MY_TOKEN"])
+        .await;
+    assert_eq!(without.code, 1, "{without:?}");
+    let mut login = person.command();
+    login
+        .args(["login", "by-env", "--url", &url, "--token-env", "MY_TOKEN"])
+        .env("MY_TOKEN", "0123456789abcdef-eye");
+    assert_eq!(super::ran(&mut login).await.code, 0);
+    let wrong = person
+        .run(&[
+            "login",
+            "wrong",
+            "--url",
+            &url,
+            "--token-command",
+            "echo wrong-0123456789abcdef",
+        ])
+        .await;
+    assert_eq!(wrong.code, 5, "{wrong:?}");
+    let contexts = person.done(&["context", "list", "-o", "name"]).await;
+    assert_eq!(contexts, "by-command\nby-env\nby-file\n");
+
+    let mut terminal = person.terminal(&["login", "typed", "--url", &url]);
+    terminal.shows("token").await;
+    terminal.types("0123456789abcdef-ada\n").await;
+    let (code, text) = terminal.end().await;
+    assert_eq!(code, 0, "{text}");
+    assert!(
+        !text.contains("0123456789abcdef"),
+        "the token was shown: {text}"
+    );
+    let kept = person.folder.path().join("tokens/typed");
+    assert_eq!(
+        std::fs::metadata(&kept).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    person.done(&["status"]).await;
+
+    // A role that may not do it is refused, with what it needs.
+    person.done(&["context", "use", "by-command"]).await;
+    let refused = person.run(&["agent", "pause", "payments"]).await;
+    assert_eq!(refused.code, 5, "{refused:?}");
+    assert!(refused.err.contains("operate"), "{refused:?}");
+    let other = person.run(&["status", "--server", &url]).await;
+    assert_eq!(
+        other.code, 5,
+        "a server from elsewhere gets no token of a context: {other:?}"
+    );
+    let mut with_token = person.command();
+    with_token
+        .args(["status", "--server", &url])
+        .env("PROVOST_TOKEN", "0123456789abcdef-eye");
+    assert_eq!(super::ran(&mut with_token).await.code, 0);
+}
+
+#[tokio::test]
+async fn a_server_listens_on_a_unix_socket_or_with_a_certificate_of_its_own() {
+    let folder = TempDir::new().unwrap();
+    let socket = format!("unix:{}", folder.path().join("api.sock").display());
+    let _by_socket = Provost::setup().listen(&socket).start().await;
+    let person = Person::without_server();
+    person.done(&["status", "--server", &socket]).await;
+
+    let certificate = generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let crt = person.file("crt", &certificate.cert.pem());
+    let key = person.file("key", &certificate.signing_key.serialize_pem());
+    let setup = Provost::setup()
+        .set("TLS__CERTIFICATE", &crt)
+        .set("TLS__KEY", &key);
+    let by_tls = setup.start().await;
+    let url = format!("https://{}", by_tls.address());
+    let unknown = person.run(&["status", "--server", &url]).await;
+    assert_eq!(unknown.code, 1, "{unknown:?}");
+    person
+        .done(&["status", "--server", &url, "--ca", &crt])
+        .await;
+    person
+        .done(&["login", "tls", "--url", &url, "--ca", "crt", "--no-token"])
+        .await;
+    person.done(&["status"]).await;
+}

@@ -1,0 +1,163 @@
+//! Definitions in files are applied, compared, shown and exported, with both databases.
+
+use serde_json::json;
+
+use super::Person;
+use crate::harness::setups;
+
+const AGENT: &str = r#"{ "endpoints": [{ "url": "http://127.0.0.1:9" }] }"#;
+const WORKFLOW: &str = "description: An order\ncomplete_within: 90m\nsteps:\n  - name: charge\n    agent: payments\n    request: { path: /charges }\n";
+const SCHEDULE: &str = r#"{ "every": "24h", "workflow": "order", "input": { "amount": 5 } }"#;
+
+fn folder(person: &Person) -> String {
+    person.file("defs/agents/payments.json", AGENT);
+    person.file("defs/workflows/order.yaml", WORKFLOW);
+    person.file("defs/order.cases.yaml", "cases: []\n");
+    person.file("defs/schedules/nightly.json", SCHEDULE);
+    person
+        .folder
+        .path()
+        .join("defs")
+        .to_str()
+        .unwrap()
+        .to_owned()
+}
+
+#[tokio::test]
+async fn a_folder_is_applied_once_and_then_differs_in_nothing() {
+    for setup in setups().await {
+        let provost = setup.start().await;
+        let person = Person::of(&provost);
+        let folder = folder(&person);
+        let differs = person.run(&["diff", &folder]).await;
+        assert_eq!(differs.code, 2, "{differs:?}");
+        let asked = person.run(&["apply", &folder]).await;
+        assert_eq!(asked.code, 1, "{asked:?}");
+        assert!(
+            asked.err.contains("3 definitions would be changed"),
+            "{asked:?}"
+        );
+        let dry = person.done(&["apply", &folder, "--dry-run"]).await;
+        assert_eq!(
+            dry.lines().filter(|line| line.ends_with("is new")).count(),
+            3,
+            "{dry}"
+        );
+        assert_eq!(provost.get("/v1/agents/payments").await.status, 404);
+        person.done(&["apply", &folder, "--yes"]).await;
+        let same = person.done(&["diff", &folder]).await;
+        assert_eq!(
+            same.lines()
+                .filter(|line| line.ends_with("is the same"))
+                .count(),
+            3,
+            "{same}"
+        );
+        let again = person.json(&["apply", &folder, "--yes"]).await;
+        let changes: Vec<_> = again["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| &item["change"])
+            .collect();
+        assert_eq!(changes, [&json!("same"); 3]);
+        assert_eq!(
+            provost.get("/v1/workflows/order").await.expect(200)["version"],
+            1
+        );
+
+        person.file(
+            "defs/workflows/order.yaml",
+            &WORKFLOW.replace("/charges", "/payments"),
+        );
+        let changed = person.run(&["diff", &folder]).await;
+        assert_eq!(changed.code, 2, "{changed:?}");
+        for line in [
+            "- steps.charge.request.path: \"/charges\"",
+            "+ steps.charge.request.path: \"/payments\"",
+        ] {
+            assert!(changed.out.contains(line), "{}", changed.out);
+        }
+        // One definition changes without a question.
+        person.done(&["apply", &folder]).await;
+        assert_eq!(
+            provost.get("/v1/workflows/order").await.expect(200)["version"],
+            2
+        );
+        person
+            .done(&[
+                "workflow",
+                "promote",
+                "order",
+                "1",
+                "--reason",
+                "it was right",
+            ])
+            .await;
+        person.done(&["apply", &folder, "--activate"]).await;
+        assert_eq!(
+            provost.get("/v1/workflows/order").await.expect(200)["active_version"],
+            2
+        );
+
+        // An export has everything that the server has.
+        person.done(&["export", "exported", "--yaml"]).await;
+        let exported = person.done(&["diff", "exported"]).await;
+        assert_eq!(
+            exported
+                .lines()
+                .filter(|line| line.ends_with("is the same"))
+                .count(),
+            3,
+            "{exported}"
+        );
+        let got = person
+            .done(&["get", "workflow", "order", "--version", "1"])
+            .await;
+        let got: serde_json::Value = serde_json::from_str(&got).unwrap();
+        assert_eq!(got["steps"][0]["request"]["path"], "/charges");
+
+        // Nothing is deleted unless it is asked for.
+        std::fs::remove_file(format!("{folder}/schedules/nightly.json")).unwrap();
+        person.done(&["apply", &folder]).await;
+        assert_eq!(provost.get("/v1/schedules/nightly").await.status, 200);
+        let pruned = person.run(&["apply", &folder, "--prune"]).await;
+        assert_eq!(pruned.code, 1, "{pruned:?}");
+        person.done(&["apply", &folder, "--prune", "--yes"]).await;
+        assert_eq!(provost.get("/v1/schedules/nightly").await.status, 404);
+        assert_eq!(provost.get("/v1/agents/payments").await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_file_is_named_with_line_and_column() {
+    let provost = crate::harness::Provost::start().await;
+    let person = Person::of(&provost);
+    let file = person.file(
+        "order.yaml",
+        "steps:\n  - name: charge\n    agent: nobody\n    request: { path: /charges }\n",
+    );
+    let ran = person.run(&["apply", &file]).await;
+    assert_eq!(ran.code, 5, "{ran:?}");
+    assert!(
+        ran.err.contains(&format!("{file}:3:5: /steps/0/agent")),
+        "{ran:?}"
+    );
+    let broken = person.file("broken.json", "{\n  \"steps\": [,]\n}");
+    let ran = person.run(&["apply", &broken]).await;
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(
+        ran.err.contains(&format!("{broken}:2:13: is not JSON")),
+        "{ran:?}"
+    );
+    let task = person.file(
+        "task.json",
+        "{ \"steps\": [\n  { \"name\": \"a\", \"url\": 7 }] }",
+    );
+    let ran = person.run(&["submit", "--file", &task]).await;
+    assert_eq!(ran.code, 5, "{ran:?}");
+    assert!(
+        ran.err.contains(&format!("{task}:2:18: /steps/0/url")),
+        "{ran:?}"
+    );
+}

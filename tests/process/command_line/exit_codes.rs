@@ -1,0 +1,94 @@
+//! The exit codes: 0 done, 1 usage or transport, 2 failed, 3 undone, 4 still running, 5 refused.
+
+use serde_json::json;
+
+use super::Person;
+use crate::harness::{Act, Gate, Provost, Remote};
+
+#[tokio::test]
+async fn each_end_has_its_exit_code() {
+    let gate = Gate::closed();
+    let passage = gate.clone();
+    let remote = Remote::with(move |seen| match seen.path.as_str() {
+        "/refuse" => Act::status(422),
+        "/hang" => passage.then(json!({})),
+        _ => Act::Ok(json!({})),
+    })
+    .await;
+    let provost = Provost::start().await;
+    let person = Person::of(&provost);
+    let submission = |key: &str, path: &str, on_permanent: &str| {
+        let undo = json!({ "request": { "method": "DELETE", "path": "/undo" } });
+        let step = |name: &str, path: &str| json!({ "name": name, "url": remote.url(), "request": { "path": path }, "undo": undo });
+        let mut second = step("second", path);
+        second["after"] = json!(["first"]);
+        let task = json!({ "key": key, "on_permanent": on_permanent, "steps": [step("first", "/work"), second] });
+        person.file(&format!("{key}.json"), &task.to_string())
+    };
+    let submit = async |file: &str| {
+        person
+            .run(&["submit", "--file", file, "--wait", "--timeout", "20s"])
+            .await
+    };
+    let done = submit(&submission("done", "/work", "error")).await;
+    assert_eq!(done.code, 0, "{done:?}");
+    let failed = submit(&submission("failed", "/refuse", "error")).await;
+    assert_eq!(failed.code, 2, "{failed:?}");
+    let undone = submit(&submission("undone", "/refuse", "undo")).await;
+    assert_eq!(undone.code, 3, "{undone:?}");
+    let hangs = submission("hangs", "/hang", "error");
+    let running = person
+        .run(&["submit", "--file", &hangs, "--wait", "--timeout", "50ms"])
+        .await;
+    assert_eq!(running.code, 4, "{running:?}");
+    let running = person
+        .run(&["task", "hangs", "--follow", "--timeout", "50ms"])
+        .await;
+    assert_eq!(running.code, 4, "{running:?}");
+    let refused = person.run(&["retry", "done"]).await;
+    assert_eq!(refused.code, 5, "{refused:?}");
+    assert!(
+        refused.out.is_empty() && refused.err.contains("what to do: http://"),
+        "{refused:?}"
+    );
+    let unknown = person.run(&["task", "nobody"]).await;
+    assert_eq!(unknown.code, 5, "{unknown:?}");
+    for wrong in [
+        &["retry"][..],
+        &["retry", "done", "--cause", "5f1d"],
+        &["tasks", "--limit", "none"],
+        &["tasks", "--worflow", "order"],
+        &["submit", "order", "--input", "not JSON"],
+        &["agent", "pause"],
+    ] {
+        let usage = person.run(wrong).await;
+        assert_eq!(usage.code, 1, "{wrong:?}: {usage:?}");
+        assert!(usage.out.is_empty() && !usage.err.is_empty(), "{usage:?}");
+    }
+    let away = person
+        .run(&["status", "--server", "http://127.0.0.1:1"])
+        .await;
+    assert_eq!(away.code, 1, "{away:?}");
+    gate.open();
+    let followed = person.run(&["task", "hangs", "--follow"]).await;
+    assert_eq!(followed.code, 0, "{followed:?}");
+    assert!(followed.out.contains("task.processed"), "{followed:?}");
+}
+
+#[tokio::test]
+async fn commands_that_are_not_clients_keep_their_exit_code_for_wrong_arguments() {
+    let person = Person::without_server();
+    for wrong in [
+        &["serve", "--nothing"][..],
+        &["agent", "check"],
+        &["migrate", "--nothing"],
+        &["nothing"],
+    ] {
+        let ran = person.run(wrong).await;
+        assert_eq!(ran.code, 2, "{wrong:?}: {ran:?}");
+    }
+    for (command, expected) in [("version", "provost 0."), ("help", "Usage: provost")] {
+        let ran = person.run(&[command]).await;
+        assert!(ran.code == 0 && ran.out.contains(expected), "{ran:?}");
+    }
+}

@@ -1,0 +1,129 @@
+//! Commands in a pseudo-terminal, as people use them: questions, colours, progress and the width of the terminal.
+
+use serde_json::json;
+
+use super::{Person, Terminal};
+use crate::harness::{Act, Provost, Remote, one_step};
+
+async fn with_failed_tasks(count: usize) -> (Provost, Person, String, Remote) {
+    let remote = Remote::with(|_| Act::answer(422, &[], r#"{"error":"no_currency"}"#)).await;
+    let provost = Provost::start().await;
+    for number in 0..count {
+        let mut submission = one_step(&remote.url(), "/charge");
+        submission["key"] = json!(format!("order-{number}"));
+        provost.run(&submission).await;
+    }
+    let person = Person::of(&provost);
+    let cause = person
+        .done(&["failures", "-o", "name"])
+        .await
+        .trim()
+        .to_owned();
+    (provost, person, cause, remote)
+}
+
+async fn answered(mut terminal: Terminal, answer: &str) -> (i32, String) {
+    terminal.shows("Do it? [y/N]").await;
+    terminal.types(answer).await;
+    terminal.end().await
+}
+
+#[tokio::test]
+async fn a_person_is_asked_before_more_than_one_task_changes() {
+    let (provost, person, cause, _remote) = with_failed_tasks(2).await;
+    for no in ["n\n", "\n", "yess\n"] {
+        let (code, text) = answered(person.terminal(&["retry", "--cause", &cause]), no).await;
+        assert_eq!(code, 5, "{text}");
+        assert!(
+            text.contains("nothing was changed") && text.contains("2 would accept it"),
+            "{text}"
+        );
+    }
+    let jobs = provost.get("/v1/bulk").await.expect(200);
+    assert_eq!(jobs["items"], json!([]));
+    let (code, text) = answered(person.terminal(&["retry", "--cause", &cause]), "y\n").await;
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("2 of 2 tasks, 2 accepted"), "{text}");
+}
+
+#[tokio::test]
+async fn without_a_terminal_nobody_is_asked_and_nothing_changes() {
+    let (provost, person, cause, _remote) = with_failed_tasks(2).await;
+    let ran = person.run(&["retry", "--cause", &cause]).await;
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.err.contains("give --yes"), "{ran:?}");
+    let jobs = provost.get("/v1/bulk").await.expect(200);
+    assert_eq!(jobs["items"], json!([]));
+    let dry = person
+        .json(&["retry", "--cause", &cause, "--dry-run"])
+        .await;
+    assert_eq!(
+        (&dry["accepted"], &dry["dry_run"]),
+        (&json!(2), &json!(true))
+    );
+    let job = person.json(&["retry", "--cause", &cause, "--yes"]).await;
+    assert_eq!(job["accepted"], 2, "{job:#}");
+}
+
+#[tokio::test]
+async fn a_terminal_has_colours_and_lines_that_are_not_wider_than_it() {
+    let (_provost, person, _, _remote) = with_failed_tasks(1).await;
+    let (code, text) = person.terminal(&["tasks"]).end().await;
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("\u{1b}[31merror\u{1b}[0m"), "{text:?}");
+    let (_, plain) = person
+        .terminal_with(&["tasks"], |command| command.env("NO_COLOR", "1"))
+        .end()
+        .await;
+    assert!(!plain.contains('\u{1b}'), "{plain:?}");
+    for line in plain.lines() {
+        assert!(line.chars().count() <= 60, "{line}");
+    }
+    assert!(plain.contains('…'), "{plain}");
+    let piped = person.done(&["tasks"]).await;
+    assert!(!piped.contains('\u{1b}') && !piped.contains('…'), "{piped}");
+    let colored = person.done(&["tasks", "--color", "always"]).await;
+    assert!(colored.contains("\u{1b}[31merror"), "{colored:?}");
+    let utc = person.done(&["tasks", "--utc"]).await;
+    assert!(utc.contains("Z  "), "{utc}");
+}
+
+#[tokio::test]
+async fn many_tasks_are_paused_resumed_and_resolved() {
+    let (provost, person, cause, _remote) = with_failed_tasks(2).await;
+    let resolved = person
+        .json(&[
+            "resolve",
+            "--cause",
+            &cause,
+            "--step",
+            "only",
+            "--result",
+            r#"{"id":"by hand"}"#,
+            "--yes",
+        ])
+        .await;
+    assert_eq!(resolved["accepted"], 2, "{resolved:#}");
+    let task = person.json(&["task", "order-0"]).await;
+    assert_eq!(
+        task["steps"][0]["output"],
+        json!({ "id": "by hand" }),
+        "{task:#}"
+    );
+    let later =
+        json!({ "labels": { "team": "a" }, "steps": [{ "name": "a", "wait": { "for": "1h" } }] });
+    for _ in 0..2 {
+        provost.submit(&later).await;
+    }
+    for (command, paused) in [("pause", 2), ("resume", 0)] {
+        let job = person
+            .json(&[command, "--filter", "label=team:a", "--yes"])
+            .await;
+        assert_eq!(job["accepted"], 2, "{job:#}");
+        let tasks = [
+            "tasks", "--label", "team=a", "--state", "paused", "-o", "name",
+        ];
+        let tasks = person.done(&tasks).await;
+        assert_eq!(tasks.lines().count(), paused, "{command}: {tasks}");
+    }
+}
