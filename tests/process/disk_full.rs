@@ -45,7 +45,7 @@ fn assert_store_full(refused: Answer) {
 async fn a_store_at_its_largest_refuses_submissions_and_keeps_what_it_accepted() {
     let gate = Gate::closed();
     let remote = Remote::script([gate.then(json!("done"))]).await;
-    let setup = Provost::setup().set("STORE__MAX_SIZE", "1MiB");
+    let setup = Provost::setup().set("STORE__MAX_SIZE", "2MiB");
     let mut provost = setup.start().await;
     let (accepted, refused) = fill(&provost, &remote).await;
     assert!(!accepted.is_empty());

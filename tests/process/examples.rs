@@ -109,7 +109,7 @@ impl Demo {
         let first = timeout(PATIENCE, said.next_line()).await.unwrap().unwrap();
         let first = first.expect("it says where it is");
         let address = first.split("http://").nth(1).expect(&first);
-        let address = address.split(' ').next().unwrap();
+        let address = address.split(['/', ' ']).next().unwrap();
         // The output must be read, or the process would block when the pipe is full.
         tokio::spawn(async move { while let Ok(Some(_)) = said.next_line().await {} });
         Self {

@@ -227,6 +227,7 @@ async fn each_condition_that_the_document_lists_is_judged_and_no_other_is_passed
                     let body = match path {
                         _ if of_workflow => workflow(2),
                         _ if of_schedule => schedule(2),
+                        _ if path == "/v1/readers/{name}" => json!({ "position": "newest" }),
                         _ => agent(2),
                     };
                     asked = asked.json(&body);

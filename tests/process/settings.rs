@@ -67,7 +67,7 @@ async fn variables_that_are_no_settings_are_warned_about_and_a_near_miss_stops_t
     assert!(!log.contains("s3cret"), "a value may be a secret");
 
     for (slip, meant) in [
-        ("TOKEN", "PROVOST_TOKENS"),
+        ("TOKENSS", "PROVOST_TOKENS"),
         ("LIMITS__MAX_REQUESTS", "PROVOST_LIMITS__MAX_REQUEST"),
         ("SUPERVISOR_BATCH", "PROVOST_SUPERVISOR__BATCH"),
     ] {
@@ -76,6 +76,12 @@ async fn variables_that_are_no_settings_are_warned_about_and_a_near_miss_stops_t
         assert!(said.contains(&format!("did you mean {meant}?")), "{said}");
         assert!(!said.contains("s3cret"), "{said}");
     }
+    // The client's own variable with a token of the server in it.
+    let slip = Provost::setup().set("TOKEN", "ci:submit:s3cret");
+    let (code, said) = slip.refused().await;
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("did you mean PROVOST_TOKENS?"), "{said}");
+    assert!(!said.contains("s3cret"), "{said}");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ const COST: u64 = 1 << 18;
 
 impl Task {
     /// Evaluates a limit. It reads nothing but what was submitted, so it has the same value each time.
-    fn from_input<T>(
+    fn evaluate_limit<T>(
         &self,
         evaluate: impl FnOnce(&Scope<'_>) -> Result<T, String>,
     ) -> Result<T, String> {
@@ -31,7 +31,7 @@ impl Task {
         let definition = self.definition(index);
         let rules = definition.attempts.as_ref();
         match rules.and_then(|rules| rules.complete_within.as_ref()) {
-            Some(within) => self.from_input(|scope| within.span(scope)),
+            Some(within) => self.evaluate_limit(|scope| within.span(scope)),
             None => Ok(definition.complete_within),
         }
     }
@@ -42,7 +42,7 @@ impl Task {
             return Ok(Span::default());
         };
         match &rule.within_from {
-            Some(within) => self.from_input(|scope| within.span(scope)),
+            Some(within) => self.evaluate_limit(|scope| within.span(scope)),
             None => Ok(rule.within),
         }
     }
@@ -56,7 +56,7 @@ impl Task {
             Some(ForEachRule {
                 max_parallel_from: Some(from),
                 ..
-            }) => self.from_input(|scope| from.number(scope)),
+            }) => self.evaluate_limit(|scope| from.number(scope)),
             _ => Ok(rule.max_parallel()),
         }
     }
@@ -73,7 +73,7 @@ impl Task {
             return Ok(1);
         };
         match &rule.at_most_from {
-            Some(from) => self.from_input(|scope| from.number(scope)),
+            Some(from) => self.evaluate_limit(|scope| from.number(scope)),
             None => Ok(rule.at_most),
         }
     }

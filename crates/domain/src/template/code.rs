@@ -20,7 +20,8 @@ const SOURCE_BYTE: u64 = 40;
 /// The source between the braces, with the names that it reads.
 pub(super) struct Code {
     source: Box<str>,
-    reads: Reads,
+    /// Boxed, because it is as long as all the rest, and is read only before the expression is evaluated.
+    reads: Box<Reads>,
     /// The error is the fault of an expression that an earlier version accepted.
     expr: Result<Expr, Box<str>>,
 }
@@ -40,7 +41,7 @@ impl Code {
                 let read = Self::read(source, &Budget::evaluation());
                 Ok(read.unwrap_or_else(|fault| Self {
                     source: source.into(),
-                    reads: Reads::default(),
+                    reads: Box::default(),
                     expr: Err(fault.into()),
                 }))
             }
@@ -65,7 +66,7 @@ impl Code {
         let expr = parser::parse(source, budget)?;
         Ok(Self {
             source: source.into(),
-            reads: reads::of(&expr, source)?,
+            reads: Box::new(reads::of(&expr, source)?),
             expr: Ok(expr),
         })
     }

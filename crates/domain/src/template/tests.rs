@@ -29,13 +29,16 @@ struct Data {
     budget: Budget,
 }
 
+/// The output and the error of an item.
+type ItemFacts = (Option<Payload>, Option<Fault>);
+
 /// The record of a task whose steps were skipped if they have no output.
 #[derive(Default)]
 struct Record {
     steps: Vec<(StepName, Option<Payload>)>,
     errors: BTreeMap<String, Fault>,
     /// The outputs and the errors of the items of steps.
-    items: BTreeMap<String, Vec<(Option<Payload>, Option<Fault>)>>,
+    items: BTreeMap<String, Vec<ItemFacts>>,
     responses: BTreeMap<String, (u16, BTreeMap<String, String>)>,
     undo_cause: Option<Fault>,
 }
