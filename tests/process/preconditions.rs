@@ -179,6 +179,8 @@ async fn each_condition_that_the_document_lists_is_judged_and_no_other_is_passed
     for (path, body) in REGISTERED {
         etag(&provost.put(path, &body(1)).await);
     }
+    let reader = provost.put("/v1/readers/payments", &json!({ "position": "oldest" }));
+    reader.await.expect(201);
     let of_workflow = json!({ "workflow": "order", "key": "known" });
     let with_key = provost.submit(&of_workflow).await;
     let with_key = provost.task(&with_key).await;
