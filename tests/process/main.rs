@@ -123,7 +123,6 @@ mod queue_gauges;
 mod queue_replies;
 mod quiet;
 mod rate_limits;
-mod read_costs;
 mod record;
 mod refused_messages;
 mod rehearsals;
