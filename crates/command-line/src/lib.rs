@@ -6,6 +6,11 @@
 //!
 //! A file is a command or a family of commands: its arguments, which are the help, and below them what it does.
 
+#![allow(
+    rustdoc::bare_urls,
+    reason = "comments of arguments are the help in a terminal"
+)]
+
 mod act;
 mod agent;
 mod api;

@@ -61,7 +61,7 @@ impl Task {
         }
     }
 
-    /// Returns [`Task::check_max_parallel`] of a group that has begun, and 1 for any other step. A group whose limit cannot
+    /// Returns `check_max_parallel` of a group that has begun, and 1 for any other step. A group whose limit cannot
     /// be evaluated does not begin.
     pub fn max_parallel(&self, group: StepIndex) -> u16 {
         self.check_max_parallel(group).unwrap_or(1)
