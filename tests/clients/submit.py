@@ -4,7 +4,7 @@ import sys
 
 from provost import AuthenticatedClient
 from provost.api.service import livez
-from provost.api.tasks import get, history, list_, submit
+from provost.api.tasks import get_task, list_tasks, submit_task, task_history
 from provost.api.workflows import put_workflow, validate_workflow
 from provost.models import (
     BlockedBySteps,
@@ -45,7 +45,7 @@ steps = [
     ),
 ]
 # Any JSON is an input, not only an object.
-submitted = submit.sync_detailed(
+submitted = submit_task.sync_detailed(
     client=client,
     body=Submission(steps=steps, key="python-1", labels=labels, input_=[1.5, {"deep": [True, None]}, "text"]),
     prefer="wait=30",
@@ -66,18 +66,18 @@ assert task.steps[1].after == ["first"]
 assert task.error is None and task.complete_by is None
 assert task.created_at <= (task.ended_at or task.created_at)
 
-read = get.sync(client=client, id=task.id, wait="1s")
+read = get_task.sync(client=client, id=task.id, wait="1s")
 assert isinstance(read, Task) and read.to_dict() == task.to_dict(), read
 
-page = list_.sync(client=client, state=TaskState.PROCESSED, label=["client:python"], limit=5)
+page = list_tasks.sync(client=client, state=TaskState.PROCESSED, label=["client:python"], limit=5)
 assert isinstance(page, TaskPage) and [item.id for item in page.items] == [task.id], page
 assert page.next_cursor is None
-entries = history.sync(client=client, id=task.id)
+entries = task_history.sync(client=client, id=task.id)
 assert entries is not None and not isinstance(entries, Problem)
 assert entries.items[0].type_ == "task.accepted", entries.items[0]
 
 # A step that waits says for which others.
-waiting = submit.sync(
+waiting = submit_task.sync(
     client=client,
     body=Submission(
         steps=[
@@ -88,7 +88,7 @@ waiting = submit.sync(
 )
 assert isinstance(waiting, Problem) and waiting.type_ == "/problems/invalid", waiting
 assert waiting.errors and waiting.errors[0].pointer == "/steps/0/agent", waiting
-held = submit.sync(client=client, body=Submission(steps=steps, labels=labels))
+held = submit_task.sync(client=client, body=Submission(steps=steps, labels=labels))
 assert isinstance(held, Task), held
 for step in held.steps[1:]:
     blocked = step.blocked_by

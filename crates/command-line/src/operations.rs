@@ -30,25 +30,25 @@ operations! {
     GET_OVERVIEW = "get_overview" GET "/v1/overview" [] {};
     LIST_ALERTS = "list_alerts" GET "/v1/alerts" ["state", "limit", "cursor"] {};
 
-    LIST_TASKS = "list" GET "/v1/tasks" ["state", "workflow", "key", "agent", "alert", "cause", "text", "label", "created_after",
+    LIST_TASKS = "list_tasks" GET "/v1/tasks" ["state", "workflow", "key", "agent", "alert", "cause", "text", "label", "created_after",
         "created_before", "at_risk", "bulk", "bulk_result", "parent", "limit", "cursor"] {};
-    GET_TASK = "get" GET "/v1/tasks/{id}" ["wait"] {};
-    GET_HISTORY = "history" GET "/v1/tasks/{id}/history" ["limit", "cursor"] {};
-    FOLLOW_TASK = "events" GET "/v1/tasks/{id}/events" [] {};
+    GET_TASK = "get_task" GET "/v1/tasks/{id}" ["wait"] {};
+    GET_HISTORY = "task_history" GET "/v1/tasks/{id}/history" ["limit", "cursor"] {};
+    FOLLOW_TASK = "task_events" GET "/v1/tasks/{id}/events" [] {};
     LIST_ATTEMPTS = "list_attempts" GET "/v1/tasks/{id}/steps/{name}/attempts" ["limit", "cursor"] {};
     GET_UNDO_PLAN = "undo_plan" GET "/v1/tasks/{id}/undo-plan" [] {};
     COMPARE_TASKS = "compare_tasks" GET "/v1/tasks/{id}/diff/{other}" [] {};
-    SUBMIT_TASK = "submit" POST "/v1/tasks" ["dry_run"] {};
+    SUBMIT_TASK = "submit_task" POST "/v1/tasks" ["dry_run"] {};
 
-    RETRY_TASK = "retry" POST "/v1/tasks/{id}/retry" [] {"from", "reason"};
+    RETRY_TASK = "retry_task" POST "/v1/tasks/{id}/retry" [] {"from", "reason"};
     RETRY_STEP = "retry_step" POST "/v1/tasks/{id}/steps/{name}/retry" [] {"input", "reason"};
     SKIP_STEP = "skip_step" POST "/v1/tasks/{id}/steps/{name}/skip" [] {"output", "reason"};
     RESOLVE_STEP = "resolve_step" POST "/v1/tasks/{id}/steps/{name}/resolve" [] {"output", "reason"};
-    UNDO_TASK = "undo" POST "/v1/tasks/{id}/undo" [] {"reason"};
-    CANCEL_TASK = "cancel" POST "/v1/tasks/{id}/cancel" [] {"reason"};
-    PAUSE_TASK = "pause" POST "/v1/tasks/{id}/pause" [] {"reason"};
-    RESUME_TASK = "resume" POST "/v1/tasks/{id}/resume" [] {"reason"};
-    START_TASK = "start" POST "/v1/tasks/{id}/start" [] {"reason"};
+    UNDO_TASK = "undo_task" POST "/v1/tasks/{id}/undo" [] {"reason"};
+    CANCEL_TASK = "cancel_task" POST "/v1/tasks/{id}/cancel" [] {"reason"};
+    PAUSE_TASK = "pause_task" POST "/v1/tasks/{id}/pause" [] {"reason"};
+    RESUME_TASK = "resume_task" POST "/v1/tasks/{id}/resume" [] {"reason"};
+    START_TASK = "start_task" POST "/v1/tasks/{id}/start" [] {"reason"};
     CLONE_TASK = "clone_task" POST "/v1/tasks/{id}/clone" ["dry_run"] {"input", "input_patch", "key", "labels",
         "workflow_version", "reason"};
     MIGRATE_TASK = "migrate_task" POST "/v1/tasks/{id}/migrate" [] {"to_version", "dry_run", "reason"};
