@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Accepted, CancelRule, Definition, Limits, OnUndo, OutputTemplate, Policy, ReplyRule,
+    Accepted, CancelRule, Definition, Lane, Limits, OnUndo, OutputTemplate, Policy, RaceRule, ReplyRule,
     StepDefinition, StepRule, StepWork, WaitRule, parse_steps,
 };
 use crate::{
@@ -162,6 +162,19 @@ impl StepDefinition {
             followers: all(&self.followers),
             undo: self.undo.map(&moved),
             undoes: self.undoes.map(&moved),
+            race: self.race.as_ref().map(|race| {
+                Arc::new(RaceRule {
+                    any: race.any,
+                    of: all(&race.of),
+                    rest: race.rest,
+                })
+            }),
+            lanes: { self.lanes.iter() }
+                .map(|lane| Lane {
+                    join: moved(lane.join),
+                    competitor: moved(lane.competitor),
+                })
+                .collect(),
             ..self
         })
     }
@@ -173,6 +186,8 @@ impl StepDefinition {
             name: name.clone(),
             after: Arc::default(),
             followers: Arc::default(),
+            race: None,
+            lanes: Arc::default(),
             when: None,
             undo: None,
             undoes: None,

@@ -20,6 +20,7 @@ mod parse;
 mod policies;
 mod poll_rule;
 mod probe;
+mod race;
 mod repeat;
 mod reply_rule;
 pub(crate) mod request;
@@ -60,6 +61,7 @@ pub use parse::*;
 pub use policies::*;
 pub use poll_rule::{PollFinding, PollRule};
 pub use probe::*;
+pub use race::{Lane, RaceRule, Rest};
 pub use repeat::{RepeatOutput, RepeatRule};
 pub use status_policies::{StatusPattern, StatusPolicies, StatusPolicy};
 pub(crate) use step::UNDO;
@@ -199,6 +201,10 @@ pub struct StepDefinition {
     pub after: Arc<[StepIndex]>,
     /// The steps that name this one in `after`: the same edges, read forward.
     pub followers: Arc<[StepIndex]>,
+    /// The rule of a join that needs fewer than all of the steps in `after`.
+    pub race: Option<Arc<RaceRule>>,
+    /// The lanes of races that the step belongs to: it is not needed any more once one of these is lost.
+    pub lanes: Arc<[Lane]>,
     /// The step is skipped if this condition is false when all steps in `after` are done.
     pub when: Option<Arc<Expression>>,
     /// The undo of this step.
@@ -270,6 +276,8 @@ impl StepDefinition {
             name,
             after,
             followers,
+            race: None,
+            lanes: Arc::default(),
             when: None,
             undo,
             undoes: None,
@@ -289,6 +297,8 @@ impl StepDefinition {
             name,
             after: Arc::default(),
             followers: Arc::default(),
+            race: None,
+            lanes: Arc::default(),
             when: None,
             undo: None,
             undoes: Some(undoes),

@@ -1,15 +1,16 @@
 //! Compiles JSON to a [`Definition`], and reports every fault at once.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use serde_json::value::RawValue;
 
 use super::{
-    Definition, Policies,
+    Definition, Policies, StepDefinition,
     graph::{self, Graph},
     known_agents::KnownAgents,
     names::{Names, SCOPE_NAMES, check_names, unknown_step_message},
     output,
+    race::Races,
     repeat::SEEN_BY_UNTIL,
     step::{After, Edges, ParsedStep},
 };
@@ -98,7 +99,7 @@ pub fn parse_steps_within(
     };
     let mut faults = Vec::new();
     let mut drafts: Vec<ParsedStep> = items
-        .into_iter()
+        .iter()
         .enumerate()
         .map(|(index, item)| {
             let pointer = format!("{pointer}/{index}");
@@ -130,18 +131,62 @@ pub fn parse_steps_within(
             .ok()
     });
     check_pivots(&mut drafts, &graph, &mut faults);
+    let followers = graph::followers(&after);
+    let races = Races::of(&drafts, &after, &followers, graph.order(), &mut faults);
     if !faults.is_empty() {
         return Err(faults);
     }
-    let followers = graph::followers(&after);
-    let (count, order) = (drafts.len(), indices(graph.order().to_vec()));
+    // The steps that a race may have undone, each before those that it follows.
+    let reverted = graph.order().iter().rev().copied();
+    let reverted: Vec<usize> = reverted
+        .filter(|step| races.has_undone(*step) && drafts[*step].undo.is_some())
+        .collect();
+    let count = drafts.len() + reverted.len();
+    if count > MOST_STEPS {
+        return refuse(format!(
+            "{count} steps, those that undo the losers of races included, are too many: at most {MOST_STEPS}"
+        ));
+    }
+    let mut reverts = Vec::with_capacity(reverted.len());
+    for (at, undone) in reverted.iter().enumerate() {
+        // The rule of a step is not shared, so the undo is read a second time.
+        let (policies, pointer) = (Policies::default(), String::new());
+        let again = ParsedStep::read(items[*undone], pointer, known, &policies, origin, &mut faults);
+        let (Some(undo), Some(target)) = (again.undo, again.target.as_ref()) else {
+            continue;
+        };
+        let position = |at: usize| StepIndex((drafts.len() + at) as u16);
+        let others = || reverted.iter().copied().enumerate();
+        let later = others().filter(|(_, other)| graph.comes_before(*undone, *other));
+        let earlier = others().filter(|(_, other)| graph.comes_before(*other, *undone));
+        let own = StepIndex(*undone as u16);
+        let after = [own].into_iter().chain(later.map(|(at, _)| position(at)));
+        let rule = undo.finish(target, indices(reads[*undone].undo.clone()));
+        let name = again.name.as_ref().ok_or_else(Vec::new)?;
+        reverts.push(StepDefinition::of_revert(
+            name,
+            own,
+            after.collect(),
+            earlier.map(|(at, _)| position(at)).collect(),
+            Arc::new(rule),
+        ));
+        debug_assert_eq!(reverts.len(), at + 1);
+    }
+    let mut order = indices(graph.order().to_vec());
+    order.extend((drafts.len()..count).map(|at| StepIndex(at as u16)));
+    let forward = drafts.len();
     let (mut steps, mut undos) = (Vec::with_capacity(count), Vec::new());
     for (((draft, after), followers), reads) in
         drafts.into_iter().zip(after).zip(followers).zip(reads)
     {
         let edges = Edges {
             after: indices(after),
-            followers: indices(followers),
+            followers: {
+                let revert = reverted.iter().position(|undone| *undone == steps.len());
+                let revert = revert.map(|at| forward + at);
+                indices(followers.into_iter().chain(revert).collect())
+            },
+            lanes: races.of_step(steps.len()),
             reads: indices(reads.own),
             undo_reads: indices(reads.undo),
             group_reads: indices(reads.group),
@@ -158,6 +203,7 @@ pub fn parse_steps_within(
             None => return refuse("is not a definition".to_owned()),
         }
     }
+    steps.extend(reverts);
     Ok(Definition {
         steps,
         undos,

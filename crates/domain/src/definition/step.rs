@@ -15,7 +15,9 @@ use super::{
         COMPLETE_WITHIN_RANGE, DEFAULT_COMPLETE_WITHIN, DEFAULT_MAX_FAILURES,
         on_exhausted_by_status, on_permanent, on_permanent_by_status,
     },
-    probe, reply_rule,
+    probe,
+    race::{self, Lane, RaceDraft, Rest},
+    reply_rule,
     request::{self, RequestDraft},
     undo::{self, UndoDraft},
     work,
@@ -37,6 +39,8 @@ pub(super) struct ParsedStep {
     pub pointer: String,
     pub name: Option<StepName>,
     pub after: After,
+    /// The rule of a join that needs fewer than all of the steps in `after`.
+    pub race: Option<RaceDraft>,
     /// The names and steps that each expression reads, with the JSON pointer of the expression.
     pub reads: Vec<(String, Reads)>,
     /// The same for the probe, whose expressions also see a response.
@@ -52,7 +56,7 @@ pub(super) struct ParsedStep {
     pub group: Option<GroupDraft>,
     /// True if the step itself sets `on_exhausted`, and `on_permanent`.
     has_own_policy: [bool; 2],
-    target: Option<Target>,
+    pub target: Option<Target>,
     /// The work of a step that calls no service. The inner value is `None` if the work has a fault.
     uncalled_work: Option<Option<StepWork>>,
     when: Option<Expression>,
@@ -90,6 +94,7 @@ impl ParsedStep {
             pointer,
             name: None,
             after: After::StepAbove,
+            race: None,
             reads: Vec::new(),
             probe_reads: Vec::new(),
             signal_reads: Vec::new(),
@@ -141,7 +146,12 @@ impl ParsedStep {
         origin: Origin<'_>,
     ) -> Result<(), Vec<FieldFault>> {
         self.name = name(&mut fields);
-        if let Some(after) = after(&mut fields) {
+        if fields.is_object("after") {
+            if let Some((race, of)) = race::read(&mut fields, names_of_steps) {
+                self.race = Some(race);
+                self.after = After::Named(of);
+            }
+        } else if let Some(after) = names_of_steps(&mut fields, "after") {
             self.after = After::Named(after);
         }
         self.when = self.condition(&mut fields, origin);
@@ -275,10 +285,27 @@ impl ParsedStep {
             _ => false,
         };
         self.attempts.is_some()
+            || self.race.is_some()
             || of_undo.is_some()
             || of_probe.is_some()
             || waits_by_input
             || self.group.as_ref().is_some_and(GroupDraft::reads_input)
+    }
+
+    /// Returns why the step cannot be one that a race may end, if it cannot.
+    pub fn is_no_competitor(&self, rest: Rest) -> Option<&'static str> {
+        if self.pivot {
+            return Some(
+                "is a pivot, which cannot be cancelled: put it after the join, or set `rest` to \"let\"",
+            );
+        }
+        let is_task = matches!(self.uncalled_work, Some(Some(StepWork::Task(_))));
+        if rest == Rest::Undo && (is_task || self.group.is_some()) {
+            return Some(
+                "has a `task`, `for_each` or `repeat`, which a race cannot undo: set `rest` to \"cancel\" or \"let\"",
+            );
+        }
+        None
     }
 
     /// Returns whether the step keeps the status and headers of its response.
@@ -307,30 +334,10 @@ impl ParsedStep {
                 request: self.request?.finish(),
             },
         };
-        let undo = self.undo.zip(work.target()).map(|(undo, target)| {
-            Arc::new(StepRule {
-                work: StepWork::Call {
-                    target: target.clone(),
-                    request: undo.request.finish(),
-                },
-                reads: edges.undo_reads,
-                reads_request: undo
-                    .reads
-                    .iter()
-                    .any(|(_, reads)| reads.names.contains("request")),
-                complete_within: undo.complete_within,
-                max_failures: undo.max_failures,
-                on_exhausted: undo.on_exhausted,
-                on_permanent: undo.on_permanent,
-                on_undo: OnUndo::Wait,
-                pivot: false,
-                probe: None,
-                reply: undo.reply,
-                heartbeat_within: undo.heartbeat_within,
-                cancel: None,
-                attempts: undo.attempts,
-            })
-        });
+        let undo = self
+            .undo
+            .zip(work.target())
+            .map(|(undo, target)| Arc::new(undo.finish(target, edges.undo_reads)));
         let undo = match &work {
             StepWork::Task(rule) if !self.pivot => Some(Arc::new(undo_of_child(rule))),
             _ => undo,
@@ -384,15 +391,20 @@ impl ParsedStep {
             name: StepName::new(format!("{name}{UNDO}")),
             after: Arc::default(),
             followers: Arc::default(),
+            race: None,
+            lanes: Arc::default(),
             when: None,
             undo: None,
             undoes: Some(index),
             item: None,
             rule,
         });
+        let after: Arc<[StepIndex]> = edges.after.into();
         let step = StepDefinition {
             name,
-            after: edges.after.into(),
+            race: self.race.map(|race| Arc::new(race.finish(after.clone()))),
+            lanes: edges.lanes,
+            after,
             followers: edges.followers.into(),
             when: self.when.map(Arc::new),
             undo: undo.is_some().then_some(undo_index),
@@ -493,6 +505,8 @@ fn undo_of_child(rule: &Arc<ChildRule>) -> StepRule {
 pub(super) struct Edges {
     pub after: Vec<StepIndex>,
     pub followers: Vec<StepIndex>,
+    /// The lanes of races that the step belongs to.
+    pub lanes: Arc<[Lane]>,
     /// The steps that its expressions read.
     pub reads: Vec<StepIndex>,
     pub undo_reads: Vec<StepIndex>,
@@ -582,11 +596,12 @@ fn url_target(url: &str, known: &dyn KnownAgents) -> Result<Target, String> {
     })
 }
 
-fn after(fields: &mut Fields<'_>) -> Option<Vec<(String, String)>> {
-    let items = fields.array("after")?;
+/// Reads a list of names of steps. Returns each with its JSON pointer.
+fn names_of_steps(fields: &mut Fields<'_>, field: &str) -> Option<Vec<(String, String)>> {
+    let items = fields.array(field)?;
     let mut named = Vec::with_capacity(items.len());
     for (index, item) in items.into_iter().enumerate() {
-        let pointer = format!("{}/{index}", fields.pointer("after"));
+        let pointer = format!("{}/{index}", fields.pointer(field));
         match text(item.get()) {
             Some(name) => named.push((pointer, name.into_owned())),
             None => fields.extend([FieldFault::new(pointer, "must be the name of a step")]),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    AttemptRules, Method, OnExhausted, Policy, ReplyRule,
+    AttemptRules, Method, OnExhausted, OnUndo, Policy, ReplyRule, StepRule, StepWork, Target,
     attempt_rules::RulesOf,
     from_input,
     policies::{
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     template::{Origin, Reads},
-    values::{fields::Fields, time::Span},
+    values::{fields::Fields, ids::StepIndex, time::Span},
 };
 
 /// The field `undo` as it was read.
@@ -31,6 +31,33 @@ pub(super) struct UndoDraft {
     pub reply_reads: Vec<(String, Reads)>,
     pub heartbeat_within: Option<Span>,
     pub attempts: Option<Arc<AttemptRules>>,
+}
+
+impl UndoDraft {
+    /// Returns the rule of the undo, which calls the agent of the step that it undoes. `reads`: the steps that it reads.
+    pub fn finish(self, target: &Target, reads: Vec<StepIndex>) -> StepRule {
+        let reads_request = { self.reads.iter() }
+            .any(|(_, reads)| reads.names.contains("request"));
+        StepRule {
+            work: StepWork::Call {
+                target: target.clone(),
+                request: self.request.finish(),
+            },
+            reads,
+            reads_request,
+            complete_within: self.complete_within,
+            max_failures: self.max_failures,
+            on_exhausted: self.on_exhausted,
+            on_permanent: self.on_permanent,
+            on_undo: OnUndo::Wait,
+            pivot: false,
+            probe: None,
+            reply: self.reply,
+            heartbeat_within: self.heartbeat_within,
+            cancel: None,
+            attempts: self.attempts,
+        }
+    }
 }
 
 /// The policies of an undo. A failed undo is never followed by another undo.

@@ -409,6 +409,7 @@ impl Task {
         self.forward().filter(|index| {
             let definition = self.definition(*index);
             definition.undo.is_none()
+                && definition.undoes.is_none()
                 && (definition.is_call() || definition.has_child())
                 && self.step(*index).may_have_taken_effect()
         })

@@ -107,14 +107,15 @@ pub fn child_actions(
     // The operator who has paused the parent decides first: after the resumption the step is compared with its children
     // again.
     let is_held = parent.paused && !undoes_paused;
+    let is_left = parent.undo.is_some() || parent.is_lost(index);
     let mut actions = Vec::new();
     if !child.is_undo_requested
-        && (parent.undo.is_some() || is_in_error && !is_held && undoes_errors())
+        && (is_left || is_in_error && !is_held && undoes_errors())
     {
         actions.push(ChildAction::Undo {
             child: child.id,
             // An operator may have resolved the error in the meantime.
-            if_version: parent.undo.is_none().then_some(child.version),
+            if_version: (!is_left).then_some(child.version),
             blocks: None,
         });
     }

@@ -53,6 +53,14 @@ impl TaskRecord for Task {
         Some(Box::new(items.map(|at| self.steps[at].facts())))
     }
 
+    fn winners(&self, name: &str) -> Option<Vec<&str>> {
+        let join = self.find(name)?;
+        self.definition(join).race.as_ref()?;
+        let winners = self.winners(join).into_iter();
+        let names = winners.map(|winner| self.definition(winner).name.as_str());
+        Some(names.collect())
+    }
+
     fn step_count(&self) -> usize {
         self.steps.len()
     }

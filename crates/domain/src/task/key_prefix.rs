@@ -11,6 +11,7 @@ use sha2::Sha256;
 use uuid::Uuid;
 
 use crate::{
+    definition::UNDO,
     schedule::{RunSource, ScheduleRun, ScheduleState},
     task::aggregate::Task,
     values::ids::StepIndex,
@@ -100,6 +101,11 @@ impl Task {
             Some(prefix) => prefix,
             None => self.id().0.hyphenated().encode_lower(&mut id),
         };
+        if self.is_revert(index) {
+            // What undoes a step has one key, whether its task is undone or it has lost a race.
+            let undone = self.definition(self.subject(index)).name.as_str();
+            return [prefix, ":", undone, UNDO].concat();
+        }
         [prefix, ":", self.definition(index).name.as_str()].concat()
     }
 }

@@ -32,6 +32,7 @@ pub(crate) mod output;
 pub(crate) mod positions;
 #[cfg(test)]
 pub(crate) mod properties;
+mod race;
 pub(crate) mod redact;
 pub mod render;
 pub(crate) mod reply_to;

@@ -205,6 +205,16 @@ impl Step {
         )
     }
 
+    /// Returns whether the step is over in a task that is not undone and not cancelled: it is done, or a race has ended
+    /// without it.
+    pub fn has_ended_for_good(&self) -> bool {
+        self.is_done()
+            || matches!(
+                self.state,
+                StepState::Cancelled { .. } | StepState::Undone { .. }
+            )
+    }
+
     /// Sets the effect. No probe is running after that.
     pub fn set_effect(&mut self, effect: Effect) {
         self.effect = effect;

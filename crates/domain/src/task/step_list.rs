@@ -324,6 +324,15 @@ impl StepList {
         })
     }
 
+    /// Returns whether every step is over in a task that is not undone and not cancelled.
+    pub fn all_ended(&self) -> bool {
+        self.own.iter().all(Step::has_ended_for_good)
+            && self.chunks().all(|chunk| {
+                let counts = chunk.summary().counts;
+                counts.done() + counts.count(StepStatus::Cancelled) == counts.total()
+            })
+    }
+
     pub fn all_done(&self) -> bool {
         self.own.iter().all(Step::is_done)
             && self.chunks().all(|chunk| {

@@ -175,7 +175,11 @@ impl VersionComparison<'_> {
     fn kept(&self, index: StepIndex) -> MovedStep {
         let (step, name) = (self.task.step(index), &self.to.definition.step(index).name);
         let differs = self.differs(index, name);
-        let judged = self.judge(index, step, &differs);
+        let judged = match differs.iter().any(|field| field == "after") {
+            true => self.judge_race(index),
+            false => Ok(()),
+        };
+        let judged = judged.and_then(|()| self.judge(index, step, &differs));
         MovedStep {
             name: name.clone(),
             state: Some(step.status().as_str()),
@@ -219,10 +223,33 @@ impl VersionComparison<'_> {
                 .map(|step| definition.step(*step).name.clone())
                 .collect()
         };
-        if follows(&self.task.details.definition) != follows(&self.to.definition) {
+        let rule = |definition: &Definition| {
+            let race = definition.step(index).race.as_ref();
+            race.map(|race| (race.any, race.rest))
+        };
+        let before = &self.task.details.definition;
+        if follows(before) != follows(&self.to.definition)
+            || rule(before) != rule(&self.to.definition)
+        {
             differs.insert(0, "after".to_owned());
         }
         differs
+    }
+
+    /// Refuses another order of steps where a race has ended some of those that were to come before.
+    fn judge_race(&self, index: StepIndex) -> Result<(), String> {
+        let before = self.task.definition(index).after.iter();
+        let mut lost = before.filter(|step| {
+            let status = self.task.step(**step).status();
+            matches!(status, StepStatus::Cancelled | StepStatus::Undone)
+        });
+        match lost.next() {
+            Some(lost) => Err(format!(
+                "its `after` differs, and {} has lost the race before it",
+                self.task.definition(*lost).name
+            )),
+            None => Ok(()),
+        }
     }
 
     fn judge(
@@ -303,6 +330,15 @@ impl VersionComparison<'_> {
                 && self.task.step(before).is_done()
         };
         let open = after.iter().find(|before| !is_done(**before))?;
+        if let Some(race) = &self.to.definition.step(index).race {
+            let is_processed = |before: &&StepIndex| {
+                is_done(**before) && self.task.step(**before).status() == StepStatus::Processed
+            };
+            let processed = race.of.iter().filter(is_processed).count();
+            if processed >= usize::from(race.any) {
+                return None;
+            }
+        }
         Some(&self.to.definition.step(*open).name)
     }
 

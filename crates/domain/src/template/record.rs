@@ -16,6 +16,12 @@ pub trait TaskRecord {
     /// `repeat`. `None`: the step has no items.
     fn items<'r>(&'r self, name: &str) -> Option<Box<dyn Iterator<Item = StepFacts<'r>> + 'r>>;
 
+    /// Returns the names of the steps that have won the race before a step, in the order in which they succeeded. `None`:
+    /// there is no race before it.
+    fn winners(&self, _: &str) -> Option<Vec<&str>> {
+        None
+    }
+
     /// Returns the number of steps, which is what it costs to find one.
     fn step_count(&self) -> usize;
 

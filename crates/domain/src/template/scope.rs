@@ -24,8 +24,8 @@ use crate::{
 };
 
 /// The members of `steps.<name>`.
-pub(super) const STEP_MEMBERS: [&str; 7] = [
-    "output", "state", "error", "attempts", "items", "status", "headers",
+pub(super) const STEP_MEMBERS: [&str; 9] = [
+    "output", "state", "error", "attempts", "items", "status", "headers", "winner", "winners",
 ];
 /// The members of `task`, but for those of an undo.
 pub(super) const TASK_MEMBERS: [&str; 5] = ["id", "key", "labels", "created_at", "started_at"];
@@ -207,6 +207,9 @@ impl<'a> Scope<'a> {
             }
             return Ok(Some(Value::list(list.items)));
         }
+        if let "winner" | "winners" = part {
+            return self.winners(step, part, budget).map(Some);
+        }
         let facts = self.facts(step, output, budget)?;
         Ok(match part {
             "state" => Some(Value::Text(facts.state)),
@@ -216,6 +219,25 @@ impl<'a> Scope<'a> {
             "headers" => Some(headers_value(facts.response, budget)?),
             _ => None,
         })
+    }
+
+    /// Returns the name of the step that has won the race before a step, or the list of all that have. Where there is no
+    /// race before it, or none has won yet, the name is null and the list is empty.
+    fn winners(&self, step: &str, part: &str, budget: &Budget) -> EvalResult<Value<'a>> {
+        let Some(record) = self.record else {
+            return Ok(Value::Null);
+        };
+        budget.charge_each(record.step_count(), 4)?;
+        let winners = record.winners(step).unwrap_or_default();
+        if part == "winner" {
+            let first = winners.first();
+            return Ok(first.map_or(Value::Null, |name| Value::Text(name)));
+        }
+        let mut list = ChargedVec::new(budget);
+        for name in winners {
+            list.push(Value::Text(name))?;
+        }
+        Ok(Value::list(list.items))
     }
 
     /// Returns the object of a step. Its items are not among the members: they are read by their name alone.

@@ -244,7 +244,8 @@ const MOST_NAMED: usize = 1000;
 impl Task {
     /// Returns the steps for which a waiting step still waits.
     fn awaited(&self, index: StepIndex) -> Blocked {
-        let (awaited, more) = match self.definition(index).undoes {
+        let undoes = self.definition(index).undoes;
+        let (awaited, more) = match undoes.filter(|_| !self.is_revert(index)) {
             Some(undone) if self.step(undone).status() == StepStatus::Processing => {
                 (vec![undone], 0)
             }
@@ -252,11 +253,7 @@ impl Task {
                 let before = self.undone_before(undone);
                 (before.named, before.more)
             }
-            None => {
-                let after = self.definition(index).after.iter().copied();
-                let after = after.filter(|step| !self.step(*step).is_done());
-                (after.collect(), 0)
-            }
+            None => (self.steps_before(index), 0),
         };
         let unnamed = awaited.len().saturating_sub(MOST_NAMED) as u32;
         let names = awaited.into_iter().take(MOST_NAMED);

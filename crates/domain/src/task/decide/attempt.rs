@@ -18,7 +18,7 @@ use crate::{
     values::{
         fault::{Effect, Fault, FaultKind},
         ids::{Attempt, StepIndex},
-        time::Span,
+        time::{Span, Timestamp},
     },
 };
 
@@ -255,11 +255,17 @@ impl Draft {
         self.task.step_mut(index).set_effect(Effect::Known);
         let processed = StepState::Processed {
             output,
-            at: self.now,
+            at: self.time_of_success(index),
         };
         self.change(index, "step.processed", processed, reason);
         self.after_success(index);
         self.settle(None);
+    }
+
+    /// A step that succeeds after its race is over must not be taken for a winner.
+    pub(super) fn time_of_success(&self, index: StepIndex) -> Timestamp {
+        let earliest = self.task.earliest_success(index);
+        earliest.map_or(self.now, |earliest| earliest.max(self.now))
     }
 
     /// The step took effect, and what it gave cannot be kept.
@@ -278,7 +284,7 @@ impl Draft {
     pub(super) fn after_success(&mut self, index: StepIndex) {
         if self.task.definition(index).undoes.is_some() {
             self.after_undo(index);
-        } else if self.is_left_behind(index) {
+        } else if self.task.undo.is_some() {
             self.open_undos();
         } else {
             self.open_followers(index);
@@ -307,7 +313,9 @@ impl Draft {
 
     /// The step has failed permanently: its policy decides what follows, unless the task only waits for it.
     fn apply_policy(&mut self, index: StepIndex, fault: Fault) {
-        if self.is_left_behind(index) {
+        if self.task.undo.is_none() && self.task.is_lost(index) {
+            self.lose_with(index, fault);
+        } else if self.is_left_behind(index) {
             self.change(index, "step.error", StepState::Error(fault), None);
             self.open_undos();
         } else {

@@ -148,7 +148,7 @@ impl Draft {
     pub(super) fn event_came(&mut self, index: StepIndex, output: Payload) {
         let processed = StepState::Processed {
             output,
-            at: self.now,
+            at: self.time_of_success(index),
         };
         self.change(index, "step.processed", processed, None);
     }

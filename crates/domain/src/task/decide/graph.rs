@@ -29,6 +29,9 @@ impl Draft {
         for follower in &*self.next_of(done) {
             self.open(*follower);
         }
+        for revert in self.end_race(done) {
+            self.open(revert);
+        }
     }
 
     /// The steps of the definition that follow one of them.
@@ -50,12 +53,23 @@ impl Draft {
                 }
                 continue;
             }
-            let after = &definition.after;
-            if self.task.step(index).state != StepState::Waiting
-                || !after.iter().all(|step| self.task.step(*step).is_done())
-            {
+            if self.task.step(index).state != StepState::Waiting {
                 continue;
             }
+            if !self.task.is_ready_to_begin(index) {
+                if self.give_up_race(index) {
+                    candidates.extend(self.next_of(index).iter());
+                }
+                continue;
+            }
+            candidates.extend(self.end_race(index));
+            if self.task.is_revert(index) {
+                if self.begin_revert(index) {
+                    candidates.extend(self.next_of(index).iter());
+                }
+                continue;
+            }
+            let definition = self.task.definition(index);
             let wanted = match &definition.when {
                 Some(condition) => condition.truth(&self.task.scope(index, &self.budget)),
                 None => Ok(true),

@@ -283,17 +283,21 @@ impl Draft {
     /// Items that were never claimed end with what they belong to: one entry in the history says so for all of them.
     pub(super) fn end_unbegun_items(&mut self, reason: &str) {
         for group in self.task.groups().to_vec() {
-            let waiting = self.task.steps.find_in(&group.items, StepStatus::Waiting);
-            let unbegun = waiting.filter(|at| self.task.steps[*at].attempt == Attempt::default());
-            let waiting: Vec<_> = unbegun.collect();
-            for at in &waiting {
-                self.task.steps[*at].state = StepState::Cancelled { at: self.now };
-                self.touch(StepIndex(*at as u16));
-            }
-            if !waiting.is_empty() {
-                let reason = format!("{reason}: {} of its items never began", waiting.len());
-                self.note(group.step, "step.items_cancelled", reason);
-            }
+            self.end_unbegun_items_of(&group, reason);
+        }
+    }
+
+    pub(super) fn end_unbegun_items_of(&mut self, group: &ItemGroup, reason: &str) {
+        let waiting = self.task.steps.find_in(&group.items, StepStatus::Waiting);
+        let unbegun = waiting.filter(|at| self.task.steps[*at].attempt == Attempt::default());
+        let waiting: Vec<_> = unbegun.collect();
+        for at in &waiting {
+            self.task.steps[*at].state = StepState::Cancelled { at: self.now };
+            self.touch(StepIndex(*at as u16));
+        }
+        if !waiting.is_empty() {
+            let reason = format!("{reason}: {} of its items never began", waiting.len());
+            self.note(group.step, "step.items_cancelled", reason);
         }
     }
 

@@ -16,6 +16,7 @@ mod marks;
 mod operator;
 mod poll;
 mod probe;
+mod race;
 mod record;
 mod repeat;
 mod request;
@@ -554,7 +555,7 @@ impl Draft {
                 true => TaskState::Paused,
                 false => TaskState::Error(fault),
             }
-        } else if task.steps.all_done() {
+        } else if task.steps.all_ended() {
             TaskState::Processed { at: self.now }
         } else if task.paused {
             TaskState::Paused

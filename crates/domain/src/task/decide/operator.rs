@@ -299,7 +299,7 @@ impl Draft {
         self.task.step_mut(index).set_effect(Effect::Known);
         let processed = StepState::Processed {
             output,
-            at: self.now,
+            at: self.time_of_success(index),
         };
         self.replace(index, "step.resolved", processed, reason);
     }

@@ -129,10 +129,11 @@ impl Draft {
                 self.task.definition(subject).name
             );
             self.pass_over(index, reason);
-            self.open_undos();
+            self.go_on_after_undo(index);
         } else if self.is_left_behind(index) {
             self.abandon(index, "its probe found that it did not take effect");
             self.open_undos();
+            self.open_reverts(index);
         } else {
             let reason = "its probe found that it did not take effect".to_owned();
             self.go_on_after_probe(index, reason);
@@ -157,7 +158,9 @@ impl Draft {
     /// whether there is anything to undo.
     pub(super) fn probe_failed(&mut self, index: StepIndex, fault: Fault) {
         self.effect_is_unknown(index);
-        if self.is_left_behind(index) {
+        if self.task.undo.is_none() && self.task.is_lost(index) {
+            self.lose_with(index, fault);
+        } else if self.is_left_behind(index) {
             self.change(index, "step.error", StepState::Error(fault), None);
             self.open_undos();
         } else {

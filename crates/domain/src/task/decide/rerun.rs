@@ -62,7 +62,12 @@ impl Draft {
             chosen[index.at()] |= after.iter().any(|before| chosen[before.at()]);
         }
         let order = self.task.order().iter().copied();
-        order.filter(|index| chosen[index.at()]).collect()
+        // What was undone because it had lost a race stays undone.
+        let is_undone = |index: &StepIndex| {
+            self.task.step(self.task.subject(*index)).status() == StepStatus::Undone
+        };
+        let chosen = order.filter(|index| chosen[index.at()] && !is_undone(index));
+        chosen.collect()
     }
 
     fn check_rerun(&self, from: StepIndex, chosen: &[StepIndex]) -> Result<(), Refusal> {
@@ -70,6 +75,12 @@ impl Draft {
             return Err(self.refuse_step(
                 from,
                 "it has never become ready, so there is nothing to rerun",
+            ));
+        }
+        if self.task.step(from).status() == StepStatus::Undone || self.task.is_revert(from) {
+            return Err(self.refuse_step(
+                from,
+                "it has lost a race and was undone, or undoes another step: rerun from a step before the race",
             ));
         }
         for index in chosen.iter().copied() {

@@ -222,7 +222,10 @@ impl Draft {
                     self.effect_is_unknown(index);
                     fault.effect = self.task.step(index).effect;
                 }
-                self.fail(index, "step.error", fault);
+                match self.task.is_lost(index) {
+                    true => self.lose_with(index, fault),
+                    false => self.fail(index, "step.error", fault),
+                }
             }
         }
         self.settle(None);

@@ -14,6 +14,7 @@ mod keys;
 mod later;
 mod patch;
 mod prediction;
+mod race;
 mod record;
 mod repeat;
 mod rerun;

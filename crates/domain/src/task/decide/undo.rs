@@ -185,7 +185,7 @@ impl Draft {
 
     /// Returns whether the step is one that the task, being undone, only waits for.
     pub(super) fn is_left_behind(&self, index: StepIndex) -> bool {
-        !self.task.is_current(index)
+        !self.task.is_current(index) || self.task.is_lost(index)
     }
 
     /// Ends a step that is not tried again, because the task is undone.
@@ -202,6 +202,7 @@ impl Draft {
         }
         self.abandon(index, reason);
         self.open_undos();
+        self.open_reverts(index);
         self.settle(None);
         true
     }
@@ -304,7 +305,10 @@ impl Draft {
             }
         } else {
             let name = &self.task.definition(undone).name;
-            let reason = format!("{name} never took effect");
+            let reason = match self.task.step(undone).state {
+                StepState::Undone { .. } => format!("{name} is undone already"),
+                _ => format!("{name} never took effect"),
+            };
             self.pass_over(undo, reason);
         }
     }
@@ -330,7 +334,15 @@ impl Draft {
             };
             self.change(undone, "step.undone", state, None);
         }
+        self.go_on_after_undo(undo);
+    }
+
+    /// What waited for the end of an undo begins.
+    pub(super) fn go_on_after_undo(&mut self, undo: StepIndex) {
         self.open_undos();
+        if self.task.is_revert(undo) && self.task.undo.is_none() {
+            self.open_followers(undo);
+        }
     }
 
     /// The state of a task that is undone: the steps themselves no longer count.
@@ -357,7 +369,7 @@ impl Draft {
         found.response = None;
         let processed = StepState::Processed {
             output,
-            at: self.now,
+            at: self.time_of_success(step),
         };
         let reason = Some("its probe found that it took effect".to_owned());
         self.change(step, "step.processed", processed, reason);
@@ -437,6 +449,7 @@ impl Task {
         let definition = self.definition(index);
         match definition.undoes {
             None => definition.after.to_vec(),
+            Some(_) if self.is_revert(index) => definition.after.to_vec(),
             Some(undone) => self.followers(undone, |step| self.definition(step).undo),
         }
     }

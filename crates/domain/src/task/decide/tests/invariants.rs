@@ -13,6 +13,7 @@ use crate::task::properties::cases;
 use crate::task::retry_budget::RetryWait;
 use crate::task::step_list::StepCounts;
 use crate::values::fault::Effect;
+use crate::definition::Rest;
 use crate::values::ids::WorkerName;
 
 /// A random step: which of the earlier ones it follows, and its policies.
@@ -39,6 +40,8 @@ struct Shape {
     /// The step is repeated. The most iterations, the condition that ends them, the seconds between them, and the
     /// policy if the condition is never true.
     repeat: Option<(u8, u8, u8, u8)>,
+    /// The step needs only so many of those that it follows, and what becomes of the others.
+    race: Option<(usize, usize)>,
 }
 
 fn shapes() -> impl Strategy<Value = Vec<Shape>> {
@@ -58,9 +61,10 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
         ),
         proptest::option::weighted(0.35, (0..5u8, 1..4u8, 0..4u8)),
         proptest::option::weighted(0.4, (1..4u8, 0..5u8, 0..2u8, 0..4u8)),
+        proptest::option::weighted(0.4, (1..3usize, 0..3usize)),
     )
         .prop_map(
-            |(after, skip, extend, max_failures, when, (wait, signal), undo, items, repeat)| {
+            |(after, skip, extend, max_failures, when, (wait, signal), undo, items, repeat, race)| {
                 let (undo, give_up, drop, pivot, probe) = undo;
                 Shape {
                     after,
@@ -77,6 +81,7 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
                     probe,
                     items,
                     repeat: repeat.filter(|_| items.is_none()),
+                    race,
                 }
             },
         );
@@ -215,7 +220,26 @@ fn named(shapes: &[Shape], names: &[String]) -> Value {
         }
         step
     });
-    Value::Array(steps.collect())
+    let mut steps: Vec<Value> = steps.collect();
+    for (at, shape) in shapes.iter().enumerate() {
+        let Some((any, rest)) = shape.race else {
+            continue;
+        };
+        let all = steps[at]["after"].take();
+        let rest = ["cancel", "undo", "let"][rest];
+        steps[at]["after"] = json!({ "any": any, "of": all, "rest": rest });
+        // Some of those that compete cannot.
+        if !is_definition(&steps) {
+            steps[at]["after"] = steps[at]["after"]["of"].take();
+        }
+    }
+    Value::Array(steps)
+}
+
+fn is_definition(steps: &[Value]) -> bool {
+    let (policies, limits) = (Policies::default(), Limits::default());
+    let steps = Payload::from_value(&json!(steps));
+    parse_steps(&steps, "/steps", &policies, &limits, &Accepted).is_ok()
 }
 
 /// A random command; numbers are taken modulo what there is.
@@ -660,13 +684,13 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
         }
         let step = task.step(index);
         let started = !matches!(step.state, StepState::Waiting | StepState::Cancelled { .. });
-        let all_done = task
-            .definition(index)
-            .after
-            .iter()
-            .all(|e| task.step(*e).is_done());
+        let all_done = task.is_ready_to_begin(index);
+        let race = task.definition(index).race.as_ref();
+        let is_given_up = race.is_some_and(|race| {
+            task.cannot_be_won(race) || step.has_ended_for_good()
+        });
         if started && task.undo.is_none() {
-            prop_assert!(all_done, "{index:?} left waiting too early");
+            prop_assert!(all_done || is_given_up, "{index:?} left waiting too early");
         }
         if step.state == StepState::Waiting {
             let is_later = task.start_at.is_some();
@@ -680,6 +704,7 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
     for group in task.groups() {
         items(task, group)?;
     }
+    races(task)?;
     order_of_undo(task)?;
     for index in task.indexes() {
         let step = task.step(index);
@@ -720,7 +745,11 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
     }
     let current = || task.indexes().filter(|index| task.is_current(*index));
     let errors = current().any(|index| task.step(index).status() == StepStatus::Error);
-    let done = current().all(|index| task.step(index).is_done());
+    let is_over = |step: &Step| match task.undo {
+        None => step.has_ended_for_good(),
+        Some(_) => step.is_done(),
+    };
+    let done = current().all(|index| is_over(task.step(index)));
     if task.has_not_begun() && !task.is_ended() {
         prop_assert!(task.undo.is_none() && task.status() != TaskStatus::Processing);
     }
@@ -751,6 +780,39 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
             // A step that an operator or a policy skipped stays as it is.
             let skipped = undo.is_none_or(|undo| task.step(undo).status() == StepStatus::Skipped);
             prop_assert!(!left || skipped, "{index:?} was not undone");
+        }
+    }
+    Ok(())
+}
+
+/// A race that is over leaves nothing that runs for nothing, and nothing done that it says is undone.
+fn races(task: &Task) -> Result<(), TestCaseError> {
+    if task.undo.is_some() || task.status() == TaskStatus::Cancelled {
+        return Ok(());
+    }
+    for index in task.forward() {
+        let Some(rest) = task.loss(index) else {
+            continue;
+        };
+        let (step, definition) = (task.step(index), task.definition(index));
+        let waits_for_end = rest == Rest::Undo || definition.has_child();
+        let is_running = step.status() == StepStatus::Processing && waits_for_end;
+        prop_assert!(
+            is_running || matches!(step.status(), StepStatus::Processed | StepStatus::Skipped | StepStatus::Cancelled | StepStatus::Undone),
+            "{index:?} has lost, and is {:?}",
+            step.status()
+        );
+        let revert = definition.followers.iter().find(|step| task.is_revert(**step));
+        let is_left = rest == Rest::Undo && step.may_have_taken_effect();
+        if let (TaskStatus::Processed, Some(revert)) = (task.status(), revert) {
+            // An operator may have skipped what undoes it.
+            let is_skipped = task.step(*revert).status() == StepStatus::Skipped;
+            prop_assert!(!is_left || is_skipped, "{index:?} has lost, and stands");
+        }
+    }
+    for index in task.own_indexes() {
+        if let Some(race) = &task.definition(index).race {
+            prop_assert!(task.winners(index).len() <= usize::from(race.any));
         }
     }
     Ok(())
@@ -850,6 +912,8 @@ fn items(task: &Task, group: &ItemGroup) -> Result<(), TestCaseError> {
         StepState::Waiting | StepState::Pending { .. } => {
             prop_assert_eq!(waiting, counts.total(), "items run without their group");
         }
+        // It has lost a race.
+        StepState::Cancelled { .. } => prop_assert_eq!(live + waiting + failed, 0),
         state => prop_assert!(false, "{state:?}"),
     }
     Ok(())
@@ -873,8 +937,12 @@ fn iterations(
         .iter()
         .position(|status| !matches!(status, StepStatus::Processed | StepStatus::Skipped));
     let after = open.map_or(&[][..], |open| &statuses[open + 1..]);
+    let never = match record.status() {
+        StepStatus::Cancelled => StepStatus::Cancelled,
+        _ => StepStatus::Waiting,
+    };
     prop_assert!(
-        after.iter().all(|status| *status == StepStatus::Waiting),
+        after.iter().all(|status| *status == never),
         "iterations run side by side: {statuses:?}"
     );
     match &record.state {
@@ -893,6 +961,9 @@ fn iterations(
                 counts.total(),
                 "iterations run without their group"
             );
+        }
+        StepState::Cancelled { .. } => {
+            prop_assert_eq!(counts.live() + counts.count(StepStatus::Waiting), 0);
         }
         state => prop_assert!(false, "{state:?}"),
     }
@@ -924,6 +995,16 @@ fn calls(before: &Task, after: &Task, command: &Command) -> Result<(), TestCaseE
         before.step(undone).may_have_taken_effect(),
         "{undone:?} was undone although it never took effect"
     );
+    if before.is_revert(*step) {
+        for follower in all_followers(before, undone) {
+            let own = before.definition(follower);
+            let revert = own.followers.iter().find(|step| before.is_revert(**step));
+            let over = revert.is_none_or(|revert| revert == step || before.step(*revert).is_done());
+            let shares = own.lanes.iter().any(|lane| before.definition(undone).lanes.contains(lane));
+            prop_assert!(over || !shares, "{undone:?} is undone before {follower:?}");
+        }
+        return Ok(());
+    }
     for follower in all_followers(before, undone) {
         let undo = before.definition(follower).undo;
         let over = undo.is_none_or(|undo| before.step(undo).is_done());

@@ -1,0 +1,136 @@
+//! The end of a race: the competitors that are not needed any more end, and what they did is undone where the race says so.
+
+use super::Draft;
+use crate::{
+    definition::Rest,
+    task::{
+        alert::AlertChange,
+        step::{StepState, StepStatus},
+    },
+    values::{
+        fault::Fault,
+        ids::StepIndex,
+    },
+};
+
+impl Draft {
+    /// Ends what the race before a join leaves over. Returns the steps that undo some of it, which are to be opened.
+    pub(super) fn end_race(&mut self, join: StepIndex) -> Vec<StepIndex> {
+        if self.task.definition(join).race.is_none() || !self.task.is_race_over(join) {
+            return Vec::new();
+        }
+        let definition = self.task.details.definition.clone();
+        let is_in = |index: &StepIndex| {
+            let lanes = definition.step(*index).lanes.iter();
+            lanes.clone().any(|lane| lane.join == join)
+        };
+        let lanes: Vec<_> = definition.order.iter().copied().filter(is_in).collect();
+        let name = &definition.step(join).name;
+        let reason = format!("{name} does not need it any more");
+        // Backward, so that no step is opened by the end of one before it.
+        for index in lanes.iter().rev().copied() {
+            if let Some(rest) = self.task.loss(index) {
+                self.end_loser(index, rest, &reason);
+            }
+        }
+        let reverts = lanes.iter().rev().flat_map(|index| {
+            let followers = definition.step(*index).followers.iter().copied();
+            followers.filter(|follower| definition.step(*follower).undoes.is_some())
+        });
+        reverts.collect()
+    }
+
+    fn end_loser(&mut self, index: StepIndex, rest: Rest, reason: &str) {
+        if let Some(group) = self.task.group(index).cloned() {
+            self.end_unbegun_items_of(&group, reason);
+            for item in group.items.iter() {
+                // There are at most as many steps as an index can count.
+                self.end_loser(StepIndex(item as u16), rest, reason);
+            }
+        }
+        match self.task.step(index).status() {
+            StepStatus::Waiting | StepStatus::Pending => {}
+            StepStatus::Error => self.alerts.push(AlertChange::Close { step: index }),
+            StepStatus::Processing if self.task.definition(index).is_call() => {
+                if rest == Rest::Undo {
+                    // Its call is waited for, so that its outcome is known.
+                    return;
+                }
+                self.drop_call(index);
+                self.effect_is_unknown(index);
+            }
+            StepStatus::Processing
+                if self.task.waits_for_child(index) && self.task.step(index).child.is_some() =>
+            {
+                // The child is undone first, whatever it has done by then.
+                self.touch(index);
+                return;
+            }
+            StepStatus::Processing => {}
+            StepStatus::Processed
+            | StepStatus::Skipped
+            | StepStatus::Cancelled
+            | StepStatus::Undone => return,
+        }
+        self.ready.retain(|ready| *ready != index);
+        self.abandon(index, reason);
+    }
+
+    /// A step that has lost has ended: what undoes it may begin.
+    pub(super) fn open_reverts(&mut self, lost: StepIndex) {
+        let followers = self.task.definition(lost).followers.clone();
+        for follower in &*followers {
+            if self.task.is_revert(*follower) {
+                self.open(*follower);
+            }
+        }
+    }
+
+    /// Ends a step that has lost and whose last attempt has failed.
+    pub(super) fn lose_with(&mut self, index: StepIndex, fault: Fault) {
+        let reason = fault.message.clone();
+        self.task.step_mut(index).last_fault = Some(fault);
+        self.abandon(index, &reason);
+        self.open_reverts(index);
+    }
+
+    /// Begins to undo a step that has lost, or passes that over. Returns whether it is passed over.
+    pub(super) fn begin_revert(&mut self, revert: StepIndex) -> bool {
+        let subject = self.task.subject(revert);
+        let name = &self.task.definition(subject).name;
+        let why_not = match self.task.loss(subject) {
+            Some(Rest::Undo) if self.task.step(subject).may_have_taken_effect() => None,
+            Some(Rest::Undo) => Some(format!("{name} never took effect")),
+            _ => Some(format!("{name} is needed")),
+        };
+        match why_not {
+            Some(reason) => {
+                self.pass_over(revert, reason);
+                true
+            }
+            None => {
+                let pending = StepState::Pending { ready_at: self.now };
+                self.change(revert, "step.ready", pending, None);
+                self.offer(revert);
+                false
+            }
+        }
+    }
+
+    /// Returns whether a join can no longer begin, and applies its policy then.
+    pub(super) fn give_up_race(&mut self, join: StepIndex) -> bool {
+        let Some(race) = self.task.definition(join).race.clone() else {
+            return false;
+        };
+        if self.task.is_won(&race) || !self.task.cannot_be_won(&race) {
+            return false;
+        }
+        let message = match (race.any, race.of.len()) {
+            (1, _) => "none of the steps that it needs one of can still succeed".to_owned(),
+            (any, all) => format!("it needs {any} of {all} steps, and fewer can still succeed"),
+        };
+        let policy = self.task.definition(join).on_permanent;
+        self.give_up(join, policy, Fault::permanent(message, self.now));
+        true
+    }
+}

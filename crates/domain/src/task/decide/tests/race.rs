@@ -1,0 +1,344 @@
+//! Joins that need fewer than all of the steps before them.
+
+use super::*;
+use crate::{definition::Rest, values::fields::FieldFault};
+
+const RESTS: [&str; 3] = ["cancel", "let", "undo"];
+
+fn undoable(name: &str) -> Value {
+    json!({
+        "name": name, "agent": "x", "after": [],
+        "undo": { "request": { "method": "DELETE", "path": "/{{ output.id }}" } }
+    })
+}
+
+/// Two services compete with a timer.
+fn steps(any: u64, rest: &str) -> Value {
+    json!([
+        undoable("eu"),
+        undoable("us"),
+        { "name": "timer", "after": [], "wait": { "for": "1h" } },
+        { "name": "join", "agent": "x", "after": { "any": any, "of": ["eu", "us", "timer"], "rest": rest },
+          "request": { "path": "/done" } },
+    ])
+}
+
+fn faults(steps: &Value) -> Vec<String> {
+    let parsed = parse_steps(
+        &Payload::from_value(steps),
+        "/steps",
+        &Policies::default(),
+        &Limits::default(),
+        &Accepted,
+    );
+    let faults: Vec<FieldFault> = parsed.err().unwrap_or_default();
+    let faults = faults.into_iter();
+    faults.map(|fault| format!("{} {}", fault.pointer, fault.message)).collect()
+}
+
+fn dropped(bench: &Bench) -> Vec<StepIndex> {
+    bench.draft.dropped.iter().map(|dropped| dropped.step).collect()
+}
+
+#[test]
+fn the_first_success_begins_the_join_and_cancels_the_rest() {
+    let mut bench = Bench::new(steps(1, "cancel"));
+    let us = bench.claim("us").unwrap();
+    bench.process("eu");
+    assert_eq!(bench.status("join"), StepStatus::Pending);
+    assert_eq!(bench.status("us"), StepStatus::Cancelled);
+    assert_eq!(bench.status("timer"), StepStatus::Cancelled);
+    assert_eq!(dropped(&bench), [bench.step("us")]);
+    assert_eq!(bench.record("us").effect, Effect::Unknown);
+    assert_eq!(bench.task(), TaskStatus::Processing);
+    // What comes of the dropped call is late.
+    let late = bench.reply("us", us, success(json!({ "id": "us" })));
+    assert!(matches!(late, Err(Refusal::Late { .. })), "{late:?}");
+    bench.process("join");
+    assert_eq!(bench.task(), TaskStatus::Processed);
+    changes_are_told(&bench.draft).unwrap();
+}
+
+#[test]
+fn the_rest_may_go_on() {
+    let mut bench = Bench::new(steps(1, "let"));
+    bench.process("eu");
+    bench.process("join");
+    assert_eq!(bench.status("us"), StepStatus::Pending);
+    assert_eq!(bench.task(), TaskStatus::Processing);
+    bench.process("us");
+    bench.later(Span::from_millis(3_600_000));
+    bench.expire("timer").unwrap();
+    assert_eq!(bench.task(), TaskStatus::Processed);
+}
+
+#[test]
+fn a_loser_in_flight_is_waited_for_and_undone() {
+    let mut bench = Bench::new(steps(1, "undo"));
+    let us = bench.claim("us").unwrap();
+    bench.process("eu");
+    assert_eq!(bench.status("join"), StepStatus::Pending);
+    assert_eq!(bench.status("us"), StepStatus::Processing);
+    assert!(dropped(&bench).is_empty());
+    // The winner needs no undo.
+    assert_eq!(bench.status("eu.revert"), StepStatus::Skipped);
+    assert_eq!(bench.status("us.revert"), StepStatus::Waiting);
+    bench.process("join");
+    assert_eq!(bench.task(), TaskStatus::Processing);
+    bench.reply("us", us, success(json!({ "id": "us" }))).unwrap();
+    assert_eq!(bench.status("us"), StepStatus::Processed);
+    assert_eq!(bench.status("us.revert"), StepStatus::Pending);
+    let revert = bench.step("us.revert");
+    let by = Claimant::Instance(InstanceId::new("node-1"));
+    let CommandOutput::Call(call) = bench.apply(Command::Claim { step: revert, by }).unwrap() else {
+        panic!("no call");
+    };
+    assert_eq!(call.path, "/us");
+    assert!(call.idempotency_key.ends_with(":us.undo"), "{}", call.idempotency_key);
+    let attempt = bench.record("us.revert").attempt;
+    bench.reply("us.revert", attempt, success(json!(null))).unwrap();
+    assert_eq!(bench.status("us"), StepStatus::Undone);
+    assert_eq!(bench.task(), TaskStatus::Processed);
+    changes_are_told(&bench.draft).unwrap();
+}
+
+#[test]
+fn a_loser_that_fails_is_undone_only_where_its_outcome_is_unknown() {
+    for (outcome, expected) in [
+        (refusal(422), StepStatus::Skipped),
+        (
+            CallOutcome::Failed(Fault {
+                effect: Effect::Unknown,
+                ..Fault::permanent("unreadable", Timestamp::from_millis(0))
+            }),
+            StepStatus::Pending,
+        ),
+    ] {
+        let mut bench = Bench::new(steps(1, "undo"));
+        let us = bench.claim("us").unwrap();
+        bench.process("eu");
+        bench.reply("us", us, outcome).unwrap();
+        assert_eq!(bench.status("us"), StepStatus::Cancelled);
+        assert_eq!(bench.status("us.revert"), expected);
+        assert_ne!(bench.task(), TaskStatus::Error);
+    }
+}
+
+#[test]
+fn so_many_must_succeed() {
+    let mut bench = Bench::new(steps(2, "cancel"));
+    bench.process("eu");
+    assert_eq!(bench.status("join"), StepStatus::Waiting);
+    assert_eq!(bench.status("us"), StepStatus::Pending);
+    bench.later(Span::from_millis(3_600_000));
+    bench.expire("timer").unwrap();
+    assert_eq!(bench.status("join"), StepStatus::Pending);
+    assert_eq!(bench.status("us"), StepStatus::Cancelled);
+    let Some(race) = bench.draft.task.definition(bench.step("join")).race.clone() else {
+        panic!("no race");
+    };
+    assert_eq!(race.rest, Rest::Cancel);
+    let winners = bench.draft.task.winners(bench.step("join"));
+    assert_eq!(winners, [bench.step("eu"), bench.step("timer")]);
+}
+
+#[test]
+fn a_competitor_in_error_ends_with_the_race() {
+    for rest in ["cancel", "undo"] {
+        let mut bench = Bench::new(steps(1, rest));
+        let us = bench.claim("us").unwrap();
+        bench.reply("us", us, refusal(500)).unwrap();
+        assert_eq!(bench.task(), TaskStatus::Error);
+        bench.process("eu");
+        assert_eq!(bench.status("us"), StepStatus::Cancelled);
+        assert_eq!(bench.task(), TaskStatus::Processing, "{rest}");
+        let is_closed = bench.draft.alerts.iter().any(
+            |alert| matches!(alert, AlertChange::Close { step } if *step == bench.step("us")),
+        );
+        assert!(is_closed);
+    }
+}
+
+#[test]
+fn a_join_that_cannot_begin_any_more_follows_its_policy() {
+    for (policy, join, task) in [
+        ("error", StepStatus::Error, TaskStatus::Error),
+        ("skip", StepStatus::Skipped, TaskStatus::Processed),
+    ] {
+        let mut steps = json!([
+            { "name": "eu", "agent": "x", "after": [], "on_permanent": "skip" },
+            { "name": "us", "agent": "x", "after": [], "on_permanent": "skip" },
+            { "name": "join", "agent": "x", "after": { "any": 1, "of": ["eu", "us"] } },
+        ]);
+        steps[2]["on_permanent"] = json!(policy);
+        let mut bench = Bench::new(steps);
+        for name in ["eu", "us"] {
+            assert_eq!(bench.status("join"), StepStatus::Waiting);
+            let attempt = bench.claim(name).unwrap();
+            bench.reply(name, attempt, refusal(422)).unwrap();
+        }
+        assert_eq!(bench.status("join"), join);
+        assert_eq!(bench.task(), task);
+    }
+}
+
+#[test]
+fn an_operator_who_skips_the_join_ends_its_race() {
+    for rest in ["cancel", "undo"] {
+        let mut steps = steps(3, rest);
+        steps[0]["on_permanent"] = json!("skip");
+        let mut bench = Bench::new(steps);
+        let us = bench.claim("us").unwrap();
+        let eu = bench.claim("eu").unwrap();
+        bench.reply("eu", eu, refusal(422)).unwrap();
+        assert_eq!(bench.status("join"), StepStatus::Error);
+        let step = bench.step("join");
+        bench
+            .apply(Command::Skip {
+                step,
+                output: None,
+                reason: None,
+            })
+            .unwrap();
+        assert_eq!(bench.status("timer"), StepStatus::Cancelled);
+        if rest == "undo" {
+            bench.reply("us", us, success(json!({ "id": "us" }))).unwrap();
+            bench.process("us.revert");
+        }
+        assert_eq!(bench.task(), TaskStatus::Processed, "{rest}");
+    }
+}
+
+#[test]
+fn the_whole_lane_of_a_loser_ends_backward() {
+    let mut a1 = undoable("a1");
+    a1["after"] = json!([]);
+    let mut a2 = undoable("a2");
+    a2["after"] = json!(["a1"]);
+    let mut a3 = undoable("a3");
+    a3["after"] = json!(["a2"]);
+    let steps = json!([
+        { "name": "start", "agent": "x" }, a1, a2, a3, undoable("b"),
+        { "name": "join", "agent": "x", "after": { "any": 1, "of": ["a3", "b"], "rest": "undo" } },
+    ]);
+    let mut bench = Bench::new(steps);
+    bench.process("a1");
+    bench.process("a2");
+    bench.process("b");
+    assert_eq!(bench.status("a3"), StepStatus::Cancelled);
+    assert_eq!(bench.status("start"), StepStatus::Pending, "no lane has it alone");
+    assert_eq!(bench.status("a3.revert"), StepStatus::Skipped);
+    assert_eq!(bench.status("a2.revert"), StepStatus::Pending);
+    assert_eq!(bench.status("a1.revert"), StepStatus::Waiting);
+    bench.process("a2.revert");
+    bench.process("a1.revert");
+    bench.process("join");
+    bench.process("start");
+    assert_eq!(bench.task(), TaskStatus::Processed);
+    assert_eq!(bench.status("a1"), StepStatus::Undone);
+}
+
+#[test]
+fn an_undo_of_the_task_undoes_what_the_race_left() {
+    let mut bench = Bench::new(steps(1, "undo"));
+    let us = bench.claim("us").unwrap();
+    bench.process("eu");
+    bench.reply("us", us, success(json!({ "id": "us" }))).unwrap();
+    let revert = bench.claim("us.revert").unwrap();
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    // The call that undoes it is in flight.
+    assert_eq!(bench.status("us.undo"), StepStatus::Waiting);
+    assert_eq!(bench.status("eu.undo"), StepStatus::Pending);
+    bench.reply("us.revert", revert, success(json!(null))).unwrap();
+    assert_eq!(bench.status("us"), StepStatus::Undone);
+    assert_eq!(bench.status("us.undo"), StepStatus::Skipped);
+    bench.process("eu.undo");
+    assert_eq!(bench.task(), TaskStatus::Undone);
+}
+
+#[test]
+fn an_undo_of_the_task_takes_over_a_revert_that_has_not_begun() {
+    let mut bench = Bench::new(steps(1, "undo"));
+    let us = bench.claim("us").unwrap();
+    bench.process("eu");
+    bench.reply("us", us, success(json!({ "id": "us" }))).unwrap();
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    assert_eq!(bench.status("us.revert"), StepStatus::Cancelled);
+    bench.process("us.undo");
+    bench.process("eu.undo");
+    assert_eq!(bench.task(), TaskStatus::Undone);
+    assert_eq!(bench.status("us"), StepStatus::Undone);
+}
+
+#[test]
+fn a_rerun_from_before_the_race_races_again() {
+    let mut steps = steps(1, "cancel");
+    for at in 0..3 {
+        steps[at]["after"] = json!(["start"]);
+    }
+    steps.as_array_mut().unwrap().insert(0, json!({ "name": "start", "agent": "x" }));
+    let mut bench = Bench::new(steps);
+    bench.process("start");
+    bench.process("eu");
+    bench.process("join");
+    assert_eq!(bench.task(), TaskStatus::Processed);
+    let mut steps = self::steps(1, "cancel");
+    for at in 0..3 {
+        steps[at]["after"] = json!(["start"]);
+    }
+    steps.as_array_mut().unwrap().insert(0, json!({ "name": "start", "agent": "x" }));
+    let mut bench = Bench::new(steps);
+    bench.process("start");
+    bench.process("eu");
+    let from = bench.step("start");
+    bench.apply(Command::RetryFrom { step: from, reason: None }).unwrap();
+    assert_eq!(bench.status("us"), StepStatus::Waiting);
+    bench.process("start");
+    bench.process("us");
+    assert_eq!(bench.status("eu"), StepStatus::Cancelled);
+    bench.process("join");
+    assert_eq!(bench.task(), TaskStatus::Processed);
+}
+
+#[test]
+fn an_expression_reads_who_has_won() {
+    let mut steps = steps(2, "let");
+    let after = json!({ "name": "tell", "agent": "x", "request": { "body": {
+        "first": "{{ steps.join.winner }}", "all": "{{ steps.join.winners }}", "none": "{{ steps.eu.winner }}",
+    } } });
+    steps.as_array_mut().unwrap().push(after);
+    let mut bench = Bench::new(steps);
+    bench.process("us");
+    bench.process("eu");
+    bench.process("join");
+    let step = bench.step("tell");
+    let by = Claimant::Instance(InstanceId::new("node-1"));
+    let CommandOutput::Call(call) = bench.apply(Command::Claim { step, by }).unwrap() else {
+        panic!("no call");
+    };
+    let body: Value = serde_json::from_str(&call.body.unwrap()).unwrap();
+    // Both succeeded in the same millisecond, and the one that was told first has won.
+    assert_eq!(body, json!({ "first": "us", "all": ["us", "eu"], "none": null }));
+}
+
+#[test]
+fn a_race_that_would_wait_for_ever_is_refused() {
+    let mut other = steps(1, "cancel");
+    let steps = other.as_array_mut().unwrap();
+    steps.push(json!({ "name": "other", "agent": "x", "after": ["eu"] }));
+    let found = faults(&other);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("/steps/3/after `eu` also comes before `other`"), "{found:?}");
+    let mut pivot = self::steps(1, "undo");
+    pivot[0]["pivot"] = json!(true);
+    pivot[0].as_object_mut().unwrap().remove("undo");
+    assert!(faults(&pivot)[0].contains("is a pivot"), "{:?}", faults(&pivot));
+    let many = self::steps(4, "let");
+    assert_eq!(
+        faults(&many),
+        ["/steps/3/after/any needs 4 steps, and `of` names 3: name more, or need fewer"]
+    );
+    for rest in RESTS {
+        assert!(faults(&self::steps(1, rest)).is_empty());
+    }
+}

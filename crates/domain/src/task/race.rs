@@ -1,0 +1,163 @@
+//! Races: the state of a join that needs fewer than all of the steps before it. Nothing of it is on record: it follows
+//! from the states of the competitors and the times at which they succeeded.
+
+use crate::{
+    definition::{RaceRule, Rest},
+    task::{
+        aggregate::Task,
+        step::{StepState, StepStatus},
+    },
+    values::{ids::StepIndex, time::Timestamp},
+};
+
+impl Task {
+    /// Returns the competitors that have won the race before a join, in the order in which they succeeded: at most as many
+    /// as it needs. Where the join has ended without them, these are the ones that had succeeded by then.
+    pub fn winners(&self, join: StepIndex) -> Vec<StepIndex> {
+        let Some(race) = &self.details.definition.step(join).race else {
+            return Vec::new();
+        };
+        let mut winners: Vec<_> = self.successes(race).collect();
+        winners.sort_unstable();
+        winners.truncate(usize::from(race.any));
+        if winners.len() < usize::from(race.any)
+            && let Some(end) = self.end_of_join(join)
+        {
+            winners.retain(|(at, _)| *at <= end);
+        }
+        winners.into_iter().map(|(_, index)| index).collect()
+    }
+
+    /// Returns the time at which a join has ended, if it has.
+    fn end_of_join(&self, join: StepIndex) -> Option<Timestamp> {
+        let step = self.step(join);
+        step.ended_at().filter(|_| step.has_ended_for_good())
+    }
+
+    fn successes(&self, race: &RaceRule) -> impl Iterator<Item = (Timestamp, StepIndex)> {
+        race.of
+            .iter()
+            .filter_map(|index| match self.step(*index).state {
+                StepState::Processed { at, .. } => Some((at, *index)),
+                _ => None,
+            })
+    }
+
+    /// Returns whether enough competitors have succeeded.
+    pub fn is_won(&self, race: &RaceRule) -> bool {
+        self.successes(race).nth(usize::from(race.any) - 1).is_some()
+    }
+
+    /// Returns whether too few competitors are left for the join to begin.
+    pub fn cannot_be_won(&self, race: &RaceRule) -> bool {
+        let is_left = |index: &&StepIndex| {
+            !matches!(
+                self.step(**index).status(),
+                StepStatus::Skipped | StepStatus::Cancelled | StepStatus::Undone
+            )
+        };
+        race.of.iter().filter(is_left).count() < usize::from(race.any)
+    }
+
+    /// Returns whether everything that the step follows is done, so that it may begin.
+    pub fn is_ready_to_begin(&self, index: StepIndex) -> bool {
+        let definition = self.definition(index);
+        match &definition.race {
+            Some(race) => self.is_won(race),
+            None if self.is_revert(index) => self.is_revert_due(index),
+            None => definition.after.iter().all(|step| self.step(*step).is_done()),
+        }
+    }
+
+    /// Returns whether the race before a join is over: it is won, or the join has ended without it.
+    pub(crate) fn is_race_over(&self, join: StepIndex) -> bool {
+        let Some(race) = &self.details.definition.step(join).race else {
+            return false;
+        };
+        self.step(join).has_ended_for_good() || self.is_won(race)
+    }
+
+    /// Returns what becomes of a step that is not needed any more, because a race is over and its competitor has not won.
+    /// Of several races the most thorough counts. `None`: the step is needed.
+    pub fn loss(&self, index: StepIndex) -> Option<Rest> {
+        let definition = self.definition(index);
+        let lanes = match definition.item {
+            Some(item) if definition.undoes.is_none() => &self.definition(item.group).lanes,
+            _ => &definition.lanes,
+        };
+        let mut loss = None;
+        for lane in &**lanes {
+            let Some(race) = &self.details.definition.step(lane.join).race else {
+                continue;
+            };
+            if self.is_race_over(lane.join) && !self.winners(lane.join).contains(&lane.competitor) {
+                loss = match race.rest {
+                    Rest::Undo => return Some(Rest::Undo),
+                    rest => Some(rest),
+                };
+            }
+        }
+        loss
+    }
+
+    pub fn is_lost(&self, index: StepIndex) -> bool {
+        self.loss(index).is_some()
+    }
+
+    /// Returns the earliest time that a success of a competitor can have: the winners are those that succeeded first, so no
+    /// two may have succeeded at one time, and none at the time at which the join has ended without it.
+    pub(crate) fn earliest_success(&self, index: StepIndex) -> Option<Timestamp> {
+        let joins = self.definition(index).followers.iter().copied();
+        let others = joins.filter_map(|join| {
+            let race = self.definition(join).race.as_ref()?;
+            let last = self.successes(race).map(|(at, _)| at).max();
+            last.max(self.end_of_join(join))
+        });
+        others.max().map(|at| Timestamp::from_millis(at.as_millis() + 1))
+    }
+
+    /// Returns whether the step is one of the definition that undoes another one where that has lost a race.
+    pub fn is_revert(&self, index: StepIndex) -> bool {
+        index.at() < self.details.definition.steps.len() && self.definition(index).undoes.is_some()
+    }
+
+    /// Returns the joins whose races say whether the step is undone.
+    fn joins_that_undo(&self, index: StepIndex) -> impl Iterator<Item = StepIndex> {
+        let lanes = self.definition(index).lanes.iter();
+        let joins = lanes.map(|lane| lane.join);
+        joins.filter(|join| {
+            let race = self.details.definition.step(*join).race.as_ref();
+            race.is_some_and(|race| race.rest == Rest::Undo)
+        })
+    }
+
+    /// Returns whether it is known whether the step that a revert undoes has lost, and its own end and that of the reverts
+    /// before.
+    fn is_revert_due(&self, revert: StepIndex) -> bool {
+        let subject = self.subject(revert);
+        let is_known = self.is_lost(subject)
+            || self
+                .joins_that_undo(subject)
+                .all(|join| self.is_race_over(join));
+        let before = self.definition(revert).after.iter();
+        let mut before = before.filter(|step| **step != subject);
+        is_known && self.step(subject).has_ended_for_good() && before.all(|step| self.step(*step).is_done())
+    }
+
+    /// Returns the steps for which a step that has not begun still waits.
+    pub(crate) fn steps_before(&self, index: StepIndex) -> Vec<StepIndex> {
+        let definition = self.definition(index);
+        let after = definition.after.iter().copied();
+        let open: Vec<_> = match &definition.race {
+            Some(_) => after
+                .filter(|step| !self.step(*step).has_ended_for_good())
+                .collect(),
+            None => after.filter(|step| !self.step(*step).is_done()).collect(),
+        };
+        if open.is_empty() && self.is_revert(index) {
+            let joins = self.joins_that_undo(self.subject(index));
+            return joins.filter(|join| !self.is_race_over(*join)).collect();
+        }
+        open
+    }
+}
