@@ -1,4 +1,4 @@
--- Of an instance that reads the rules for attempts in definitions, and what steps keep because of them. Null of an older one that is
+-- Of an instance that reads the rules for attempts and the races in definitions, and what steps keep because of them. Null of an older one that is
 -- on record by now, and no other comes.
 ALTER TABLE instances ADD COLUMN reads_attempt_rules bigint;
 ALTER TABLE instances ALTER COLUMN reads_attempt_rules SET DEFAULT 0;

@@ -187,7 +187,7 @@ impl KnownAgents for App {
         if self.store.features.has(SharedFeature::AttemptRules) {
             return Ok(());
         }
-        Err("has a rule for its attempts, a limit from the input or a policy by status, which an older instance of Provost that uses this database cannot read: update that one, or send the definition again an hour after it has ended".to_owned())
+        Err("has a rule for its attempts, a limit from the input, a policy by status or a race, which an older instance of Provost that uses this database cannot read: update that one, or send the definition again an hour after it has ended".to_owned())
     }
 
     fn passes_links_on(&self, name: &str) -> Result<(), String> {

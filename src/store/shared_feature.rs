@@ -35,7 +35,7 @@ pub enum SharedFeature {
     HeldUndos,
     /// The ledger has every change of the history, since every instance writes it.
     Ledger,
-    /// Definitions may have rules for attempts, and steps keep what these need: parts of responses, and counts.
+    /// Definitions may have rules for attempts and races, and steps keep what these need: parts of responses, and counts.
     AttemptRules,
 }
 

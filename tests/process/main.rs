@@ -122,6 +122,7 @@ mod queue_agents;
 mod queue_gauges;
 mod queue_replies;
 mod quiet;
+mod races;
 mod rate_limits;
 mod record;
 mod refused_messages;

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::api::openapi::words::{
     AskFieldTypeSchema, DeadlinePolicySchema, DurationSchema, JsonSchema, MethodSchema,
     OnChildErrorSchema, OnUndoSchema, PolicySchema, RepeatOutputSchema, ReplyModeSchema,
-    StatusPoliciesSchema, UndoPolicySchema, UndoStatusPoliciesSchema,
+    RestSchema, StatusPoliciesSchema, UndoPolicySchema, UndoStatusPoliciesSchema,
 };
 
 /// One step: a call to one remote service, a wait, a signal that is awaited, or a task of its own.
@@ -64,8 +64,7 @@ pub struct StepBody {
     /// Not together with `for_each`.
     repeat: Option<RepeatBody>,
     /// The steps that must be done before this one. Default: the previous step in the list. An empty list: none.
-    #[schema(example = json!(["reserve"]))]
-    after: Option<Vec<String>>,
+    after: Option<AfterBody>,
     /// A condition, evaluated when the step becomes ready. If false, the step is skipped.
     #[schema(example = "input.total > 0")]
     when: Option<String>,
@@ -512,6 +511,30 @@ pub enum StepOnExhaustedBody {
     Extend(Extension),
     /// Policies by the status of the last response, as in `on_permanent`.
     ByStatus(StatusPoliciesSchema),
+}
+
+/// The steps that must be done before a step.
+#[derive(ToSchema)]
+#[schema(as = After, example = json!(["reserve"]))]
+#[serde(untagged)]
+pub enum AfterBody {
+    /// All of these.
+    All(Vec<String>),
+    Race(RaceBody),
+}
+
+/// The step begins once as many of several steps have succeeded.
+#[derive(ToSchema)]
+#[schema(as = Race, example = json!({ "any": 1, "of": ["eu", "us", "timer"], "rest": "cancel" }))]
+pub struct RaceBody {
+    /// The number of steps that must succeed.
+    #[schema(minimum = 1, maximum = 1000, example = 1)]
+    any: u32,
+    /// The steps that compete.
+    #[schema(example = json!(["eu", "us", "timer"]))]
+    of: Vec<String>,
+    #[schema(default = "cancel", example = "cancel")]
+    rest: Option<RestSchema>,
 }
 
 /// The policy when more than `max_failures` attempts have failed.

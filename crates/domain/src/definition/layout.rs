@@ -8,8 +8,8 @@ use std::{collections::HashMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Accepted, CancelRule, Definition, Lane, Limits, OnUndo, OutputTemplate, Policy, RaceRule, ReplyRule,
-    StepDefinition, StepRule, StepWork, WaitRule, parse_steps,
+    Accepted, CancelRule, Definition, Lane, Limits, OnUndo, OutputTemplate, Policy, RaceRule,
+    ReplyRule, StepDefinition, StepRule, StepWork, WaitRule, parse_steps,
 };
 use crate::{
     template::{Origin, Template},

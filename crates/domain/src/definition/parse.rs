@@ -151,7 +151,14 @@ pub fn parse_steps_within(
     for (at, undone) in reverted.iter().enumerate() {
         // The rule of a step is not shared, so the undo is read a second time.
         let (policies, pointer) = (Policies::default(), String::new());
-        let again = ParsedStep::read(items[*undone], pointer, known, &policies, origin, &mut faults);
+        let again = ParsedStep::read(
+            items[*undone],
+            pointer,
+            known,
+            &policies,
+            origin,
+            &mut faults,
+        );
         let (Some(undo), Some(target)) = (again.undo, again.target.as_ref()) else {
             continue;
         };

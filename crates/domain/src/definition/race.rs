@@ -35,6 +35,14 @@ pub enum Rest {
     Undo,
 }
 
+impl Rest {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
+}
+
 /// The rule of a join that needs `any` of the steps `of`, which are the steps that it follows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RaceRule {
@@ -63,7 +71,10 @@ pub(super) fn read(
 ) -> Option<(RaceDraft, Vec<(String, String)>)> {
     let mut fields = step.object("after")?;
     for (field, remedy) in [
-        ("any", "give the number of steps that must succeed, such as 1"),
+        (
+            "any",
+            "give the number of steps that must succeed, such as 1",
+        ),
         ("of", "give the names of the steps that compete"),
     ] {
         if !fields.has(field) {
@@ -83,7 +94,7 @@ pub(super) fn read(
             ),
         );
     }
-    let rest = fields.choice("rest", <Rest as strum::VariantArray>::VARIANTS);
+    let rest = fields.choice("rest", Rest::ALL);
     if let Err(faults) = fields.finish() {
         step.extend(faults);
         return None;

@@ -36,8 +36,7 @@ pub(super) struct UndoDraft {
 impl UndoDraft {
     /// Returns the rule of the undo, which calls the agent of the step that it undoes. `reads`: the steps that it reads.
     pub fn finish(self, target: &Target, reads: Vec<StepIndex>) -> StepRule {
-        let reads_request = { self.reads.iter() }
-            .any(|(_, reads)| reads.names.contains("request"));
+        let reads_request = { self.reads.iter() }.any(|(_, reads)| reads.names.contains("request"));
         StepRule {
             work: StepWork::Call {
                 target: target.clone(),

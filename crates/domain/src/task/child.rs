@@ -109,9 +109,7 @@ pub fn child_actions(
     let is_held = parent.paused && !undoes_paused;
     let is_left = parent.undo.is_some() || parent.is_lost(index);
     let mut actions = Vec::new();
-    if !child.is_undo_requested
-        && (is_left || is_in_error && !is_held && undoes_errors())
-    {
+    if !child.is_undo_requested && (is_left || is_in_error && !is_held && undoes_errors()) {
         actions.push(ChildAction::Undo {
             child: child.id,
             // An operator may have resolved the error in the meantime.

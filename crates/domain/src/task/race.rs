@@ -45,7 +45,9 @@ impl Task {
 
     /// Returns whether enough competitors have succeeded.
     pub fn is_won(&self, race: &RaceRule) -> bool {
-        self.successes(race).nth(usize::from(race.any) - 1).is_some()
+        self.successes(race)
+            .nth(usize::from(race.any) - 1)
+            .is_some()
     }
 
     /// Returns whether too few competitors are left for the join to begin.
@@ -65,7 +67,10 @@ impl Task {
         match &definition.race {
             Some(race) => self.is_won(race),
             None if self.is_revert(index) => self.is_revert_due(index),
-            None => definition.after.iter().all(|step| self.step(*step).is_done()),
+            None => definition
+                .after
+                .iter()
+                .all(|step| self.step(*step).is_done()),
         }
     }
 
@@ -113,7 +118,9 @@ impl Task {
             let last = self.successes(race).map(|(at, _)| at).max();
             last.max(self.end_of_join(join))
         });
-        others.max().map(|at| Timestamp::from_millis(at.as_millis() + 1))
+        others
+            .max()
+            .map(|at| Timestamp::from_millis(at.as_millis() + 1))
     }
 
     /// Returns whether the step is one of the definition that undoes another one where that has lost a race.
@@ -141,7 +148,9 @@ impl Task {
                 .all(|join| self.is_race_over(join));
         let before = self.definition(revert).after.iter();
         let mut before = before.filter(|step| **step != subject);
-        is_known && self.step(subject).has_ended_for_good() && before.all(|step| self.step(*step).is_done())
+        is_known
+            && self.step(subject).has_ended_for_good()
+            && before.all(|step| self.step(*step).is_done())
     }
 
     /// Returns the steps for which a step that has not begun still waits.

@@ -401,6 +401,12 @@ pub fn dry_run(
     texts::check(definition, input, &budget, &mut warnings);
     reading::check(definition, fields, groups.inputs(), &budget, &mut warnings);
     let undo = undo::check(definition, |at| groups.undoes_task(at), &mut warnings);
+    // What undoes the losers of races is written in their `undo`, which is checked there.
+    let reverts = definition.steps.iter().filter(|step| step.undoes.is_some());
+    warnings.retain(|warning| {
+        let step = warning.step.as_ref();
+        step.is_none_or(|step| reverts.clone().all(|revert| revert.name != *step))
+    });
     warnings.truncate(MOST_WARNINGS);
     DryRunReport {
         undo,
@@ -514,6 +520,10 @@ fn critical_path(
 
 /// Evaluates only conditions that read nothing but the input: all other values are not known before the task runs.
 fn runs(step: &StepDefinition, input: Option<&Payload>, budget: &Budget) -> RunCondition {
+    if step.undoes.is_some() {
+        // It runs where the step that it undoes has lost a race.
+        return RunCondition::Conditionally;
+    }
     match (&step.when, input) {
         (None, _) => RunCondition::Always,
         (Some(condition), Some(input)) if reads_only_input(condition.reads()) => {
@@ -642,7 +652,7 @@ fn relies_on_idempotency_key(
         .steps
         .iter()
         .filter(|step| matches!(step.method(), Some(Method::Post | Method::Patch)))
-        .filter(|step| !is_safe(step))
+        .filter(|step| !is_safe(step) && step.undoes.is_none())
         .map(|step| step.name.as_str())
         .collect();
     if !names.is_empty() {

@@ -216,6 +216,11 @@ pub struct StepView<'a> {
     /// The steps that this one follows.
     #[schema(example = json!(["reserve"]))]
     after: Vec<&'a str>,
+    /// The steps that have won the race before it, in the order in which they succeeded. Only of a step that needs fewer
+    /// than all of the steps that it follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 1000, example = json!(["eu"]))]
+    winners: Option<Vec<&'a str>>,
     /// The number of the last claim, and so of its call; 0 before the first.
     #[schema(example = 2)]
     attempt: u32,
@@ -659,6 +664,12 @@ fn passed_over(task: &Task) -> Vec<&str> {
     names
 }
 
+fn names(task: &Task, steps: Vec<StepIndex>) -> Vec<&str> {
+    let steps = steps.into_iter();
+    let names = steps.map(|step| task.definition(step).name.as_str());
+    names.collect()
+}
+
 impl<'a> StepView<'a> {
     fn leave_out_payloads(&mut self) {
         self.output = None;
@@ -691,6 +702,10 @@ impl<'a> StepView<'a> {
                 .undoes
                 .map(|step| task.definition(step).name.as_str()),
             after: after(task, index),
+            winners: definition
+                .race
+                .as_ref()
+                .map(|_| names(task, task.winners(index))),
             attempt: step.attempt.0,
             failure_count: step.failure_count,
             max_failures: definition.rule_to_run().max_failures,

@@ -7,10 +7,7 @@ use crate::{
         alert::AlertChange,
         step::{StepState, StepStatus},
     },
-    values::{
-        fault::Fault,
-        ids::StepIndex,
-    },
+    values::{fault::Fault, ids::StepIndex},
 };
 
 impl Draft {

@@ -5,6 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use proptest::{bool::weighted, collection::vec, prelude::*};
 
 use super::*;
+use crate::definition::Rest;
 use crate::task::bulk::BulkAction;
 use crate::task::command::Release;
 use crate::task::expansion::ItemGroup;
@@ -13,7 +14,6 @@ use crate::task::properties::cases;
 use crate::task::retry_budget::RetryWait;
 use crate::task::step_list::StepCounts;
 use crate::values::fault::Effect;
-use crate::definition::Rest;
 use crate::values::ids::WorkerName;
 
 /// A random step: which of the earlier ones it follows, and its policies.
@@ -64,7 +64,18 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
         proptest::option::weighted(0.4, (1..3usize, 0..3usize)),
     )
         .prop_map(
-            |(after, skip, extend, max_failures, when, (wait, signal), undo, items, repeat, race)| {
+            |(
+                after,
+                skip,
+                extend,
+                max_failures,
+                when,
+                (wait, signal),
+                undo,
+                items,
+                repeat,
+                race,
+            )| {
                 let (undo, give_up, drop, pivot, probe) = undo;
                 Shape {
                     after,
@@ -686,9 +697,8 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
         let started = !matches!(step.state, StepState::Waiting | StepState::Cancelled { .. });
         let all_done = task.is_ready_to_begin(index);
         let race = task.definition(index).race.as_ref();
-        let is_given_up = race.is_some_and(|race| {
-            task.cannot_be_won(race) || step.has_ended_for_good()
-        });
+        let is_given_up =
+            race.is_some_and(|race| task.cannot_be_won(race) || step.has_ended_for_good());
         if started && task.undo.is_none() {
             prop_assert!(all_done || is_given_up, "{index:?} left waiting too early");
         }
@@ -798,11 +808,21 @@ fn races(task: &Task) -> Result<(), TestCaseError> {
         let waits_for_end = rest == Rest::Undo || definition.has_child();
         let is_running = step.status() == StepStatus::Processing && waits_for_end;
         prop_assert!(
-            is_running || matches!(step.status(), StepStatus::Processed | StepStatus::Skipped | StepStatus::Cancelled | StepStatus::Undone),
+            is_running
+                || matches!(
+                    step.status(),
+                    StepStatus::Processed
+                        | StepStatus::Skipped
+                        | StepStatus::Cancelled
+                        | StepStatus::Undone
+                ),
             "{index:?} has lost, and is {:?}",
             step.status()
         );
-        let revert = definition.followers.iter().find(|step| task.is_revert(**step));
+        let revert = definition
+            .followers
+            .iter()
+            .find(|step| task.is_revert(**step));
         let is_left = rest == Rest::Undo && step.may_have_taken_effect();
         if let (TaskStatus::Processed, Some(revert)) = (task.status(), revert) {
             // An operator may have skipped what undoes it.
@@ -1000,7 +1020,10 @@ fn calls(before: &Task, after: &Task, command: &Command) -> Result<(), TestCaseE
             let own = before.definition(follower);
             let revert = own.followers.iter().find(|step| before.is_revert(**step));
             let over = revert.is_none_or(|revert| revert == step || before.step(*revert).is_done());
-            let shares = own.lanes.iter().any(|lane| before.definition(undone).lanes.contains(lane));
+            let shares = own
+                .lanes
+                .iter()
+                .any(|lane| before.definition(undone).lanes.contains(lane));
             prop_assert!(over || !shares, "{undone:?} is undone before {follower:?}");
         }
         return Ok(());

@@ -33,11 +33,18 @@ fn faults(steps: &Value) -> Vec<String> {
     );
     let faults: Vec<FieldFault> = parsed.err().unwrap_or_default();
     let faults = faults.into_iter();
-    faults.map(|fault| format!("{} {}", fault.pointer, fault.message)).collect()
+    faults
+        .map(|fault| format!("{} {}", fault.pointer, fault.message))
+        .collect()
 }
 
 fn dropped(bench: &Bench) -> Vec<StepIndex> {
-    bench.draft.dropped.iter().map(|dropped| dropped.step).collect()
+    bench
+        .draft
+        .dropped
+        .iter()
+        .map(|dropped| dropped.step)
+        .collect()
 }
 
 #[test]
@@ -85,18 +92,27 @@ fn a_loser_in_flight_is_waited_for_and_undone() {
     assert_eq!(bench.status("us.revert"), StepStatus::Waiting);
     bench.process("join");
     assert_eq!(bench.task(), TaskStatus::Processing);
-    bench.reply("us", us, success(json!({ "id": "us" }))).unwrap();
+    bench
+        .reply("us", us, success(json!({ "id": "us" })))
+        .unwrap();
     assert_eq!(bench.status("us"), StepStatus::Processed);
     assert_eq!(bench.status("us.revert"), StepStatus::Pending);
     let revert = bench.step("us.revert");
     let by = Claimant::Instance(InstanceId::new("node-1"));
-    let CommandOutput::Call(call) = bench.apply(Command::Claim { step: revert, by }).unwrap() else {
+    let CommandOutput::Call(call) = bench.apply(Command::Claim { step: revert, by }).unwrap()
+    else {
         panic!("no call");
     };
     assert_eq!(call.path, "/us");
-    assert!(call.idempotency_key.ends_with(":us.undo"), "{}", call.idempotency_key);
+    assert!(
+        call.idempotency_key.ends_with(":us.undo"),
+        "{}",
+        call.idempotency_key
+    );
     let attempt = bench.record("us.revert").attempt;
-    bench.reply("us.revert", attempt, success(json!(null))).unwrap();
+    bench
+        .reply("us.revert", attempt, success(json!(null)))
+        .unwrap();
     assert_eq!(bench.status("us"), StepStatus::Undone);
     assert_eq!(bench.task(), TaskStatus::Processed);
     changes_are_told(&bench.draft).unwrap();
@@ -152,9 +168,10 @@ fn a_competitor_in_error_ends_with_the_race() {
         bench.process("eu");
         assert_eq!(bench.status("us"), StepStatus::Cancelled);
         assert_eq!(bench.task(), TaskStatus::Processing, "{rest}");
-        let is_closed = bench.draft.alerts.iter().any(
-            |alert| matches!(alert, AlertChange::Close { step } if *step == bench.step("us")),
-        );
+        let is_closed =
+            bench.draft.alerts.iter().any(
+                |alert| matches!(alert, AlertChange::Close { step } if *step == bench.step("us")),
+            );
         assert!(is_closed);
     }
 }
@@ -202,7 +219,9 @@ fn an_operator_who_skips_the_join_ends_its_race() {
             .unwrap();
         assert_eq!(bench.status("timer"), StepStatus::Cancelled);
         if rest == "undo" {
-            bench.reply("us", us, success(json!({ "id": "us" }))).unwrap();
+            bench
+                .reply("us", us, success(json!({ "id": "us" })))
+                .unwrap();
             bench.process("us.revert");
         }
         assert_eq!(bench.task(), TaskStatus::Processed, "{rest}");
@@ -226,7 +245,11 @@ fn the_whole_lane_of_a_loser_ends_backward() {
     bench.process("a2");
     bench.process("b");
     assert_eq!(bench.status("a3"), StepStatus::Cancelled);
-    assert_eq!(bench.status("start"), StepStatus::Pending, "no lane has it alone");
+    assert_eq!(
+        bench.status("start"),
+        StepStatus::Pending,
+        "no lane has it alone"
+    );
     assert_eq!(bench.status("a3.revert"), StepStatus::Skipped);
     assert_eq!(bench.status("a2.revert"), StepStatus::Pending);
     assert_eq!(bench.status("a1.revert"), StepStatus::Waiting);
@@ -243,13 +266,17 @@ fn an_undo_of_the_task_undoes_what_the_race_left() {
     let mut bench = Bench::new(steps(1, "undo"));
     let us = bench.claim("us").unwrap();
     bench.process("eu");
-    bench.reply("us", us, success(json!({ "id": "us" }))).unwrap();
+    bench
+        .reply("us", us, success(json!({ "id": "us" })))
+        .unwrap();
     let revert = bench.claim("us.revert").unwrap();
     bench.apply(Command::Undo { reason: None }).unwrap();
     // The call that undoes it is in flight.
     assert_eq!(bench.status("us.undo"), StepStatus::Waiting);
     assert_eq!(bench.status("eu.undo"), StepStatus::Pending);
-    bench.reply("us.revert", revert, success(json!(null))).unwrap();
+    bench
+        .reply("us.revert", revert, success(json!(null)))
+        .unwrap();
     assert_eq!(bench.status("us"), StepStatus::Undone);
     assert_eq!(bench.status("us.undo"), StepStatus::Skipped);
     bench.process("eu.undo");
@@ -261,7 +288,9 @@ fn an_undo_of_the_task_takes_over_a_revert_that_has_not_begun() {
     let mut bench = Bench::new(steps(1, "undo"));
     let us = bench.claim("us").unwrap();
     bench.process("eu");
-    bench.reply("us", us, success(json!({ "id": "us" }))).unwrap();
+    bench
+        .reply("us", us, success(json!({ "id": "us" })))
+        .unwrap();
     bench.apply(Command::Undo { reason: None }).unwrap();
     assert_eq!(bench.status("us.revert"), StepStatus::Cancelled);
     bench.process("us.undo");
@@ -276,7 +305,10 @@ fn a_rerun_from_before_the_race_races_again() {
     for at in 0..3 {
         steps[at]["after"] = json!(["start"]);
     }
-    steps.as_array_mut().unwrap().insert(0, json!({ "name": "start", "agent": "x" }));
+    steps
+        .as_array_mut()
+        .unwrap()
+        .insert(0, json!({ "name": "start", "agent": "x" }));
     let mut bench = Bench::new(steps);
     bench.process("start");
     bench.process("eu");
@@ -286,12 +318,20 @@ fn a_rerun_from_before_the_race_races_again() {
     for at in 0..3 {
         steps[at]["after"] = json!(["start"]);
     }
-    steps.as_array_mut().unwrap().insert(0, json!({ "name": "start", "agent": "x" }));
+    steps
+        .as_array_mut()
+        .unwrap()
+        .insert(0, json!({ "name": "start", "agent": "x" }));
     let mut bench = Bench::new(steps);
     bench.process("start");
     bench.process("eu");
     let from = bench.step("start");
-    bench.apply(Command::RetryFrom { step: from, reason: None }).unwrap();
+    bench
+        .apply(Command::RetryFrom {
+            step: from,
+            reason: None,
+        })
+        .unwrap();
     assert_eq!(bench.status("us"), StepStatus::Waiting);
     bench.process("start");
     bench.process("us");
@@ -318,7 +358,10 @@ fn an_expression_reads_who_has_won() {
     };
     let body: Value = serde_json::from_str(&call.body.unwrap()).unwrap();
     // Both succeeded in the same millisecond, and the one that was told first has won.
-    assert_eq!(body, json!({ "first": "us", "all": ["us", "eu"], "none": null }));
+    assert_eq!(
+        body,
+        json!({ "first": "us", "all": ["us", "eu"], "none": null })
+    );
 }
 
 #[test]
@@ -328,11 +371,18 @@ fn a_race_that_would_wait_for_ever_is_refused() {
     steps.push(json!({ "name": "other", "agent": "x", "after": ["eu"] }));
     let found = faults(&other);
     assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0].starts_with("/steps/3/after `eu` also comes before `other`"), "{found:?}");
+    assert!(
+        found[0].starts_with("/steps/3/after `eu` also comes before `other`"),
+        "{found:?}"
+    );
     let mut pivot = self::steps(1, "undo");
     pivot[0]["pivot"] = json!(true);
     pivot[0].as_object_mut().unwrap().remove("undo");
-    assert!(faults(&pivot)[0].contains("is a pivot"), "{:?}", faults(&pivot));
+    assert!(
+        faults(&pivot)[0].contains("is a pivot"),
+        "{:?}",
+        faults(&pivot)
+    );
     let many = self::steps(4, "let");
     assert_eq!(
         faults(&many),

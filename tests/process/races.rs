@@ -1,0 +1,112 @@
+//! Joins that need fewer than all of the steps before them.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Act, Gate, Provost, Remote, Seen, id_of, setups, step};
+
+/// Two services compete with a timer.
+fn race(url: &str, rest: &str) -> Value {
+    let quote = |name: &str| {
+        json!({ "name": name, "url": url, "after": [], "request": { "path": format!("/{name}") },
+            "undo": { "request": { "method": "DELETE", "path": format!("/{name}/undo") } } })
+    };
+    json!({ "steps": [
+        quote("eu"),
+        quote("us"),
+        { "name": "timer", "after": [], "wait": { "for": "1h" } },
+        { "name": "join", "url": url, "after": { "any": 1, "of": ["eu", "us", "timer"], "rest": rest },
+          "request": { "path": "/join", "body": { "won": "{{ steps.join.winner }}" } } },
+    ] })
+}
+
+/// `eu` replies at once, `us` once the gate is open.
+async fn services(gate: &Gate) -> Remote {
+    let gate = gate.clone();
+    Remote::with(move |seen: &Seen| match seen.path.as_str() {
+        "/us" => gate.then(json!({ "id": "us" })),
+        path => Act::Ok(json!({ "path": path })),
+    })
+    .await
+}
+
+fn calls(remote: &Remote, path: &str) -> Vec<Seen> {
+    let mut ledger = remote.ledger();
+    ledger.retain(|seen| seen.path == path);
+    ledger
+}
+
+#[tokio::test]
+async fn the_first_success_begins_the_join_and_the_rest_is_cancelled() {
+    for setup in setups().await {
+        let gate = Gate::closed();
+        let remote = services(&gate).await;
+        let provost = setup.start().await;
+        let task = provost.run(&race(&remote.url(), "cancel")).await;
+        assert_eq!(task["state"], "processed", "{task:#}");
+        let states = ["eu", "us", "timer", "join"].map(|name| step(&task, name)["state"].clone());
+        assert_eq!(states, ["processed", "cancelled", "cancelled", "processed"]);
+        assert_eq!(step(&task, "us")["outcome"], "unknown");
+        assert_eq!(step(&task, "join")["winners"], json!(["eu"]));
+        let joined = calls(&remote, "/join");
+        assert_eq!(joined.len(), 1);
+        assert_eq!(joined[0].body, json!({ "won": "eu" }));
+        // What the dropped call may have done is undone with the task.
+        let undo = format!("/v1/tasks/{}/undo", id_of(&task));
+        provost.post(&undo, &json!({})).await.expect(200);
+        remote.paths("/us/undo", 1).await;
+        remote.paths("/eu/undo", 1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_loser_is_undone_once_although_its_instance_is_killed() {
+    for setup in setups().await {
+        let gate = Gate::closed();
+        let remote = services(&gate).await;
+        let mut provost = setup.start().await;
+        let id = provost.submit(&race(&remote.url(), "undo")).await;
+        remote.paths("/join", 1).await;
+        remote.paths("/us", 1).await;
+        provost.kill().await;
+        gate.open();
+        provost.restart().await;
+        let task = provost.settled(&id).await;
+        assert_eq!(task["state"], "processed", "{task:#}");
+        let states = ["eu", "us", "timer", "join"].map(|name| step(&task, name)["state"].clone());
+        let [eu, us, timer, join] = states.each_ref().map(|state| state.as_str().unwrap());
+        assert_eq!(
+            (eu, us, timer, join),
+            ("processed", "undone", "cancelled", "processed")
+        );
+        assert_eq!(step(&task, "us.revert")["undoes"], "us");
+        let undone = calls(&remote, "/us/undo");
+        assert_eq!(undone.len(), 1);
+        assert!(undone[0].key().ends_with(":us.undo"), "{}", undone[0].key());
+        assert!(calls(&remote, "/eu/undo").is_empty());
+        assert_eq!(calls(&remote, "/join").len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_race_that_nobody_can_win_is_in_error_until_an_operator_decides() {
+    let remote = Remote::with(|seen: &Seen| match seen.path.as_str() {
+        "/join" => Act::Ok(json!({})),
+        _ => Act::status(422),
+    })
+    .await;
+    let provost = Provost::start().await;
+    let mut race = race(&remote.url(), "cancel");
+    for at in 0..2 {
+        race["steps"][at]["on_permanent"] = json!("skip");
+    }
+    race["steps"][3]["after"] = json!({ "any": 1, "of": ["eu", "us"] });
+    race["steps"].as_array_mut().unwrap().remove(2);
+    let task = provost.run(&race).await;
+    assert_eq!(task["state"], "error", "{task:#}");
+    let join = step(&task, "join");
+    let message = "none of the steps that it needs one of can still succeed";
+    assert_eq!(join["error"]["message"], message, "{join:#}");
+    let skip = format!("/v1/tasks/{}/steps/join/skip", id_of(&task));
+    let task = provost.post(&skip, &json!({})).await.expect(200);
+    assert_eq!(task["state"], "processed", "{task:#}");
+}
