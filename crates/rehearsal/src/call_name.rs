@@ -114,6 +114,9 @@ impl CallName {
                     "step `{name}` has a task of its own: it calls no service"
                 ));
             }
+            StepWork::Set(_) | StepWork::Stop(_) => {
+                return Err(format!("step `{name}` calls no service"));
+            }
             StepWork::Wait(_) => {
                 return Err(format!(
                     "step `{name}` waits for a time: it calls no service"

@@ -223,7 +223,7 @@ impl Explorer<'_> {
                 PlannedFault::Silent,
                 PlannedFault::SilentButDone,
             ],
-            StepWork::Wait(_) | StepWork::Group(_) => &[],
+            StepWork::Wait(_) | StepWork::Group(_) | StepWork::Set(_) | StepWork::Stop(_) => &[],
             StepWork::Signal(_) => &[PlannedFault::NoSignal],
             StepWork::Task(_) => &[PlannedFault::Refused],
         };

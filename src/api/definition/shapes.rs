@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::api::openapi::words::{
     AskFieldTypeSchema, DeadlinePolicySchema, DurationSchema, JsonSchema, MethodSchema,
     OnChildErrorSchema, OnUndoSchema, PolicySchema, RepeatOutputSchema, ReplyModeSchema,
-    RestSchema, StatusPoliciesSchema, UndoPolicySchema, UndoStatusPoliciesSchema,
+    RestSchema, StatusPoliciesSchema, StopStateSchema, UndoPolicySchema, UndoStatusPoliciesSchema,
 };
 
 /// One step: a call to one remote service, a wait, a signal that is awaited, or a task of its own.
@@ -46,6 +46,12 @@ pub struct StepBody {
     /// The step is done by a task of its own, its child, and is processed when the child is. It can have the same
     /// other fields as with `wait`, and `complete_within` (the time limit of the child) and `pivot`.
     task: Option<StepTaskBody>,
+    /// The step calls no service: this object is evaluated when it becomes ready, and is its output. It can have the same
+    /// other fields as with `wait`.
+    #[schema(value_type = Object, required = false, example = json!({ "net": "{{ input.price * input.count }}" }))]
+    set: Option<String>,
+    /// The step ends the task on purpose. It can have the same other fields as with `wait`.
+    stop: Option<StopBody>,
     /// The step is run for each item of a list: an array, or an expression that gives one, of at most 10,000 items.
     /// Each item is a step of its own, such as `import[17]`; its expressions can also use `item`, and `index` from 0.
     /// The step's output is the list of their outputs.
@@ -511,6 +517,19 @@ pub enum StepOnExhaustedBody {
     Extend(Extension),
     /// Policies by the status of the last response, as in `on_permanent`.
     ByStatus(StatusPoliciesSchema),
+}
+
+/// The end of the task on purpose.
+#[derive(ToSchema)]
+#[schema(as = Stop, example = json!({ "state": "undone", "message": "nothing is left of {{ input.item }}" }))]
+pub struct StopBody {
+    state: StopStateSchema,
+    /// A text with expressions that says why. Its first 500 bytes are kept.
+    #[schema(example = "nothing is left of {{ input.item }}")]
+    message: Option<String>,
+    /// With `processed`: the output of the task, any JSON with expressions, instead of that of the definition.
+    #[schema(value_type = JsonSchema, required = false, example = json!({ "paid": "{{ steps.charge.output.id }}" }))]
+    output: Option<String>,
 }
 
 /// The steps that must be done before a step.

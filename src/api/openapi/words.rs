@@ -16,7 +16,7 @@ pub use crate::domain::{
         AskFieldKind as AskFieldTypeSchema, Method as MethodSchema,
         OnChildError as OnChildErrorSchema, OnConflict as OnConflictSchema, OnUndo as OnUndoSchema,
         Policy as PolicySchema, RepeatOutput as RepeatOutputSchema, ReplyMode as ReplyModeSchema,
-        Rest as RestSchema,
+        Rest as RestSchema, StopState as StopStateSchema,
     },
     schedule::{CatchUp as CatchUpSchema, Dst as DstSchema, Overlap as OverlapSchema},
     task::TaskStatus as TaskStateSchema,

@@ -1,5 +1,6 @@
 //! A step whose work is a child: which workflow runs, with which input.
 
+use super::json_template;
 use crate::{
     template::{JsonTemplate, Origin, Reads, RenderError, Scope, Template, payload::Payload},
     values::{
@@ -114,7 +115,7 @@ pub(super) fn read(
     }
     let workflow = workflow(&mut fields);
     let version = fields.integer("version", 1..=i64::from(u32::MAX));
-    let input = input(&mut fields, origin, reads);
+    let input = json_template::read(&mut fields, "input", origin, reads);
     let key = fields.string("key", usize::MAX).and_then(|source| {
         let pointer = fields.pointer("key");
         let parsed = template(&source, pointer, origin, reads);
@@ -151,29 +152,6 @@ fn workflow(fields: &mut Fields<'_>) -> Option<WorkflowName> {
         return None;
     }
     Some(WorkflowName::new(name))
-}
-
-fn input(
-    fields: &mut Fields<'_>,
-    origin: Origin<'_>,
-    reads: &mut Vec<(String, Reads)>,
-) -> Option<JsonTemplate> {
-    let raw = fields.raw("input")?;
-    let pointer = fields.pointer("input");
-    match JsonTemplate::parse(&Payload::new(raw), origin) {
-        Ok(template) => {
-            for (inside, read) in template.reads() {
-                reads.push((format!("{pointer}{inside}"), read));
-            }
-            Some(template)
-        }
-        Err(faults) => {
-            fields.extend(faults.into_iter().map(|fault| {
-                FieldFault::new(format!("{pointer}{}", fault.pointer), fault.message)
-            }));
-            None
-        }
-    }
 }
 
 fn template(

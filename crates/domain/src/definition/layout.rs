@@ -135,6 +135,7 @@ impl Definition {
                 .into_iter()
                 .map(|undo| undo.with_moved_indexes(moved))
                 .collect::<Option<_>>()?,
+            stops: self.stops.into_iter().map(moved).collect(),
             order: self.order.into_iter().map(moved).collect(),
             output: self.output.map(|output| OutputTemplate {
                 reads: output.reads.into_iter().map(moved).collect(),

@@ -11,6 +11,7 @@ pub(crate) mod for_each;
 mod from_input;
 mod graph;
 mod group;
+mod json_template;
 pub(crate) mod key_limit;
 mod known_agents;
 mod layout;
@@ -24,6 +25,7 @@ mod race;
 mod repeat;
 mod reply_rule;
 pub(crate) mod request;
+mod set;
 mod status_policies;
 mod step;
 mod undo;
@@ -63,6 +65,7 @@ pub use poll_rule::{PollFinding, PollRule};
 pub use probe::*;
 pub use race::{Lane, RaceRule, Rest};
 pub use repeat::{RepeatOutput, RepeatRule};
+pub use set::{SetRule, StopRule, StopState};
 pub use status_policies::{StatusPattern, StatusPolicies, StatusPolicy};
 pub(crate) use step::UNDO;
 use work::LiteralUntil;
@@ -77,6 +80,8 @@ pub struct Definition {
     /// The undo steps of the steps that can be undone: each is a step like any other. Their indices follow the last
     /// of `steps`.
     pub undos: Vec<StepDefinition>,
+    /// The steps that end the task as processed.
+    pub stops: Vec<StepIndex>,
     /// The steps in an order in which each comes after the steps that it follows.
     pub order: Vec<StepIndex>,
     /// The policies that apply to the task as a whole.
@@ -145,6 +150,8 @@ impl Definition {
             StepWork::Call { .. }
             | StepWork::Signal(_)
             | StepWork::Task(_)
+            | StepWork::Set(_)
+            | StepWork::Stop(_)
             | StepWork::Group(_) => None,
         })
     }
@@ -177,6 +184,7 @@ impl Definition {
         Some(Self {
             steps,
             undos,
+            stops: self.stops.clone(),
             order: self.order.clone(),
             policies: self.policies.clone(),
             input_schema: None,
@@ -316,10 +324,18 @@ impl StepDefinition {
     pub fn group_rule(&self) -> Option<&GroupRule> {
         match &self.work {
             StepWork::Group(rule) => Some(rule),
-            StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Signal(_) | StepWork::Task(_) => {
-                None
-            }
+            StepWork::Call { .. }
+            | StepWork::Wait(_)
+            | StepWork::Signal(_)
+            | StepWork::Set(_)
+            | StepWork::Stop(_)
+            | StepWork::Task(_) => None,
         }
+    }
+
+    /// Returns whether the task ends as processed once the step is done.
+    pub fn stops_as_processed(&self) -> bool {
+        matches!(&self.work, StepWork::Stop(rule) if rule.state == StopState::Processed)
     }
 
     /// Returns the rule of a group of iterations, `None` for every other step.
@@ -360,6 +376,8 @@ impl StepRule {
             StepWork::Call { .. }
             | StepWork::Wait(_)
             | StepWork::Signal(_)
+            | StepWork::Set(_)
+            | StepWork::Stop(_)
             | StepWork::Group(_) => None,
         }
     }
@@ -377,9 +395,12 @@ impl StepRule {
     pub fn request(&self) -> Option<&RequestTemplate> {
         match &self.work {
             StepWork::Call { request, .. } => Some(request),
-            StepWork::Wait(_) | StepWork::Signal(_) | StepWork::Task(_) | StepWork::Group(_) => {
-                None
-            }
+            StepWork::Wait(_)
+            | StepWork::Signal(_)
+            | StepWork::Task(_)
+            | StepWork::Set(_)
+            | StepWork::Stop(_)
+            | StepWork::Group(_) => None,
         }
     }
 

@@ -211,7 +211,11 @@ pub fn parse_steps_within(
         }
     }
     steps.extend(reverts);
+    let stops = steps.iter().zip(0..);
+    let stops = stops.filter(|(step, _)| step.stops_as_processed());
+    let stops = stops.map(|(_, at)| StepIndex(at)).collect();
     Ok(Definition {
+        stops,
         steps,
         undos,
         order,

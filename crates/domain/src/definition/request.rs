@@ -2,9 +2,9 @@
 
 use http::{HeaderName, HeaderValue, header};
 
-use super::{Body, Method, RequestTemplate};
+use super::{Body, Method, RequestTemplate, json_template};
 use crate::{
-    template::{JsonTemplate, Origin, Reads, Template, payload::Payload},
+    template::{Origin, Reads, Template},
     values::{
         fields::{FieldFault, Fields, text},
         path::path_fault,
@@ -175,21 +175,7 @@ fn body(
         );
         return None;
     }
-    let pointer = fields.pointer("body");
-    match JsonTemplate::parse(&Payload::new(raw), origin) {
-        Ok(template) => {
-            for (inside, read) in template.reads() {
-                note(reads, format!("{pointer}{inside}"), read);
-            }
-            Some(Body::Json(template))
-        }
-        Err(faults) => {
-            fields.extend(faults.into_iter().map(|fault| {
-                FieldFault::new(format!("{pointer}{}", fault.pointer), fault.message)
-            }));
-            None
-        }
-    }
+    json_template::parse(fields, "body", raw, origin, reads).map(Body::Json)
 }
 
 fn note(reads: &mut Vec<(String, Reads)>, pointer: String, read: Reads) {

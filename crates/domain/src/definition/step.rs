@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{
     AttemptRules, CancelRule, ChildRule, Method, OnExhausted, OnUndo, Policies, Policy, Probe,
-    ReplyRule, StatusPolicy, StepDefinition, StepRule, StepWork, Target,
+    ReplyRule, StatusPolicy, StepDefinition, StepRule, StepWork, StopState, Target,
     attempt_rules::RulesOf,
     cancel_rule, from_input,
     group::{self, GroupDraft, GroupReads},
@@ -174,6 +174,12 @@ impl ParsedStep {
             on_item_error.unwrap_or(Policy::Error),
         );
         if let Some(work) = work {
+            if self.group.is_some() && matches!(work, Some(StepWork::Stop(_))) {
+                fields.fault(
+                    "stop",
+                    "ends the task, so it cannot be run several times: remove `for_each` or `repeat`",
+                );
+            }
             self.has_own_policy[1] = fields.peek("on_permanent").is_some();
             if let Some(policy) = on_permanent(&mut fields, Policy::ALL) {
                 self.on_permanent = policy;
@@ -286,6 +292,10 @@ impl ParsedStep {
         };
         self.attempts.is_some()
             || self.race.is_some()
+            || matches!(
+                self.uncalled_work,
+                Some(Some(StepWork::Set(_) | StepWork::Stop(_)))
+            )
             || of_undo.is_some()
             || of_probe.is_some()
             || waits_by_input
@@ -434,6 +444,16 @@ impl ParsedStep {
                 ));
             }
         }
+        if let Some(Some(StepWork::Stop(rule))) = &self.uncalled_work
+            && rule.state == StopState::Undone
+        {
+            faults.push(FieldFault::new(
+                format!("{}/stop/state", self.pointer),
+                format!(
+                    "the step comes after the pivot `{pivot}`, and nothing after a pivot is undone: use \"error\" or \"processed\""
+                ),
+            ));
+        }
         if let Some(Some(StepWork::Signal(rule))) = &self.uncalled_work
             && rule.on_timeout == Policy::Undo
         {
@@ -540,7 +560,7 @@ fn target(fields: &mut Fields<'_>, known: &dyn KnownAgents) -> Option<Target> {
     } else if !has_agent && !has_url {
         fields.missing(
             "agent",
-            "name a registered agent, or give a `url`, a `wait`, a `signal` or a `task`",
+            "name a registered agent, or give a `url`, a `wait`, a `signal`, a `task`, a `set` or a `stop`",
         );
     }
     let agent = fields.string("agent", usize::MAX);

@@ -4,7 +4,10 @@ use std::{ops::RangeInclusive, sync::Arc};
 
 use super::{
     AskRule, FromInput, GroupRule, KnownAgents, Policy, RequestTemplate, Target, ask_rule,
-    child_rule, child_rule::ChildRule, from_input,
+    child_rule,
+    child_rule::ChildRule,
+    from_input, set,
+    set::{SetRule, StopRule},
 };
 use crate::{
     definition::payload_schema::PayloadSchema,
@@ -28,6 +31,10 @@ pub enum StepWork {
     Signal(SignalRule),
     /// The step has a child, and ends when the child is done or, for an undo, undone.
     Task(Arc<ChildRule>),
+    /// The step only names values.
+    Set(SetRule),
+    /// The step ends the task on purpose.
+    Stop(StopRule),
     /// The step is a group, and its items do the work.
     Group(Box<GroupRule>),
 }
@@ -53,9 +60,12 @@ impl StepWork {
     pub fn target(&self) -> Option<&Target> {
         match self {
             StepWork::Call { target, .. } => Some(target),
-            StepWork::Wait(_) | StepWork::Signal(_) | StepWork::Task(_) | StepWork::Group(_) => {
-                None
-            }
+            StepWork::Wait(_)
+            | StepWork::Signal(_)
+            | StepWork::Task(_)
+            | StepWork::Set(_)
+            | StepWork::Stop(_)
+            | StepWork::Group(_) => None,
         }
     }
 
@@ -63,9 +73,12 @@ impl StepWork {
     pub fn ask(&self) -> Option<&Arc<AskRule>> {
         match self {
             StepWork::Signal(rule) => rule.ask.as_ref(),
-            StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Task(_) | StepWork::Group(_) => {
-                None
-            }
+            StepWork::Call { .. }
+            | StepWork::Wait(_)
+            | StepWork::Task(_)
+            | StepWork::Set(_)
+            | StepWork::Stop(_)
+            | StepWork::Group(_) => None,
         }
     }
 
@@ -77,6 +90,8 @@ impl StepWork {
             StepWork::Wait(_) => StepKind::Wait,
             StepWork::Signal(_) => StepKind::Signal,
             StepWork::Task(_) => StepKind::Task,
+            StepWork::Set(_) => StepKind::Set,
+            StepWork::Stop(_) => StepKind::Stop,
         }
     }
 }
@@ -89,6 +104,8 @@ pub enum StepKind {
     Wait,
     Signal,
     Task,
+    Set,
+    Stop,
 }
 
 impl StepKind {
@@ -217,6 +234,9 @@ fn excerpt(text: &str) -> String {
     }
 }
 
+/// The fields each of which says what a step does that calls no service.
+const WORKS: [&str; 5] = ["wait", "signal", "task", "set", "stop"];
+
 /// The fields that are allowed only in steps that call a service.
 const OF_CALLS: [&str; 17] = [
     "agent",
@@ -255,42 +275,45 @@ pub(super) fn read_uncalled_work(
     known: &dyn KnownAgents,
     on_timeout: Policy,
 ) -> Option<Option<StepWork>> {
-    let [wait, signal, task] = ["wait", "signal", "task"].map(|field| step.peek(field).is_some());
-    if !wait && !signal && !task {
+    let is_there = WORKS.map(|field| step.peek(field).is_some());
+    let task = step.peek("task").is_some();
+    let mut own = WORKS.into_iter().zip(is_there);
+    let mut own = own
+        .by_ref()
+        .filter(|(_, is_there)| *is_there)
+        .map(|(field, _)| field);
+    let Some(first) = own.next() else {
         // The fields are null or missing. They are taken so that they are not reported as unknown.
-        step.value("wait");
-        step.value("signal");
-        step.value("task");
+        for field in WORKS {
+            step.value(field);
+        }
         return None;
-    }
+    };
     for field in OF_CALLS {
         if task && ALSO_OF_TASKS.contains(&field) {
             continue;
         }
         if step.value(field).is_some() {
-            let own = match (wait, signal) {
-                (true, _) => "wait",
-                (_, true) => "signal",
-                _ => "task",
-            };
             step.fault(
                 field,
-                format!("belongs to steps that call a service: remove it, or remove `{own}`"),
+                format!("belongs to steps that call a service: remove it, or remove `{first}`"),
             );
         }
     }
-    if wait && signal {
-        step.fault("signal", "give either `wait` or `signal`, not both");
-    }
-    if task && (wait || signal) {
-        let other = if wait { "wait" } else { "signal" };
-        step.fault("task", format!("give either `{other}` or `task`, not both"));
+    for other in own {
+        step.fault(
+            other,
+            format!("give either `{first}` or `{other}`, not both"),
+        );
     }
     let waits = read_wait(step, origin, reads).map(StepWork::Wait);
     let signals = read_signal(step, origin, reads, signal_reads, known, on_timeout);
     let signals = signals.map(StepWork::Signal);
     let task = child_rule::read(step, origin, reads).map(Arc::new);
-    Some(waits.or(signals).or(task.map(StepWork::Task)))
+    let sets = set::read_set(step, origin, reads).map(StepWork::Set);
+    let stops = set::read_stop(step, origin, reads).map(StepWork::Stop);
+    let task = task.map(StepWork::Task);
+    Some(waits.or(signals).or(task).or(sets).or(stops))
 }
 
 fn read_signal(

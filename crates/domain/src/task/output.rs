@@ -2,6 +2,7 @@
 //! the record: it is evaluated whenever it is read, and stored nowhere.
 
 use crate::{
+    definition::StepWork,
     task::{aggregate::Task, status::TaskStatus},
     template::{Budget, RenderError, Scope, payload::Payload},
 };
@@ -22,10 +23,17 @@ pub(crate) fn output_cost(task: &Task) -> u64 {
 }
 
 fn evaluate(task: &Task, budget: &Budget) -> Option<Result<Payload, RenderError>> {
-    let output = task.details.definition.output.as_ref()?;
     if task.status() != TaskStatus::Processed {
         return None;
     }
+    if let Some(stop) = task.stopped_by()
+        && let StepWork::Stop(rule) = &task.definition(stop).work
+        && rule.has_output()
+    {
+        let output = task.step(stop).output().cloned();
+        return Some(Ok(output.unwrap_or_else(Payload::null)));
+    }
+    let output = task.details.definition.output.as_ref()?;
     let scope = Scope {
         task_id: task.id(),
         key: task.details.key.as_deref(),

@@ -85,6 +85,10 @@ impl Task {
     /// Returns what becomes of a step that is not needed any more, because a race is over and its competitor has not won.
     /// Of several races the most thorough counts. `None`: the step is needed.
     pub fn loss(&self, index: StepIndex) -> Option<Rest> {
+        let is_open = || !self.step(index).has_ended_for_good();
+        if self.is_stopped() && is_open() && !self.is_revert(index) {
+            return Some(Rest::Cancel);
+        }
         let definition = self.definition(index);
         let lanes = match definition.item {
             Some(item) if definition.undoes.is_none() => &self.definition(item.group).lanes,
@@ -103,6 +107,17 @@ impl Task {
             }
         }
         loss
+    }
+
+    /// Returns the step that has ended the task as processed, if one has.
+    pub fn stopped_by(&self) -> Option<StepIndex> {
+        let stops = self.details.definition.stops.iter().copied();
+        let mut done = stops.filter(|stop| self.step(*stop).status() == StepStatus::Processed);
+        done.next()
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped_by().is_some()
     }
 
     pub fn is_lost(&self, index: StepIndex) -> bool {

@@ -96,6 +96,12 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
         ),
         step(
             Pending,
+            "step.processed",
+            Processed,
+            "it only names values, or ends the task",
+        ),
+        step(
+            Pending,
             "step.resolved",
             Processed,
             "an operator resolved it",

@@ -466,6 +466,7 @@ fn worst_case(
         StepWork::Wait(rule) => return Some(longest_wait(rule, input, now, budget)),
         StepWork::Signal(rule) => return Some(rule.within),
         StepWork::Task(rule) => return rule.complete_within,
+        StepWork::Set(_) | StepWork::Stop(_) => return Some(Span::default()),
         StepWork::Call { .. } | StepWork::Group(_) => {}
     }
     let trying = step.complete_within.saturating_mul(attempts(step));
@@ -564,6 +565,8 @@ fn cannot_render(
             }
             StepWork::Wait(rule) => rule.end(scope, now?).err(),
             StepWork::Signal(_) | StepWork::Group(_) => None,
+            StepWork::Set(rule) => rule.values(scope).err(),
+            StepWork::Stop(rule) => rule.message(scope).and(rule.output(scope)).err(),
             StepWork::Task(rule) => {
                 let error = rule.render(scope).err()?;
                 Some(error.to_string())
@@ -596,6 +599,8 @@ fn expressions_of(step: &StepDefinition) -> Vec<(String, Reads)> {
             reads.into_iter().collect()
         }
         StepWork::Signal(_) | StepWork::Group(_) => Vec::new(),
+        StepWork::Set(rule) => rule.expressions(),
+        StepWork::Stop(rule) => rule.expressions(),
         StepWork::Task(rule) => rule.expressions(),
     }
 }

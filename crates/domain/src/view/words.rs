@@ -15,7 +15,7 @@ use crate::{
     agent::{BreakerAction, CheckPoint, CheckStatus, CheckVerdict},
     definition::{
         AskFieldKind, Method, OnChildError, OnConflict, OnUndo, Policy, RepeatOutput, ReplyMode,
-        Rest, StepKind,
+        Rest, StepKind, StopState,
     },
     schedule::{CatchUp, Dst, Overlap, RunSource, RunState, ScheduleAction, SkipReason},
     task::{AlertKind, REPLIES, StepStatus, TaskStatus},
@@ -65,12 +65,13 @@ macro_rules! enumerations {
 enumerations! {
     TaskStatus = "TaskState", "The state of a task";
     StepStatus = "StepState", "The state of a step";
-    StepKind = "StepKind", "What a step does: `call` a service, `wait` until a time, await a `signal`, or have a `task` of its own";
+    StepKind = "StepKind", "What a step does: `call` a service, `wait` until a time, await a `signal`, have a `task` of its own, `set` values, or `stop` the task";
     Method = "Method", "The method of a request";
     DiagramFormat = "PictureFormat", "The format of a diagram";
     AlertKind = "AlertKind", "The cause of an alert";
     Policy = "Policy", "`error` stops the task until an operator acts, `undo` undoes the whole task, `skip` continues without the step";
     Rest = "RaceRest", "The others of a race are cancelled (`cancel`), go on (`let`), or are cancelled and undone (`undo`)";
+    StopState = "StopState", "`processed`: the steps that have not ended are cancelled; `undone`: the task is undone; `error`: an operator must act";
     OnUndo = "OnUndo", "`wait` for a call in flight until its complete-by, so that its outcome is known, or `drop` it at once";
     OnChildError = "OnChildError", "While the task of a step is in error: the step is to `wait` for an operator, or to `undo` the task and fail then";
     RepeatOutput = "RepeatOutput", "The output of a step that is repeated: that of the `last` iteration, or the list of `all`";

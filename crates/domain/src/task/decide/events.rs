@@ -37,6 +37,7 @@ impl Draft {
                     "awaits its signal until",
                 )
             }
+            StepWork::Set(_) | StepWork::Stop(_) => return self.give_values(index),
             // Its task has a time limit.
             StepWork::Task(_) => (Ok(self.now + Span::LONGEST), ""),
         };
@@ -64,6 +65,39 @@ impl Draft {
             }
             Err(message) => self.cannot_begin(index, message),
         }
+    }
+
+    /// A step ends that only names values, or that ends the task. True if it is done.
+    fn give_values(&mut self, index: StepIndex) -> bool {
+        let definition = self.task.definition(index);
+        let scope = self.task.scope(index, &self.budget);
+        let given = match &definition.work {
+            StepWork::Set(rule) => rule.values(&scope).map(|values| (values, None, None)),
+            StepWork::Stop(rule) => rule.message(&scope).and_then(|message| {
+                let output = rule.output(&scope)?;
+                Ok((output, Some(message), rule.state.policy()))
+            }),
+            _ => return false,
+        };
+        let (output, message, policy) = match given {
+            Ok(given) => given,
+            Err(message) => return self.cannot_begin(index, message),
+        };
+        if let Some(policy) = policy {
+            let fault = Fault::permanent(message.unwrap_or_default(), self.now);
+            self.give_up_alone(index, policy, fault);
+            return false;
+        }
+        if let Some(fault) = self.overlong(index, &output) {
+            return self.cannot_begin(index, fault.message);
+        }
+        let processed = StepState::Processed {
+            output,
+            at: self.time_of_success(index),
+        };
+        self.change(index, "step.processed", processed, message);
+        self.end_by_stop(index);
+        true
     }
 
     /// The definition or the data do not let it begin: its policy decides. True if it is passed over.
@@ -137,7 +171,7 @@ impl Draft {
             }
             StepWork::Task(_) => self.renew_wait_for_child(index),
             StepWork::Group(_) => self.iteration_is_due(index),
-            StepWork::Call { .. } | StepWork::Wait(_) => {
+            StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Set(_) | StepWork::Stop(_) => {
                 self.event_came(index, Payload::null());
                 self.after_success(index);
             }

@@ -37,6 +37,26 @@ impl Draft {
         reverts.collect()
     }
 
+    /// The task ends as processed, because a step says so: the steps that have not ended are cancelled.
+    pub(super) fn end_by_stop(&mut self, stop: StepIndex) {
+        if !self.task.definition(stop).stops_as_processed() {
+            return;
+        }
+        let definition = self.task.details.definition.clone();
+        let reason = format!("{} has ended the task", definition.step(stop).name);
+        for index in definition.order.iter().rev().copied() {
+            if !self.task.is_revert(index) {
+                self.end_loser(index, Rest::Cancel, &reason);
+            }
+        }
+        // What undoes the losers of races is still to be done.
+        for index in definition.order.iter().copied() {
+            if self.task.is_revert(index) {
+                self.open(index);
+            }
+        }
+    }
+
     fn end_loser(&mut self, index: StepIndex, rest: Rest, reason: &str) {
         if let Some(group) = self.task.group(index).cloned() {
             self.end_unbegun_items_of(&group, reason);

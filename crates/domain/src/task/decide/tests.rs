@@ -20,6 +20,7 @@ mod repeat;
 mod rerun;
 mod room;
 mod rules;
+mod set;
 mod start;
 mod tries;
 mod undo;

@@ -98,9 +98,12 @@ pub(super) fn check(
 fn asks_for_undo(step: &StepDefinition) -> bool {
     let on_timeout = match &step.work {
         StepWork::Signal(rule) => rule.on_timeout,
-        StepWork::Call { .. } | StepWork::Wait(_) | StepWork::Task(_) | StepWork::Group(_) => {
-            Policy::Error
-        }
+        StepWork::Stop(rule) => rule.state.policy().unwrap_or(Policy::Error),
+        StepWork::Call { .. }
+        | StepWork::Wait(_)
+        | StepWork::Task(_)
+        | StepWork::Set(_)
+        | StepWork::Group(_) => Policy::Error,
     };
     let by_status = step.attempts.as_ref();
     [step.on_permanent, step.on_exhausted.then, on_timeout].contains(&Policy::Undo)

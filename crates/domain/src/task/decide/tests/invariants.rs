@@ -42,6 +42,8 @@ struct Shape {
     repeat: Option<(u8, u8, u8, u8)>,
     /// The step needs only so many of those that it follows, and what becomes of the others.
     race: Option<(usize, usize)>,
+    /// The step names values, or ends the task as processed, undone or in error.
+    ends: Option<u8>,
 }
 
 fn shapes() -> impl Strategy<Value = Vec<Shape>> {
@@ -62,6 +64,7 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
         proptest::option::weighted(0.35, (0..5u8, 1..4u8, 0..4u8)),
         proptest::option::weighted(0.4, (1..4u8, 0..5u8, 0..2u8, 0..4u8)),
         proptest::option::weighted(0.4, (1..3usize, 0..3usize)),
+        proptest::option::weighted(0.1, 0..4u8),
     )
         .prop_map(
             |(
@@ -75,8 +78,10 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
                 items,
                 repeat,
                 race,
+                ends,
             )| {
                 let (undo, give_up, drop, pivot, probe) = undo;
+                let is_end = matches!(ends, Some(1..));
                 Shape {
                     after,
                     skip,
@@ -85,14 +90,15 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
                     when,
                     wait,
                     signal,
-                    undo: undo && !pivot && !wait,
+                    undo: undo && !pivot && !wait && ends.is_none(),
                     give_up,
                     drop,
-                    pivot: pivot && !wait,
+                    pivot: pivot && !wait && ends.is_none(),
                     probe,
-                    items,
-                    repeat: repeat.filter(|_| items.is_none()),
+                    items: items.filter(|_| !is_end),
+                    repeat: repeat.filter(|_| items.is_none() && !is_end),
                     race,
+                    ends,
                 }
             },
         );
@@ -176,7 +182,16 @@ fn named(shapes: &[Shape], names: &[String]) -> Value {
         if shape.probe {
             step["probe"] = json!({ "request": { "path": "/" } });
         }
-        if shape.wait {
+        if let Some(end) = shape.ends {
+            let step = step.as_object_mut().unwrap();
+            step.retain(|field, _| ["name", "after", "on_permanent"].contains(&field.as_str()));
+            match end {
+                1 => step.insert("stop".to_owned(), json!({ "state": "processed" })),
+                2 if !behind_pivot => step.insert("stop".to_owned(), json!({ "state": "undone" })),
+                3 => step.insert("stop".to_owned(), json!({ "state": "error" })),
+                _ => step.insert("set".to_owned(), json!({ "total": "{{ input.total }}" })),
+            };
+        } else if shape.wait {
             let step = step.as_object_mut().unwrap();
             step.retain(|field, _| ["name", "after", "on_permanent"].contains(&field.as_str()));
             let span = match shape.when {
@@ -223,7 +238,7 @@ fn named(shapes: &[Shape], names: &[String]) -> Value {
             }
         }
         match shape.when {
-            3 if shape.wait => {}
+            3 if shape.wait || shape.ends.is_some() => {}
             1 => step["when"] = json!("input.total > 100"),
             2 => step["when"] = json!("input.missing > 1"),
             3 => step["request"] = json!({ "path": "/{{ input.missing }}" }),
