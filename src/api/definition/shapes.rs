@@ -60,6 +60,10 @@ pub struct StepBody {
     /// With `for_each`: the most items that run at once, 1 to 1000. Default: 10.
     #[schema(example = 10)]
     max_parallel: Option<NumberLimitBody>,
+    /// With `for_each`: the number of items that must succeed, 1 to 1000. The others are cancelled then. Default: all must
+    /// end.
+    #[schema(example = 2)]
+    enough: Option<NumberLimitBody>,
     /// With `for_each`: the policy after an item has failed permanently, instead of `on_permanent` and of the last
     /// policy of `on_exhausted`. `error`: the other items go on, and the step is in error once all have ended.
     /// `skip`: the item counts as skipped, and its output is null. `undo`: the whole task is undone at once.

@@ -15,7 +15,7 @@ pub const MOST_ITEMS: usize = 10_000;
 
 /// The number of items that run at once, unless the step sets it.
 const AT_ONCE: u16 = 10;
-/// The largest number of items at once that a step can ask for.
+/// The largest number of items that a step can ask for: at once, or to succeed.
 pub(crate) const MOST_AT_ONCE: u16 = 1000;
 
 #[derive(Debug)]
@@ -24,6 +24,14 @@ pub struct ForEachRule {
     /// The largest number of items that run at once; the maximum, if the input gives it.
     pub max_parallel: u16,
     pub max_parallel_from: Option<FromInput<u16>>,
+    pub enough: Option<Enough>,
+}
+
+/// The number of items that must succeed. The others are cancelled then.
+#[derive(Debug)]
+pub enum Enough {
+    Fixed(u16),
+    FromInput(FromInput<u16>),
 }
 
 /// The names that the expressions of an item see besides the usual ones.
@@ -34,6 +42,7 @@ pub(super) struct ForEachDraft {
     list: Option<JsonTemplate>,
     max_parallel: u16,
     pub max_parallel_from: Option<FromInput<u16>>,
+    pub enough: Option<Enough>,
     pub on_item_error: Option<Policy>,
 }
 
@@ -44,13 +53,18 @@ pub(super) fn read(
     reads: &mut Vec<(String, Reads)>,
 ) -> Option<ForEachDraft> {
     let value = step.value("for_each").filter(|value| value.get() != "null");
-    let [has_most, has_policy] =
-        ["max_parallel", "on_item_error"].map(|field| step.peek(field).is_some());
+    let has = ["max_parallel", "on_item_error", "enough"]
+        .map(|field| (field, step.peek(field).is_some()));
     let (max_parallel, max_parallel_from) =
         from_input::number(step, "max_parallel", 1..=MOST_AT_ONCE, origin);
+    let (enough, enough_from) = from_input::number(step, "enough", 1..=MOST_AT_ONCE, origin);
+    let enough = match enough_from {
+        Some(from) => Some(Enough::FromInput(from)),
+        None => enough.map(Enough::Fixed),
+    };
     let on_item_error = step.choice("on_item_error", Policy::ALL);
     let Some(value) = value else {
-        for (field, is_given) in [("max_parallel", has_most), ("on_item_error", has_policy)] {
+        for (field, is_given) in has {
             if is_given {
                 step.fault(
                     field,
@@ -102,6 +116,7 @@ pub(super) fn read(
         list: list.ok(),
         max_parallel: max_parallel.unwrap_or(AT_ONCE),
         max_parallel_from,
+        enough,
         on_item_error,
     })
 }
@@ -117,6 +132,7 @@ impl ForEachDraft {
             list: self.list?,
             max_parallel: self.max_parallel,
             max_parallel_from: self.max_parallel_from,
+            enough: self.enough,
         })
     }
 }

@@ -77,7 +77,9 @@ impl GroupDraft {
     /// Returns whether the input gives a limit of the group.
     pub fn reads_input(&self) -> bool {
         match self {
-            GroupDraft::ForEach(for_each) => for_each.max_parallel_from.is_some(),
+            GroupDraft::ForEach(for_each) => {
+                for_each.max_parallel_from.is_some() || for_each.enough.is_some()
+            }
             GroupDraft::Repeat(repeat) => repeat.at_most_from.is_some(),
         }
     }

@@ -52,7 +52,7 @@ pub use ask_rule::{AskField, AskFieldKind, AskRule, LinkReceivers, REPLY_TO};
 pub use attempt_rules::{AttemptRules, RetryRule, RetryWaits, output_of_error};
 pub use cancel_rule::CancelRule;
 pub use child_rule::{ChildFields, ChildRule, OnChildError};
-pub use for_each::{ForEachRule, MOST_ITEMS};
+pub use for_each::{Enough, ForEachRule, MOST_ITEMS};
 pub use from_input::FromInput;
 pub use group::{GroupItems, GroupRule};
 pub use key_limit::KeyLimit;

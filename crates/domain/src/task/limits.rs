@@ -1,8 +1,8 @@
 //! The limits of a task's steps that its input may give.
 
 use crate::{
-    definition::{ForEachRule, StepWork},
-    task::aggregate::Task,
+    definition::{Enough, ForEachRule, StepWork},
+    task::{aggregate::Task, step::StepStatus},
     template::{Budget, Scope},
     values::{ids::StepIndex, time::Span},
 };
@@ -65,6 +65,28 @@ impl Task {
     /// be evaluated does not begin.
     pub fn max_parallel(&self, group: StepIndex) -> u16 {
         self.check_max_parallel(group).unwrap_or(1)
+    }
+
+    /// Returns how many items of a list must succeed, if not all of them must end. The error text is for an operator.
+    pub(crate) fn enough(&self, group: StepIndex) -> Result<Option<u16>, String> {
+        let rule = self.definition(group).group_rule();
+        match rule.and_then(|rule| rule.for_each()?.enough.as_ref()) {
+            None => Ok(None),
+            Some(Enough::Fixed(enough)) => Ok(Some(*enough)),
+            Some(Enough::FromInput(from)) => {
+                let enough = self.evaluate_limit(|scope| from.number(scope));
+                enough.map(Some)
+            }
+        }
+    }
+
+    /// Returns whether so many items of a list have succeeded that the others are not needed.
+    pub(crate) fn has_enough(&self, group: StepIndex) -> bool {
+        let (Ok(Some(enough)), Some(items)) = (self.enough(group), self.group(group)) else {
+            return false;
+        };
+        let counts = self.steps.counts_of(&items.items);
+        counts.count(StepStatus::Processed) >= enough.into()
     }
 
     /// Returns how many iterations a step may have each time that it is allowed more. The error text is for an operator.

@@ -90,6 +90,13 @@ impl Task {
             return Some(Rest::Cancel);
         }
         let definition = self.definition(index);
+        if let (Some(item), None) = (definition.item, definition.undoes)
+            && is_open()
+            && self.step(item.group).status() == StepStatus::Processed
+            && self.has_enough(item.group)
+        {
+            return Some(Rest::Cancel);
+        }
         let lanes = match definition.item {
             Some(item) if definition.undoes.is_none() => &self.definition(item.group).lanes,
             _ => &definition.lanes,

@@ -39,7 +39,8 @@ const MOVED: &str = "the task moved to another version of its workflow, in which
 const RETURNED: &str = "the task moved to a version of its workflow that has the step again";
 const REMOVED: &str =
     "the task moved to another version of its workflow, which does not have the step";
-const AGAIN: &str = "an operator reran it, or a step before it";
+const AGAIN: &str =
+    "an operator reran it, or a step before it, or retried a list with too few successes";
 const PROBED: &str = "the task is being undone, and the probe found that the step took effect";
 const DOUBTED: &str = "its undo is done; its outcome was unknown";
 

@@ -80,6 +80,13 @@ impl Draft {
             return Err(format!("`for_each` must give an array, but gives {kind}"));
         };
         let count = values.len();
+        if let Some(enough) = self.task.enough(group)?
+            && usize::from(enough) > count
+        {
+            return Err(format!(
+                "`enough` needs {enough} items, and its list has {count}"
+            ));
+        }
         if count == 0 {
             return Ok(0);
         }
@@ -145,7 +152,10 @@ impl Draft {
         let most = self.task.max_parallel(group).into();
         match self.task.step(group).status() {
             StepStatus::Processing => {}
-            StepStatus::Error if self.goes_on(&self.task.steps.counts_of(&items)) => {
+            StepStatus::Error
+                if self.goes_on(&self.task.steps.counts_of(&items))
+                    || self.task.has_enough(group) =>
+            {
                 self.hold_group_again(group, "its items go on");
             }
             _ => return false,
@@ -154,6 +164,12 @@ impl Draft {
         loop {
             if self.task.undo.is_some() {
                 return false;
+            }
+            if self.task.has_enough(group) {
+                self.end_items_left(group);
+                let output = self.outputs_of(group, items.len());
+                self.event_came(group, output);
+                return true;
             }
             let mut waiting = self.task.steps.find_in(&items, StepStatus::Waiting);
             let (true, Some(next)) = (taken < most, waiting.next()) else {
@@ -177,7 +193,16 @@ impl Draft {
         if counts.live() > 0 || counts.count(StepStatus::Waiting) > 0 {
             return false;
         }
+        let enough = self.task.enough(group).ok().flatten();
         match counts.count(StepStatus::Error) {
+            0 if let Some(enough) = enough => {
+                let processed = counts.count(StepStatus::Processed);
+                let message = format!(
+                    "only {processed} of its {} items have succeeded, and it needs {enough}",
+                    counts.total()
+                );
+                self.cannot_begin(group, message)
+            }
             0 => {
                 let output = self.outputs_of(group, items.len());
                 self.event_came(group, output);
@@ -298,6 +323,36 @@ impl Draft {
         if !waiting.is_empty() {
             let reason = format!("{reason}: {} of its items never began", waiting.len());
             self.note(group.step, "step.items_cancelled", reason);
+        }
+    }
+
+    /// The items of a list that were skipped, by their policy or by an operator.
+    pub(super) fn skipped_items(&self, group: StepIndex) -> Vec<StepIndex> {
+        let Some(group) = self.task.group(group) else {
+            return Vec::new();
+        };
+        let skipped = self.task.steps.find_in(&group.items, StepStatus::Skipped);
+        skipped.map(|at| StepIndex(at as u16)).collect()
+    }
+
+    /// Too few items of a list have succeeded: those that were skipped run again.
+    pub(super) fn try_skipped_items_again(&mut self, group: StepIndex, reason: Option<String>) {
+        let reason = reason.unwrap_or_else(|| "too few of the items have succeeded".to_owned());
+        for item in self.skipped_items(group) {
+            let step = self.task.step_mut(item);
+            step.failure_count = 0;
+            step.extensions_used = 0;
+            self.grant_attempts(item);
+            self.change(
+                item,
+                "step.retried",
+                StepState::Waiting,
+                Some(reason.clone()),
+            );
+        }
+        self.hold_group_again(group, &reason);
+        if self.run_items(group) {
+            self.open_followers(group);
         }
     }
 

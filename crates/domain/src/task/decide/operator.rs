@@ -147,7 +147,8 @@ impl Draft {
             ));
         }
         let failed = self.failed_items(group);
-        if failed.is_empty() && self.task.is_repeated(group) {
+        let is_itself = self.task.is_itself_in_error(group);
+        if failed.is_empty() && (self.task.is_repeated(group) || is_itself) {
             self.check_goes_on(group)?;
             self.renew_limit();
             self.have_go_on(group, reason);
@@ -309,7 +310,7 @@ impl Draft {
         self.check_current(index)?;
         if self.task.is_repeated(index) {
             self.check_iterations_end(index)?;
-        } else if self.task.has_items(index) {
+        } else if self.task.has_items(index) && !self.task.is_itself_in_error(index) {
             return Err(self.refuse_step(
                 index,
                 "it is the group of its items: skip or resolve those of them that are in error",

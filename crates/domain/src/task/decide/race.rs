@@ -57,6 +57,19 @@ impl Draft {
         }
     }
 
+    /// Ends the items of a list that are not needed any more.
+    pub(super) fn end_items_left(&mut self, group: StepIndex) {
+        let Some(items) = self.task.group(group).cloned() else {
+            return;
+        };
+        let reason = "enough items have succeeded";
+        self.end_unbegun_items_of(&items, reason);
+        for item in items.items.iter() {
+            // There are at most as many steps as an index can count.
+            self.end_loser(StepIndex(item as u16), Rest::Cancel, reason);
+        }
+    }
+
     fn end_loser(&mut self, index: StepIndex, rest: Rest, reason: &str) {
         if let Some(group) = self.task.group(index).cloned() {
             self.end_unbegun_items_of(&group, reason);

@@ -285,6 +285,15 @@ impl Draft {
     /// Checks that an operator can continue a group that has no iteration in error: at once instead of later, or
     /// although `until` was not true in time, or could not be evaluated.
     pub(super) fn check_goes_on(&self, group: StepIndex) -> Result<(), Refusal> {
+        if !self.task.is_repeated(group) {
+            return match self.skipped_items(group).is_empty() {
+                true => Err(self.refuse_step(
+                    group,
+                    "none of its items can be tried again: skip or resolve the group itself",
+                )),
+                false => Ok(()),
+            };
+        }
         let is_due_later = matches!(self.task.step(group).state,
             StepState::Processing { complete_by, .. } if complete_by != NO_END);
         if !is_due_later && self.task.step(group).status() != StepStatus::Error {
@@ -310,6 +319,10 @@ impl Draft {
 
     /// After [`Draft::check_goes_on`].
     pub(super) fn have_go_on(&mut self, group: StepIndex, reason: Option<String>) {
+        if !self.task.is_repeated(group) {
+            self.try_skipped_items_again(group, reason);
+            return;
+        }
         let at_most = self.task.more_iterations(group);
         // Checked before.
         let _ = self.set_most_iterations(group, at_most);
@@ -377,7 +390,7 @@ impl Task {
     /// itself.
     pub(super) fn is_itself_in_error(&self, group: StepIndex) -> bool {
         let failed = |group: &ItemGroup| self.steps.counts_of(&group.items);
-        self.is_repeated(group)
+        (self.is_repeated(group) || self.enough(group) != Ok(None))
             && self.step(group).status() == StepStatus::Error
             && self
                 .group(group)

@@ -392,3 +392,83 @@ fn a_race_that_would_wait_for_ever_is_refused() {
         assert!(faults(&self::steps(1, rest)).is_empty());
     }
 }
+
+fn quorum(enough: Value, policy: &str) -> Value {
+    json!([
+        { "name": "ask", "agent": "x", "for_each": [1, 2, 3, 4], "max_parallel": 3, "enough": enough,
+          "on_item_error": policy },
+        { "name": "next", "agent": "x", "request": { "body": "{{ steps.ask.output }}" } },
+    ])
+}
+
+#[test]
+fn a_list_is_done_once_enough_items_have_succeeded() {
+    let from_input = json!({ "value": "{{ input.total - 28 }}", "max": 4 });
+    for enough in [json!(2), from_input] {
+        let mut bench = Bench::new(quorum(enough, "error"));
+        let second = bench.claim("ask[1]").unwrap();
+        bench.process("ask[2]");
+        // An error of one that is not needed ends with it.
+        bench.reply("ask[1]", second, refusal(422)).unwrap();
+        assert_eq!(bench.status("ask"), StepStatus::Processing);
+        bench.claim("ask[3]").unwrap();
+        bench.process("ask[0]");
+        assert_eq!(bench.status("ask"), StepStatus::Processed);
+        assert_eq!(bench.status("ask[1]"), StepStatus::Cancelled);
+        assert_eq!(bench.status("ask[3]"), StepStatus::Cancelled);
+        assert_eq!(dropped(&bench), [bench.step("ask[3]")]);
+        let output = bench.record("ask").output().unwrap();
+        assert_eq!(
+            output.as_json(),
+            r#"[{"id":"ask[0]"},null,{"id":"ask[2]"},null]"#
+        );
+        bench.process("next");
+        assert_eq!(bench.task(), TaskStatus::Processed);
+    }
+}
+
+#[test]
+fn a_list_with_too_few_successes_is_in_error_itself() {
+    let mut bench = Bench::new(quorum(json!(3), "skip"));
+    for name in ["ask[0]", "ask[1]"] {
+        let attempt = bench.claim(name).unwrap();
+        bench.reply(name, attempt, refusal(422)).unwrap();
+    }
+    bench.process("ask[2]");
+    bench.process("ask[3]");
+    assert_eq!(bench.status("ask"), StepStatus::Error);
+    let fault = bench.record("ask").error().unwrap();
+    assert_eq!(
+        fault.message,
+        "only 2 of its 4 items have succeeded, and it needs 3"
+    );
+    let step = bench.step("ask");
+    let skip = Command::Skip {
+        step,
+        output: None,
+        reason: None,
+    };
+    bench.apply(skip).unwrap();
+    bench.process("next");
+    assert_eq!(bench.task(), TaskStatus::Processed);
+    // A retry tries those again that were skipped.
+    let mut bench = Bench::new(quorum(json!(2), "skip"));
+    for name in ["ask[0]", "ask[1]", "ask[2]"] {
+        let attempt = bench.claim(name).unwrap();
+        bench.reply(name, attempt, refusal(422)).unwrap();
+    }
+    bench.process("ask[3]");
+    let retry = Command::Retry {
+        step: None,
+        body: None,
+        reason: None,
+    };
+    bench.apply(retry).unwrap();
+    assert_eq!(bench.status("ask"), StepStatus::Processing);
+    bench.process("ask[1]");
+    assert_eq!(bench.status("ask"), StepStatus::Processed);
+    assert_eq!(bench.status("ask[0]"), StepStatus::Cancelled);
+    let few = Bench::new(quorum(json!(5), "skip"));
+    let fault = few.record("ask").error().unwrap();
+    assert_eq!(fault.message, "`enough` needs 5 items, and its list has 4");
+}
