@@ -94,7 +94,14 @@ fn keys(evidence: &Evidence, findings: &mut Vec<Finding>) {
     };
     for call in &evidence.ledger.calls {
         if let Kind::Work | Kind::Undo = call.kind {
-            let owner = (call.task.as_str(), call.step.as_str());
+            // What undoes a step has one key, whether its task is undone or it has lost a race.
+            let owner = match call.kind {
+                Kind::Undo => (
+                    call.task.as_str(),
+                    call.undoes.as_deref().unwrap_or_default(),
+                ),
+                _ => (call.task.as_str(), call.step.as_str()),
+            };
             of_steps.entry(owner).or_default().insert(&call.key);
             let other = *owners.entry(&call.key).or_insert(owner);
             if other != owner {

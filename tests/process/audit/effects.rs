@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{
     Accepted, Evidence, Finding, Kind, Record, Rule,
     calls::said,
-    evidence::{Call, Found, Happened, PlannedStep, subject},
+    evidence::{Call, Found, Happened, PlannedStep, is_revert, subject},
 };
 
 type Effects<'a> = HashMap<(&'a str, &'a str), Happened>;
@@ -52,7 +52,9 @@ fn of_step(
         .map(String::as_str)
         .unwrap_or_default();
     let undo = format!("{name}.undo");
-    let by_hand = record.set_aside(name).is_some() || record.set_aside(&undo).is_some();
+    let revert = format!("{name}.revert");
+    let is_set_aside = |step: &str| record.set_aside(step).is_some();
+    let by_hand = is_set_aside(name) || is_set_aside(&undo) || is_set_aside(&revert);
     if effect.done.len() > 1 {
         let what = format!("{name} was done at {:?}", effect.done);
         findings.push(Rule::EffectTwice.of(&task.id, what));
@@ -68,7 +70,12 @@ fn of_step(
         let what = format!("{name} is undone, and its service undid nothing");
         findings.push(Rule::UndoneNowhere.of(&task.id, what));
     }
-    if record.state == "undone" && step.undo && effect.stands() {
+    // What undoes the loser of a race is there from the beginning, and is done once the task is.
+    let has_lost = record.state == "processed"
+        && record
+            .of_step(&revert)
+            .any(|entry| entry.kind == "step.ready");
+    if (record.state == "undone" || has_lost) && step.undo && effect.stands() {
         let at = effect.done[0];
         let what = format!("{name} is {state} in the record, and was done at {at}");
         findings.push(Rule::EffectStands.of(&task.id, what));
@@ -98,7 +105,8 @@ fn past_pivot(task: &Accepted, call: &Call, happened: &Effects<'_>) -> Option<Fi
         let effect = happened.get(&(task.id.as_str(), step.name.as_str()));
         step.pivot && effect.is_some_and(|effect| !effect.done.is_empty())
     });
-    let pivot = &done?.name;
+    // The losers of a race are undone although what follows them goes on.
+    let pivot = &done.filter(|_| !is_revert(&call.step))?.name;
     let what = format!("the pivot {pivot} is done: {}", said(call));
     Some(Rule::UndonePastPivot.of(&task.id, what))
 }

@@ -185,6 +185,8 @@ pub struct PlannedStep {
     /// The items of a group.
     pub items: Option<PlannedItems>,
     pub after: Vec<String>,
+    /// The step needs only some of those that it follows.
+    pub race: Option<PlannedRace>,
     pub undo: bool,
     pub probe: bool,
     pub pivot: bool,
@@ -192,6 +194,21 @@ pub struct PlannedStep {
     pub heartbeat_within: Option<Duration>,
     /// The version of the workflow that has defined the request, if the version shows in the request.
     pub made_by: u64,
+}
+
+/// The race before a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PlannedRace {
+    /// The number of steps that must succeed.
+    pub any: usize,
+}
+
+impl PlannedRace {
+    fn of(after: &Value) -> Option<Self> {
+        Some(Self {
+            any: after["any"].as_u64()? as usize,
+        })
+    }
 }
 
 /// The people who are asked, and the number of them who must approve.
@@ -484,7 +501,11 @@ impl Plan {
             child: step["task"]["workflow"].as_str().map(str::to_owned),
             of: None,
             items: None,
-            after: list(&step["after"]),
+            after: match &step["after"] {
+                Value::Object(race) => list(&race["of"]),
+                after => list(after),
+            },
+            race: PlannedRace::of(&step["after"]),
             undo: step["undo"].is_object(),
             probe: step["probe"].is_object(),
             pivot: step["pivot"] == true,
@@ -526,9 +547,16 @@ impl Plan {
     }
 }
 
-/// Returns the step that a name is about: `charge` for `charge.undo`.
+/// Returns the step that a name is about: `charge` for `charge.undo`, and for `charge.revert`, which undoes it where it has
+/// lost a race.
 pub fn subject(step: &str) -> &str {
-    step.strip_suffix(".undo").unwrap_or(step)
+    let undone = step.strip_suffix(".undo");
+    undone.or(step.strip_suffix(".revert")).unwrap_or(step)
+}
+
+/// Returns whether the step undoes one that has lost a race.
+pub fn is_revert(step: &str) -> bool {
+    step.ends_with(".revert")
 }
 
 impl Record {

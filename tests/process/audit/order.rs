@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{
     Accepted, Call, Evidence, Finding, Kind, Record, Rule,
     calls::said,
-    evidence::{At, Happened, subject},
+    evidence::{At, Happened, is_revert, subject},
 };
 
 type Effects<'a> = HashMap<(&'a str, &'a str), Happened>;
@@ -67,7 +67,8 @@ fn not_done<'a>(
     happened: &Effects<'_>,
 ) -> Option<&'a String> {
     let plan = task.plan_at(at);
-    plan.step(step)?.after.iter().find(|before| {
+    let step = plan.step(step)?;
+    let is_missing = |before: &&String| {
         let effect = happened.get(&(task.id.as_str(), before.as_str()));
         let done = effect.is_some_and(|effect| effect.done.iter().any(|done| *done <= at));
         let aside = record.set_aside(before).is_some_and(|aside| aside <= at);
@@ -75,11 +76,25 @@ fn not_done<'a>(
         let processed = record.was_processed(before);
         let happened = is_uncalled && processed.is_some_and(|processed| processed <= at);
         !done && !aside && !happened
-    })
+    };
+    let mut missing = step.after.iter().filter(is_missing);
+    match step.race {
+        None => missing.next(),
+        // One of those that are missing is named for all.
+        Some(race) => {
+            let count = missing.clone().count();
+            let is_won = step.after.len() - count >= race.any;
+            missing.next().filter(|_| !is_won)
+        }
+    }
 }
 
 /// Checks that when a step was undone, no effect stood of the steps that follow it, except one that cannot be undone.
 fn back(task: &Accepted, record: &Record, call: &Call, happened: &Effects<'_>) -> Option<Finding> {
+    if is_revert(&call.step) {
+        // What follows the race goes on.
+        return None;
+    }
     let followers = task.plan.followers(subject(&call.step));
     let standing = followers.into_iter().find(|step| {
         let effect = happened.get(&(task.id.as_str(), step.name.as_str()));

@@ -66,8 +66,11 @@ pub fn end_of<'a>(record: &'a Record, of: &'a Promised) -> Option<&'a Entry> {
 fn of_reply(evidence: &Evidence, record: &Record, reply: &Reply) -> Option<Finding> {
     let task = &reply.of.task;
     let end = end_of(record, &reply.of);
-    // The reply to another step may be the cause of undoing the task.
-    let is_dropped = |end: &Entry| end.reason.contains("no longer awaited");
+    // The reply to another step may be the cause of undoing the task, or of the end of a race.
+    let is_dropped = |end: &Entry| {
+        let reasons = ["no longer awaited", "does not need it any more"];
+        reasons.iter().any(|reason| end.reason.contains(reason))
+    };
     let by_service = end.is_some_and(|end| end.by == "service" && !is_dropped(end));
     let slack = evidence.stalls.allowance(reply.answered);
     let said = || format!("{reply:?}; its attempt ended: {end:?}");

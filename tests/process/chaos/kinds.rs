@@ -76,6 +76,10 @@ pub fn movable(mut workflow: Value) -> Value {
                 .unwrap()
                 .remove("item");
         }
+        // A race that has ended keeps its task from another order of steps.
+        if step["after"].is_object() {
+            step["after"] = step["after"]["of"].take();
+        }
         if step["task"].is_object() {
             step["task"]["key"] = json!("{{ task.key }}.child");
         }

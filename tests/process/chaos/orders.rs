@@ -90,6 +90,15 @@ const WIDE: &[Node] = &[
     ("five", &["three"]),
 ];
 const SINGLE: &[Node] = &[("only", &[])];
+/// The first three compete.
+const RACE: &[Node] = &[
+    ("one", &[]),
+    ("before", &[]),
+    ("two", &["before"]),
+    ("three", &[]),
+    ("join", &["one", "two", "three"]),
+    ("last", &["join"]),
+];
 
 pub(super) fn one_of<T: Copy>(random: &mut StdRng, all: &[T]) -> T {
     all[random.random_range(0..all.len())]
@@ -99,7 +108,7 @@ pub(super) fn one_of<T: Copy>(random: &mut StdRng, all: &[T]) -> T {
 pub fn order(random: &mut StdRng, mix: Mix, parts: &[String], key: &str, receiver: &str) -> Value {
     let nodes = one_of(
         random,
-        &[PIPELINE, PIPELINE, BRANCHES, BRANCHES, WIDE, SINGLE],
+        &[PIPELINE, PIPELINE, BRANCHES, BRANCHES, WIDE, SINGLE, RACE],
     );
     // After a pivot nothing can be undone.
     let pivot = (nodes == PIPELINE && random.random_ratio(1, 3)).then_some("charge");
@@ -142,6 +151,9 @@ pub fn order(random: &mut StdRng, mix: Mix, parts: &[String], key: &str, receive
         }
         steps.push(step);
     }
+    if nodes == RACE {
+        race(random, &mut steps);
+    }
     let mut order = json!({
         "key": key,
         "steps": steps,
@@ -170,6 +182,28 @@ pub fn order(random: &mut StdRng, mix: Mix, parts: &[String], key: &str, receive
         }
     }
     order
+}
+
+/// Has the last step but one need only some of those that it follows.
+fn race(random: &mut StdRng, steps: &mut [Value]) {
+    let has_kinds = steps[..4].iter().any(|step| {
+        let kinds = ["task", "for_each", "repeat"];
+        kinds.iter().any(|kind| !step[*kind].is_null())
+    });
+    // A race cannot undo these.
+    let rests: &[&str] = match has_kinds {
+        true => &["cancel", "let"],
+        false => &["cancel", "undo", "undo", "let"],
+    };
+    for step in &mut steps[..4] {
+        if random.random_ratio(1, 3) && step["on_permanent"].is_null() {
+            step["on_permanent"] = json!("skip");
+        }
+    }
+    let of = steps[4]["after"].take();
+    steps[4]["after"] = json!({
+        "any": random.random_range(1..3), "of": of, "rest": one_of(random, rests),
+    });
 }
 
 /// Returns a step that calls no service.
