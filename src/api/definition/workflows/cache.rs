@@ -204,6 +204,7 @@ mod tests {
                 version,
             },
             definition: Arc::new(Definition {
+                stops: Vec::new(),
                 steps: Vec::new(),
                 undos: Vec::new(),
                 order: Vec::new(),
