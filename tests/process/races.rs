@@ -110,3 +110,60 @@ async fn a_race_that_nobody_can_win_is_in_error_until_an_operator_decides() {
     let task = provost.post(&skip, &json!({})).await.expect(200);
     assert_eq!(task["state"], "processed", "{task:#}");
 }
+
+#[tokio::test]
+async fn enough_items_of_a_list_end_it() {
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let remote = Remote::with(move |seen: &Seen| match seen.body["item"].as_u64() {
+        Some(3) => held.then(json!(3)),
+        item => Act::Ok(json!({ "vote": item })),
+    })
+    .await;
+    let provost = Provost::start().await;
+    let task = json!({ "steps": [
+        { "name": "vote", "url": remote.url(), "for_each": [1, 2, 3], "enough": 2,
+          "request": { "path": "/vote", "body": { "item": "{{ item }}" } } },
+        { "name": "sum", "set": { "votes": "{{ steps.vote.output | select | list | length }}" } },
+        { "name": "end", "stop": { "state": "processed", "message": "there is a majority",
+                                   "output": "{{ steps.sum.output.votes }}" } },
+        { "name": "never", "url": remote.url(), "request": { "path": "/never" } },
+    ] });
+    let task = provost.run(&task).await;
+    assert_eq!(task["state"], "processed", "{task:#}");
+    assert_eq!(task["output"], 2);
+    let kinds = ["vote", "sum", "end"].map(|name| step(&task, name)["kind"].clone());
+    assert_eq!(kinds, ["call", "set", "stop"]);
+    assert_eq!(step(&task, "never")["state"], "cancelled");
+    assert!(calls(&remote, "/never").is_empty());
+}
+
+#[tokio::test]
+async fn a_task_that_is_stopped_as_undone_is_undone_although_its_instance_is_killed() {
+    for setup in setups().await {
+        let gate = Gate::closed();
+        let held = gate.clone();
+        let remote = Remote::with(move |seen: &Seen| match seen.path.as_str() {
+            "/undo" => held.then(json!(null)),
+            _ => Act::Ok(json!({ "left": 0 })),
+        })
+        .await;
+        let mut provost = setup.start().await;
+        let task = json!({ "steps": [
+            { "name": "stock", "url": remote.url(), "request": { "path": "/stock" },
+              "undo": { "request": { "path": "/undo" } } },
+            { "name": "sold-out", "when": "steps.stock.output.left == 0",
+              "stop": { "state": "undone", "message": "nothing is left" } },
+            { "name": "never", "url": remote.url(), "request": { "path": "/never" } },
+        ] });
+        let id = provost.submit(&task).await;
+        remote.paths("/undo", 1).await;
+        provost.kill().await;
+        gate.open();
+        provost.restart().await;
+        let task = provost.settled(&id).await;
+        assert_eq!(task["state"], "undone", "{task:#}");
+        assert_eq!(task["undo"]["error"]["message"], "nothing is left");
+        assert!(calls(&remote, "/never").is_empty());
+    }
+}

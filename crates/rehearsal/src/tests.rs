@@ -1065,3 +1065,28 @@ fn a_rehearsal_follows_the_bounds_of_attempts_and_the_policies_by_status() {
 ",
     );
 }
+
+const RACE: &str = r#"{
+  "steps": [
+    { "name": "eu", "agent": "x", "after": [], "undo": { "request": { "path": "/undo" } } },
+    { "name": "us", "agent": "x", "after": [], "undo": { "request": { "path": "/undo" } } },
+    { "name": "timer", "after": [], "wait": { "for": "10s" } },
+    { "name": "join", "after": { "any": 1, "of": ["eu", "us", "timer"], "rest": "undo" },
+      "set": { "winner": "{{ steps.join.winner }}" } }
+  ]
+}"#;
+
+#[test]
+fn the_first_of_several_steps_wins_and_the_others_are_undone() {
+    let cases = |eu: &str, us: &str, expect: &str| {
+        format!(
+            "services:\n  eu: {{ delay: {eu} }}\n  us: {{ delay: {us} }}\n  undo eu: {{}}\n  undo us: {{}}\ncases:\n  - name: x\n    expect: {expect}\n"
+        )
+    };
+    let expect = "{ state: processed, path: [eu, us, undo us], undone: [us], stands: [eu], ended_after: 3s,
+              steps: { timer: { state: cancelled }, join: { output: { winner: eu } } } }";
+    passes(RACE, &cases("2s", "3s", expect));
+    let expect = "{ state: processed, path: [eu, us, undo eu, undo us], undone: [eu, us], stands: [], ended_after: 20s,
+              steps: { join: { output: { winner: timer } } } }";
+    passes(RACE, &cases("15s", "20s", expect));
+}
