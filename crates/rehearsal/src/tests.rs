@@ -1083,7 +1083,8 @@ fn the_first_of_several_steps_wins_and_the_others_are_undone() {
             "services:\n  eu: {{ delay: {eu} }}\n  us: {{ delay: {us} }}\n  undo eu: {{}}\n  undo us: {{}}\ncases:\n  - name: x\n    expect: {expect}\n"
         )
     };
-    let expect = "{ state: processed, path: [eu, us, undo us], undone: [us], stands: [eu], ended_after: 3s,
+    let expect =
+        "{ state: processed, path: [eu, us, undo us], undone: [us], stands: [eu], ended_after: 3s,
               steps: { timer: { state: cancelled }, join: { output: { winner: eu } } } }";
     passes(RACE, &cases("2s", "3s", expect));
     let expect = "{ state: processed, path: [eu, us, undo eu, undo us], undone: [eu, us], stands: [], ended_after: 20s,

@@ -48,8 +48,8 @@ pub struct StepBody {
     task: Option<StepTaskBody>,
     /// The step calls no service: this object is evaluated when it becomes ready, and is its output. It can have the same
     /// other fields as with `wait`.
-    #[schema(value_type = Object, required = false, example = json!({ "net": "{{ input.price * input.count }}" }))]
-    set: Option<String>,
+    #[schema(example = json!({ "net": "{{ input.price * input.count }}" }))]
+    set: Option<BTreeMap<String, JsonSchema>>,
     /// The step ends the task on purpose. It can have the same other fields as with `wait`.
     stop: Option<StopBody>,
     /// The step is run for each item of a list: an array, or an expression that gives one, of at most 10,000 items.

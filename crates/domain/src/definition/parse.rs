@@ -367,6 +367,14 @@ fn check_reads(
                         faults.push(FieldFault::new(pointer, unknown_step_message(name, names)))
                     }
                     Some(position) if own && *position == index => indices.push(index),
+                    // Who has won the race before a step is known when it begins.
+                    Some(position)
+                        if *position == index
+                            && draft.race.is_some()
+                            && !looks.records.contains(name) =>
+                    {
+                        indices.push(index);
+                    }
                     Some(position) if !graph.comes_before(*position, index) => {
                         faults.push(FieldFault::new(
                             pointer,

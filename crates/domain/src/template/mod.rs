@@ -108,6 +108,8 @@ pub struct Reads {
     pub unguarded: Unguarded,
     /// The steps whose kept response is read: its status or its headers.
     pub responses: BTreeSet<String>,
+    /// The steps of which more is read than who has won the race before them.
+    pub records: BTreeSet<String>,
     /// Names after a `-` that may be the end of a name with a hyphen: that name, and the form that was probably meant.
     pub hyphens: BTreeMap<String, (String, String)>,
 }
@@ -126,6 +128,7 @@ impl Reads {
         self.names.extend(other.names.iter().cloned());
         self.steps.extend(other.steps.iter().cloned());
         self.responses.extend(other.responses.iter().cloned());
+        self.records.extend(other.records.iter().cloned());
         let (unguarded, more) = (&mut self.unguarded, &other.unguarded);
         unguarded.steps.extend(more.steps.iter().cloned());
         unguarded.inputs.extend(more.inputs.iter().cloned());

@@ -39,6 +39,9 @@ pub(super) fn of(expr: &Expr, source: &str) -> Result<Reads, String> {
                         note(&mut reads.unguarded, is_guarded, "steps", step);
                     }
                     reads.steps.insert(step.to_owned());
+                    if !matches!(second, Some("winner" | "winners")) {
+                        reads.records.insert(step.to_owned());
+                    }
                     if matches!(second, Some("status" | "headers")) {
                         reads.responses.insert(step.to_owned());
                     }

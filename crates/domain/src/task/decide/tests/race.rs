@@ -343,6 +343,8 @@ fn a_rerun_from_before_the_race_races_again() {
 #[test]
 fn an_expression_reads_who_has_won() {
     let mut steps = steps(2, "let");
+    let own = json!({ "path": "/{{ steps.join.winner }}" });
+    steps[3]["request"] = own;
     let after = json!({ "name": "tell", "agent": "x", "request": { "body": {
         "first": "{{ steps.join.winner }}", "all": "{{ steps.join.winners }}", "none": "{{ steps.eu.winner }}",
     } } });
@@ -350,7 +352,15 @@ fn an_expression_reads_who_has_won() {
     let mut bench = Bench::new(steps);
     bench.process("us");
     bench.process("eu");
-    bench.process("join");
+    let step = bench.step("join");
+    let by = Claimant::Instance(InstanceId::new("node-1"));
+    let CommandOutput::Call(call) = bench.apply(Command::Claim { step, by }).unwrap() else {
+        panic!("no call");
+    };
+    assert_eq!(call.path, "/us");
+    bench
+        .reply("join", call.attempt, success(json!(null)))
+        .unwrap();
     let step = bench.step("tell");
     let by = Claimant::Instance(InstanceId::new("node-1"));
     let CommandOutput::Call(call) = bench.apply(Command::Claim { step, by }).unwrap() else {
@@ -383,6 +393,9 @@ fn a_race_that_would_wait_for_ever_is_refused() {
         "{:?}",
         faults(&pivot)
     );
+    let mut own = self::steps(1, "let");
+    own[3]["request"]["body"] = json!("{{ steps.join.output }}");
+    assert!(faults(&own)[0].contains("`join` does not come before `join`"));
     let many = self::steps(4, "let");
     assert_eq!(
         faults(&many),
