@@ -83,7 +83,6 @@ async fn a_loser_is_undone_once_although_its_instance_is_killed() {
         assert_eq!(undone.len(), 1);
         assert!(undone[0].key().ends_with(":us.undo"), "{}", undone[0].key());
         assert!(calls(&remote, "/eu/undo").is_empty());
-        assert_eq!(calls(&remote, "/join").len(), 1);
     }
 }
 

@@ -159,6 +159,7 @@ impl Rehearsal {
             let changes = definition.method() != Some(Method::Get);
             let is_undone = matches!(step.state, StepState::Undone { .. });
             (definition.is_call() || definition.has_child())
+                && definition.undoes.is_none()
                 && changes
                 && !is_undone
                 && step.may_have_taken_effect()

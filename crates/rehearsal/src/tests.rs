@@ -1084,10 +1084,10 @@ fn the_first_of_several_steps_wins_and_the_others_are_undone() {
         )
     };
     let expect =
-        "{ state: processed, path: [eu, us, undo us], undone: [us], stands: [eu], ended_after: 3s,
+        "{ state: processed, path: [timer, eu, us, undo us], undone: [us], stands: [eu], ended_after: 3s,
               steps: { timer: { state: cancelled }, join: { output: { winner: eu } } } }";
     passes(RACE, &cases("2s", "3s", expect));
-    let expect = "{ state: processed, path: [eu, us, undo eu, undo us], undone: [eu, us], stands: [], ended_after: 20s,
+    let expect = "{ state: processed, path: [timer, eu, us, undo eu, undo us], undone: [eu, us], stands: [], ended_after: 20s,
               steps: { join: { output: { winner: timer } } } }";
     passes(RACE, &cases("15s", "20s", expect));
 }

@@ -464,15 +464,22 @@ impl PlannedStep {
             name: self.name.clone(),
             uncalled: true,
             after: self.after.clone(),
+            race: self.race,
             items: Some(items),
             ..Self::default()
         };
         let name = |at: usize| format!("{}[{at}]", self.name);
         let item = |at: usize| {
             let mut after = self.after.clone();
-            // Each iteration follows the one before it.
-            after.extend((items.iterations.is_some() && at > 0).then(|| name(at - 1)));
+            // Each iteration follows the one before it, which began after a race, if there was one.
+            let before = (items.iterations.is_some() && at > 0).then(|| name(at - 1));
+            let race = self.race.filter(|_| before.is_none());
+            if self.race.is_some() && before.is_some() {
+                after.clear();
+            }
+            after.extend(before);
             Self {
+                race,
                 name: name(at),
                 of: Some(self.name.clone()),
                 after,

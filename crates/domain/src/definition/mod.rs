@@ -194,6 +194,15 @@ impl Definition {
         })
     }
 
+    /// Returns whether a task that is processed may have an output.
+    pub fn has_output(&self) -> bool {
+        let gives_one = |stop: &StepIndex| match &self.step(*stop).work {
+            StepWork::Stop(rule) => rule.has_output(),
+            _ => false,
+        };
+        self.output.is_some() || self.stops.iter().any(gives_one)
+    }
+
     /// Returns the undos of the steps.
     pub fn undos(&self) -> impl DoubleEndedIterator<Item = StepIndex> + use<> {
         let first = self.steps.len() as u16;

@@ -604,7 +604,7 @@ impl<'a> TaskView<'a> {
             Some(Err(error)) => Some(error.to_string()),
             _ => None,
         };
-        let has_output = task.details.definition.output.is_some();
+        let has_output = task.details.definition.has_output();
         Self {
             head: TaskHead::of_task(task),
             input: input.unwrap_or(RawValue::NULL),
