@@ -1,5 +1,10 @@
-//! What a reader of the documentation relies on: every link leads to a file or a heading that exists, and every table
+//! Readers of the documentation rely on two things: every link leads to a file or a heading that exists, and every table
 //! is whole.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that fails by a panic says where"
+)]
 
 use std::{
     collections::{HashMap, HashSet},
