@@ -20,6 +20,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header::LOCATION},
     response::{IntoResponse, Response},
 };
+use url::Url;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub use self::view::AgentView;
@@ -30,6 +31,7 @@ use super::{
         plain_name,
     },
     openapi::AgentSpecSchema,
+    origin::is_loopback,
     problem::{ProblemBody, ProblemKind},
     response::{Page, json},
 };
@@ -106,14 +108,12 @@ async fn put(
 /// cancelled or shown with the task that it starts.
 fn own_addresses(app: &App, spec: &AgentSpec) -> Vec<(String, String)> {
     let sender = app.sender.load();
-    let Some(own) = sender.public_url.as_deref() else {
-        return Vec::new();
-    };
-    let own = own.trim_end_matches('/');
-    let is_own = |url: &str| {
-        let rest = url.trim_end_matches('/').strip_prefix(own);
-        rest.is_some_and(|rest| rest.is_empty() || rest == "/v1" || rest.starts_with("/v1/"))
-    };
+    let listens = app.config.listen.tcp();
+    let listens = listens.map(|address| format!("{}://{address}", app.config.scheme()));
+    let own = sender.public_url.iter().cloned().chain(listens);
+    let own: Vec<_> = own.filter_map(|url| Url::parse(&url).ok()).collect();
+    let is_own =
+        |url: &str| Url::parse(url).is_ok_and(|url| own.iter().any(|own| is_api_below(own, &url)));
     let endpoints = spec.endpoints.iter().enumerate();
     let own = endpoints.filter(|(_, endpoint)| is_own(&endpoint.url));
     own.map(|(at, _)| {
@@ -121,6 +121,21 @@ fn own_addresses(app: &App, spec: &AgentSpec) -> Vec<(String, String)> {
         (format!("/endpoints/{at}/url"), message.to_owned())
     })
     .collect()
+}
+
+/// Returns whether a URL is that of the service at `own`, or its API. All names of this machine are one.
+fn is_api_below(own: &Url, url: &Url) -> bool {
+    let (Some(own_host), Some(host)) = (own.host_str(), url.host_str()) else {
+        return false;
+    };
+    let is_here = |host: &str| is_loopback(host) || ["0.0.0.0", "[::]"].contains(&host);
+    let is_same_host = own_host.eq_ignore_ascii_case(host) || is_here(own_host) && is_here(host);
+    let is_same_port = own.port_or_known_default() == url.port_or_known_default();
+    let path = url.path().trim_end_matches('/');
+    let path = path.strip_prefix(own.path().trim_end_matches('/'));
+    let is_api =
+        path.is_some_and(|path| path.is_empty() || path == "/v1" || path.starts_with("/v1/"));
+    is_same_host && is_same_port && is_api
 }
 
 /// List agents

@@ -120,7 +120,7 @@ impl Site {
 }
 
 /// Returns whether the host is `localhost`, a name below it (RFC 6761 section 6.3), or a loopback address.
-fn is_loopback(host: &str) -> bool {
+pub(super) fn is_loopback(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
     if let Ok(address) = address {
         return address.to_canonical().is_loopback();

@@ -131,10 +131,11 @@ Examples:
         after_help = "Prints each fault and each warning as file:line:column: message. Whether agents, receivers and URLs may be used
 only a running service knows: PUT /v1/workflows/{name} and POST /v1/workflows/{name}/validate check that too.
 
-Exits with 0 if all files are valid, 1 if one has a fault, 2 if one cannot be read.
+Exits with 0 if all files are valid, 1 if one has a fault or, with --strict, a warning, 2 if one cannot be read.
 
-Example:
-  provost validate workflows/*.json"
+Examples:
+  provost validate workflows/*.json
+  provost validate --strict workflows/*.json"
     )]
     Validate(ValidateOptions),
 
@@ -262,7 +263,7 @@ pub enum AgentSubcommand {
     /// Call the service of an agent as steps would, and report if it does what they rely on
     #[command(
         after_help = "The running service makes the calls: about thirty, for up to two minutes. THEY MAKE REAL WORK at the service of
-the agent, about ten times under keys of their own, which is undone if the file has an undo.
+the agent, about a dozen times under keys of their own, which is undone if the file has an undo.
 
 The file is a step as a workflow has it, with what else the check needs:
   { \"request\": { \"path\": \"/charges\", \"body\": { \"amount\": \"{{ input.amount }}\" } },

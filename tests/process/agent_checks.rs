@@ -471,6 +471,36 @@ async fn a_count_shows_whether_a_service_whose_outputs_are_equal_does_its_work_o
     }
 }
 
+/// It charges for each request, and its outputs differ between keys because the requests do.
+#[tokio::test]
+async fn a_service_that_repeats_what_it_was_sent_shows_nothing_by_its_outputs() {
+    let provost = Provost::start().await;
+    let remote = Remote::with(|seen| {
+        let complete_by: jiff::Timestamp = seen.header("provost-complete-by").parse().unwrap();
+        match complete_by < jiff::Timestamp::now() {
+            true => Act::status(409),
+            false => Act::Ok(seen.body.clone()),
+        }
+    })
+    .await;
+    provost.register("echo", &remote.url(), 4).await;
+    let request = json!({
+        "request": { "path": "/charges", "body": { "ref": "{{ task.key | sha256 }}", "amount": 5 } },
+        "within": "2m",
+    });
+    let result = checked(provost.api(), "echo", &request).await;
+    let unclear = with_status(&result, "inconclusive");
+    for name in ["again", "twice_at_once", "after_complete_by"] {
+        assert!(unclear.contains(&name), "{name}: {result:#}");
+    }
+    assert_eq!(with_status(&result, "failed"), [""; 0], "{result:#}");
+    // One request, under two keys.
+    let ledger = remote.ledger();
+    let same: Vec<_> = ledger[1..3].iter().map(|seen| &seen.body).collect();
+    assert_eq!(same[0], same[1]);
+    assert_ne!(ledger[1].key(), ledger[2].key());
+}
+
 #[tokio::test]
 async fn only_ids_of_the_service_show_that_its_work_was_done_once() {
     let provost = Provost::start().await;

@@ -54,13 +54,25 @@ async fn a_wait_that_is_cut_says_so() {
 async fn an_agent_that_is_the_service_itself_is_refused() {
     let provost = Provost::start().await;
     let own = format!("http://{}", provost.address());
-    for (url, status) in [(own.clone(), 422), (format!("{own}/v1/tasks"), 422)] {
+    let (_, port) = own.rsplit_once(':').unwrap();
+    for url in [
+        own.clone(),
+        format!("{own}/v1/tasks"),
+        format!("http://LOCALHOST:{port}/"),
+        format!("http://[::1]:{port}/v1"),
+    ] {
         let spec = json!({ "endpoints": [{ "url": url }] });
         let answer = provost.put("/v1/agents/self", &spec).await;
-        let problem = answer.expect(status);
+        let problem = answer.expect(422);
         assert_eq!(
             problem["errors"][0]["pointer"], "/endpoints/0/url",
             "{problem:#}"
         );
+    }
+    // Another port of this machine, and another path, is another service.
+    for url in ["http://localhost:1".to_owned(), format!("{own}/other")] {
+        let spec = json!({ "endpoints": [{ "url": url }] });
+        let answer = provost.put("/v1/agents/other", &spec).await;
+        assert!([200, 201].contains(&answer.status), "{answer:?}");
     }
 }

@@ -80,6 +80,7 @@ mod full_store;
 mod health_checks;
 mod hidden;
 mod hold;
+mod how_do_i;
 mod http2;
 mod idle_connections;
 mod input_schemas;

@@ -453,6 +453,30 @@ async fn validate_names_each_fault_with_its_place() {
     assert!(run.err.contains("cannot read none.json"), "{}", run.err);
 }
 
+#[tokio::test]
+async fn a_strict_validation_fails_for_warnings_and_not_for_notes() {
+    let folder = folder(&[
+        ("note.yaml", "steps:\n  - { name: a, agent: x }\n"),
+        (
+            "warned.yaml",
+            "steps:\n  - { name: a, agent: x, when: \"'false'\" }\n",
+        ),
+    ]);
+    let strict = ["validate", "--strict", "note.yaml"];
+    let run = provost(folder.path(), &strict).await;
+    assert_eq!(run.code, 0, "{}", run.out);
+    let note = "note.yaml:1:1: /steps: note: ";
+    assert!(run.out.starts_with(note), "{}", run.out);
+    assert!(run.out.ends_with("note.yaml: valid\n"), "{}", run.out);
+    let run = provost(folder.path(), &["validate", "warned.yaml"]).await;
+    assert_eq!(run.code, 0, "{}", run.out);
+    let run = provost(folder.path(), &["validate", "--strict", "warned.yaml"]).await;
+    assert_eq!(run.code, 1, "{}", run.out);
+    assert!(run.out.contains("(text_condition)"), "{}", run.out);
+    let end = "warned.yaml: valid, but it has warnings\n";
+    assert!(run.out.ends_with(end), "{}", run.out);
+}
+
 /// A task, the responses of its services, and the same responses as a case has them.
 struct Twin {
     steps: Value,

@@ -45,6 +45,7 @@ pub(super) async fn check_points(
     let Some(output) = output else {
         return Ok(());
     };
+    two_keys(run, seen).await?;
     repeats(run, &first, &output, seen).await?;
     at_once(run, latency, seen).await?;
     if run.has_probe() {
@@ -57,6 +58,19 @@ pub(super) async fn check_points(
     }
     if run.requests.step.method().is_some_and(Method::sends_body) {
         invalid_body(run, seen).await?;
+    }
+    Ok(())
+}
+
+/// One request under two keys: a service whose outputs are equal then shows by none of them what it did.
+async fn two_keys(run: &CheckRun<'_>, seen: &mut CheckObservations) -> Result<(), CutShort> {
+    let one = new_subject();
+    let other = one.under_other_keys(Uuid::now_v7());
+    let calls = [run.work(&one).await?, run.work(&other).await?];
+    let outputs = calls.each_ref().map(|call| call.output().cloned());
+    seen.two_keys = Some(calls);
+    for (subject, output) in [one, other].iter().zip(outputs) {
+        clean_up(run, subject, output.as_ref()).await?;
     }
     Ok(())
 }

@@ -134,7 +134,7 @@ impl CheckRun<'_> {
         options: CallOptions,
     ) -> Result<CheckedCall, CutShort> {
         let mut call = CheckedCall {
-            task: subject.task,
+            task: subject.keys,
             exchanges: Vec::new(),
             answer: CheckAnswer::Silent,
             count: None,

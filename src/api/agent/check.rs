@@ -204,7 +204,7 @@ pub struct CheckExchangeView {
 ///
 /// Calls its service as steps would, with keys of its own, and reports if the service does what they rely on: the
 /// same key twice, after a lost response, after complete-by; undos before the work and twice; the results of probes;
-/// errors, sizes and times. **It makes real work at the service**, about ten times, and undoes it if the request has
+/// errors, sizes and times. **It makes real work at the service**, about a dozen times, and undoes it if the request has
 /// an `undo`. The calls take the agent's slots and count for its rate limit, but not for its breakers. The result is
 /// kept with the agent, and dry runs warn of steps that rely on a point that failed.
 #[utoipa::path(

@@ -282,7 +282,7 @@ impl AgentCheck {
 /// A call of the check with its result. Calls before it that had transient faults are included.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CheckedCall {
-    /// The task that the call was for: every key has one of its own.
+    /// The task in the key of the call: every key has one of its own.
     pub task: TaskId,
     /// The numbers of its exchanges.
     pub exchanges: Vec<u32>,
@@ -387,6 +387,8 @@ pub struct CheckObservations {
     pub cut_short: Option<String>,
     pub probe_before: Option<CheckedCall>,
     pub work: Option<CheckedCall>,
+    /// One request under two keys.
+    pub two_keys: Option<[CheckedCall; 2]>,
     pub probe_after: Option<CheckedCall>,
     pub again: Option<CheckedCall>,
     /// The probe after `again`, if the check reads a count from its response; so are the next two fields like it.
@@ -441,6 +443,7 @@ impl CheckObservations {
             cut_short: None,
             probe_before: None,
             work: None,
+            two_keys: None,
             probe_after: None,
             again: None,
             count_after_again: None,

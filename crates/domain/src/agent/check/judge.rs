@@ -5,7 +5,7 @@ use std::fmt;
 use super::{
     CheckAnswer, CheckFinding, CheckObservations, CheckPoint, CheckStatus, CheckedCall,
     CheckedStep,
-    output_comparison::{OutputDifference, own_part},
+    output_comparison::{OutputDifference, own_part, repeats_request},
 };
 use crate::template::payload::Payload;
 
@@ -39,6 +39,7 @@ fn not_applicable(why: &str) -> PointResult {
 const NO_UNDO: &str = "the request names no `undo`";
 const NO_PROBE: &str = "the request names no `probe`";
 const NO_ID: &str = "so had another key, apart from times and the key itself, so it does not show whether the work was done twice: let the output contain an id that the service gives to what it did, or let the probe return how often the work was done, and name that in `count`";
+const ECHO: &str = "one request under two keys had the same output, apart from times and the keys, so the output only repeats what was sent and does not show whether the work was done twice: let it contain an id that the service gives to what it did, or let the probe return how often the work was done, and name that in `count`";
 
 impl CheckObservations {
     fn judge_point(&self, name: CheckPoint) -> CheckFinding {
@@ -117,6 +118,9 @@ impl CheckObservations {
     /// Returns the reason why an output proves nothing, if so. Equal outputs prove that work was done once only if no
     /// other key has the same output.
     fn shows_nothing(&self, call: &CheckedCall, output: &Payload) -> Option<&'static str> {
+        if self.repeats_requests() {
+            return Some(ECHO);
+        }
         let own = own_part(call, output);
         let mut others = { self.with_output() }
             .filter(|(other, _)| other.task != call.task)
@@ -126,6 +130,11 @@ impl CheckObservations {
             return Some("no request under another key had an output to compare it with");
         }
         others.any(|other| other == own).then_some(NO_ID)
+    }
+
+    /// Returns whether outputs only repeat what the service was sent.
+    fn repeats_requests(&self) -> bool {
+        self.two_keys.as_ref().is_some_and(repeats_request)
     }
 
     /// Judges by the number of times that the service did the work for a key, if the check reads it from its probe.
@@ -265,6 +274,13 @@ impl CheckObservations {
                         (Passed, format!("the dropped call did the work, and {why}"))
                     } else if self.finds_same_for_other_key(&dropped.repeat, before) {
                         (Inconclusive, "the probe finds the same for another key, apart from times and the key itself, so it does not show whether the work was done twice: let its `output` contain an id that the service gives to what it did, or name in `count` how often the work was done".to_owned())
+                    } else if self.repeats_requests() && { dropped.repeat.output() }
+                        .is_some_and(|output| is_same(output, before))
+                    {
+                        (
+                            Inconclusive,
+                            format!("the probe finds the output, and {ECHO}"),
+                        )
                     } else {
                         (
                             Passed,

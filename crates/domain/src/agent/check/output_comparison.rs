@@ -5,7 +5,11 @@
 use serde_json::Value;
 
 use super::CheckedCall;
-use crate::{agent::retry_wait::http_date, template::payload::Payload, values::time::Timestamp};
+use crate::{
+    agent::retry_wait::http_date,
+    template::payload::Payload,
+    values::{ids::TaskId, time::Timestamp},
+};
 
 /// The most differences that are named.
 const NAMED: usize = 3;
@@ -108,21 +112,37 @@ impl DifferentPlaces {
 /// Returns an output without its times, and without the task's id, which it may repeat from the key. `None` if it is
 /// not JSON.
 pub fn own_part(call: &CheckedCall, output: &Payload) -> Option<Value> {
-    let id = call.task.0;
-    let simple = id.simple().to_string();
-    let hyphenated = id.hyphenated().to_string();
-    let [upper_simple, upper_hyphenated] = [&simple, &hyphenated].map(|form| form.to_uppercase());
+    without_ids(&[call.task], output)
+}
+
+/// Returns whether a service has the same output for one request under two keys, apart from times and the keys: then
+/// its outputs only repeat what it was sent.
+pub fn repeats_request(calls: &[CheckedCall; 2]) -> bool {
+    let ids = calls.each_ref().map(|call| call.task);
+    let [one, other] = calls.each_ref().map(|call| {
+        let output = call.output()?;
+        without_ids(&ids, output)
+    });
+    one.is_some() && one == other
+}
+
+/// Returns an output without its times, and without these ids in any form. `None` if it is not JSON.
+fn without_ids(ids: &[TaskId], output: &Payload) -> Option<Value> {
     let mut own = value(output)?;
-    let forms = [&hyphenated, &simple, &upper_hyphenated, &upper_simple];
-    leave_out(&mut own, &forms);
+    let forms = ids.iter().flat_map(|id| {
+        let lower = [id.0.hyphenated().to_string(), id.0.simple().to_string()];
+        let upper = lower.each_ref().map(|form| form.to_uppercase());
+        lower.into_iter().chain(upper)
+    });
+    leave_out(&mut own, &forms.collect::<Vec<_>>());
     Some(own)
 }
 
-fn leave_out(value: &mut Value, forms: &[&String; 4]) {
+fn leave_out(value: &mut Value, forms: &[String]) {
     let without = |text: &str| {
-        forms
-            .iter()
-            .fold(text.to_owned(), |text, form| text.replace(*form, "key"))
+        forms.iter().fold(text.to_owned(), |text, form| {
+            text.replace(form.as_str(), "key")
+        })
     };
     if is_time(value) {
         *value = Value::Null;

@@ -20,8 +20,10 @@ use crate::{
 
 /// A task that does not exist: its id is used in keys and expressions.
 pub struct CheckSubject {
-    pub task: TaskId,
+    task: TaskId,
     key: String,
+    /// The id that its idempotency keys contain.
+    pub keys: TaskId,
 }
 
 impl CheckSubject {
@@ -30,6 +32,17 @@ impl CheckSubject {
         Self {
             task: TaskId(id),
             key: format!("provost-check-{}", id.hyphenated()),
+            keys: TaskId(id),
+        }
+    }
+
+    /// Makes a subject whose requests are the same as those of this one, under other keys. `id` is one that no other
+    /// task has.
+    pub fn under_other_keys(&self, id: Uuid) -> Self {
+        Self {
+            task: self.task,
+            key: self.key.clone(),
+            keys: TaskId(id),
         }
     }
 }
@@ -203,7 +216,7 @@ impl<'d> StepRequests<'d> {
 }
 
 fn idempotency_key(subject: &CheckSubject, step: &StepDefinition) -> String {
-    format!("{}:{}", subject.task.0.hyphenated(), step.name)
+    format!("{}:{}", subject.keys.0.hyphenated(), step.name)
 }
 
 #[cfg(test)]
@@ -284,6 +297,20 @@ mod tests {
         let undo = call(&Purpose::Undo(KEY.to_owned()));
         assert_eq!(undo.idempotency_key, format!("{KEY}.undo"));
         assert_eq!(undo.step.step, StepIndex(1));
+    }
+
+    #[test]
+    fn one_request_can_be_sent_under_two_keys() {
+        let (definition, input) = (charge(), Payload::from_value(&json!({ "amount": 5 })));
+        let requests = StepRequests::new(&definition, &input, None);
+        let one = subject();
+        let other = one.under_other_keys(Uuid::from_u128(8));
+        let probe = &requests.step.probe.as_ref().unwrap().request;
+        let [sent, resent] =
+            [&one, &other].map(|subject| requests.probe(subject, probe).unwrap().path);
+        assert_eq!(sent, resent);
+        assert_eq!(requests.work_key(&one), KEY);
+        assert_eq!(requests.work_key(&other), KEY.replace('7', "8"));
     }
 
     #[test]

@@ -50,6 +50,10 @@ fn perfect() -> CheckObservations {
     CheckObservations {
         probe_before: Some(not_done(1)),
         work: Some(output(2, 1)),
+        two_keys: Some([(24, 6), (25, 7)].map(|(number, id)| CheckedCall {
+            task: TaskId(Uuid::from_u128(0xabc_1000 + u128::from(number))),
+            ..output(number, id)
+        })),
         probe_after: Some(done(3, 1)),
         again: Some(output(4, 1)),
         undo: Some(call(5, CheckAnswer::Output(Payload::null()))),
@@ -179,6 +183,51 @@ fn outputs_that_are_the_same_for_every_key_show_nothing() {
         CheckPoint::AfterCompleteBy,
     ];
     assert_eq!(found, expected.map(|point| (point, Inconclusive)));
+}
+
+#[test]
+fn equal_outputs_for_one_request_under_two_keys_show_nothing() {
+    let echo = |seen: &mut CheckObservations| {
+        for call in seen.two_keys.as_mut().unwrap() {
+            // It repeats a part of the request that is the same for both, and the key.
+            let output = format!(r#"{{"ref":"5f2c","key":"{}:charge"}}"#, call.task.0);
+            call.answer = CheckAnswer::Output(json(&output));
+        }
+    };
+    let points = [
+        CheckPoint::Again,
+        CheckPoint::TwiceAtOnce,
+        CheckPoint::AfterDroppedAnswer,
+        CheckPoint::AfterCompleteBy,
+    ];
+    let expected = points.map(|point| (point, Inconclusive));
+    assert_eq!(changed(echo), expected);
+    let mut seen = perfect();
+    echo(&mut seen);
+    let again = &judge(&seen)[1];
+    assert!(
+        again.seen.contains("one request under two keys"),
+        "{again:?}"
+    );
+    // Other evidence counts: different outputs under one key, and a count.
+    let failed = changed(|seen| {
+        echo(seen);
+        seen.again = Some(output(4, 9));
+    });
+    assert_eq!(failed[0], (CheckPoint::Again, Failed));
+    let counted = changed(|seen| {
+        echo(seen);
+        seen.count_after_again = Some(CheckedCall {
+            count: Some(Ok(1)),
+            ..done(4, 1)
+        });
+    });
+    assert_eq!(counted, expected[1..]);
+    // A service that refuses the second key, because it knows the request, is judged as before.
+    let refused = changed(|seen| {
+        seen.two_keys.as_mut().unwrap()[1].answer = CheckAnswer::Refused(409);
+    });
+    assert_eq!(refused, []);
 }
 
 #[test]
