@@ -71,10 +71,9 @@ fn of_step(
         findings.push(Rule::UndoneNowhere.of(&task.id, what));
     }
     // What undoes the loser of a race is there from the beginning, and is done once the task is.
+    let mut reverts = record.of_step(&revert);
     let has_lost = record.state == "processed"
-        && record
-            .of_step(&revert)
-            .any(|entry| entry.kind == "step.ready");
+        && reverts.any(|entry| entry.to != "cancelled" && !entry.reason.ends_with("is needed"));
     if (record.state == "undone" || has_lost) && step.undo && effect.stands() {
         let at = effect.done[0];
         let what = format!("{name} is {state} in the record, and was done at {at}");
