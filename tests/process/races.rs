@@ -50,7 +50,7 @@ async fn the_first_success_begins_the_join_and_the_rest_is_cancelled() {
         let joined = calls(&remote, "/join");
         assert_eq!(joined.len(), 1);
         assert_eq!(joined[0].body, json!({ "won": "eu" }));
-        // What the dropped call may have done is undone with the task.
+        // The dropped call may have done something, which is undone with the task.
         let undo = format!("/v1/tasks/{}/undo", id_of(&task));
         provost.post(&undo, &json!({})).await.expect(200);
         remote.paths("/us/undo", 1).await;

@@ -7,8 +7,9 @@ use utoipa::ToSchema;
 
 use crate::api::openapi::words::{
     AskFieldTypeSchema, DeadlinePolicySchema, DurationSchema, JsonSchema, MethodSchema,
-    OnChildErrorSchema, OnUndoSchema, PolicySchema, RepeatOutputSchema, ReplyModeSchema,
-    RestSchema, StatusPoliciesSchema, StopStateSchema, UndoPolicySchema, UndoStatusPoliciesSchema,
+    OnChildErrorSchema, OnUndoSchema, PolicySchema, RaceRestSchema, RepeatOutputSchema,
+    ReplyModeSchema, StatusPoliciesSchema, StopStateSchema, UndoPolicySchema,
+    UndoStatusPoliciesSchema,
 };
 
 /// One step: a call to one remote service, a wait, a signal that is awaited, or a task of its own.
@@ -557,7 +558,7 @@ pub struct RaceBody {
     #[schema(example = json!(["eu", "us", "timer"]))]
     of: Vec<String>,
     #[schema(default = "cancel", example = "cancel")]
-    rest: Option<RestSchema>,
+    rest: Option<RaceRestSchema>,
 }
 
 /// The policy when more than `max_failures` attempts have failed.

@@ -15,8 +15,8 @@ pub use crate::domain::{
     definition::{
         AskFieldKind as AskFieldTypeSchema, Method as MethodSchema,
         OnChildError as OnChildErrorSchema, OnConflict as OnConflictSchema, OnUndo as OnUndoSchema,
-        Policy as PolicySchema, RepeatOutput as RepeatOutputSchema, ReplyMode as ReplyModeSchema,
-        Rest as RestSchema, StopState as StopStateSchema,
+        Policy as PolicySchema, RaceRest as RaceRestSchema, RepeatOutput as RepeatOutputSchema,
+        ReplyMode as ReplyModeSchema, StopState as StopStateSchema,
     },
     schedule::{CatchUp as CatchUpSchema, Dst as DstSchema, Overlap as OverlapSchema},
     task::TaskStatus as TaskStateSchema,

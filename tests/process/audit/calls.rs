@@ -94,7 +94,7 @@ fn keys(evidence: &Evidence, findings: &mut Vec<Finding>) {
     };
     for call in &evidence.ledger.calls {
         if let Kind::Work | Kind::Undo = call.kind {
-            // What undoes a step has one key, whether its task is undone or it has lost a race.
+            // An undo of a step has one key, whether its task is undone or it has lost a race.
             let owner = match call.kind {
                 Kind::Undo => (
                     call.task.as_str(),

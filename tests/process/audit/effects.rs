@@ -70,7 +70,7 @@ fn of_step(
         let what = format!("{name} is undone, and its service undid nothing");
         findings.push(Rule::UndoneNowhere.of(&task.id, what));
     }
-    // What undoes the loser of a race is there from the beginning, and is done once the task is.
+    // The step that undoes the loser of a race is there from the beginning, and is done once the task is.
     let mut reverts = record.of_step(&revert);
     let has_lost = record.state == "processed"
         && reverts.any(|entry| entry.to != "cancelled" && !entry.reason.ends_with("is needed"));

@@ -92,7 +92,7 @@ fn not_done<'a>(
 /// Checks that when a step was undone, no effect stood of the steps that follow it, except one that cannot be undone.
 fn back(task: &Accepted, record: &Record, call: &Call, happened: &Effects<'_>) -> Option<Finding> {
     if is_revert(&call.step) {
-        // What follows the race goes on.
+        // The steps that follow the race go on.
         return None;
     }
     let followers = task.plan.followers(subject(&call.step));

@@ -8,9 +8,9 @@ use super::{
     Definition, Policies, StepDefinition,
     graph::{self, Graph},
     known_agents::KnownAgents,
+    lanes::Races,
     names::{Names, SCOPE_NAMES, check_names, unknown_step_message},
     output,
-    race::Races,
     repeat::SEEN_BY_UNTIL,
     step::{After, Edges, ParsedStep},
 };
@@ -367,7 +367,7 @@ fn check_reads(
                         faults.push(FieldFault::new(pointer, unknown_step_message(name, names)))
                     }
                     Some(position) if own && *position == index => indices.push(index),
-                    // Who has won the race before a step is known when it begins.
+                    // The winners of the race before a step are known when it begins.
                     Some(position)
                         if *position == index
                             && draft.race.is_some()

@@ -24,7 +24,7 @@ pub struct StopRule {
     output: Option<JsonTemplate>,
 }
 
-/// How a task is ended on purpose.
+/// The state in which a task is ended on purpose.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, strum::EnumString, strum::IntoStaticStr, strum::VariantArray,
 )]

@@ -16,7 +16,7 @@ use super::{
         on_exhausted_by_status, on_permanent, on_permanent_by_status,
     },
     probe,
-    race::{self, Lane, RaceDraft, Rest},
+    race::{self, Lane, RaceDraft, RaceRest},
     reply_rule,
     request::{self, RequestDraft},
     undo::{self, UndoDraft},
@@ -303,14 +303,14 @@ impl ParsedStep {
     }
 
     /// Returns why the step cannot be one that a race may end, if it cannot.
-    pub fn is_no_competitor(&self, rest: Rest) -> Option<&'static str> {
+    pub fn is_no_competitor(&self, rest: RaceRest) -> Option<&'static str> {
         if self.pivot {
             return Some(
                 "is a pivot, which cannot be cancelled: put it after the join, or set `rest` to \"let\"",
             );
         }
         let is_task = matches!(self.uncalled_work, Some(Some(StepWork::Task(_))));
-        if rest == Rest::Undo && (is_task || self.group.is_some()) {
+        if rest == RaceRest::Undo && (is_task || self.group.is_some()) {
             return Some(
                 "has a `task`, `for_each` or `repeat`, which a race cannot undo: set `rest` to \"cancel\" or \"let\"",
             );

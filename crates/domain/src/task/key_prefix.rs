@@ -102,7 +102,7 @@ impl Task {
             None => self.id().0.hyphenated().encode_lower(&mut id),
         };
         if self.is_revert(index) {
-            // What undoes a step has one key, whether its task is undone or it has lost a race.
+            // An undo of a step has one key, whether its task is undone or it has lost a race.
             let undone = self.definition(self.subject(index)).name.as_str();
             return [prefix, ":", undone, UNDO].concat();
         }

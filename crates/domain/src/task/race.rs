@@ -2,7 +2,7 @@
 //! from the states of the competitors and the times at which they succeeded.
 
 use crate::{
-    definition::{RaceRule, Rest},
+    definition::{RaceRest, RaceRule},
     task::{
         aggregate::Task,
         step::{StepState, StepStatus},
@@ -84,10 +84,10 @@ impl Task {
 
     /// Returns what becomes of a step that is not needed any more, because a race is over and its competitor has not won.
     /// Of several races the most thorough counts. `None`: the step is needed.
-    pub fn loss(&self, index: StepIndex) -> Option<Rest> {
+    pub fn loss(&self, index: StepIndex) -> Option<RaceRest> {
         let is_open = || !self.step(index).has_ended_for_good();
         if self.is_stopped() && is_open() && !self.is_revert(index) {
-            return Some(Rest::Cancel);
+            return Some(RaceRest::Cancel);
         }
         let definition = self.definition(index);
         if let (Some(item), None) = (definition.item, definition.undoes)
@@ -95,7 +95,7 @@ impl Task {
             && self.step(item.group).status() == StepStatus::Processed
             && self.has_enough(item.group)
         {
-            return Some(Rest::Cancel);
+            return Some(RaceRest::Cancel);
         }
         let lanes = match definition.item {
             Some(item) if definition.undoes.is_none() => &self.definition(item.group).lanes,
@@ -108,7 +108,7 @@ impl Task {
             };
             if self.is_race_over(lane.join) && !self.winners(lane.join).contains(&lane.competitor) {
                 loss = match race.rest {
-                    Rest::Undo => return Some(Rest::Undo),
+                    RaceRest::Undo => return Some(RaceRest::Undo),
                     rest => Some(rest),
                 };
             }
@@ -156,7 +156,7 @@ impl Task {
         let joins = lanes.map(|lane| lane.join);
         joins.filter(|join| {
             let race = self.details.definition.step(*join).race.as_ref();
-            race.is_some_and(|race| race.rest == Rest::Undo)
+            race.is_some_and(|race| race.rest == RaceRest::Undo)
         })
     }
 

@@ -401,7 +401,7 @@ pub fn dry_run(
     texts::check(definition, input, &budget, &mut warnings);
     reading::check(definition, fields, groups.inputs(), &budget, &mut warnings);
     let undo = undo::check(definition, |at| groups.undoes_task(at), &mut warnings);
-    // What undoes the losers of races is written in their `undo`, which is checked there.
+    // The steps that undo the losers of races are written as their `undo`, which is checked there.
     let reverts = definition.steps.iter().filter(|step| step.undoes.is_some());
     warnings.retain(|warning| {
         let step = warning.step.as_ref();

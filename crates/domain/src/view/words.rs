@@ -14,8 +14,8 @@ use utoipa::{
 use crate::{
     agent::{BreakerAction, CheckPoint, CheckStatus, CheckVerdict},
     definition::{
-        AskFieldKind, Method, OnChildError, OnConflict, OnUndo, Policy, RepeatOutput, ReplyMode,
-        Rest, StepKind, StopState,
+        AskFieldKind, Method, OnChildError, OnConflict, OnUndo, Policy, RaceRest, RepeatOutput,
+        ReplyMode, StepKind, StopState,
     },
     schedule::{CatchUp, Dst, Overlap, RunSource, RunState, ScheduleAction, SkipReason},
     task::{AlertKind, REPLIES, StepStatus, TaskStatus},
@@ -70,7 +70,7 @@ enumerations! {
     DiagramFormat = "PictureFormat", "The format of a diagram";
     AlertKind = "AlertKind", "The cause of an alert";
     Policy = "Policy", "`error` stops the task until an operator acts, `undo` undoes the whole task, `skip` continues without the step";
-    Rest = "RaceRest", "The others of a race are cancelled (`cancel`), go on (`let`), or are cancelled and undone (`undo`)";
+    RaceRest = "RaceRest", "The others of a race are cancelled (`cancel`), go on (`let`), or are cancelled and undone (`undo`)";
     StopState = "StopState", "`processed`: the steps that have not ended are cancelled; `undone`: the task is undone; `error`: an operator must act";
     OnUndo = "OnUndo", "`wait` for a call in flight until its complete-by, so that its outcome is known, or `drop` it at once";
     OnChildError = "OnChildError", "While the task of a step is in error: the step is to `wait` for an operator, or to `undo` the task and fail then";

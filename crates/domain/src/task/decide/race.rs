@@ -2,7 +2,7 @@
 
 use super::Draft;
 use crate::{
-    definition::Rest,
+    definition::RaceRest,
     task::{
         alert::AlertChange,
         step::{StepState, StepStatus},
@@ -46,10 +46,10 @@ impl Draft {
         let reason = format!("{} has ended the task", definition.step(stop).name);
         for index in definition.order.iter().rev().copied() {
             if !self.task.is_revert(index) {
-                self.end_loser(index, Rest::Cancel, &reason);
+                self.end_loser(index, RaceRest::Cancel, &reason);
             }
         }
-        // What undoes the losers of races is still to be done.
+        // The losers of races are still to be undone.
         for index in definition.order.iter().copied() {
             if self.task.is_revert(index) {
                 self.open(index);
@@ -66,11 +66,11 @@ impl Draft {
         self.end_unbegun_items_of(&items, reason);
         for item in items.items.iter() {
             // There are at most as many steps as an index can count.
-            self.end_loser(StepIndex(item as u16), Rest::Cancel, reason);
+            self.end_loser(StepIndex(item as u16), RaceRest::Cancel, reason);
         }
     }
 
-    fn end_loser(&mut self, index: StepIndex, rest: Rest, reason: &str) {
+    fn end_loser(&mut self, index: StepIndex, rest: RaceRest, reason: &str) {
         if let Some(group) = self.task.group(index).cloned() {
             self.end_unbegun_items_of(&group, reason);
             for item in group.items.iter() {
@@ -82,7 +82,7 @@ impl Draft {
             StepStatus::Waiting | StepStatus::Pending => {}
             StepStatus::Error => self.alerts.push(AlertChange::Close { step: index }),
             StepStatus::Processing if self.task.definition(index).is_call() => {
-                if rest == Rest::Undo {
+                if rest == RaceRest::Undo {
                     // Its call is waited for, so that its outcome is known.
                     return;
                 }
@@ -129,8 +129,8 @@ impl Draft {
         let subject = self.task.subject(revert);
         let name = &self.task.definition(subject).name;
         let why_not = match self.task.loss(subject) {
-            Some(Rest::Undo) if self.task.step(subject).may_have_taken_effect() => None,
-            Some(Rest::Undo) => Some(format!("{name} never took effect")),
+            Some(RaceRest::Undo) if self.task.step(subject).may_have_taken_effect() => None,
+            Some(RaceRest::Undo) => Some(format!("{name} never took effect")),
             _ => Some(format!("{name} is needed")),
         };
         match why_not {

@@ -62,7 +62,7 @@ impl Draft {
             chosen[index.at()] |= after.iter().any(|before| chosen[before.at()]);
         }
         let order = self.task.order().iter().copied();
-        // What was undone because it had lost a race stays undone.
+        // A step that was undone because it had lost a race stays undone.
         let is_undone = |index: &StepIndex| {
             self.task.step(self.task.subject(*index)).status() == StepStatus::Undone
         };

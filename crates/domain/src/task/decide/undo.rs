@@ -337,7 +337,7 @@ impl Draft {
         self.go_on_after_undo(undo);
     }
 
-    /// What waited for the end of an undo begins.
+    /// Begins the steps that waited for the end of an undo.
     pub(super) fn go_on_after_undo(&mut self, undo: StepIndex) {
         self.open_undos();
         if self.task.is_revert(undo) && self.task.undo.is_none() {

@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use proptest::{bool::weighted, collection::vec, prelude::*};
 
 use super::*;
-use crate::definition::Rest;
+use crate::definition::RaceRest;
 use crate::task::bulk::BulkAction;
 use crate::task::command::Release;
 use crate::task::expansion::ItemGroup;
@@ -823,7 +823,7 @@ fn races(task: &Task) -> Result<(), TestCaseError> {
             continue;
         };
         let (step, definition) = (task.step(index), task.definition(index));
-        let waits_for_end = rest == Rest::Undo || definition.has_child();
+        let waits_for_end = rest == RaceRest::Undo || definition.has_child();
         let is_running = step.status() == StepStatus::Processing && waits_for_end;
         prop_assert!(
             is_running
@@ -841,7 +841,7 @@ fn races(task: &Task) -> Result<(), TestCaseError> {
             .followers
             .iter()
             .find(|step| task.is_revert(**step));
-        let is_left = rest == Rest::Undo && step.may_have_taken_effect();
+        let is_left = rest == RaceRest::Undo && step.may_have_taken_effect();
         if let (TaskStatus::Processed, Some(revert)) = (task.status(), revert) {
             // An operator may have skipped what undoes it.
             let is_skipped = task.step(*revert).status() == StepStatus::Skipped;

@@ -1,7 +1,7 @@
 //! Joins that need fewer than all of the steps before them.
 
 use super::*;
-use crate::{definition::Rest, values::fields::FieldFault};
+use crate::{definition::RaceRest, values::fields::FieldFault};
 
 const RESTS: [&str; 3] = ["cancel", "let", "undo"];
 
@@ -58,7 +58,7 @@ fn the_first_success_begins_the_join_and_cancels_the_rest() {
     assert_eq!(dropped(&bench), [bench.step("us")]);
     assert_eq!(bench.record("us").effect, Effect::Unknown);
     assert_eq!(bench.task(), TaskStatus::Processing);
-    // What comes of the dropped call is late.
+    // The reply to the dropped call is late.
     let late = bench.reply("us", us, success(json!({ "id": "us" })));
     assert!(matches!(late, Err(Refusal::Late { .. })), "{late:?}");
     bench.process("join");
@@ -153,7 +153,7 @@ fn so_many_must_succeed() {
     let Some(race) = bench.draft.task.definition(bench.step("join")).race.clone() else {
         panic!("no race");
     };
-    assert_eq!(race.rest, Rest::Cancel);
+    assert_eq!(race.rest, RaceRest::Cancel);
     let winners = bench.draft.task.winners(bench.step("join"));
     assert_eq!(winners, [bench.step("eu"), bench.step("timer")]);
 }
