@@ -85,18 +85,7 @@ impl Task {
     /// Returns what becomes of a step that is not needed any more, because a race is over and its competitor has not won.
     /// Of several races the most thorough counts. `None`: the step is needed.
     pub fn loss(&self, index: StepIndex) -> Option<RaceRest> {
-        let is_open = || !self.step(index).has_ended_for_good();
-        if self.is_stopped() && is_open() && !self.is_revert(index) {
-            return Some(RaceRest::Cancel);
-        }
         let definition = self.definition(index);
-        if let (Some(item), None) = (definition.item, definition.undoes)
-            && is_open()
-            && self.step(item.group).status() == StepStatus::Processed
-            && self.has_enough(item.group)
-        {
-            return Some(RaceRest::Cancel);
-        }
         let lanes = match definition.item {
             Some(item) if definition.undoes.is_none() => &self.definition(item.group).lanes,
             _ => &definition.lanes,
@@ -113,7 +102,21 @@ impl Task {
                 };
             }
         }
-        loss
+        loss.or_else(|| self.is_not_needed(index).then_some(RaceRest::Cancel))
+    }
+
+    /// Returns whether a step that has not ended is not needed, because the task is stopped or enough items of its list have
+    /// succeeded.
+    fn is_not_needed(&self, index: StepIndex) -> bool {
+        if self.step(index).has_ended_for_good() || self.is_revert(index) {
+            return false;
+        }
+        let definition = self.definition(index);
+        let has_enough = |group: StepIndex| {
+            self.step(group).status() == StepStatus::Processed && self.has_enough(group)
+        };
+        let item = definition.item.filter(|_| definition.undoes.is_none());
+        self.stopped_by().is_some() || item.is_some_and(|item| has_enough(item.group))
     }
 
     /// Returns the step that has ended the task as processed, if one has.
@@ -121,10 +124,6 @@ impl Task {
         let stops = self.details.definition.stops.iter().copied();
         let mut done = stops.filter(|stop| self.step(*stop).status() == StepStatus::Processed);
         done.next()
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.stopped_by().is_some()
     }
 
     pub fn is_lost(&self, index: StepIndex) -> bool {

@@ -466,6 +466,8 @@ impl Planner<'_> {
                         plan.calls.push(self.planned(undo, index, stage + 1));
                     }
                 }
+                // It undoes another step, and has no effect of its own.
+                None if self.task.is_revert(index) => {}
                 None => {
                     if named.count_item(self.task, index, |more| &mut more.passed_over) {
                         plan.passed_over.push(self.passed_over(index));

@@ -45,8 +45,9 @@ impl Draft {
         let definition = self.task.details.definition.clone();
         let reason = format!("{} has ended the task", definition.step(stop).name);
         for index in definition.order.iter().rev().copied() {
-            if !self.task.is_revert(index) {
-                self.end_loser(index, RaceRest::Cancel, &reason);
+            // A race that ends with its join may have the step undone.
+            if let Some(rest) = self.task.loss(index) {
+                self.end_loser(index, rest, &reason);
             }
         }
         // The losers of races are still to be undone.

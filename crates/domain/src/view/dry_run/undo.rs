@@ -187,7 +187,7 @@ fn not_undoable(definition: &Definition, behind: &[bool], warnings: &mut Vec<War
         .map(|index| definition.step(index))
         .filter(|step| {
             let may_change = step.method().is_some_and(|method| method != Method::Get);
-            step.undo.is_none() && !step.pivot && may_change
+            step.undo.is_none() && step.undoes.is_none() && !step.pivot && may_change
         })
         .map(|step| step.name.as_str())
         .collect();

@@ -148,10 +148,15 @@ fn the_losers_of_a_race_are_undone_although_the_task_is_stopped() {
     let mut bench = Bench::new(steps);
     let b = bench.claim("b").unwrap();
     bench.process("a");
-    bench.reply("b", b, success(json!({ "id": 1 }))).unwrap();
     bench.process("other");
     assert_eq!(bench.status("join"), StepStatus::Cancelled);
+    assert_eq!(
+        bench.status("b"),
+        StepStatus::Processing,
+        "its outcome is waited for"
+    );
     assert_eq!(bench.task(), TaskStatus::Processing);
+    bench.reply("b", b, success(json!({ "id": 1 }))).unwrap();
     bench.process("b.revert");
     assert_eq!(bench.task(), TaskStatus::Processed);
     assert_eq!(bench.status("b"), StepStatus::Undone);
