@@ -367,6 +367,7 @@ impl Draft {
             self.leave_out_iterations(index, "its group is skipped or resolved");
         }
         self.change(index, kind, state, reason);
+        self.end_by_stop(index);
         match self.task.definition(index).undoes {
             Some(_) => self.after_undo(index),
             None => self.open_followers(index),

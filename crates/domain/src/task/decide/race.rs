@@ -39,7 +39,8 @@ impl Draft {
 
     /// The task ends as processed, because a step says so: the steps that have not ended are cancelled.
     pub(super) fn end_by_stop(&mut self, stop: StepIndex) {
-        if !self.task.definition(stop).stops_as_processed() {
+        let is_done = self.task.step(stop).status() == StepStatus::Processed;
+        if !is_done || !self.task.definition(stop).stops_as_processed() {
             return;
         }
         let definition = self.task.details.definition.clone();

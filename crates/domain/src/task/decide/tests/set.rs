@@ -107,6 +107,25 @@ fn a_task_ends_as_processed_on_purpose() {
 }
 
 #[test]
+fn an_operator_who_resolves_the_stop_ends_the_task() {
+    let mut steps = stopping(json!({ "state": "processed" }));
+    steps[2]["when"] = json!("input.missing > 1");
+    let mut bench = Bench::new(steps);
+    bench.process("charge");
+    assert_eq!(bench.status("end"), StepStatus::Error);
+    let step = bench.step("end");
+    bench
+        .apply(Command::Resolve {
+            step,
+            output: Payload::null(),
+            reason: None,
+        })
+        .unwrap();
+    assert_eq!(bench.status("long"), StepStatus::Cancelled);
+    assert_eq!(bench.task(), TaskStatus::Processed);
+}
+
+#[test]
 fn a_task_is_undone_on_purpose() {
     let stop = json!({ "state": "undone", "message": "no stock for {{ input.total }}" });
     let mut bench = Bench::new(stopping(stop));
