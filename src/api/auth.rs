@@ -135,6 +135,8 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::PUT, "/v1/agents/{name}", Admin),
     (Method::DELETE, "/v1/agents/{name}", Admin),
     (Method::GET, "/v1/instances", Read),
+    // Secrets are hidden in them. The ledger shows their changes to the same role.
+    (Method::GET, "/v1/settings", Read),
     (Method::GET, "/v1/hold", Read),
     (Method::POST, "/v1/hold/release", Operate),
 ];

@@ -69,6 +69,7 @@ fn resources() -> OpenApiRouter<Arc<App>> {
         .merge(agent::workers::routes())
         .merge(upkeep::instances::routes())
         .merge(upkeep::hold::routes())
+        .merge(upkeep::settings::routes())
         .merge(upkeep::operations::routes())
         .merge(view::overview::routes())
         .merge(docs::routes())

@@ -52,7 +52,10 @@ pub struct App {
     /// The receivers of messages and the tokens of callers, as the last SIGHUP or the start read them.
     pub receivers: Arc<ArcSwap<Receivers>>,
     pub tokens: Arc<ArcSwap<Vec<AccessToken>>>,
+    /// The settings of the start.
     pub config: Config,
+    /// The settings in force: those of the start, with what the last SIGHUP changed.
+    pub in_force: Arc<ArcSwap<Config>>,
     pub limits: Limits,
     pub metrics: Metrics,
     /// Cancelled at the begin of the drain: the instance still accepts everything, and load balancers should notice

@@ -6,23 +6,18 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     process::ExitCode,
-    time::Duration,
 };
 
-use reqwest::{StatusCode, Url, header};
+use provost_command_line::{ClientError, ServerOptions, check_agent};
 use serde::Deserialize;
-use serde_json::Value;
 use thiserror::Error;
 
 use super::MISUSE;
 use crate::{
     config::{Config, Listen},
     output::say,
-    plain_http,
 };
 
-/// A check takes up to two minutes.
-const LONGEST_CHECK: Duration = Duration::from_secs(150);
 /// The largest file that is sent.
 const LONGEST_REQUEST: u64 = 16 << 20;
 /// The exit code if no point failed but some point could not be observed, or if the check could not be made.
@@ -34,16 +29,11 @@ pub struct AgentCheckOptions {
     pub agent: String,
     /// `-`: standard input.
     pub request: PathBuf,
-    pub server: CheckServer,
+    pub server: ServerOptions,
+    /// The settings, if nothing else says where the service is.
+    pub settings: Option<Box<Config>>,
     pub token: Option<String>,
     pub json: bool,
-}
-
-/// The address of the service.
-#[derive(Debug)]
-pub enum CheckServer {
-    Url(String),
-    Settings(Box<Config>),
 }
 
 #[derive(Debug, Error)]
@@ -57,22 +47,10 @@ enum AgentCheckError {
         path: String,
         error: serde_json::Error,
     },
-    #[error("--server {0:?} is not a URL such as http://127.0.0.1:8080")]
-    NotUrl(String),
-    #[error(
-        "the service listens on the Unix socket {0}, which this command cannot use: give --server, or send the request with curl --unix-socket"
-    )]
-    UnixSocket(String),
-    #[error(
-        "no response from {server}: {cause}; is the service running there? Give --server otherwise"
-    )]
-    NoResponse { server: Url, cause: String },
-    #[error("{0}")]
-    Refused(String),
-    #[error("the response of {0} is not that of a check: is it a Provost of the same version?")]
-    Unknown(Url),
+    #[error("the response is not that of a check: is the service a Provost of the same version?")]
+    Unknown,
     #[error(transparent)]
-    Client(#[from] reqwest::Error),
+    Client(#[from] ClientError),
 }
 
 #[derive(Deserialize)]
@@ -120,32 +98,17 @@ pub async fn run(options: AgentCheckOptions) -> ExitCode {
 
 async fn check(options: &AgentCheckOptions) -> Result<ExitCode, AgentCheckError> {
     let body = request(&options.request)?;
-    let server = address(&options.server)?;
-    let mut url = server.clone();
-    if let Ok(mut path) = url.path_segments_mut() {
-        path.pop_if_empty()
-            .extend(["v1", "agents", &options.agent, "check"]);
-    }
-    let mut request = plain_http::client()?
-        .post(url)
-        .timeout(LONGEST_CHECK)
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(body);
-    if let Some(token) = &options.token {
-        request = request.bearer_auth(token);
-    }
-    let no_response = |error: reqwest::Error| AgentCheckError::NoResponse {
-        server: server.clone(),
-        cause: plain_http::cause(&error),
-    };
-    let response = request.send().await.map_err(no_response)?;
-    let status = response.status();
-    let text = response.text().await.map_err(no_response)?;
-    if status != StatusCode::OK {
-        return Err(AgentCheckError::Refused(refusal(status, &text)));
-    }
+    let address = options.settings.as_deref().map(address);
+    let text = check_agent(
+        &options.agent,
+        body,
+        &options.server,
+        address,
+        options.token.clone(),
+    )
+    .await?;
     let found: AgentCheckResult =
-        serde_json::from_str(&text).map_err(|_| AgentCheckError::Unknown(server))?;
+        serde_json::from_str(&text).map_err(|_| AgentCheckError::Unknown)?;
     match options.json {
         true => say!("{text}"),
         false => print(&found),
@@ -190,25 +153,12 @@ fn request(path: &Path) -> Result<String, AgentCheckError> {
     }
 }
 
-fn address(server: &CheckServer) -> Result<Url, AgentCheckError> {
-    let text = match server {
-        CheckServer::Url(url) => url.clone(),
-        CheckServer::Settings(config) => {
-            let scheme = match config.tls.certificate {
-                Some(_) => "https",
-                None => "http",
-            };
-            match &config.listen {
-                Listen::Tcp(address) => format!("{scheme}://{}", reachable(*address)),
-                unix @ Listen::Unix(_) => {
-                    return Err(AgentCheckError::UnixSocket(unix.to_string()));
-                }
-            }
-        }
-    };
-    let url = Url::parse(&text).ok();
-    let url = url.filter(|url| matches!(url.scheme(), "http" | "https"));
-    url.ok_or(AgentCheckError::NotUrl(text))
+/// Returns where a server with these settings listens.
+fn address(config: &Config) -> String {
+    match &config.listen {
+        Listen::Tcp(address) => format!("{}://{}", config.scheme(), reachable(*address)),
+        unix @ Listen::Unix(_) => unix.to_string(),
+    }
 }
 
 /// Returns the address to call: a server that listens on all addresses is called on loopback.
@@ -219,20 +169,6 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, listen.port())
-}
-
-/// Returns the text to print for a problem document.
-fn refusal(status: StatusCode, text: &str) -> String {
-    let Ok(problem) = serde_json::from_str::<Value>(text) else {
-        return format!("the server responded {status}");
-    };
-    let detail = problem["detail"].as_str().unwrap_or("no detail");
-    let mut said = format!("{}: {}", status.as_u16(), plain(detail));
-    for fault in problem["errors"].as_array().into_iter().flatten() {
-        let part = |name: &str| plain(fault[name].as_str().unwrap_or_default());
-        said.push_str(&format!("\n  {}: {}", part("pointer"), part("message")));
-    }
-    said
 }
 
 fn print(found: &AgentCheckResult) {

@@ -3,13 +3,9 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, value_parser};
-use provost_command_line::{AgentCommand, ClientCommand, MigrateTasks, Shell};
+use provost_command_line::{AgentCommand, ClientCommand, MigrateTasks, ServerOptions, Shell};
 
-use super::{
-    agent_check::{AgentCheckOptions, CheckServer},
-    rehearse::TestOptions,
-    validate::ValidateOptions,
-};
+use super::{agent_check::AgentCheckOptions, rehearse::TestOptions, validate::ValidateOptions};
 use crate::{
     config::{self, ConfigError, FlagValue, Sources},
     domain::{
@@ -271,6 +267,9 @@ The file is a step as a workflow has it, with what else the check needs:
     \"probe\": { \"request\": { \"path\": \"/charges\" }, \"outcome\": \"response.body.state\" },
     \"complete_within\": \"10s\", \"input\": { \"amount\": 5 }, \"within\": \"1m\" }
 
+The server is that of --server, --context, the environment or the current context, as for every command; if none of them
+names one, it is where the settings say that it listens.
+
 Exits with 0 if everything passed, 1 if something failed, 2 if something could not be checked.
 
 Examples:
@@ -293,11 +292,10 @@ pub struct AgentCheckFlags {
     #[arg(long, value_name = "FILE")]
     request: PathBuf,
 
-    /// The service [default: where the settings say that it listens]
-    #[arg(long, value_name = "URL")]
-    server: Option<String>,
+    #[command(flatten)]
+    server: ServerOptions,
 
-    /// A token of the role admin, if the service requires one
+    /// A token of the role admin, in place of that of PROVOST_TOKEN or of the context
     #[arg(
         long,
         value_name = "TOKEN",
@@ -315,23 +313,25 @@ pub struct AgentCheckFlags {
 }
 
 impl AgentCheckFlags {
-    /// Returns the options. The settings are read only if the service's address must come from them.
+    /// Returns the options. The settings are read only if nothing else says where the service is; a fault of the contexts is
+    /// reported once they are used.
     pub fn options(self, env: Vec<(String, String)>) -> Result<AgentCheckOptions, ConfigError> {
-        let server = match self.server {
-            Some(url) => CheckServer::Url(url),
-            None => {
+        let settings = match self.server.names_one() {
+            Ok(false) => {
                 let sources = Sources {
                     file: self.file.config,
                     env,
                     flags: Vec::new(),
                 };
-                CheckServer::Settings(Box::new(config::load(&sources)?))
+                Some(Box::new(config::load(&sources)?))
             }
+            Ok(true) | Err(_) => None,
         };
         Ok(AgentCheckOptions {
             agent: self.agent,
             request: self.request,
-            server,
+            server: self.server,
+            settings,
             token: self.token,
             json: self.json,
         })

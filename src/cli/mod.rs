@@ -18,7 +18,7 @@ pub mod validate;
 
 use std::path::PathBuf;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser};
 use provost_command_line::{AgentCommand, ClientCommand, MigrateTasks, Shell};
 
 use crate::config::{self, Config, ConfigError, DatabaseUrl, Sources};
@@ -98,23 +98,31 @@ pub fn clap_command() -> clap::Command {
     args::Arguments::command()
 }
 
-/// Returns whether the arguments of this process name a command of the client, whose exit code for wrong arguments is not
-/// that of the others: there 2 says that a task failed.
+/// The commands whose exit code for wrong arguments has been 2 before there was a client.
+const OF_SERVER: [&str; 11] = [
+    "serve",
+    "demo",
+    "bench",
+    "test",
+    "validate",
+    "openapi",
+    "check-config",
+    "backup",
+    "purge",
+    "doctor",
+    "healthcheck",
+];
+
+/// Returns whether wrong arguments of this process have the exit code of the client, for which 2 says that a task failed. A
+/// command that does not exist is most likely one of the client that was misspelt.
 fn is_of_client() -> bool {
     let arguments = std::env::args_os().skip(1);
     let mut arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
     let name = arguments.next().unwrap_or_default();
-    let has_name = |command: clap::Command| {
-        command
-            .get_subcommands()
-            .any(|below| below.get_name() == name)
-    };
     match name.as_str() {
         "migrate" => arguments.any(|argument| argument == "--to"),
-        "agent" => arguments.next().is_some_and(|command| command != "check"),
-        _ => has_name(ClientCommand::augment_subcommands(clap::Command::new(
-            "provost",
-        ))),
+        "agent" => arguments.next().as_deref() != Some("check"),
+        name => !OF_SERVER.contains(&name),
     }
 }
 

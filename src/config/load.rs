@@ -75,6 +75,32 @@ pub fn describe(sources: &Sources) -> Result<String, ConfigError> {
     Ok(lines.chain(ignored).collect())
 }
 
+/// A setting as it is in force.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SettingInForce {
+    pub name: &'static str,
+    /// The value in the form of the file, with secrets hidden. None: it is not set.
+    pub value: Option<String>,
+    pub is_default: bool,
+}
+
+/// Returns every setting with its value, in the order of the documentation.
+pub fn in_force(config: &Config) -> Vec<SettingInForce> {
+    let [all, defaults] =
+        [config, &Config::default()].map(|config| serde_json::to_value(config).unwrap_or_default());
+    let paths = SETTINGS.iter().map(|setting| setting.path).chain(LISTS);
+    let settings = paths.map(|name| {
+        let value = find(&all, name).filter(|value| !value.is_null());
+        let default = find(&defaults, name).filter(|value| !value.is_null());
+        SettingInForce {
+            name,
+            value: value.map(|value| show::toml(value)),
+            is_default: value == default,
+        }
+    });
+    settings.collect()
+}
+
 fn read(sources: &Sources) -> Result<(Config, Layers), ConfigError> {
     let mut faults = Vec::new();
     let layers = layers(sources, &mut faults)?;

@@ -37,7 +37,7 @@ pub use broker::{BrokerConfig, BrokerUrl, QueuePatterns};
 pub use error::{ConfigError, SettingFault};
 pub use intake::IntakeConfig;
 pub use listen::{Listen, UnixMode};
-pub use load::{FlagValue, Sources, describe, ignored_variables, load};
+pub use load::{FlagValue, Sources, describe, ignored_variables, in_force, load};
 #[cfg(test)]
 pub use receivers::HiddenUrl;
 pub use receivers::{AlertWebhookConfig, ReceiverConfig};

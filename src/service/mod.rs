@@ -175,6 +175,7 @@ impl Service {
         }));
         let live = Live {
             config: config.clone(),
+            in_force: Arc::new(ArcSwap::from_pointee(config.clone())),
             agents: agents.clone(),
             tokens: tokens.clone(),
             receivers: receivers.clone(),
@@ -374,6 +375,7 @@ impl Service {
                 ..Limits::default()
             },
             config,
+            in_force: live.in_force.clone(),
             metrics,
             draining: draining.clone(),
             stop: components.stop.clone(),

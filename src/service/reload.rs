@@ -34,6 +34,8 @@ pub enum ReloadError {
 /// The parts of the service that can be replaced at run time.
 pub(super) struct Live {
     pub config: Config,
+    /// The same, for the API.
+    pub in_force: Arc<ArcSwap<Config>>,
     pub agents: Arc<Agents>,
     pub tokens: Arc<ArcSwap<Vec<AccessToken>>>,
     pub receivers: Arc<ArcSwap<Receivers>>,
@@ -89,6 +91,7 @@ impl Live {
                 "these settings have changed too, and take effect at the next start"
             );
         }
+        self.in_force.store(Arc::new(config.clone()));
         self.config = config;
         Ok(())
     }

@@ -146,6 +146,17 @@ async fn the_command_says_what_it_found_and_steps_are_warned_of_it() {
         let (code, said, complained) = check("good", &[]).await;
         assert_eq!((code, &*complained), (0, ""), "{said}");
         assert!(said.contains("agent good: passed"), "{said}");
+        // The server may be named as for every other command.
+        let mut command = binary();
+        command.args(["agent", "check", "nobody", "--request"]);
+        command.env("PROVOST_URL", format!("http://{}", provost.api().address()));
+        let output = command.arg(&file).output().await.unwrap();
+        let complained = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{complained}");
+        assert!(
+            complained.contains("Agent not found: agent \"nobody\""),
+            "{complained}"
+        );
         let (code, said, _) = check("bad", &[]).await;
         assert_eq!(code, 1, "{said}");
         for line in [

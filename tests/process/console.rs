@@ -110,6 +110,27 @@ async fn a_browser_is_led_to_the_console_and_a_program_gets_a_problem() {
 }
 
 #[tokio::test]
+async fn the_page_of_instances_shows_the_settings_in_force_and_no_secret() {
+    let setup = Provost::setup().set("TOKENS", TOKENS);
+    let provost = setup.set("LIMITS__MAX_STEPS", "17").start().await;
+    let eye = Browser::signed_in(&provost, "0123456789abcdef-eye").await;
+    let page = eye.open("/console/instances").await.html;
+    let (made, defaults) = page.split_once("settings have their defaults").unwrap();
+    for shown in [
+        "<code>limits.max_steps</code></td><td class=\"grow\"><code>17</code>",
+        "(hidden)",
+        "ada",
+    ] {
+        assert!(made.contains(shown), "{shown}: {page}");
+    }
+    assert!(
+        defaults.contains("<code>limits.max_request</code>"),
+        "{page}"
+    );
+    assert!(!page.contains("0123456789abcdef"), "{page}");
+}
+
+#[tokio::test]
 async fn without_tokens_a_page_of_another_site_can_neither_look_nor_act() {
     let provost = Provost::start().await;
     let browser = Browser::of(&provost);
@@ -172,6 +193,16 @@ async fn a_cause_is_found_and_its_tasks_are_fixed_with_forms_by_the_person_who_s
     );
 
     // The role of a reader has no commands, and what it may not do is refused with the role that is needed.
+    let ci = Browser::signed_in(&provost, "0123456789abcdef-ci").await;
+    for path in ["/console", "/console/instances"] {
+        let refused = ci.open(path).await;
+        assert_eq!(refused.status, StatusCode::FORBIDDEN, "{path}");
+        assert!(
+            refused.html.contains("This needs the role read"),
+            "{path}: {}",
+            refused.html
+        );
+    }
     let eye = Browser::signed_in(&provost, "0123456789abcdef-eye").await;
     let refused = eye.open(&format!("{cause}/fix?do=retry")).await;
     assert_eq!(refused.status, StatusCode::FORBIDDEN);

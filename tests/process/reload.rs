@@ -39,6 +39,22 @@ async fn tokens_change_and_what_is_wrong_changes_nothing() {
         waiting.contains("shutdown_grace, limits.max_steps"),
         "{waiting}"
     );
+    // The settings that wait for the next start are not in force yet.
+    let bearer = "Bearer new-0123456789abcdef";
+    let settings = provost.get("/v1/settings").header("authorization", bearer);
+    let settings = settings.await.expect(200);
+    let value = |name: &str| {
+        let items = settings["items"].as_array().unwrap();
+        let setting = items.iter().find(|setting| setting["name"] == name);
+        setting
+            .unwrap_or_else(|| panic!("{name}: {settings}"))
+            .clone()
+    };
+    let tokens = json!({ "name": "tokens", "is_default": false,
+        "value": "[{ name = \"new\", role = \"admin\", sha256 = \"(hidden)\" }]" });
+    assert_eq!(value("tokens"), tokens);
+    let grace = json!({ "name": "shutdown_grace", "is_default": true, "value": "\"20s\"" });
+    assert_eq!(value("shutdown_grace"), grace);
 
     provost.reload(
         "[[tokens]]\nname = \"new\"\nrole = \"king\"\ntoken = \"other-0123456789abcdef\"\n",

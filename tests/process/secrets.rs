@@ -129,6 +129,7 @@ async fn all_answers(provost: &Provost, tasks: &[String]) -> Vec<(String, String
         "/v1/alerts",
         "/v1/messages",
         "/v1/instances",
+        "/v1/settings",
         "/metrics",
         "/v1/openapi.json",
         "/v1/ended-tasks",

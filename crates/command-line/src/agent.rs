@@ -1,19 +1,24 @@
 //! `provost agent`: the services. `provost agent check` is beside the service, whose settings it can read.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 use serde_json::{Map, Value, json};
 
 use crate::{
+    api::Api,
     completion,
-    operations::{GET_AGENT, LIST_AGENTS, Operation, PAUSE_AGENT, RESUME_AGENT},
+    operations::{CHECK_AGENT, GET_AGENT, LIST_AGENTS, Operation, PAUSE_AGENT, RESUME_AGENT},
     outcome::{ClientError, Outcome},
     output::{Cell, Table},
     plain::plain,
-    session::{NoOptions, Session, WithShared},
+    session::{NoOptions, ServerOptions, Session, WithShared},
     shapes::AgentJson,
 };
 
+/// The time that a check takes at most, besides that of any request.
+const LONGEST_CHECK: Duration = Duration::from_secs(120);
 /// The most agents that are listed.
 const MOST: usize = 10_000;
 
@@ -141,7 +146,7 @@ async fn list(session: &Session) -> Result<Outcome, ClientError> {
             Cell::new(why),
         ]);
     }
-    out.table("", &table)?;
+    out.rows(&table, "no agents")?;
     Ok(Outcome::Done)
 }
 
@@ -225,4 +230,24 @@ fn show(session: &Session, json: &str, agent: &AgentJson) -> Result<Outcome, Cli
     let spec = serde_json::to_string_pretty(&agent.spec).unwrap_or_default();
     out.say(spec)?;
     Ok(Outcome::Done)
+}
+
+/// Has the server check an agent, for `provost agent check`, and returns the response. The token takes the place of that of
+/// the arguments and the contexts; the address is that of a server that none of them names.
+pub async fn check(
+    agent: &str,
+    request: String,
+    server: &ServerOptions,
+    address: Option<String>,
+    token: Option<String>,
+) -> Result<String, ClientError> {
+    let server = ServerOptions {
+        server: address.or_else(|| server.server.clone()),
+        ..server.clone()
+    };
+    let mut target = server.target()?;
+    target.token = token.or(target.token);
+    let api = Api::new(&target)?;
+    let request = api.request(&CHECK_AGENT, &[agent]).document(request);
+    Ok(request.waiting(LONGEST_CHECK).send().await?.text)
 }

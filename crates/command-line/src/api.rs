@@ -10,6 +10,7 @@ use crate::{
     context::Target,
     operations::Operation,
     outcome::{ClientError, ProblemJson},
+    page,
 };
 
 /// A request without a wait of its own.
@@ -285,12 +286,46 @@ impl ApiRequest<'_> {
         self
     }
 
+    /// Returns the name for errors. The path itself may have a token.
     fn name(&self) -> String {
-        format!("{} {}", self.operation.method, self.url.path())
+        format!("{} {}", self.operation.method, self.operation.path)
     }
 
     async fn response(self) -> Result<reqwest::Response, ClientError> {
-        let name = self.name();
+        let (api, name) = (self.api, self.name());
+        let response = self.any_response().await?;
+        match response.status().is_success() {
+            true => Ok(response),
+            false => {
+                let status = response.status();
+                let text = response
+                    .text()
+                    .await
+                    .map_err(|error| api.no_response(&error))?;
+                Err(api.refused(&name, status, &text))
+            }
+        }
+    }
+
+    /// Sends the form of a page. If it is refused, the page says why.
+    pub async fn send_form(self) -> Result<(), ClientError> {
+        let (api, name) = (self.api, self.name());
+        let response = self.any_response().await?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(());
+        }
+        let text = response.text().await;
+        let text = text.map_err(|error| api.no_response(&error))?;
+        match page::problem(status.as_u16(), &text) {
+            Some(problem) if status.is_client_error() => {
+                Err(ClientError::Refused(Box::new(problem), api.shown.clone()))
+            }
+            _ => Err(api.refused(&name, status, &text)),
+        }
+    }
+
+    async fn any_response(self) -> Result<reqwest::Response, ClientError> {
         let api = self.api;
         let mut request = api.client.request(self.operation.method.clone(), self.url);
         if let Some(patience) = self.patience {
@@ -307,21 +342,8 @@ impl ApiRequest<'_> {
                 .header(header::CONTENT_TYPE, self.media_type)
                 .body(body);
         }
-        let response = request
-            .send()
-            .await
-            .map_err(|error| api.no_response(&error))?;
-        match response.status().is_success() {
-            true => Ok(response),
-            false => {
-                let status = response.status();
-                let text = response
-                    .text()
-                    .await
-                    .map_err(|error| api.no_response(&error))?;
-                Err(api.refused(&name, status, &text))
-            }
-        }
+        let sent = request.send().await;
+        sent.map_err(|error| api.no_response(&error))
     }
 
     pub async fn send(self) -> Result<ApiResponse, ClientError> {

@@ -113,10 +113,7 @@ async fn list(session: &Session, options: &ListAsksOptions) -> Result<Outcome, C
             Cell::optional(ask.title.as_deref()),
         ]);
     }
-    if table.is_empty() {
-        note("no open questions");
-    }
-    out.table("", &table)?;
+    out.rows(&table, "no open questions")?;
     Ok(Outcome::Done)
 }
 
@@ -139,7 +136,7 @@ async fn answer(session: &Session, options: &AnswerOptions) -> Result<Outcome, C
         .api
         .request(&DECIDE_ASK, &[&token])
         .form(&fields)
-        .send()
+        .send_form()
         .await?;
     note(format_args!(
         "the answer is on record: {}",

@@ -14,7 +14,7 @@ use crate::{
     confirm::{self, Answer},
     filter::Selection,
     operations::{
-        GET_BULK_JOB, LIST_BULK_JOB_TASKS, LIST_BULK_JOBS, Operation, RESUME_BULK_JOB,
+        GET_BULK_JOB, GET_FAILURE, LIST_BULK_JOB_TASKS, LIST_BULK_JOBS, Operation, RESUME_BULK_JOB,
         STOP_BULK_JOB,
     },
     outcome::{ClientError, Outcome},
@@ -149,6 +149,10 @@ pub async fn run(
     }
     let result = &preview.result;
     if result.matched == 0 {
+        // A cause that nobody knows is more likely a typing error than fixed already.
+        if let Some(cause) = members.get("cause").and_then(Value::as_str) {
+            session.api.request(&GET_FAILURE, &[cause]).send().await?;
+        }
         note("no task matches");
     }
     if result.matched > 1 && !options.yes {
@@ -408,7 +412,7 @@ async fn list(session: &Session) -> Result<Outcome, ClientError> {
             Cell::new(&job.sentence),
         ]);
     }
-    out.table("", &table)?;
+    out.rows(&table, "no bulk jobs")?;
     Ok(Outcome::Done)
 }
 

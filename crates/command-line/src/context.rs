@@ -157,9 +157,11 @@ fn run_token_command(command: &str) -> Result<String, ClientError> {
     let run = Command::new("sh").arg("-c").arg(command).output();
     let run = run.map_err(|error| failed(error.to_string()))?;
     if !run.status.success() {
-        return Err(failed(
-            String::from_utf8_lossy(&run.stderr).trim().to_owned(),
-        ));
+        let said = String::from_utf8_lossy(&run.stderr).trim().to_owned();
+        return Err(failed(match said.is_empty() {
+            true => run.status.to_string(),
+            false => said,
+        }));
     }
     Ok(String::from_utf8_lossy(&run.stdout).trim().to_owned())
 }

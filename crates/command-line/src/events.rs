@@ -238,6 +238,6 @@ pub async fn changes(session: &Session, options: &ChangesOptions) -> Result<Outc
             Cell::optional(change.reason.as_deref()),
         ]);
     }
-    out.table("", &table)?;
+    out.rows(&table, "no changes")?;
     Ok(Outcome::Done)
 }

@@ -7,6 +7,7 @@ use crate::{
     operations::{GET_TASK, LIST_TASKS},
     outcome::ClientError,
     output::note,
+    plain::{plain, shell_word},
     shapes::{TaskJson, TaskSummaryJson},
 };
 
@@ -47,13 +48,16 @@ fn choose(name: &str, tasks: &[TaskSummaryJson], purpose: Purpose) -> Result<Str
         .collect();
     match (tasks, purpose) {
         ([], _) => Err(ClientError::NotFound(format!(
-            "no task has the id or the key {name:?}: provost tasks --text {name:?} searches"
+            "no task has the id or the key {name:?}: provost tasks --text {} searches",
+            shell_word(name)
         ))),
         ([task], _) => Ok(task.id.clone()),
         ([latest, ..], Purpose::Show) => {
             note(format_args!(
-                "{} tasks have the key {name}; this is the latest one: provost tasks --key {name} lists them",
-                tasks.len()
+                "{} tasks have the key {}; this is the latest one: provost tasks --key {} lists them",
+                tasks.len(),
+                plain(name),
+                shell_word(name)
             ));
             Ok(latest.id.clone())
         }

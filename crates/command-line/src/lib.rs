@@ -33,8 +33,10 @@ mod message;
 mod operations;
 mod outcome;
 mod output;
+mod page;
 mod plain;
 mod reference;
+mod remedy;
 mod schedule;
 mod session;
 mod shapes;
@@ -53,14 +55,15 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Args, Subcommand};
 
-pub use agent::AgentCommand;
+pub use agent::{AgentCommand, check as check_agent};
 pub use api::{cause, http_client};
 pub use completion::VARIABLE as COMPLETION_VARIABLE;
 pub use manual::{Shell, write_pages};
-pub use outcome::MISUSE;
+pub use outcome::{ClientError, MISUSE};
 pub use reference::reference;
+pub use session::ServerOptions;
 
-use outcome::{ClientError, Outcome};
+use outcome::Outcome;
 use session::{NoOptions, WithShared};
 
 /// The commands of the client.

@@ -197,6 +197,6 @@ fn list(contexts: &Contexts, format: Format) -> Result<Outcome, ClientError> {
             Cell::new(token),
         ]);
     }
-    out.table("", &table)?;
+    out.rows(&table, "no contexts: provost login makes one")?;
     Ok(Outcome::Done)
 }

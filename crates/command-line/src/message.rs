@@ -9,7 +9,7 @@ use crate::{
     confirm::{self, Answer},
     operations::{LIST_MESSAGES, REDELIVER_MESSAGE, REDELIVER_MESSAGES},
     outcome::{ClientError, Outcome},
-    output::{Cell, Color, Table, note},
+    output::{Cell, Color, Table},
     session::{Session, WithShared},
     shapes::{BulkLettersResultJson, MessageJson},
 };
@@ -119,10 +119,7 @@ async fn list(session: &Session, options: &ListMessagesOptions) -> Result<Outcom
             Cell::optional(message.error.as_deref()),
         ]);
     }
-    if table.is_empty() {
-        note("no messages");
-    }
-    out.table("", &table)?;
+    out.rows(&table, "no messages")?;
     Ok(Outcome::Done)
 }
 

@@ -93,6 +93,7 @@ operations! {
     GET_AGENT = "get_agent" GET "/v1/agents/{name}" [] {};
     PUT_AGENT = "put_agent" PUT "/v1/agents/{name}" [] {};
     DELETE_AGENT = "delete_agent" DELETE "/v1/agents/{name}" [] {};
+    CHECK_AGENT = "check_agent" POST "/v1/agents/{name}/check" [] {};
     PAUSE_AGENT = "pause_agent" POST "/v1/agents/{name}/pause" [] {"for", "until", "reason"};
     RESUME_AGENT = "resume_agent" POST "/v1/agents/{name}/resume" [] {};
 

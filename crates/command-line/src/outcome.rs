@@ -5,7 +5,7 @@ use std::{io, path::PathBuf, process::ExitCode};
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::plain::plain;
+use crate::{plain::plain, remedy};
 
 /// The end of a command that the server accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,7 +126,7 @@ pub fn exit(result: Result<Outcome, ClientError>) -> ExitCode {
     }
 }
 
-/// Returns the text of a refusal: title, detail, the faults with their pointers, and the page that says what to do.
+/// Returns the text of a refusal: title, detail, the faults with their pointers, what to do, and the page that says more.
 fn refusal(problem: &ProblemJson, server: &str) -> String {
     let title = plain(&problem.title);
     let mut text = match problem.detail.is_empty() {
@@ -154,10 +154,11 @@ fn refusal(problem: &ProblemJson, server: &str) -> String {
         .filter(|kind| !kind.is_empty())
         && kind != "about:blank"
     {
-        text.push_str(&format!(
-            "\n  what to do: {server}/problems/{}",
-            plain(kind)
-        ));
+        // A newer server may know a problem that this program does not.
+        if let Some(cure) = remedy::of(kind) {
+            text.push_str(&format!("\n  what to do: {cure}"));
+        }
+        text.push_str(&format!("\n  more: {server}/problems/{}", plain(kind)));
     }
     text
 }
@@ -169,7 +170,7 @@ mod tests {
     #[test]
     fn a_refusal_has_title_detail_pointers_and_remedy() {
         let problem = ProblemJson {
-            kind: "/problems/invalid-body".to_owned(),
+            kind: "/problems/wrong-kind".to_owned(),
             title: "Invalid body".to_owned(),
             status: 422,
             detail: "two faults".to_owned(),
@@ -182,7 +183,7 @@ mod tests {
         let error = ClientError::Refused(Box::new(problem), "http://p".to_owned());
         assert_eq!(
             error.to_string(),
-            "Invalid body: two faults\n  /steps/0: needs a name\\u{1b}[2J\n  what to do: http://p/problems/invalid-body"
+            "Invalid body: two faults\n  /steps/0: needs a name\\u{1b}[2J\n  more: http://p/problems/wrong-kind"
         );
         assert_eq!(error.code(), 5);
     }

@@ -147,7 +147,7 @@ async fn list(session: &Session) -> Result<Outcome, ClientError> {
             Cell::optional(schedule.failing.as_deref()),
         ]);
     }
-    out.table("", &table)?;
+    out.rows(&table, "no schedules")?;
     Ok(Outcome::Done)
 }
 

@@ -13,9 +13,9 @@ use crate::{
     output::{ColorChoice, Format, Output},
 };
 
-/// The arguments of every command that asks a server.
+/// The arguments that name a server.
 #[derive(Args, Clone, Debug)]
-pub struct SharedOptions {
+pub struct ServerOptions {
     /// The server, such as https://provost.example or unix:/run/provost.sock [default: PROVOST_URL, else the current
     /// context, else http://127.0.0.1:8080]
     #[arg(long, value_name = "URL", help_heading = "Server")]
@@ -32,6 +32,13 @@ pub struct SharedOptions {
     /// Certificates in PEM that sign that of the server, beside those that the machine trusts
     #[arg(long, value_name = "FILE", help_heading = "Server", value_hint = ValueHint::FilePath)]
     pub ca: Option<PathBuf>,
+}
+
+/// The arguments of every command that asks a server.
+#[derive(Args, Clone, Debug)]
+pub struct SharedOptions {
+    #[command(flatten)]
+    pub server: ServerOptions,
 
     /// The form of the data on standard output
     #[arg(short, long, value_enum, default_value_t, help_heading = "Output")]
@@ -73,19 +80,37 @@ pub struct Session {
     pub out: Output,
 }
 
-impl SharedOptions {
+impl ServerOptions {
+    /// Returns whether the arguments, the environment or the contexts name a server.
+    pub fn names_one(&self) -> Result<bool, ClientError> {
+        let is_named = self.server.is_some() || self.context.is_some();
+        let is_in_environment = ["PROVOST_URL", "PROVOST_CONTEXT"]
+            .iter()
+            .any(|name| variable(name).is_some());
+        Ok(is_named || is_in_environment || contexts()?.current.is_some())
+    }
+
     pub fn target(&self) -> Result<Target, ClientError> {
-        let contexts = match Contexts::path(&variable) {
-            Some(path) => Contexts::read(&path)?,
-            None => Contexts::default(),
-        };
         let choice = Choice {
             server: self.server.clone(),
             context: self.context.clone(),
             token_file: self.token_file.clone(),
             ca: self.ca.clone(),
         };
-        choice.target(&contexts, &variable)
+        choice.target(&contexts()?, &variable)
+    }
+}
+
+fn contexts() -> Result<Contexts, ClientError> {
+    match Contexts::path(&variable) {
+        Some(path) => Contexts::read(&path),
+        None => Ok(Contexts::default()),
+    }
+}
+
+impl SharedOptions {
+    pub fn target(&self) -> Result<Target, ClientError> {
+        self.server.target()
     }
 
     pub fn output(&self) -> Output {

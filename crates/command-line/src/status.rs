@@ -20,13 +20,9 @@ pub async fn run(session: &Session) -> Result<Outcome, ClientError> {
     let response = session.api.request(&GET_OVERVIEW, &[]).send().await?;
     let overview: OverviewJson = response.read()?;
     if !out.is_for_people() {
-        let fingerprints: Vec<_> = overview
-            .failures
-            .first
-            .iter()
-            .map(|failure| &*failure.fingerprint)
-            .collect();
-        out.object(&response.text, &fingerprints.join("\n"))?;
+        let causes = overview.failures.first.iter();
+        let fingerprints = causes.map(|failure| &*failure.fingerprint);
+        out.object_of(&response.text, fingerprints)?;
         return Ok(Outcome::Done);
     }
     let open = [("state", "open".to_owned())];
@@ -46,6 +42,13 @@ pub async fn run(session: &Session) -> Result<Outcome, ClientError> {
         "\nCauses",
         &failures::table(session, &overview.failures.first),
     )?;
+    let hidden = overview
+        .failures
+        .causes
+        .saturating_sub(overview.failures.first.len() as u64);
+    if hidden > 0 {
+        out.say(format_args!("{hidden} more: provost failures"))?;
+    }
     out.table("\nAlerts", &alerts_table(session, &alerts.items))?;
     out.table("\nAgents", &agents_table(&overview.agents))?;
     out.table("\nInstances", &instances_table(session, &overview))?;

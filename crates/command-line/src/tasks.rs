@@ -37,10 +37,10 @@ pub async fn run(session: &Session, options: &TasksOptions) -> Result<Outcome, C
     if tasks.is_empty() {
         note("no tasks");
     } else if tasks.len() >= options.limit as usize {
-        note(format_args!(
-            "the {} latest ones; --limit shows more",
-            tasks.len()
-        ));
+        note(match tasks.len() {
+            1 => "the latest one; --limit shows more".to_owned(),
+            many => format!("the {many} latest ones; --limit shows more"),
+        });
     }
     Ok(Outcome::Done)
 }

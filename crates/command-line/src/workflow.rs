@@ -113,7 +113,7 @@ async fn list(session: &Session) -> Result<Outcome, ClientError> {
             Cell::optional(workflow.description.as_deref()),
         ]);
     }
-    out.table("", &table)?;
+    out.rows(&table, "no workflows")?;
     Ok(Outcome::Done)
 }
 

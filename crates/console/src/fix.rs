@@ -45,17 +45,23 @@ pub enum Action {
     Retry,
     Migrate,
     Skip,
+    Resolve,
+    Pause,
+    Resume,
     Undo,
     Cancel,
     Clone,
 }
 
 impl Action {
-    const ALL: [(&'static str, Self); 7] = [
+    const ALL: [(&'static str, Self); 10] = [
         ("patch", Self::Patch),
         ("retry", Self::Retry),
         ("migrate", Self::Migrate),
         ("skip", Self::Skip),
+        ("resolve", Self::Resolve),
+        ("pause", Self::Pause),
+        ("resume", Self::Resume),
         ("undo", Self::Undo),
         ("cancel", Self::Cancel),
         ("clone", Self::Clone),
@@ -79,6 +85,9 @@ impl Action {
             Self::Patch | Self::Retry => "retry",
             Self::Migrate => "migrate",
             Self::Skip => "skip",
+            Self::Resolve => "resolve",
+            Self::Pause => "pause",
+            Self::Resume => "resume",
             Self::Undo => "undo",
             Self::Cancel => "cancel",
             Self::Clone => "clone",
@@ -94,6 +103,9 @@ impl Action {
             Self::Retry => format!("Retry {tasks}"),
             Self::Migrate => format!("Move {tasks} to another version"),
             Self::Skip => format!("Skip the failed step of {tasks}"),
+            Self::Resolve => format!("Resolve the failed step of {tasks}"),
+            Self::Pause => format!("Pause {tasks}"),
+            Self::Resume => format!("Resume {tasks}"),
             Self::Undo => format!("Undo {tasks}"),
             Self::Cancel => format!("Cancel {tasks}"),
             Self::Clone => format!("Clone {tasks}"),
@@ -119,6 +131,13 @@ impl Action {
             Self::Skip => {
                 "The tasks go on as if the step had succeeded. Its effect, if it had one, stays."
             }
+            Self::Resolve => {
+                "The tasks go on with this output, the same for all. Nothing is called for the step."
+            }
+            Self::Pause => {
+                "Calls in flight continue, and their responses count. No further step of these tasks begins until they are resumed."
+            }
+            Self::Resume => "The tasks go on where they were paused.",
             Self::Undo => {
                 "The undo of each step that took effect is called, in reverse order. This cannot be taken back."
             }
@@ -319,6 +338,10 @@ impl Place<'_> {
                 }
             }
             Action::Skip if params.get("output").is_some() => {
+                body.set("output", member(params, "output")?);
+                body.set("step", params.text("step"));
+            }
+            Action::Resolve => {
                 body.set("output", member(params, "output")?);
                 body.set("step", params.text("step"));
             }

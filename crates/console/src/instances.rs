@@ -1,4 +1,4 @@
-//! The list of instances.
+//! The list of instances, and the settings of the one that responds.
 
 use askama::Template;
 use axum::{extract::Request, response::Response};
@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::{
     command_page::{CommandPage, Field},
     form::read_form,
+    parts::counted,
     service::Refusal,
     shell::{Section, Shell},
     visit::Visit,
@@ -37,6 +38,49 @@ pub struct Hold {
     pub held: bool,
 }
 
+/// The settings of the instance that responds, as `GET /v1/settings` has them.
+#[derive(Deserialize)]
+pub struct Settings {
+    pub instance: String,
+    items: Vec<Setting>,
+}
+
+#[derive(Deserialize)]
+pub struct Setting {
+    pub name: String,
+    pub value: Option<String>,
+    pub is_default: bool,
+}
+
+impl Setting {
+    pub fn value(&self) -> &str {
+        self.value.as_deref().unwrap_or("not set")
+    }
+}
+
+impl Settings {
+    /// Returns the settings that somebody has made.
+    pub fn made(&self) -> Vec<&Setting> {
+        let items = self.items.iter();
+        items.filter(|setting| !setting.is_default).collect()
+    }
+
+    /// Returns how many settings have their defaults, in words.
+    pub fn defaults_in_words(&self) -> String {
+        let count = u64::try_from(self.defaults().len()).unwrap_or(u64::MAX);
+        counted(
+            count,
+            "setting has its default",
+            "settings have their defaults",
+        )
+    }
+
+    pub fn defaults(&self) -> Vec<&Setting> {
+        let items = self.items.iter();
+        items.filter(|setting| setting.is_default).collect()
+    }
+}
+
 #[derive(Template)]
 #[template(path = "instances.html")]
 pub struct InstancesPage {
@@ -44,10 +88,16 @@ pub struct InstancesPage {
     pub title: String,
     pub instances: Vec<Instance>,
     pub hold: Option<Hold>,
+    pub settings: Result<Settings, Refusal>,
 }
 
 impl InstancesPage {
-    pub fn new(page: Shell, instances: Vec<Instance>, hold: Option<Hold>) -> Self {
+    pub fn new(
+        page: Shell,
+        instances: Vec<Instance>,
+        hold: Option<Hold>,
+        settings: Result<Settings, Refusal>,
+    ) -> Self {
         let alive = instances.iter().filter(|instance| instance.alive).count();
         let supervises = instances
             .iter()
@@ -62,6 +112,7 @@ impl InstancesPage {
             title,
             instances,
             hold,
+            settings,
         }
     }
 }
@@ -72,12 +123,18 @@ pub async fn list(visit: Visit) -> Response {
 }
 
 async fn build(visit: &Visit) -> Result<InstancesPage, Refusal> {
-    let (instances, hold) = tokio::join!(
+    let (instances, hold, settings) = tokio::join!(
         visit.get::<InstanceList>("/v1/instances"),
-        visit.get::<Hold>("/v1/hold")
+        visit.get::<Hold>("/v1/hold"),
+        visit.get::<Settings>("/v1/settings")
     );
     let shell = visit.shell(Section::Instances, "Instances");
-    Ok(InstancesPage::new(shell, instances?.items, hold.ok()))
+    Ok(InstancesPage::new(
+        shell,
+        instances?.items,
+        hold.ok(),
+        settings,
+    ))
 }
 
 /// The page that says what the release of this instance does.

@@ -48,13 +48,26 @@ async fn each_end_has_its_exit_code() {
     let refused = person.run(&["retry", "done"]).await;
     assert_eq!(refused.code, 5, "{refused:?}");
     assert!(
-        refused.out.is_empty() && refused.err.contains("what to do: http://"),
+        refused.out.is_empty()
+            && refused.err.contains("\n  what to do: submit a new task. ")
+            && refused.err.contains("/problems/task-ended"),
         "{refused:?}"
+    );
+    let cause = ["retry", "--cause", "ffffffffffffffff", "--yes"];
+    let unknown = person.run(&cause).await;
+    assert_eq!(unknown.code, 5, "{unknown:?}");
+    assert!(
+        unknown.err.contains("no step has failed for cause"),
+        "{unknown:?}"
     );
     let unknown = person.run(&["task", "nobody"]).await;
     assert_eq!(unknown.code, 5, "{unknown:?}");
     for wrong in [
-        &["retry"][..],
+        &["stauts"][..],
+        &[],
+        &["agent"],
+        &["completions", "cmd"],
+        &["retry"],
         &["retry", "done", "--cause", "5f1d"],
         &["tasks", "--limit", "none"],
         &["tasks", "--worflow", "order"],
@@ -82,7 +95,6 @@ async fn commands_that_are_not_clients_keep_their_exit_code_for_wrong_arguments(
         &["serve", "--nothing"][..],
         &["agent", "check"],
         &["migrate", "--nothing"],
-        &["nothing"],
     ] {
         let ran = person.run(wrong).await;
         assert_eq!(ran.code, 2, "{wrong:?}: {ran:?}");

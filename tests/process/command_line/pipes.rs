@@ -112,6 +112,16 @@ async fn what_programs_get_is_what_the_api_responds() {
     let names = person.done(&["tasks", "-o", "name"]).await;
     assert_eq!(names.lines().count(), 2);
     assert!(names.lines().any(|line| line == id), "{names}");
+    let again = json!({ "key": "order-3", "steps": [{ "name": "other", "url": service.remote.url(), "request": { "path": "/charge" } }] });
+    provost.run(&again).await;
+    let causes = provost.get("/v1/failures").await.expect(200);
+    let causes = causes["items"].as_array().unwrap().iter();
+    let causes: Vec<_> = causes
+        .map(|cause| cause["fingerprint"].as_str().unwrap())
+        .collect();
+    assert_eq!(causes.len(), 2);
+    let names = person.done(&["status", "-o", "name"]).await;
+    assert_eq!(names.lines().collect::<Vec<_>>(), causes);
     let yaml = person.done(&["task", &id, "-o", "yaml"]).await;
     assert!(yaml.contains("\nkey: order-1\nworkflow: null\n"), "{yaml}");
     // One item a page, several pages: one list.
@@ -211,4 +221,68 @@ async fn a_reader_that_leaves_ends_the_command_in_silence() {
     let ran = super::ran(&mut shell).await;
     assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
     assert_eq!(ran.out, "Nothing needs you.\n");
+}
+
+#[tokio::test]
+async fn an_answer_that_the_question_does_not_take_is_refused_with_the_reason_and_without_the_link()
+{
+    let provost = Provost::start().await;
+    let ask = json!({ "name": "approval", "signal": { "within": "1h", "ask": { "title": "Refund?", "of": ["ada", "bob"],
+        "approvals": 2 } } });
+    let task = json!({ "key": "refund-1", "steps": [ask] });
+    provost.post("/v1/tasks", &task).await.expect(202);
+    let open = async || {
+        let asks = provost.get("/v1/asks?open=true").await.expect(200);
+        asks["items"].as_array().unwrap().len()
+    };
+    until(1, open).await;
+    let asks = provost.get("/v1/asks").await.expect(200);
+    let link = asks["items"][0]["people"][0]["link"].as_str().unwrap();
+    let token = link.rsplit('/').next().unwrap();
+    let person = Person::of(&provost);
+    let answer = async |ask: &str, choice: &str| {
+        let person_of_task = ["--person", "ada"];
+        let arguments = [&["ask", "answer", ask, choice][..], &person_of_task].concat();
+        person.run(&arguments).await
+    };
+    let wrong = answer("refund-1", "perhaps").await;
+    assert_eq!(wrong.code, 5, "{wrong:?}");
+    assert!(
+        wrong.err.contains("choice: ") && wrong.err.contains("approve"),
+        "{wrong:?}"
+    );
+    assert!(!wrong.err.contains(token), "{wrong:?}");
+    let unknown = answer("http://provost.example/v1/asks/unknown", "approve").await;
+    assert_eq!(unknown.code, 5, "{unknown:?}");
+    assert!(
+        unknown.err.contains("This link is not known"),
+        "{unknown:?}"
+    );
+    let taken = answer(link, "approve").await;
+    assert_eq!(taken.code, 0, "{taken:?}");
+    let other = answer(link, "reject").await;
+    assert_eq!(other.code, 5, "{other:?}");
+    assert!(other.err.contains("the first decision counts"), "{other:?}");
+}
+
+#[tokio::test]
+async fn a_list_without_items_says_so_beside_the_data() {
+    let provost = Provost::start().await;
+    let person = Person::of(&provost);
+    for list in [
+        "tasks",
+        "changes",
+        "agent list",
+        "workflow list",
+        "schedule list",
+        "ask list",
+        "message list",
+        "bulk list",
+        "context list",
+    ] {
+        let arguments: Vec<_> = list.split(' ').collect();
+        let shown = person.run(&arguments).await;
+        assert_eq!((shown.code, &*shown.out), (0, ""), "{list}: {shown:?}");
+        assert!(shown.err.starts_with("no "), "{list}: {shown:?}");
+    }
 }

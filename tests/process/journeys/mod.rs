@@ -7,6 +7,7 @@
 mod fix;
 mod keyboard;
 mod live;
+mod long_names;
 mod pages;
 mod shop;
 mod tasks;

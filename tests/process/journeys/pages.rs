@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
+    long_names::too_wide,
     shop::{Shop, as_ada, workflow},
     tasks::refund,
 };
@@ -219,11 +220,11 @@ async fn look_at(browser: &mut Browser, name: &str) -> Vec<String> {
             Some((_, rules)) => findings(browser, rules).await,
             None => Vec::new(),
         };
-        let too_wide = "document.documentElement.scrollWidth - innerWidth";
-        let too_wide = browser.value(too_wide).await.as_f64().unwrap();
-        if too_wide > 0.0 {
-            wrong.push(format!("{name} {}: {too_wide} pixels too wide", look.name));
-        }
+        let wide = too_wide(browser, look).await;
+        wrong.extend(
+            wide.iter()
+                .map(|line| format!("{name} {}: {line}", look.name)),
+        );
         wrong.extend(
             found
                 .iter()

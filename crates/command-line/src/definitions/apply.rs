@@ -166,7 +166,8 @@ fn show(session: &Session, plans: &[Plan]) -> Result<(), ClientError> {
         let names: Vec<_> = changed
             .map(|plan| format!("{}/{}", plan.definition.kind, plan.definition.name))
             .collect();
-        return out.object(&json!({ "items": items }).to_string(), &names.join("\n"));
+        let names = names.iter().map(String::as_str);
+        return out.object_of(&json!({ "items": items }).to_string(), names);
     }
     for line in lines(session, plans) {
         out.say(line)?;

@@ -119,12 +119,35 @@ impl Output {
         write(format_args!("{text}"))
     }
 
+    /// Prints a list for people. If it has nothing, a note says so: an empty answer could be a failure.
+    pub fn rows(&self, table: &Table, nothing: &str) -> Result<(), ClientError> {
+        match table.is_empty() {
+            true => {
+                note(nothing);
+                Ok(())
+            }
+            false => self.table("", table),
+        }
+    }
+
     /// Prints one object: a response as it came, or its name.
     pub fn object(&self, json: &str, name: &str) -> Result<(), ClientError> {
         match self.format {
             Format::Name => self.say(plain(name)),
             Format::Yaml => write(format_args!("{}", yaml::of_json(json))),
             Format::Table | Format::Json | Format::Jsonl => self.say(json.trim_end()),
+        }
+    }
+
+    /// Prints one object of several things: a response as it came, or their names, one a line.
+    pub fn object_of<'a>(
+        &self,
+        json: &str,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), ClientError> {
+        match self.format {
+            Format::Name => names.into_iter().try_for_each(|name| self.say(plain(name))),
+            Format::Table | Format::Json | Format::Yaml | Format::Jsonl => self.object(json, ""),
         }
     }
 

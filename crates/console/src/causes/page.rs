@@ -95,7 +95,30 @@ pub fn first_bytes(text: &str) -> &str {
 /// A success of the same step, with which the failure is compared.
 pub struct Success {
     pub task: TaskRow,
-    pub attempt: Attempt,
+    pub comparison: Comparison,
+}
+
+pub enum Comparison {
+    /// The request of the success is on record.
+    Requests(Box<Attempt>),
+    /// It is not: the API renders it again, and says how the tasks differ.
+    InWords(String),
+}
+
+impl Success {
+    /// Returns the body of the request on record.
+    fn body(&self) -> Option<&str> {
+        match &self.comparison {
+            Comparison::Requests(attempt) => attempt.request.as_ref()?.text(),
+            Comparison::InWords(_) => None,
+        }
+    }
+}
+
+/// The part of `GET /v1/tasks/{id}/diff/{other}` that the page shows.
+#[derive(Deserialize)]
+struct DifferenceInWords {
+    sentence: String,
 }
 
 /// The parts of the page besides the cause. Each may be refused without the others.
@@ -129,10 +152,7 @@ impl CausePage {
             Some(Ok(attempt)) => attempt.request.as_ref().and_then(Sent::text),
             _ => None,
         };
-        let succeeded = parts
-            .success
-            .as_ref()
-            .and_then(|success| success.attempt.request.as_ref()?.text());
+        let succeeded = parts.success.as_ref().and_then(Success::body);
         let sent = match (succeeded, failed) {
             (Some(succeeded), Some(failed)) => {
                 json::difference(first_bytes(succeeded), first_bytes(failed))
@@ -228,7 +248,7 @@ async fn failed_attempt(visit: &Visit, cause: &Failure) -> Option<Result<Attempt
     }
 }
 
-/// Returns a recent success of the same step, if its record was kept.
+/// Returns a recent success of the same step, with how the failure differs from it.
 async fn last_success(visit: &Visit, cause: &Failure) -> Option<Success> {
     let workflow = cause.workflow.as_deref()?;
     let query = Params::from_iter([
@@ -248,6 +268,14 @@ async fn last_success(visit: &Visit, cause: &Failure) -> Option<Success> {
     );
     let attempts: Attempts = visit.get(&target).await.ok()?;
     let attempt = attempts.items.into_iter().next()?;
-    attempt.request.as_ref().and_then(Sent::text)?;
-    Some(Success { task, attempt })
+    let comparison = match attempt.request.as_ref().and_then(Sent::text) {
+        Some(_) => Comparison::Requests(Box::new(attempt)),
+        None => {
+            let failed = &cause.example.as_ref()?.task;
+            let target = format!("/v1/tasks/{}/diff/{}", encoded(failed), encoded(&task.id));
+            let difference: DifferenceInWords = visit.get(&target).await.ok()?;
+            Comparison::InWords(difference.sentence)
+        }
+    };
+    Some(Success { task, comparison })
 }

@@ -3,6 +3,7 @@
 
 use askama::Template;
 use axum::response::Response;
+use http::StatusCode;
 use jiff::Timestamp;
 
 use super::attention::{self, Listed, Notice, Sources};
@@ -339,10 +340,16 @@ impl WorkflowRow {
 pub async fn show(visit: Visit) -> Response {
     let (overview, causes, alerts, schedules) = tokio::join!(
         visit.get::<Overview>("/v1/overview"),
-        visit.get("/v1/failures?limit=20"),
+        visit.get::<FailurePage>("/v1/failures?limit=20"),
         visit.get("/v1/alerts?state=open&limit=100"),
         visit.get("/v1/schedules?limit=100"),
     );
+    // A part that cannot be read is refused in its place; a person who may read none of them needs another role.
+    if let (Err(refusal), Err(_)) = (&overview, &causes)
+        && refusal.status == StatusCode::FORBIDDEN
+    {
+        return visit.refused(refusal);
+    }
     let shell = visit.shell(Section::Home, "Home");
     let counts = |of: fn(&Overview) -> bool| overview.as_ref().is_ok_and(of);
     if counts(Overview::shows_no_task)

@@ -241,11 +241,39 @@ fn running_note(task: &Task, now: i64) -> Note {
     Note {
         class,
         bold: format!(
-            "It waits at {}: {fault}{}{}.",
+            "It waits at {}{}{}.",
             step.name,
-            why.words,
+            waits_for(&fault, &why.words),
             until.unwrap_or_default()
         ),
         rest: needs.to_owned(),
+    }
+}
+
+/// Returns what the step waits for, after its name: the verb is there already.
+fn waits_for(fault: &str, words: &str) -> String {
+    match words.strip_prefix("waits") {
+        Some("") if fault.is_empty() => String::new(),
+        Some(what) if fault.is_empty() && what.starts_with(' ') => what.to_owned(),
+        _ => format!(": {fault}{words}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_verb_is_said_once() {
+        assert_eq!(waits_for("", "waits"), "");
+        assert_eq!(waits_for("", "waits for a signal"), " for a signal");
+        assert_eq!(
+            waits_for("", "the agent is paused"),
+            ": the agent is paused"
+        );
+        assert_eq!(
+            waits_for("it broke; ", "waits for a slot"),
+            ": it broke; waits for a slot"
+        );
     }
 }

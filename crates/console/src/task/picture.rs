@@ -58,9 +58,10 @@ impl Placed {
         base + more
     }
 
-    /// Returns where the name begins: right of the shape, if there is one.
+    /// Returns where the name begins in the node: right of the shape, if there is one. The texts are in a picture of their
+    /// own, which ends with the node, because no count of letters tells how wide they are.
     fn name_x(&self) -> i32 {
-        self.x + if self.node.shape.is_some() { 28 } else { 10 }
+        if self.node.shape.is_some() { 28 } else { 10 }
     }
 }
 
