@@ -75,7 +75,7 @@ pub enum Vacuum {
     Step(u32),
     /// Checkpoint `-wal`, because it has become long, or the file is longer than its pages.
     Checkpoint,
-    RaceRest,
+    Rest,
 }
 
 /// Gives back free space in small steps.
@@ -127,7 +127,7 @@ impl VacuumPace {
         self.has_folded = is_longer;
         match is_longer {
             true => Vacuum::Checkpoint,
-            false => Vacuum::RaceRest,
+            false => Vacuum::Rest,
         }
     }
 
@@ -219,7 +219,7 @@ mod tests {
         for round in 0..1000 {
             // A purge frees a fifth of the file, and new data fills it again.
             let free = [20, 200, 120, 60][round % 4];
-            assert_eq!(vacuuming.next(&space(1000, free)), Vacuum::RaceRest);
+            assert_eq!(vacuuming.next(&space(1000, free)), Vacuum::Rest);
         }
     }
 
@@ -293,7 +293,7 @@ mod tests {
             ..space(1000, 900)
         };
         assert!(older.is_wasteful());
-        assert_eq!(VacuumPace::default().next(&older), Vacuum::RaceRest);
+        assert_eq!(VacuumPace::default().next(&older), Vacuum::Rest);
     }
 
     #[test]
@@ -307,6 +307,6 @@ mod tests {
             file_bytes: 90 << 20,
             ..longer
         };
-        assert_eq!(VacuumPace::default().next(&shorter), Vacuum::RaceRest);
+        assert_eq!(VacuumPace::default().next(&shorter), Vacuum::Rest);
     }
 }
