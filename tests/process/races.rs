@@ -1,5 +1,10 @@
 //! Joins that need fewer than all of the steps before them.
 
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
+
 use serde_json::{Value, json};
 
 use crate::harness::{Act, Gate, Provost, Remote, Seen, id_of, setups, step};
@@ -164,5 +169,71 @@ async fn a_task_that_is_stopped_as_undone_is_undone_although_its_instance_is_kil
         assert_eq!(task["state"], "undone", "{task:#}");
         assert_eq!(task["undo"]["error"]["message"], "nothing is left");
         assert!(calls(&remote, "/never").is_empty());
+    }
+}
+
+/// The responses of a service that loses a race, each after it has done its work or not.
+const LOSERS: [(&str, bool); 6] = [
+    ("late", true),
+    ("refused", false),
+    ("broken off", true),
+    ("failed", true),
+    ("unreadable", true),
+    ("unavailable", false),
+];
+
+#[tokio::test]
+async fn no_effect_of_a_loser_stands_whatever_its_service_does() {
+    for setup in setups().await {
+        let provost = setup.start().await;
+        for (fault, is_done) in LOSERS {
+            let effects = Arc::new(Mutex::new(BTreeSet::new()));
+            let (known, won) = (Arc::clone(&effects), Gate::closed());
+            let (lost, first) = (Gate::closed(), won.clone());
+            let held = lost.clone();
+            let remote = Remote::with(move |seen: &Seen| {
+                let mut effects = known.lock().unwrap();
+                if let Some(undone) = seen.headers.get("provost-undoes") {
+                    effects.remove(undone);
+                    return Act::Ok(json!(null));
+                }
+                if seen.path != "/us" {
+                    effects.insert(seen.key().to_owned());
+                    let act = Act::Ok(json!({ "id": "eu" }));
+                    return match seen.path.as_str() {
+                        "/eu" => Act::Gated(first.clone(), Box::new(act)),
+                        _ => act,
+                    };
+                }
+                if is_done {
+                    effects.insert(seen.key().to_owned());
+                }
+                let act = match fault {
+                    "refused" => Act::status(422),
+                    "broken off" => Act::Close,
+                    "failed" => Act::status(500),
+                    "unreadable" => Act::answer(200, &[], "{ no JSON"),
+                    "unavailable" => Act::status(503),
+                    _ => Act::Ok(json!({ "id": "us" })),
+                };
+                Act::Gated(held.clone(), Box::new(act))
+            })
+            .await;
+            let id = provost.submit(&race(&remote.url(), "undo")).await;
+            remote.paths("/us", 1).await;
+            won.open();
+            remote.paths("/join", 1).await;
+            lost.open();
+            let task = provost.settled(&id).await;
+            assert_eq!(task["state"], "processed", "{fault}: {task:#}");
+            let standing = effects.lock().unwrap().clone();
+            let expected = ["eu", "join"].map(|name| format!("{id}:{name}"));
+            assert_eq!(standing, BTreeSet::from(expected), "{fault}: {task:#}");
+            assert_eq!(
+                calls(&remote, "/us").len(),
+                1,
+                "{fault}: it is not tried again"
+            );
+        }
     }
 }
