@@ -31,7 +31,7 @@ fn between<'t>(text: &'t str, begin: &str, end: &str) -> Option<&'t str> {
 fn words(html: &str) -> String {
     let mut text = String::new();
     for part in html.split('<') {
-        // What comes before the first element has no end of one.
+        // The text before the first element has no end of one.
         text.push_str(part.split_once('>').map_or(part, |(_, after)| after));
     }
     let escapes = [

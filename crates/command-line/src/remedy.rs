@@ -1,4 +1,4 @@
-//! What to do about a problem: the cures of `docs/problems.md`, which the server serves too.
+//! The cures of problems: they are those of `docs/problems.md`, which the server serves too.
 
 const PROBLEMS: &str = include_str!("../../../docs/problems.md");
 

@@ -125,6 +125,7 @@ async fn what_programs_get_is_what_the_api_responds() {
     let yaml = person.done(&["task", &id, "-o", "yaml"]).await;
     assert!(yaml.contains("\nkey: order-1\nworkflow: null\n"), "{yaml}");
     // One item a page, several pages: one list.
+    let tasks = provost.get("/v1/tasks?limit=2").await.expect(200);
     let both = person.json(&["tasks", "--limit", "2"]).await;
     assert_eq!(both["items"], tasks["items"]);
 }
