@@ -29,7 +29,7 @@ pub(super) fn parse(
     let pointer = fields.pointer(field);
     match JsonTemplate::parse(&Payload::new(raw), origin) {
         Ok(template) => {
-            let inside = template.reads().into_iter();
+            let inside = template.reads();
             let inside = inside.filter(|(_, read)| !read.names.is_empty());
             reads.extend(inside.map(|(inside, read)| (format!("{pointer}{inside}"), read)));
             Some(template)

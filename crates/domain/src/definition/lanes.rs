@@ -10,8 +10,15 @@ use crate::values::{fields::FieldFault, ids::StepIndex};
 
 /// The races of a definition, by the position of their joins.
 pub(super) struct Races {
-    /// For each join its competitors, with the steps that only each of them needs.
-    lanes: Vec<(usize, RaceRest, Vec<(usize, Vec<usize>)>)>,
+    lanes: Vec<LaneSteps>,
+}
+
+/// A competitor with the steps that only it needs, in the order of their positions.
+struct LaneSteps {
+    join: usize,
+    competitor: usize,
+    rest: RaceRest,
+    steps: Vec<usize>,
 }
 
 impl Races {
@@ -32,7 +39,6 @@ impl Races {
                 continue;
             }
             let pointer = format!("{}/after", draft.pointer);
-            let mut own = Vec::new();
             for competitor in after[join].iter().copied() {
                 if let Some(other) = followers[competitor].iter().find(|other| **other != join) {
                     faults.push(FieldFault::new(
@@ -44,9 +50,10 @@ impl Races {
                             draft.label(),
                         ),
                     ));
+                    continue;
                 }
-                let lane = lane(competitor, followers, order);
-                for step in &lane {
+                let steps = steps_of(competitor, followers, order);
+                for step in &steps {
                     if let Some(why) = drafts[*step].is_no_competitor(race.rest) {
                         faults.push(FieldFault::new(
                             &pointer,
@@ -54,40 +61,44 @@ impl Races {
                         ));
                     }
                 }
-                own.push((competitor, lane));
+                lanes.push(LaneSteps {
+                    join,
+                    competitor,
+                    rest: race.rest,
+                    steps,
+                });
             }
-            lanes.push((join, race.rest, own));
         }
         Self { lanes }
     }
 
     /// Returns the lanes that a step belongs to.
     pub fn of_step(&self, step: usize) -> Arc<[Lane]> {
-        let mut found = Vec::new();
-        for (join, _, own) in &self.lanes {
-            for (competitor, lane) in own {
-                if lane.contains(&step) {
-                    // There are at most as many steps as an index can count.
-                    found.push(Lane {
-                        join: StepIndex(*join as u16),
-                        competitor: StepIndex(*competitor as u16),
-                    });
-                }
-            }
-        }
-        found.into()
+        let own = self.lanes.iter().filter(|lane| lane.has(step));
+        // There are at most as many steps as an index can count.
+        let index = |position: usize| StepIndex(position as u16);
+        own.map(|lane| Lane {
+            join: index(lane.join),
+            competitor: index(lane.competitor),
+        })
+        .collect()
     }
 
     /// Returns whether a race says that the effects of the step are undone where it loses.
     pub fn has_undone(&self, step: usize) -> bool {
-        self.lanes.iter().any(|(_, rest, own)| {
-            *rest == RaceRest::Undo && own.iter().any(|(_, lane)| lane.contains(&step))
-        })
+        let mut own = self.lanes.iter().filter(|lane| lane.has(step));
+        own.any(|lane| lane.rest == RaceRest::Undo)
+    }
+}
+
+impl LaneSteps {
+    fn has(&self, step: usize) -> bool {
+        self.steps.binary_search(&step).is_ok()
     }
 }
 
 /// Returns the competitor and the steps that nothing but it needs.
-fn lane(competitor: usize, followers: &[Vec<usize>], order: &[usize]) -> Vec<usize> {
+fn steps_of(competitor: usize, followers: &[Vec<usize>], order: &[usize]) -> Vec<usize> {
     let mut is_in = vec![false; followers.len()];
     is_in[competitor] = true;
     for step in order.iter().rev().copied() {

@@ -110,7 +110,7 @@ fn rendered(template: &JsonTemplate, field: &str, scope: &Scope<'_>) -> Result<P
 }
 
 fn paths(field: &str, template: &JsonTemplate) -> Vec<(String, Reads)> {
-    let reads = template.reads().into_iter();
+    let reads = template.reads();
     let reads =
         reads.map(|(inside, reads)| (format!("{field}{}", inside.replace('/', ".")), reads));
     reads.collect()
