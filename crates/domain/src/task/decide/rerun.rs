@@ -45,10 +45,14 @@ impl Draft {
         self.keep_sent_requests(chosen.iter().copied(), Task::undo_reads_request)?;
         self.renew_limit();
         self.ready.retain(|ready| !is_chosen[ready.at()]);
-        for index in chosen {
-            self.reset(index, &again);
+        for index in &chosen {
+            self.reset(*index, &again);
         }
         self.open(from);
+        // A race may be won by steps that do not run again.
+        for index in chosen {
+            self.open(index);
+        }
         self.settle(reason);
         Ok(())
     }
@@ -75,6 +79,12 @@ impl Draft {
             return Err(self.refuse_step(
                 from,
                 "it has never become ready, so there is nothing to rerun",
+            ));
+        }
+        if self.task.is_lost(from) {
+            return Err(self.refuse_step(
+                from,
+                "it has lost a race that is over: rerun from a step before the race",
             ));
         }
         if self.task.step(from).status() == StepStatus::Undone || self.task.is_revert(from) {

@@ -341,6 +341,48 @@ fn a_rerun_from_before_the_race_races_again() {
 }
 
 #[test]
+fn a_loser_is_not_rerun_and_a_race_that_is_won_stays_won() {
+    let mut steps = steps(1, "cancel");
+    steps[1]["after"] = json!(["start"]);
+    steps[2]["after"] = json!(["start"]);
+    let list = steps.as_array_mut().unwrap();
+    list.insert(0, json!({ "name": "start", "agent": "x" }));
+    list[1]["after"] = json!([]);
+    let mut bench = Bench::new(steps);
+    bench.process("start");
+    bench.process("eu");
+    let from = bench.step("us");
+    let reason = None;
+    let refused = bench.apply(Command::RetryFrom { step: from, reason });
+    assert!(
+        matches!(refused, Err(Refusal::StepState { .. })),
+        "{refused:?}"
+    );
+    bench.process("join");
+    assert_eq!(bench.task(), TaskStatus::Processed);
+    let mut steps = self::steps(1, "cancel");
+    let list = steps.as_array_mut().unwrap();
+    list.insert(0, json!({ "name": "start", "agent": "x" }));
+    list[1]["after"] = json!([]);
+    list[2]["after"] = json!(["start"]);
+    list[3]["after"] = json!(["start"]);
+    let mut bench = Bench::new(steps);
+    bench.process("start");
+    bench.process("eu");
+    let from = bench.step("start");
+    let reason = None;
+    bench
+        .apply(Command::RetryFrom { step: from, reason })
+        .unwrap();
+    assert_eq!(
+        bench.status("join"),
+        StepStatus::Pending,
+        "eu has won it before"
+    );
+    assert_eq!(bench.status("us"), StepStatus::Cancelled);
+}
+
+#[test]
 fn an_expression_reads_who_has_won() {
     let mut steps = steps(2, "let");
     let own = json!({ "path": "/{{ steps.join.winner }}" });
