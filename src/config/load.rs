@@ -94,7 +94,7 @@ pub fn in_force(config: &Config) -> Vec<SettingInForce> {
         let default = find(&defaults, name).filter(|value| !value.is_null());
         SettingInForce {
             name,
-            value: value.map(|value| show::toml(value)),
+            value: value.map(show::toml),
             is_default: value == default,
         }
     });
