@@ -102,6 +102,9 @@ pub struct Browser {
     profile: TempDir,
 }
 
+/// A promise of the end of the load of a page, with its stylesheets.
+const LOADED: &str = "(document.readyState === 'complete' ? Promise.resolve() : new Promise((done) => addEventListener('load', done)))";
+
 impl Browser {
     pub async fn start() -> Self {
         let profile = TempDir::new().unwrap();
@@ -177,8 +180,9 @@ impl Browser {
     #[track_caller]
     pub fn see(&mut self, selector: &str, text: &str) -> impl Future<Output = ()> {
         let at = std::panic::Location::caller();
+        // Until the page has loaded, its stylesheet may not apply, and what is measured is wrong.
         let shown = format!(
-            "test.shown({}, {})",
+            "{LOADED}.then(() => test.shown({}, {}))",
             Value::from(selector),
             Value::from(text)
         );
