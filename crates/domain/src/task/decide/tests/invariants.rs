@@ -1160,8 +1160,10 @@ fn moved(before: &Task, after: &Task) -> Result<(), TestCaseError> {
         let (old, new) = (before.step(index), after.step(index));
         if old.may_have_taken_effect() || old.status() == StepStatus::Processing {
             prop_assert!(!after.is_removed(index), "{index:?} is gone, and had begun");
-            // A step of the new version may have the task undone at once: then a running call is dropped, and may have had effect.
-            let is_dropped = after.undo.is_some() && old.status() == StepStatus::Processing;
+            // A step of the new version may have the task undone or stopped at once, or win a race: then a running call is dropped, and
+            // may have had effect.
+            let is_ended = after.undo.is_some() || new.status() == StepStatus::Cancelled;
+            let is_dropped = is_ended && old.status() == StepStatus::Processing;
             let effects = (old.may_have_taken_effect(), new.may_have_taken_effect());
             prop_assert!(
                 effects.0 == effects.1 || is_dropped && effects.1,
