@@ -150,7 +150,7 @@ pub fn parse_steps_within(
     let mut reverts = Vec::with_capacity(reverted.len());
     for (at, undone) in reverted.iter().enumerate() {
         // The rule of a step is not shared, so the undo is read a second time.
-        let (policies, pointer) = (Policies::default(), String::new());
+        let (policies, pointer) = (Policies::default(), format!("{pointer}/{undone}"));
         let again = ParsedStep::read(
             items[*undone],
             pointer,
@@ -159,8 +159,11 @@ pub fn parse_steps_within(
             origin,
             &mut faults,
         );
-        let (Some(undo), Some(target)) = (again.undo, again.target.as_ref()) else {
-            continue;
+        let (Some(undo), Some(target), true) =
+            (again.undo, again.target.as_ref(), faults.is_empty())
+        else {
+            // The second reading went beyond the budget.
+            return Err(faults);
         };
         let position = |at: usize| StepIndex((drafts.len() + at) as u16);
         let others = || reverted.iter().copied().enumerate();
