@@ -1,7 +1,11 @@
 //! Joins that need fewer than all of the steps before them.
 
 use super::*;
-use crate::{definition::RaceRest, values::fields::FieldFault};
+use crate::{
+    definition::{RaceRest, parse_steps_within},
+    template::Budget,
+    values::fields::FieldFault,
+};
 
 const RESTS: [&str; 3] = ["cancel", "let", "undo"];
 
@@ -526,4 +530,27 @@ fn a_list_with_too_few_successes_is_in_error_itself() {
     let few = Bench::new(quorum(json!(5), "skip"));
     let fault = few.record("ask").error().unwrap();
     assert_eq!(fault.message, "`enough` needs 5 items, and its list has 4");
+}
+
+#[test]
+fn a_definition_that_costs_too_much_is_refused_wherever_its_budget_ends() {
+    let mut accepted = 0;
+    for budget in (0..40_000).step_by(200) {
+        let parsed = parse_steps_within(
+            &Payload::from_value(&steps(1, "undo")),
+            "/steps",
+            &Policies::default(),
+            &Limits::default(),
+            &Accepted,
+            &Budget::of_several(budget),
+        );
+        match parsed {
+            Ok(definition) => {
+                accepted += 1;
+                assert_eq!(definition.steps.len(), 6, "with its two reverts");
+            }
+            Err(faults) => assert!(!faults.is_empty(), "{budget}"),
+        }
+    }
+    assert!(accepted > 0);
 }
