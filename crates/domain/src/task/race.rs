@@ -83,7 +83,7 @@ impl Task {
     }
 
     /// Returns what becomes of a step that is not needed any more, because a race is over and its competitor has not won.
-    /// Of several races the most thorough counts. `None`: the step is needed.
+    /// The most thorough of several races counts. `None`: the step is needed.
     pub fn loss(&self, index: StepIndex) -> Option<RaceRest> {
         let definition = self.definition(index);
         let lanes = match definition.item {
