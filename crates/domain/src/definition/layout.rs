@@ -136,6 +136,7 @@ impl Definition {
                 .map(|undo| undo.with_moved_indexes(moved))
                 .collect::<Option<_>>()?,
             stops: self.stops.into_iter().map(moved).collect(),
+            finally: self.finally.into_iter().map(moved).collect(),
             order: self.order.into_iter().map(moved).collect(),
             output: self.output.map(|output| OutputTemplate {
                 reads: output.reads.into_iter().map(moved).collect(),
@@ -193,6 +194,7 @@ impl StepDefinition {
             undo: None,
             undoes: None,
             item: None,
+            is_finally: false,
             rule: Arc::new(StepRule {
                 work: StepWork::Wait(WaitRule::For(at_once)),
                 reads: Vec::new(),

@@ -7,6 +7,7 @@ pub(crate) mod ask_text;
 mod attempt_rules;
 mod cancel_rule;
 mod child_rule;
+mod finally;
 pub(crate) mod for_each;
 mod from_input;
 mod graph;
@@ -83,6 +84,8 @@ pub struct Definition {
     pub undos: Vec<StepDefinition>,
     /// The steps that end the task as processed.
     pub stops: Vec<StepIndex>,
+    /// The steps that run when all others have ended.
+    pub finally: Vec<StepIndex>,
     /// The steps in an order in which each comes after the steps that it follows.
     pub order: Vec<StepIndex>,
     /// The policies that apply to the task as a whole.
@@ -186,6 +189,7 @@ impl Definition {
             steps,
             undos,
             stops: self.stops.clone(),
+            finally: self.finally.clone(),
             order: self.order.clone(),
             policies: self.policies.clone(),
             input_schema: None,
@@ -231,6 +235,8 @@ pub struct StepDefinition {
     pub undoes: Option<StepIndex>,
     /// The group and the item that the step is for. Only steps of a task have it: a definition has the group instead.
     pub item: Option<ItemRef>,
+    /// True for a step that runs when all others have ended, however the task ends.
+    pub is_finally: bool,
     rule: Arc<StepRule>,
 }
 
@@ -300,6 +306,7 @@ impl StepDefinition {
             undo,
             undoes: None,
             item,
+            is_finally: false,
             rule,
         }
     }
@@ -321,13 +328,14 @@ impl StepDefinition {
             undo: None,
             undoes: Some(undoes),
             item,
+            is_finally: false,
             rule,
         }
     }
 
     /// Returns whether an undo of the task drops this step's call instead of waiting for its end.
     pub fn is_dropped_by_undo(&self) -> bool {
-        self.undoes.is_none() && self.on_undo == OnUndo::Drop
+        self.undoes.is_none() && !self.is_finally && self.on_undo == OnUndo::Drop
     }
 
     /// Returns the rule of a group, `None` if the step is not a group.

@@ -56,7 +56,7 @@ pub(super) fn check_names(
 
 fn unknown_name_message(name: &str, seen: &[&str]) -> String {
     let only_in = match name {
-        "task.state" | "task.error" => "an undo",
+        "task.state" | "task.error" => "an undo and in the steps of `finally`",
         "item" => "what a step with `for_each` does for each item",
         "previous" => "what a step with `repeat` does, and in its `until`",
         "index" => "what a step with `for_each` or `repeat` does for each item or each time",

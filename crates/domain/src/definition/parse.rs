@@ -6,13 +6,14 @@ use serde_json::value::RawValue;
 
 use super::{
     Definition, Policies, StepDefinition,
+    finally::{self, FINALLY},
     graph::{self, Graph},
     known_agents::KnownAgents,
     lanes::Races,
     names::{Names, SCOPE_NAMES, check_names, unknown_step_message},
     output,
     repeat::SEEN_BY_UNTIL,
-    step::{After, Edges, ParsedStep},
+    step::{After, Edges, ParsedStep, StepPart},
 };
 use crate::{
     definition::payload_schema::PayloadSchema,
@@ -83,10 +84,14 @@ pub fn parse_steps_within(
     let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(source.as_json()) else {
         return refuse("must be an array of steps".to_owned());
     };
+    let mut faults = Vec::new();
     let most = limits.max_steps.min(MOST_STEPS);
     if items.is_empty() {
         return refuse("is empty: give at least one step".to_owned());
     }
+    let own = items.len();
+    let mut items = items;
+    items.extend(finally::items(policies, &mut faults));
     if items.len() > most {
         return refuse(format!(
             "{} steps are too many: at most {most}; split the task, or raise limits.max_steps",
@@ -97,15 +102,20 @@ pub fn parse_steps_within(
         true => Origin::Stored,
         false => Origin::Submitted(budget),
     };
-    let mut faults = Vec::new();
     let mut drafts: Vec<ParsedStep> = items
         .iter()
         .enumerate()
         .map(|(index, item)| {
-            let pointer = format!("{pointer}/{index}");
-            ParsedStep::read(item, pointer, known, policies, origin, &mut faults)
+            let part = match index.checked_sub(own) {
+                None => StepPart::Steps(format!("{pointer}/{index}")),
+                Some(index) => StepPart::Finally(format!("{FINALLY}/{index}")),
+            };
+            ParsedStep::read(item, part, known, policies, origin, &mut faults)
         })
         .collect();
+    for draft in drafts.iter_mut().filter(|draft| draft.is_finally) {
+        finally::check(draft, &mut faults);
+    }
     let names = names(&drafts, &mut faults);
     let after = predecessors(&drafts, &names, &mut faults);
     let graph = Graph::of(&after);
@@ -150,15 +160,11 @@ pub fn parse_steps_within(
     let mut reverts = Vec::with_capacity(reverted.len());
     for (at, undone) in reverted.iter().enumerate() {
         // The rule of a step is not shared, so the undo is read a second time.
-        let (policies, pointer) = (Policies::default(), format!("{pointer}/{undone}"));
-        let again = ParsedStep::read(
-            items[*undone],
-            pointer,
-            known,
-            &policies,
-            origin,
-            &mut faults,
+        let (policies, part) = (
+            Policies::default(),
+            StepPart::Steps(format!("{pointer}/{undone}")),
         );
+        let again = ParsedStep::read(items[*undone], part, known, &policies, origin, &mut faults);
         let (Some(undo), Some(target), true) =
             (again.undo, again.target.as_ref(), faults.is_empty())
         else {
@@ -217,8 +223,11 @@ pub fn parse_steps_within(
     let stops = steps.iter().zip(0..);
     let stops = stops.filter(|(step, _)| step.stops_as_processed());
     let stops = stops.map(|(_, at)| StepIndex(at)).collect();
+    let finally = steps.iter().zip(0..).filter(|(step, _)| step.is_finally);
+    let finally = finally.map(|(_, at)| StepIndex(at)).collect();
     Ok(Definition {
         stops,
+        finally,
         steps,
         undos,
         order,
@@ -283,7 +292,11 @@ fn predecessors(
         .iter()
         .enumerate()
         .map(|(index, draft)| match &draft.after {
-            After::StepAbove => index.checked_sub(1).into_iter().collect(),
+            After::StepAbove => {
+                let above = index.checked_sub(1);
+                let is_beside = |above: &usize| drafts[*above].is_finally == draft.is_finally;
+                above.filter(is_beside).into_iter().collect()
+            }
             After::Named(wanted) => {
                 let mut after = Vec::with_capacity(wanted.len());
                 for (pointer, name) in wanted {
@@ -299,6 +312,18 @@ fn predecessors(
                             pointer,
                             format!("`{name}` is listed twice: remove one"),
                         )),
+                        Some(position) if drafts[*position].is_finally && !draft.is_finally => {
+                            faults.push(FieldFault::new(
+                                pointer,
+                                format!("`{name}` is a step of `finally`, which runs when all steps have ended: remove it"),
+                            ));
+                        }
+                        Some(position) if draft.is_finally && !drafts[*position].is_finally => {
+                            faults.push(FieldFault::new(
+                                pointer,
+                                format!("`{name}` has ended when the steps of `finally` run: remove it"),
+                            ));
+                        }
                         Some(position) => after.push(*position),
                     }
                 }
@@ -328,6 +353,8 @@ const UNDO_POLL_SCOPE_NAMES: [&str; 7] = [
     "task.state",
     "task.error",
 ];
+/// The names that the expressions of a step of `finally` see.
+const FINALLY_SCOPE_NAMES: [&str; 5] = ["input", "task", "steps", "task.state", "task.error"];
 /// The names that the expressions of a probe see.
 const PROBE_SCOPE_NAMES: [&str; 4] = ["input", "task", "steps", "response"];
 
@@ -378,7 +405,10 @@ fn check_reads(
                     {
                         indices.push(index);
                     }
-                    Some(position) if !graph.comes_before(*position, index) => {
+                    Some(position)
+                        if !graph.comes_before(*position, index)
+                            && (!draft.is_finally || drafts[*position].is_finally) =>
+                    {
                         faults.push(FieldFault::new(
                             pointer,
                             format!(
@@ -411,7 +441,11 @@ fn check_reads(
     };
     check(&draft.group_reads, &SCOPE_NAMES, false, &mut reads.group);
     check(&draft.until_reads, &SEEN_BY_UNTIL, false, &mut reads.group);
-    check(&draft.reads, &seen(&SCOPE_NAMES), false, &mut reads.own);
+    let own_names: &[&str] = match draft.is_finally {
+        true => &FINALLY_SCOPE_NAMES,
+        false => &SCOPE_NAMES,
+    };
+    check(&draft.reads, &seen(own_names), false, &mut reads.own);
     check(
         &draft.probe_reads,
         &seen(&PROBE_SCOPE_NAMES),

@@ -104,18 +104,21 @@ pub struct Policies {
     pub output: Option<Payload>,
     /// The schema that the input must match, as it was written.
     pub input_schema: Option<Payload>,
+    /// The array of the steps that run when the others have ended, as it was written.
+    pub finally: Option<Payload>,
     /// The JSON object that the policies were read from; `None` if it had no such fields.
     source: Option<Payload>,
 }
 
 /// The fields of [`Policies`] in a task and in a workflow.
-pub const POLICY_FIELDS: [&str; 6] = [
+pub const POLICY_FIELDS: [&str; 7] = [
     "on_exhausted",
     "on_permanent",
     "on_deadline",
     "undoable_for",
     "output",
     "input_schema",
+    "finally",
 ];
 /// The field that only a workflow has.
 const LIMITS: &str = "limits";
@@ -128,9 +131,17 @@ impl Policies {
 
     /// Takes the policies out of the fields of a workflow.
     pub fn read_of_workflow(fields: &mut Fields<'_>) -> Self {
-        let [exhausted, permanent, deadline, undoable, output, schema] = POLICY_FIELDS;
+        let [
+            exhausted,
+            permanent,
+            deadline,
+            undoable,
+            output,
+            schema,
+            finally,
+        ] = POLICY_FIELDS;
         let names = [
-            exhausted, permanent, deadline, undoable, LIMITS, output, schema,
+            exhausted, permanent, deadline, undoable, LIMITS, output, schema, finally,
         ];
         let written = present_fields(fields, &names);
         let (limits, step_limits) = TaskLimit::read_all(fields, LIMITS);
@@ -154,6 +165,7 @@ impl Policies {
             step_limits: Arc::default(),
             output: take_payload(fields, "output"),
             input_schema: take_payload(fields, "input_schema"),
+            finally: take_payload(fields, "finally"),
         }
     }
 

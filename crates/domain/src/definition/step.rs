@@ -37,6 +37,8 @@ const LONGEST_NAME: usize = 64;
 /// The fields of a step as they were read. A field with a fault is `None`, and its fault has been reported.
 pub(super) struct ParsedStep {
     pub pointer: String,
+    /// True for a step that runs when all others have ended.
+    pub is_finally: bool,
     pub name: Option<StepName>,
     pub after: After,
     /// The rule of a join that needs fewer than all of the steps in `after`.
@@ -75,6 +77,13 @@ pub(super) struct ParsedStep {
     attempts: Option<Arc<AttemptRules>>,
 }
 
+/// The list of a definition that has the step, with the JSON pointer of the step.
+pub(super) enum StepPart {
+    Steps(String),
+    /// The steps that run when all others have ended.
+    Finally(String),
+}
+
 pub(super) enum After {
     StepAbove,
     /// The names, each with its JSON pointer.
@@ -84,14 +93,19 @@ pub(super) enum After {
 impl ParsedStep {
     pub fn read(
         value: &RawValue,
-        pointer: String,
+        part: StepPart,
         known: &dyn KnownAgents,
         policies: &Policies,
         origin: Origin<'_>,
         faults: &mut Vec<FieldFault>,
     ) -> Self {
+        let (pointer, is_finally) = match part {
+            StepPart::Steps(pointer) => (pointer, false),
+            StepPart::Finally(pointer) => (pointer, true),
+        };
         let mut draft = Self {
             pointer,
+            is_finally,
             name: None,
             after: After::StepAbove,
             race: None,
@@ -292,6 +306,7 @@ impl ParsedStep {
         };
         self.attempts.is_some()
             || self.race.is_some()
+            || self.is_finally
             || matches!(
                 self.uncalled_work,
                 Some(Some(StepWork::Set(_) | StepWork::Stop(_)))
@@ -316,6 +331,42 @@ impl ParsedStep {
             );
         }
         None
+    }
+
+    /// Returns the fields that a step of `finally` cannot have, each with the reason.
+    pub fn unfit_for_finally(&self) -> Vec<(&'static str, &'static str)> {
+        const NOT_UNDONE: &str =
+            "never runs, because the steps of `finally` are not undone: remove it";
+        let is_task = matches!(self.uncalled_work, Some(Some(StepWork::Task(_))));
+        let is_stop = matches!(self.uncalled_work, Some(Some(StepWork::Stop(_))));
+        let (for_each, repeat) = match &self.group {
+            Some(GroupDraft::ForEach(_)) => (true, false),
+            Some(GroupDraft::Repeat(_)) => (false, true),
+            None => (false, false),
+        };
+        const ONCE: &str = "a step of `finally` runs once: call a service that does all of it";
+        const NO_TASK: &str =
+            "a step of `finally` has no task of its own: call a service, which may submit one";
+        let unfit = [
+            ("undo", self.undo.is_some(), NOT_UNDONE),
+            ("on_undo", self.on_undo == OnUndo::Drop, NOT_UNDONE),
+            (
+                "pivot",
+                self.pivot,
+                "the steps of `finally` keep nothing from being undone: remove it",
+            ),
+            (
+                "after",
+                self.race.is_some(),
+                "the steps of `finally` have no races: name all the steps that it follows",
+            ),
+            ("for_each", for_each, ONCE),
+            ("repeat", repeat, ONCE),
+            ("task", is_task, NO_TASK),
+            ("stop", is_stop, "the task is ending already: remove it"),
+        ];
+        let unfit = unfit.into_iter().filter(|(_, is_there, _)| *is_there);
+        unfit.map(|(field, _, why)| (field, why)).collect()
     }
 
     /// Returns whether the step keeps the status and headers of its response.
@@ -407,6 +458,7 @@ impl ParsedStep {
             undo: None,
             undoes: Some(index),
             item: None,
+            is_finally: false,
             rule,
         });
         let after: Arc<[StepIndex]> = edges.after.into();
@@ -420,14 +472,23 @@ impl ParsedStep {
             undo: undo.is_some().then_some(undo_index),
             undoes: None,
             item: None,
+            is_finally: self.is_finally,
             rule,
         };
         Some((step, undo))
     }
 
-    /// Applies the rule that nothing after a pivot is undone. If the policy of the whole task is `undo`, this step gets
-    /// `error` instead; if the step itself says `undo`, that is reported as a fault.
+    /// Applies the rule that nothing after a pivot is undone.
     pub fn follow_pivot(&mut self, pivot: &str, faults: &mut Vec<FieldFault>) {
+        let why = format!(
+            "the step comes after the pivot `{pivot}`, and nothing after a pivot is undone"
+        );
+        self.undo_nothing(&why, faults);
+    }
+
+    /// Applies the rule that the failure of the step has nothing undone. If the policy of the whole task is `undo`, this
+    /// step gets `error` instead; if the step itself says `undo`, that is reported as a fault. `why` is the reason in words.
+    pub fn undo_nothing(&mut self, why: &str, faults: &mut Vec<FieldFault>) {
         let exhausted = self.on_exhausted.then == Policy::Undo;
         let permanent = self.on_permanent == Policy::Undo;
         let [own_exhausted, own_permanent] = self.has_own_policy;
@@ -438,9 +499,7 @@ impl ParsedStep {
             if mistaken {
                 faults.push(FieldFault::new(
                     format!("{}/{field}", self.pointer),
-                    format!(
-                        "the step comes after the pivot `{pivot}`, and nothing after a pivot is undone: use \"error\" or \"skip\""
-                    ),
+                    format!("{why}: use \"error\" or \"skip\""),
                 ));
             }
         }
@@ -449,9 +508,7 @@ impl ParsedStep {
         {
             faults.push(FieldFault::new(
                 format!("{}/stop/state", self.pointer),
-                format!(
-                    "the step comes after the pivot `{pivot}`, and nothing after a pivot is undone: use \"error\" or \"processed\""
-                ),
+                format!("{why}: use \"error\" or \"processed\""),
             ));
         }
         if let Some(Some(StepWork::Signal(rule))) = &self.uncalled_work
@@ -459,9 +516,7 @@ impl ParsedStep {
         {
             faults.push(FieldFault::new(
                 format!("{}/signal/on_timeout", self.pointer),
-                format!(
-                    "the step comes after the pivot `{pivot}`, and nothing after a pivot is undone: use \"error\" or \"skip\""
-                ),
+                format!("{why}: use \"error\" or \"skip\""),
             ));
         }
         if let Some(group) = &self.group
@@ -469,9 +524,7 @@ impl ParsedStep {
         {
             faults.push(FieldFault::new(
                 format!("{}/{field}", self.pointer),
-                format!(
-                    "the step comes after the pivot `{pivot}`, and nothing after a pivot is undone: use \"error\" or \"skip\""
-                ),
+                format!("{why}: use \"error\" or \"skip\""),
             ));
         }
         if let Some(rules) = &self.attempts {
@@ -484,9 +537,7 @@ impl ParsedStep {
                 if policies.as_ref().is_some_and(|policies| policies.has(undo)) {
                     faults.push(FieldFault::new(
                         format!("{}/{field}", self.pointer),
-                        format!(
-                            "the step comes after the pivot `{pivot}`, and nothing after a pivot is undone: use \"error\" or \"skip\""
-                        ),
+                        format!("{why}: use \"error\" or \"skip\""),
                     ));
                 }
             }

@@ -67,6 +67,9 @@ pub struct Undo {
     /// The fault that made a policy request the undo.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Fault>,
+    /// True if nothing is undone: the task is cancelled once the steps have ended that run when all others have.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cancels: bool,
 }
 
 /// The submission. It never changes.
@@ -301,9 +304,9 @@ impl Task {
     }
 
     /// Returns whether the step is one of those that run now: the undos if the task is being undone, the other steps if
-    /// not.
+    /// not, and those of `finally` in both cases.
     pub fn is_current(&self, index: StepIndex) -> bool {
-        self.undo.is_some() == (index.at() >= self.steps.len())
+        self.undo.is_some() == (index.at() >= self.steps.len()) || self.is_finally(index)
     }
 
     /// Returns the group of an item's name, such as `import[17]`, if the item may still come to exist: the list of the
@@ -372,9 +375,11 @@ impl Task {
         }
     }
 
-    /// Returns the task's complete-by while it applies. It does not apply to an undo, which has no time limit.
+    /// Returns the task's complete-by while it applies. It does not apply to an undo, which has no time limit, nor once all
+    /// has ended but the steps that run then.
     pub fn limit(&self) -> Option<Timestamp> {
-        self.complete_by.filter(|_| self.undo.is_none())
+        self.complete_by
+            .filter(|_| self.undo.is_none() && !self.runs_finally())
     }
 
     /// Returns whether an operator's pause holds back what the task does at a time of its own: its begin, or what its
@@ -410,6 +415,7 @@ impl Task {
             let definition = self.definition(*index);
             definition.undo.is_none()
                 && definition.undoes.is_none()
+                && !definition.is_finally
                 && (definition.is_call() || definition.has_child())
                 && self.step(*index).may_have_taken_effect()
         })
@@ -438,6 +444,10 @@ impl Task {
         Scope {
             task_id: self.id(),
             key: self.details.key.as_deref(),
+            state: match self.is_finally(index) {
+                true => self.end().as_str(),
+                false => self.status().as_str(),
+            },
             labels: &self.details.labels,
             input: Some(&self.details.input),
             steps: self

@@ -72,7 +72,7 @@ pub fn child_actions(
     undoes_paused: bool,
 ) -> Vec<ChildAction> {
     let live = || children.iter().filter(|child| !child.state.is_ended());
-    if parent.status() == TaskStatus::Cancelled {
+    if parent.is_cancelled() {
         return live().map(|child| ChildAction::Cancel(child.id)).collect();
     }
     if !parent.has_step(index) {

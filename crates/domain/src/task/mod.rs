@@ -21,6 +21,7 @@ pub(crate) mod expansion;
 mod facts;
 mod failure_cause;
 pub(crate) mod failure_trend;
+mod finally;
 pub(crate) mod history;
 pub(crate) mod kept_response;
 pub(crate) mod key_prefix;

@@ -67,6 +67,7 @@ impl Task {
         match &definition.race {
             Some(race) => self.is_won(race),
             None if self.is_revert(index) => self.is_revert_due(index),
+            None if definition.is_finally && !self.may_begin_finally() => false,
             None => definition
                 .after
                 .iter()
@@ -108,14 +109,15 @@ impl Task {
     /// Returns whether a step that has not ended is not needed, because the task is stopped or enough items of its list have
     /// succeeded.
     fn is_not_needed(&self, index: StepIndex) -> bool {
-        if self.step(index).has_ended_for_good() || self.is_revert(index) {
+        let definition = self.definition(index);
+        let is_undo = definition.undoes.is_some();
+        if self.step(index).has_ended_for_good() || is_undo || definition.is_finally {
             return false;
         }
-        let definition = self.definition(index);
         let has_enough = |group: StepIndex| {
             self.step(group).status() == StepStatus::Processed && self.has_enough(group)
         };
-        let item = definition.item.filter(|_| definition.undoes.is_none());
+        let item = definition.item;
         self.stopped_by().is_some() || item.is_some_and(|item| has_enough(item.group))
     }
 
@@ -184,6 +186,9 @@ impl Task {
                 .collect(),
             None => after.filter(|step| !self.step(*step).is_done()).collect(),
         };
+        if open.is_empty() && definition.is_finally {
+            return self.open_before_finally();
+        }
         if open.is_empty() && self.is_revert(index) {
             let joins = self.joins_that_undo(self.subject(index));
             return joins.filter(|join| !self.is_race_over(*join)).collect();

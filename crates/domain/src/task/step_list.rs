@@ -170,6 +170,12 @@ pub(crate) mod looks {
 }
 
 impl Chunk {
+    /// Returns the number of its steps that are not over.
+    fn open(&self) -> usize {
+        let counts = self.summary().counts;
+        (counts.total() - counts.done() - counts.count(StepStatus::Cancelled)) as usize
+    }
+
     fn summary(&self) -> &Summary {
         self.summary.get_or_init(|| {
             #[cfg(test)]
@@ -327,10 +333,14 @@ impl StepList {
     /// Returns whether every step is over in a task that is not undone and not cancelled.
     pub fn all_ended(&self) -> bool {
         self.own.iter().all(Step::has_ended_for_good)
-            && self.chunks().all(|chunk| {
-                let counts = chunk.summary().counts;
-                counts.done() + counts.count(StepStatus::Cancelled) == counts.total()
-            })
+            && self.chunks().all(|chunk| chunk.open() == 0)
+    }
+
+    /// Returns the number of steps that are not over in a task that is not undone and not cancelled.
+    pub fn open(&self) -> usize {
+        let own = self.own.iter();
+        let own = own.filter(|step| !step.has_ended_for_good()).count();
+        own + self.chunks().map(|chunk| chunk.open()).sum::<usize>()
     }
 
     pub fn all_done(&self) -> bool {
@@ -353,6 +363,17 @@ impl StepList {
             || self
                 .chunks()
                 .any(|chunk| chunk.summary().counts.count(StepStatus::Processing) > 0)
+    }
+
+    /// Returns the number of steps that are held.
+    pub fn processing(&self) -> usize {
+        let own = self.own.iter();
+        let own = own.filter(|step| step.status() == StepStatus::Processing);
+        let items = self.chunks().map(|chunk| {
+            let counts = chunk.summary().counts;
+            counts.count(StepStatus::Processing) as usize
+        });
+        own.count() + items.sum::<usize>()
     }
 
     /// Returns whether any step was claimed or is done.

@@ -288,22 +288,22 @@ pub const TASK_TRANSITIONS: &[Transition<TaskStatus>] = {
         task(
             Pending,
             Undoing,
-            "its undo was requested, or a policy requires it",
+            "its undo was requested, or a policy requires it; or it was cancelled, and has steps in `finally`",
         ),
         task(
             Processing,
             Undoing,
-            "its undo was requested, or a policy requires it",
+            "its undo was requested, or a policy requires it; or it was cancelled, and has steps in `finally`",
         ),
         task(
             Paused,
             Undoing,
-            "its undo was requested; or an operator resumed it, and a policy had required its undo meanwhile",
+            "its undo was requested; or it was cancelled, and has steps in `finally`; or an operator resumed it, and a policy had required its undo meanwhile",
         ),
         task(
             Error,
             Undoing,
-            "its undo was requested; or a failed undo step was retried, skipped or resolved",
+            "its undo was requested; or a failed undo step was retried, skipped or resolved; or it was cancelled, and has steps in `finally`",
         ),
         task(
             Processed,
@@ -313,15 +313,23 @@ pub const TASK_TRANSITIONS: &[Transition<TaskStatus>] = {
         task(
             Undoing,
             Undone,
-            "every effect is undone, or its undo was skipped",
+            "every effect is undone, or its undo was skipped, and the steps of `finally` have ended",
         ),
-        task(Undoing, Error, "an undo step is in error"),
+        task(
+            Undoing,
+            Error,
+            "an undo step or one of `finally` is in error",
+        ),
         task(
             Undoing,
             Paused,
             "an operator paused it; running calls may finish",
         ),
-        task(Undoing, Cancelled, "it was cancelled"),
+        task(
+            Undoing,
+            Cancelled,
+            "it was cancelled, and the steps of `finally` have ended",
+        ),
         task(Paused, Undone, "its last running undo finished"),
         task(
             Error,

@@ -37,6 +37,8 @@ pub(super) const UNDO_TASK_MEMBERS: [&str; 2] = ["state", "error"];
 pub struct Scope<'a> {
     pub task_id: TaskId,
     pub key: Option<&'a str>,
+    /// The state of the task, or that in which it ends. Only undos and the steps that run when all others have ended read it.
+    pub state: &'static str,
     pub labels: &'a BTreeMap<String, String>,
     pub input: Option<&'a Payload>,
     /// The steps that the definition's `reads` lists. A skipped step without output reads as null.
@@ -77,6 +79,7 @@ impl<'a> Scope<'a> {
         Self {
             task_id: TaskId(uuid::Uuid::nil()),
             key: None,
+            state: "",
             labels: &NO_LABELS,
             input: None,
             steps: Vec::new(),
@@ -175,8 +178,7 @@ impl<'a> Scope<'a> {
                 }
                 None => None,
             },
-            // Only an undo reads it.
-            "state" => Some(Value::Text("undoing")),
+            "state" => Some(Value::Text(self.state)),
             "error" => {
                 let cause = self.record.and_then(|record| record.undo_cause());
                 Some(fault_value(cause, budget)?)

@@ -90,6 +90,7 @@ impl Data {
         self.budget.refill();
         Scope {
             task_id: TaskId(Uuid::from_u128(7)),
+            state: "undoing",
             key: Some("order-1001"),
             labels: &self.labels,
             input: Some(&self.input),

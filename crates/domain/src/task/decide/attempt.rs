@@ -284,7 +284,7 @@ impl Draft {
     pub(super) fn after_success(&mut self, index: StepIndex) {
         if self.task.definition(index).undoes.is_some() {
             self.after_undo(index);
-        } else if self.task.undo.is_some() {
+        } else if self.task.undo.is_some() && !self.task.is_finally(index) {
             self.open_undos();
         } else {
             self.open_followers(index);

@@ -9,6 +9,7 @@ mod attempt;
 mod bounds;
 mod children;
 mod events;
+mod finally;
 mod graph;
 mod items;
 mod later;
@@ -543,6 +544,7 @@ impl Draft {
 
     /// Brings the task's state in line with its steps. The one rule of what state a task is in.
     fn settle(&mut self, reason: Option<String>) {
+        self.begin_finally();
         let before = self.task.status();
         let task = &self.task;
         let state = if task.is_ended() {
@@ -665,13 +667,13 @@ fn first_fault(task: &Task) -> Option<Fault> {
         None => (&task.steps, 0),
         Some(_) => (&task.undos, task.steps.len()),
     };
-    let failed = steps.first_faults().filter_map(|at| {
-        // There are at most as many steps as an index can count.
-        let index = StepIndex((first + at) as u16);
-        match &task.step(index).state {
-            StepState::Error(fault) => Some((index, fault)),
-            _ => None,
-        }
+    let failed = steps.first_faults().map(|at| first + at);
+    let finally = task.details.definition.finally.iter();
+    // There are at most as many steps as an index can count.
+    let failed = { failed.map(|at| StepIndex(at as u16)) }.chain(finally.copied());
+    let failed = failed.filter_map(|index| match &task.step(index).state {
+        StepState::Error(fault) => Some((index, fault)),
+        _ => None,
     });
     let (index, fault) =
         failed.min_by_key(|(index, fault)| (fault.at, task.has_items(*index), *index))?;

@@ -375,10 +375,17 @@ impl Draft {
         self.settle(None);
     }
 
-    /// Ends the task where it is. Running calls are dropped; it is unknown whether they took effect.
+    /// Ends the task where it is. Running calls are dropped; it is unknown whether they took effect. The steps that run
+    /// when all others have ended still run, if they have not begun.
     pub(super) fn cancel(&mut self, reason: Option<String>) {
         self.end_unbegun_items("the task is cancelled");
+        let remains: Vec<StepIndex> = { self.task.indexes() }
+            .filter(|index| self.survives_cancellation(*index))
+            .collect();
         for index in self.task.indexes() {
+            if remains.contains(&index) {
+                continue;
+            }
             match self.task.step(index).status() {
                 StepStatus::Waiting | StepStatus::Pending | StepStatus::Processing => {
                     if let StepState::Processing { .. } = self.task.step(index).state {
@@ -396,10 +403,14 @@ impl Draft {
             }
         }
         self.take_waiting_undos();
-        let before = self.task.status().as_str();
         self.ready.clear();
         self.task.start_at = None;
         self.task.waits = false;
+        self.task.paused &= remains.is_empty();
+        if !remains.is_empty() && self.cancel_before_finally(reason.as_deref()) {
+            return;
+        }
+        let before = self.task.status().as_str();
         self.task.state = TaskState::Cancelled { at: self.now };
         self.record_task(before, reason);
     }

@@ -62,8 +62,10 @@ impl Draft {
         let mut chosen = vec![false; self.task.steps.len()];
         chosen[from.at()] = true;
         for index in self.task.order() {
-            let after = &self.task.definition(*index).after;
-            chosen[index.at()] |= after.iter().any(|before| chosen[before.at()]);
+            let definition = self.task.definition(*index);
+            let mut after = definition.after.iter();
+            // What runs when all others have ended follows each of them.
+            chosen[index.at()] |= definition.is_finally || after.any(|before| chosen[before.at()]);
         }
         let order = self.task.order().iter().copied();
         // A step that was undone because it had lost a race stays undone.
@@ -85,6 +87,13 @@ impl Draft {
             return Err(self.refuse_step(
                 from,
                 "it has lost a race that is over: rerun from a step before the race",
+            ));
+        }
+        let stop = self.task.stopped_by();
+        if stop.is_some_and(|stop| !chosen.contains(&stop)) {
+            return Err(self.refuse_step(
+                from,
+                "another step has ended the task: rerun from that one, or from a step before it",
             ));
         }
         if self.task.step(from).status() == StepStatus::Undone || self.task.is_revert(from) {

@@ -6,6 +6,7 @@ mod bounds;
 mod children;
 mod facts;
 mod fetched;
+mod finally;
 mod from_input;
 mod held;
 mod invariants;
@@ -49,11 +50,17 @@ use crate::{
     },
 };
 
+/// The definition of an array of steps, or of an object with `steps` and `finally`.
 fn definition(steps: &Value) -> Arc<Definition> {
+    let policies = match steps.get("finally") {
+        Some(finally) => Policies::parse(&json!({ "finally": finally }).to_string()).unwrap(),
+        None => Policies::default(),
+    };
+    let steps = steps.get("steps").unwrap_or(steps);
     let parsed = parse_steps(
         &Payload::from_value(steps),
         "/steps",
-        &Policies::default(),
+        &policies,
         &Limits::default(),
         &Accepted,
     );

@@ -28,6 +28,12 @@ impl Draft {
                 needed: "it is already being undone; retry, resolve or skip the steps that block the undo",
             });
         }
+        if self.task.runs_finally() {
+            return Err(Refusal::TaskState {
+                status: self.task.status(),
+                needed: "the steps of its `finally` are running, which have begun with how it ends: undo it when they have ended; retry, resolve or skip those in error",
+            });
+        }
         if let TaskState::Processed { at } = self.task.state
             && let Some(within) = self.task.details.definition.policies.undoable_for
             && at + within < self.now
@@ -118,6 +124,7 @@ impl Draft {
             by: self.by.clone(),
             reason: reason.clone(),
             error,
+            cancels: false,
         });
         self.task.state = TaskState::Undoing;
         self.task.start_at = None;
@@ -126,6 +133,9 @@ impl Draft {
         self.make_undos();
         self.end_unbegun_items("the task is undone");
         for index in self.task.forward() {
+            if self.task.is_finally(index) {
+                continue;
+            }
             match self.task.step(index).state {
                 StepState::Waiting | StepState::Pending { .. } => {
                     self.abandon(index, "the task is undone");
@@ -157,7 +167,7 @@ impl Draft {
     }
 
     /// Makes the undos of the steps, and of the items of groups.
-    fn make_undos(&mut self) {
+    pub(super) fn make_undos(&mut self) {
         let definition = &self.task.details.definition;
         let mut undos = StepList::from(vec![Step::new(); definition.undos.len()]);
         let groups = self.task.groups().iter();
@@ -349,12 +359,19 @@ impl Draft {
     pub(super) fn undoing_state(&self) -> TaskState {
         let task = &self.task;
         if let Some(fault) = first_fault(task) {
+            let is_undo = task.undos.first_faults().next().is_some();
             TaskState::Error(Fault {
-                kind: FaultKind::UndoFailed,
+                kind: match is_undo {
+                    true => FaultKind::UndoFailed,
+                    false => fault.kind,
+                },
                 ..fault
             })
-        } else if task.undos.all_done() && !task.steps.any_processing() {
-            TaskState::Undone { at: self.now }
+        } else if task.may_begin_finally() && task.has_ended_finally() {
+            match task.is_cancelled() {
+                true => TaskState::Cancelled { at: self.now },
+                false => TaskState::Undone { at: self.now },
+            }
         } else if task.paused {
             TaskState::Paused
         } else {

@@ -35,12 +35,26 @@ fn may_move(task: &Task, to: &VersionMove) -> Result<(), Refusal> {
             needed: "the list of one of its steps with `for_each` is known, or one with `repeat` has begun, and their items belong to the version that it has",
         });
     }
+    if task.has_begun_finally() {
+        return Err(Refusal::TaskState {
+            status: task.status(),
+            needed: "the steps of its `finally` have begun, and a version that adds steps before them would come too late",
+        });
+    }
     // Each step of the task must keep its index: another move may have added steps since this one was prepared.
     let (had, steps) = (&task.details.definition, &to.definition);
     let is_kept =
         had.steps.len() <= steps.steps.len() && had.names().zip(steps.names()).all(|(a, b)| a == b);
     if workflow.name != to.workflow.name || !is_kept {
         return Err(Refusal::MovedMeanwhile);
+    }
+    let mut kept = had.steps.iter().zip(&steps.steps).zip(0..);
+    let changes_place = |at| !had.is_removed(StepIndex(at)) && !steps.is_removed(StepIndex(at));
+    if kept.any(|((a, b), at)| a.is_finally != b.is_finally && changes_place(at)) {
+        return Err(Refusal::TaskState {
+            status: task.status(),
+            needed: "one of its steps would move from `steps` to `finally` or back: give it another name there",
+        });
     }
     Ok(())
 }

@@ -44,6 +44,8 @@ struct Shape {
     race: Option<(usize, usize)>,
     /// The step names values, or ends the task as processed, undone or in error.
     ends: Option<u8>,
+    /// Two steps run when all others have ended. Only that of the first step counts.
+    finally: Option<u8>,
 }
 
 fn shapes() -> impl Strategy<Value = Vec<Shape>> {
@@ -65,6 +67,7 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
         proptest::option::weighted(0.4, (1..4u8, 0..5u8, 0..2u8, 0..4u8)),
         proptest::option::weighted(0.4, (1..3usize, 0..3usize)),
         proptest::option::weighted(0.1, 0..4u8),
+        proptest::option::weighted(0.25, 0..3u8),
     )
         .prop_map(
             |(
@@ -79,6 +82,7 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
                 repeat,
                 race,
                 ends,
+                finally,
             )| {
                 let (undo, give_up, drop, pivot, probe) = undo;
                 let is_end = matches!(ends, Some(1..));
@@ -99,6 +103,7 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
                     repeat: repeat.filter(|_| items.is_none() && !is_end),
                     race,
                     ends,
+                    finally,
                 }
             },
         );
@@ -262,7 +267,21 @@ fn named(shapes: &[Shape], names: &[String]) -> Value {
             steps[at]["after"] = steps[at]["after"]["of"].take();
         }
     }
-    Value::Array(steps)
+    let Some(finally) = shapes.first().and_then(|shape| shape.finally) else {
+        return Value::Array(steps);
+    };
+    let policy = ["error", "skip"][usize::from(shapes[0].skip)];
+    let state = "{{ task.state }}";
+    let call = json!({
+        "name": "f0", "agent": "x", "max_failures": shapes[0].max_failures, "on_permanent": policy,
+        "request": { "path": format!("/{state}") }, "probe": { "request": { "path": "/" } },
+    });
+    let other = match finally {
+        0 => json!({ "name": "f1", "set": { "state": state } }),
+        1 => json!({ "name": "f1", "wait": { "for": "10s" }, "when": "task.state == 'undone'" }),
+        _ => json!({ "name": "f1", "agent": "x", "after": [], "on_undo": "wait" }),
+    };
+    json!({ "steps": steps, "finally": [call, other] })
 }
 
 fn is_definition(steps: &[Value]) -> bool {
@@ -724,7 +743,7 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
             let is_later = task.start_at.is_some();
             prop_assert!(!all_done || is_later, "{index:?} waits for nothing");
         }
-        if task.undo.is_some() {
+        if task.undo.is_some() && !task.is_finally(index) {
             let idle = !matches!(step.state, StepState::Waiting | StepState::Pending { .. });
             prop_assert!(idle, "{index:?} may begin although the task is undone");
         }
@@ -763,21 +782,25 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
         prop_assert!(tried || step.tries == 0, "{index:?} counts old tries");
         prop_assert_eq!(step.time_left.is_some(), waits && step.tries > 0);
     }
+    let is_cancelled = task.undo.as_ref().is_some_and(|undo| undo.cancels);
     if let Some(pivot) = task.forward().find(|index| {
         let definition = task.definition(*index);
         definition.pivot
             && definition.group_rule().is_none()
             && task.step(*index).status() == StepStatus::Processed
     }) {
-        prop_assert!(task.undo.is_none(), "undone behind pivot {pivot:?}");
+        prop_assert!(
+            task.undo.is_none() || is_cancelled,
+            "undone behind pivot {pivot:?}"
+        );
     }
     let current = || task.indexes().filter(|index| task.is_current(*index));
     let errors = current().any(|index| task.step(index).status() == StepStatus::Error);
-    let is_over = |step: &Step| match task.undo {
-        None => step.has_ended_for_good(),
-        Some(_) => step.is_done(),
+    let is_over = |index: StepIndex| match task.undo {
+        Some(_) if !is_cancelled && !task.is_finally(index) => task.step(index).is_done(),
+        _ => task.step(index).has_ended_for_good(),
     };
-    let done = current().all(|index| is_over(task.step(index)));
+    let done = current().all(is_over);
     if task.has_not_begun() && !task.is_ended() {
         prop_assert!(task.undo.is_none() && task.status() != TaskStatus::Processing);
     }
@@ -795,6 +818,7 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
                 .steps
                 .iter()
                 .any(|step| matches!(step.state, StepState::Processing { .. }));
+            prop_assert!(!is_cancelled || !done, "it is cancelled, and goes on");
             prop_assert_eq!(done && !under_way, status == TaskStatus::Undone);
         }
     }

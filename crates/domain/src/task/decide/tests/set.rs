@@ -219,3 +219,25 @@ fn mistakes_say_what_to_do() {
         assert_eq!(fault(step), expected);
     }
 }
+
+#[test]
+fn the_undo_of_a_task_that_was_ended_on_purpose_is_tried_again() {
+    let mut bench = Bench::new(stopping(json!({ "state": "processed" })));
+    bench.claim("long").unwrap();
+    bench.process("charge");
+    assert_eq!(bench.task(), TaskStatus::Processed);
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    bench.defer("charge.undo", 503, Duration::ZERO);
+    assert_eq!(bench.status("charge.undo"), StepStatus::Pending);
+    bench.later(Span::from_secs(60));
+    let attempt = bench.claim("charge.undo").unwrap();
+    bench.lose("charge.undo", attempt).unwrap();
+    assert_eq!(bench.status("charge.undo"), StepStatus::Pending);
+    bench.claim("charge.undo").unwrap();
+    bench.later(Span::from_secs(60));
+    bench.expire("charge.undo").unwrap();
+    assert_eq!(bench.status("charge.undo"), StepStatus::Pending);
+    bench.later(Span::from_secs(600));
+    bench.process("charge.undo");
+    assert_eq!(bench.task(), TaskStatus::Undone);
+}
