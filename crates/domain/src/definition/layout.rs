@@ -191,6 +191,7 @@ impl StepDefinition {
             race: None,
             lanes: Arc::default(),
             when: None,
+            pointer: Arc::default(),
             undo: None,
             undoes: None,
             item: None,
@@ -210,6 +211,7 @@ impl StepDefinition {
                 heartbeat_within: None,
                 reads_request: false,
                 attempts: None,
+                block: Arc::default(),
             }),
         })
     }

@@ -5,8 +5,10 @@ pub(crate) mod payload_schema;
 mod ask_rule;
 pub(crate) mod ask_text;
 mod attempt_rules;
+mod block;
 mod cancel_rule;
 mod child_rule;
+mod condition;
 mod finally;
 pub(crate) mod for_each;
 mod from_input;
@@ -43,7 +45,7 @@ pub use payload_schema::{LONGEST_SCHEMA, PayloadSchema, SchemaOwner};
 use std::{ops::Deref, sync::Arc};
 
 use crate::{
-    template::{Expression, JsonTemplate, Template, payload::Payload},
+    template::{JsonTemplate, Template, payload::Payload},
     values::{
         fields::FieldFault,
         ids::{AgentName, StepIndex, StepName},
@@ -54,6 +56,7 @@ pub use ask_rule::{AskField, AskFieldKind, AskRule, LinkReceivers, REPLY_TO};
 pub use attempt_rules::{AttemptRules, RetryRule, RetryWaits, output_of_error};
 pub use cancel_rule::CancelRule;
 pub use child_rule::{ChildFields, ChildRule, OnChildError};
+pub use condition::Condition;
 pub use for_each::{Enough, ForEachRule, MOST_ITEMS};
 pub use from_input::FromInput;
 pub use group::{GroupItems, GroupRule};
@@ -228,7 +231,9 @@ pub struct StepDefinition {
     /// The lanes of races that the step belongs to: it is not needed any more once one of these is lost.
     pub lanes: Arc<[Lane]>,
     /// The step is skipped if this condition is false when all steps in `after` are done.
-    pub when: Option<Arc<Expression>>,
+    pub when: Option<Arc<Condition>>,
+    /// The JSON pointer of the step in the list that has it.
+    pub pointer: Arc<str>,
     /// The undo of this step.
     pub undo: Option<StepIndex>,
     /// The step that this step undoes, if it is an undo.
@@ -276,6 +281,9 @@ pub struct StepRule {
     pub reads_request: bool,
     /// The rules for its attempts, if it has any of those that most steps do without.
     pub attempts: Option<Arc<AttemptRules>>,
+    /// The block in which its expressions look up the names of steps: the names of the blocks that it is in, each with a
+    /// dot behind it.
+    pub block: Arc<str>,
 }
 
 impl Deref for StepDefinition {
@@ -303,6 +311,7 @@ impl StepDefinition {
             race: None,
             lanes: Arc::default(),
             when: None,
+            pointer: Arc::default(),
             undo,
             undoes: None,
             item,
@@ -325,12 +334,22 @@ impl StepDefinition {
             race: None,
             lanes: Arc::default(),
             when: None,
+            pointer: Arc::default(),
             undo: None,
             undoes: Some(undoes),
             item,
             is_finally: false,
             rule,
         }
+    }
+
+    /// Returns the JSON pointer of a field of the step in the body of a submission.
+    pub fn pointer_of(&self, field: &str) -> String {
+        let list = match self.is_finally {
+            true => "/finally",
+            false => "/steps",
+        };
+        format!("{list}{}/{field}", self.pointer)
     }
 
     /// Returns whether an undo of the task drops this step's call instead of waiting for its end.

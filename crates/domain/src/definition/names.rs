@@ -8,7 +8,38 @@ use crate::{
 };
 
 /// The indexes of the steps, by their names.
-pub(super) type Names<'a> = HashMap<&'a str, usize>;
+#[derive(Default)]
+pub(super) struct Names<'a>(HashMap<&'a str, usize>);
+
+impl<'a> Names<'a> {
+    /// Adds a name. Returns the step that has it already, if one has.
+    pub fn add(&mut self, name: &'a str, index: usize) -> Option<usize> {
+        match self.0.get(name) {
+            Some(first) => Some(*first),
+            None => self.0.insert(name, index),
+        }
+    }
+
+    /// Returns the step that a name means in a block: one in the block, or else in the blocks around it.
+    pub fn find(&self, block: &str, name: &str) -> Option<usize> {
+        if block.is_empty() {
+            return self.0.get(name).copied();
+        }
+        around(block).find_map(|block| self.0.get(&*format!("{block}{name}")).copied())
+    }
+
+    fn all(&self) -> impl Iterator<Item = &'a str> + '_ {
+        self.0.keys().copied()
+    }
+}
+
+/// Returns a block and those around it, from the inside out: `a.b.`, `a.` and the empty text.
+pub(crate) fn around(block: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(block), |block| {
+        let inside = block.strip_suffix('.')?;
+        Some(&block[..inside.rfind('.').map_or(0, |dot| dot + 1)])
+    })
+}
 
 /// The names under which an expression's reads have the times of the task.
 const TASK_TIMES: [&str; 2] = ["task.created_at", "task.started_at"];
@@ -17,7 +48,7 @@ const TASK_TIMES: [&str; 2] = ["task.created_at", "task.started_at"];
 pub(super) const SCOPE_NAMES: [&str; 3] = ["input", "task", "steps"];
 
 pub(super) fn unknown_step_message(name: &str, names: &Names<'_>) -> String {
-    match nearest(name, names.keys().copied()) {
+    match nearest(name, names.all()) {
         Some(meant) => format!("there is no step `{name}`; did you mean `{meant}`?"),
         None => format!("there is no step `{name}` in this definition"),
     }
@@ -38,7 +69,7 @@ pub(super) fn check_names(
         false => seen.contains(&name),
     };
     let meant = reads.hyphens.iter().find(|(behind, (whole, _))| {
-        !seen.contains(&behind.as_str()) || names.contains_key(whole.as_str())
+        !seen.contains(&behind.as_str()) || names.find("", whole).is_some()
     });
     if let Some((_, (_, meant))) = meant {
         faults.push(FieldFault::new(

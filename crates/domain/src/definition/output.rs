@@ -37,9 +37,9 @@ pub(super) fn read(
             continue;
         }
         for name in &read.steps {
-            match names.get(name.as_str()) {
+            match names.find("", name) {
                 // The number of steps fits into an index.
-                Some(position) => reads.push(StepIndex(*position as u16)),
+                Some(position) => reads.push(StepIndex(position as u16)),
                 None => faults.push(FieldFault::new(&pointer, unknown_step_message(name, names))),
             }
         }

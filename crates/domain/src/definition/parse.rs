@@ -1,19 +1,21 @@
 //! Compiles JSON to a [`Definition`], and reports every fault at once.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashSet, sync::Arc};
 
 use serde_json::value::RawValue;
 
 use super::{
     Definition, Policies, StepDefinition,
-    finally::{self, FINALLY},
+    block::{self, Above, Place, WrittenSteps},
+    condition::ConditionPart,
+    finally,
     graph::{self, Graph},
     known_agents::KnownAgents,
     lanes::Races,
     names::{Names, SCOPE_NAMES, check_names, unknown_step_message},
     output,
     repeat::SEEN_BY_UNTIL,
-    step::{After, Edges, ParsedStep, StepPart},
+    step::{After, Edges, ParsedStep, StepPlace},
 };
 use crate::{
     definition::payload_schema::PayloadSchema,
@@ -89,35 +91,30 @@ pub fn parse_steps_within(
     if items.is_empty() {
         return refuse("is empty: give at least one step".to_owned());
     }
-    let own = items.len();
-    let mut items = items;
-    items.extend(finally::items(policies, &mut faults));
-    if items.len() > most {
+    let finally = finally::items(policies, &mut faults);
+    let count = items.len() + finally.len();
+    if count > most {
         return refuse(format!(
-            "{} steps are too many: at most {most}; split the task, or raise limits.max_steps",
-            items.len()
+            "{count} steps are too many: at most {most}; split the task, or raise limits.max_steps"
+        ));
+    }
+    let lists = [(&*items, false), (&*finally, true)];
+    let written = WrittenSteps::of(lists, most);
+    if written.are_cut {
+        return refuse(format!(
+            "more than {most} steps, with those in blocks, are too many: split the task, or raise limits.max_steps"
         ));
     }
     let origin = match limits.is_stored {
         true => Origin::Stored,
         false => Origin::Submitted(budget),
     };
-    let mut drafts: Vec<ParsedStep> = items
-        .iter()
-        .enumerate()
-        .map(|(index, item)| {
-            let part = match index.checked_sub(own) {
-                None => StepPart::Steps(format!("{pointer}/{index}")),
-                Some(index) => StepPart::Finally(format!("{FINALLY}/{index}")),
-            };
-            ParsedStep::read(item, part, known, policies, origin, &mut faults)
-        })
-        .collect();
+    let mut drafts = read_drafts(&written, pointer, policies, known, origin, &mut faults);
     for draft in drafts.iter_mut().filter(|draft| draft.is_finally) {
         finally::check(draft, &mut faults);
     }
     let names = names(&drafts, &mut faults);
-    let after = predecessors(&drafts, &names, &mut faults);
+    let after = predecessors(&drafts, &written, &names, &mut faults);
     let graph = Graph::of(&after);
     for cycle in graph.cycles() {
         faults.push(FieldFault::new(
@@ -160,11 +157,9 @@ pub fn parse_steps_within(
     let mut reverts = Vec::with_capacity(reverted.len());
     for (at, undone) in reverted.iter().enumerate() {
         // The rule of a step is not shared, so the undo is read a second time.
-        let (policies, part) = (
-            Policies::default(),
-            StepPart::Steps(format!("{pointer}/{undone}")),
-        );
-        let again = ParsedStep::read(items[*undone], part, known, &policies, origin, &mut faults);
+        let policies = Policies::default();
+        let (source, place) = (&written.steps[*undone].source, &drafts[*undone].place);
+        let again = ParsedStep::read(source, place.clone(), known, &policies, origin, &mut faults);
         let (Some(undo), Some(target), true) =
             (again.undo, again.target.as_ref(), faults.is_empty())
         else {
@@ -177,7 +172,8 @@ pub fn parse_steps_within(
         let earlier = others().filter(|(_, other)| graph.comes_before(*other, *undone));
         let own = StepIndex(*undone as u16);
         let after = [own].into_iter().chain(later.map(|(at, _)| position(at)));
-        let rule = undo.finish(target, indices(reads[*undone].undo.clone()));
+        let block = drafts[*undone].place.block.clone();
+        let rule = undo.finish(target, indices(reads[*undone].undo.clone()), block);
         let name = again.name.as_ref().ok_or_else(Vec::new)?;
         reverts.push(StepDefinition::of_revert(
             name,
@@ -263,74 +259,235 @@ fn indices(indices: Vec<usize>) -> Vec<StepIndex> {
 }
 
 fn names<'a>(drafts: &'a [ParsedStep], faults: &mut Vec<FieldFault>) -> Names<'a> {
-    let mut names = HashMap::with_capacity(drafts.len());
+    let mut names = Names::default();
     for (index, draft) in drafts.iter().enumerate() {
         let Some(name) = draft.name.as_ref().map(StepName::as_str) else {
             continue;
         };
-        if let Some(first) = names.get(name) {
+        if let Some(first) = names.add(name, index) {
             faults.push(FieldFault::new(
                 format!("{}/name", draft.pointer),
                 format!(
                     "step {first} already has the name `{name}`: names are unique within a task"
                 ),
             ));
-        } else {
-            names.insert(name, index);
         }
     }
     names
 }
 
+/// What a block gives to all that is in it.
+struct GivenByBlock {
+    place: StepPlace,
+    policies: Policies,
+    /// The conditions of each branch.
+    branches: Vec<Vec<ConditionPart>>,
+}
+
+/// Returns what the steps in a place have in common, and the policies for them.
+fn place_in(
+    place: Option<Place>,
+    blocks: &[GivenByBlock],
+    policies: &Policies,
+) -> (StepPlace, Policies) {
+    let Some(Place { block, branch }) = place else {
+        return (StepPlace::default(), policies.clone());
+    };
+    let given = &blocks[block];
+    let mut own = given.place.clone();
+    let conditions = given.branches.get(branch).into_iter().flatten();
+    own.conditions.extend(conditions.cloned());
+    (own, given.policies.clone())
+}
+
+/// Reads all steps, and the ends of blocks.
+fn read_drafts(
+    written: &WrittenSteps<'_>,
+    pointer: &str,
+    policies: &Policies,
+    known: &dyn KnownAgents,
+    origin: Origin<'_>,
+    faults: &mut Vec<FieldFault>,
+) -> Vec<ParsedStep> {
+    let mut blocks = Vec::with_capacity(written.blocks.len());
+    let mut given = Vec::with_capacity(written.blocks.len());
+    // An outer block comes before those in it.
+    for block in &written.blocks {
+        let end = &written.steps[block.end];
+        let (mut place, policies) = place_in(block.place, &given, policies);
+        place.pointer = end.pointer_in(pointer);
+        let draft = block::read(end, block, &place, &policies, origin, faults);
+        place.conditions.extend(draft.when.clone());
+        place
+            .outer_reads
+            .push((place.prefix.clone(), draft.reads.clone()));
+        place.prefix = block.prefix.clone();
+        given.push(GivenByBlock {
+            place,
+            policies: draft.policies.clone(),
+            branches: draft.branches.clone(),
+        });
+        blocks.push(Some(draft));
+    }
+    let mut drafts = Vec::with_capacity(written.steps.len());
+    let mut found = Vec::new();
+    for step in &written.steps {
+        let (mut place, policies) = place_in(step.place, &given, policies);
+        place.block = place.prefix.clone();
+        place.in_list = step.pointer.as_str().into();
+        place.is_finally = step.is_finally;
+        place.pointer = step.pointer_in(pointer);
+        drafts.push(match step.ends.and_then(|block| blocks[block].take()) {
+            Some(draft) => {
+                if let Some(block) = step.ends {
+                    place.block = written.blocks[block].prefix.clone();
+                }
+                ParsedStep::end_of_block(draft, place, known, &mut found)
+            }
+            None => ParsedStep::read(&step.source, place, known, &policies, origin, &mut found),
+        });
+        // The steps of a choice are one step, and have the same faults.
+        for fault in found.drain(..) {
+            if !faults.contains(&fault) {
+                faults.push(fault);
+            }
+        }
+    }
+    drafts
+}
+
 /// Returns, for each step, the indices of the steps that it waits for.
 fn predecessors(
     drafts: &[ParsedStep],
+    written: &WrittenSteps<'_>,
     names: &Names<'_>,
     faults: &mut Vec<FieldFault>,
 ) -> Vec<Vec<usize>> {
-    drafts
-        .iter()
-        .enumerate()
-        .map(|(index, draft)| match &draft.after {
-            After::StepAbove => {
-                let above = index.checked_sub(1);
-                let is_beside = |above: &usize| drafts[*above].is_finally == draft.is_finally;
-                above.filter(is_beside).into_iter().collect()
-            }
+    let mut edges = Predecessors {
+        drafts,
+        written,
+        names,
+        of_blocks: vec![None; written.blocks.len()],
+    };
+    let mut after: Vec<Vec<usize>> = (0..drafts.len())
+        .map(|index| match written.steps[index].ends {
+            None => edges.of_step(index, faults),
+            Some(_) => Vec::new(),
+        })
+        .collect();
+    for block in 0..written.blocks.len() {
+        // Its fault is reported although nothing may follow what the block follows.
+        edges.of_block(block, faults);
+    }
+    // The blocks in a block end before it: the innermost have the last numbers.
+    for (block, own) in written.blocks.iter().enumerate().rev() {
+        let inside = |index: &usize| written.is_in(*index, block);
+        let followed: HashSet<usize> = (0..drafts.len())
+            .filter(inside)
+            .flat_map(|index| after[index].iter().copied())
+            .collect();
+        let direct = (0..drafts.len()).filter(|index| {
+            let place = written.steps[*index].place;
+            place.is_some_and(|place| place.block == block)
+        });
+        after[own.end] = direct.filter(|index| !followed.contains(index)).collect();
+        if after[own.end].is_empty() {
+            after[own.end] = edges.of_block(block, faults);
+        }
+    }
+    after
+}
+
+/// Finds the steps that others wait for.
+struct Predecessors<'d> {
+    drafts: &'d [ParsedStep],
+    written: &'d WrittenSteps<'d>,
+    names: &'d Names<'d>,
+    /// What each block follows, once that is known.
+    of_blocks: Vec<Option<Vec<usize>>>,
+}
+
+impl Predecessors<'_> {
+    fn of_step(&mut self, index: usize, faults: &mut Vec<FieldFault>) -> Vec<usize> {
+        let step = &self.written.steps[index];
+        self.find(
+            index,
+            step.above,
+            step.place.map(|place| place.block),
+            faults,
+        )
+    }
+
+    /// Returns what the steps of a block follow that follow nothing in it.
+    fn of_block(&mut self, block: usize, faults: &mut Vec<FieldFault>) -> Vec<usize> {
+        if let Some(known) = &self.of_blocks[block] {
+            return known.clone();
+        }
+        let own = &self.written.blocks[block];
+        let around = own.place.map(|place| place.block);
+        let found = self.find(own.end, own.above, around, faults);
+        self.of_blocks[block].insert(found).clone()
+    }
+
+    /// `around`: the block that the step, or the block that it ends, is in.
+    fn find(
+        &mut self,
+        index: usize,
+        above: Above,
+        around: Option<usize>,
+        faults: &mut Vec<FieldFault>,
+    ) -> Vec<usize> {
+        let mut after = Vec::new();
+        match &self.drafts[index].after {
+            After::StepAbove => match above {
+                Above::Nothing => {}
+                Above::Step(step) => after.push(step),
+                Above::Block(block) => return self.of_block(block, faults),
+            },
             After::Named(wanted) => {
-                let mut after = Vec::with_capacity(wanted.len());
                 for (pointer, name) in wanted {
-                    match names.get(name.as_str()) {
-                        None => {
-                            faults.push(FieldFault::new(pointer, unknown_step_message(name, names)))
-                        }
-                        Some(position) if *position == index => faults.push(FieldFault::new(
-                            pointer,
-                            "a step cannot wait for itself: remove it",
-                        )),
-                        Some(position) if after.contains(position) => faults.push(FieldFault::new(
-                            pointer,
-                            format!("`{name}` is listed twice: remove one"),
-                        )),
-                        Some(position) if drafts[*position].is_finally && !draft.is_finally => {
-                            faults.push(FieldFault::new(
-                                pointer,
-                                format!("`{name}` is a step of `finally`, which runs when all steps have ended: remove it"),
-                            ));
-                        }
-                        Some(position) if draft.is_finally && !drafts[*position].is_finally => {
-                            faults.push(FieldFault::new(
-                                pointer,
-                                format!("`{name}` has ended when the steps of `finally` run: remove it"),
-                            ));
-                        }
-                        Some(position) => after.push(*position),
+                    match self.named(index, name, &after) {
+                        Ok(step) => after.push(step),
+                        Err(message) => faults.push(FieldFault::new(pointer, message)),
                     }
                 }
-                after
             }
-        })
-        .collect()
+        }
+        let Some(block) = around else {
+            return after;
+        };
+        if !after.iter().any(|step| self.written.is_in(*step, block)) {
+            // It begins with the block.
+            for step in self.of_block(block, faults) {
+                if !after.contains(&step) {
+                    after.push(step);
+                }
+            }
+        }
+        after
+    }
+
+    fn named(&self, index: usize, name: &str, after: &[usize]) -> Result<usize, String> {
+        let (drafts, own) = (self.drafts, &self.drafts[index]);
+        let Some(position) = self.names.find(&own.place.prefix, name) else {
+            return Err(unknown_step_message(name, self.names));
+        };
+        let named = &drafts[position];
+        match self.written.steps[index].ends {
+            _ if position == index => Err("a step cannot wait for itself: remove it".to_owned()),
+            Some(block) if self.written.is_in(position, block) => {
+                Err("a block cannot wait for a step in it: remove it".to_owned())
+            }
+            _ if after.contains(&position) => Err(format!("`{name}` is listed twice: remove one")),
+            _ if named.is_finally && !own.is_finally => Err(format!(
+                "`{name}` is a step of `finally`, which runs when all steps have ended: remove it"
+            )),
+            _ if own.is_finally && !named.is_finally => Err(format!(
+                "`{name}` has ended when the steps of `finally` run: remove it"
+            )),
+            _ => Ok(position),
+        }
+    }
 }
 
 /// The names that the expressions of an undo see.
@@ -383,31 +540,32 @@ fn check_reads(
     faults: &mut Vec<FieldFault>,
 ) -> StepReads {
     let draft = &drafts[index];
-    let mut check = |given: &[(String, Reads)],
-                     seen: &[&str],
-                     own: bool,
-                     indices: &mut Vec<usize>| {
+    let mut check_in = |block: &str,
+                        given: &[(String, Reads)],
+                        seen: &[&str],
+                        own: bool,
+                        indices: &mut Vec<usize>| {
         for (pointer, looks) in given {
             if !check_names(pointer, looks, seen, names, faults) {
                 continue;
             }
             for name in &looks.steps {
-                match names.get(name.as_str()) {
+                match names.find(block, name) {
                     None => {
                         faults.push(FieldFault::new(pointer, unknown_step_message(name, names)))
                     }
-                    Some(position) if own && *position == index => indices.push(index),
+                    Some(position) if own && position == index => indices.push(index),
                     // The winners of the race before a step are known when it begins.
                     Some(position)
-                        if *position == index
+                        if position == index
                             && draft.race.is_some()
                             && !looks.records.contains(name) =>
                     {
                         indices.push(index);
                     }
                     Some(position)
-                        if !graph.comes_before(*position, index)
-                            && (!draft.is_finally || drafts[*position].is_finally) =>
+                        if !graph.comes_before(position, index)
+                            && (!draft.is_finally || drafts[position].is_finally) =>
                     {
                         faults.push(FieldFault::new(
                             pointer,
@@ -418,7 +576,7 @@ fn check_reads(
                         ));
                     }
                     Some(position) => {
-                        if looks.responses.contains(name) && !drafts[*position].keeps_response() {
+                        if looks.responses.contains(name) && !drafts[position].keeps_response() {
                             faults.push(FieldFault::new(
                                 pointer,
                                 format!(
@@ -426,7 +584,7 @@ fn check_reads(
                                 ),
                             ));
                         }
-                        indices.push(*position);
+                        indices.push(position);
                     }
                 }
             }
@@ -435,16 +593,22 @@ fn check_reads(
         indices.dedup();
     };
     let mut reads = StepReads::default();
+    let own_names: &[&str] = match draft.is_finally {
+        true => &FINALLY_SCOPE_NAMES,
+        false => &SCOPE_NAMES,
+    };
+    let (around, own) = (&draft.place.prefix, &draft.place.block);
+    check_in(own, &draft.block_reads, own_names, false, &mut reads.own);
+    let mut check =
+        |given: &[(String, Reads)], seen: &[&str], own: bool, indices: &mut Vec<usize>| {
+            check_in(around, given, seen, own, indices);
+        };
     let seen = |seen: &[&'static str]| match &draft.group {
         Some(group) => [seen, group.seen_by_item()].concat(),
         None => seen.to_vec(),
     };
     check(&draft.group_reads, &SCOPE_NAMES, false, &mut reads.group);
     check(&draft.until_reads, &SEEN_BY_UNTIL, false, &mut reads.group);
-    let own_names: &[&str] = match draft.is_finally {
-        true => &FINALLY_SCOPE_NAMES,
-        false => &SCOPE_NAMES,
-    };
     check(&draft.reads, &seen(own_names), false, &mut reads.own);
     check(
         &draft.probe_reads,
@@ -474,5 +638,15 @@ fn check_reads(
             undo_reads,
         );
     }
+    // The end of the block reports their faults.
+    for (around, given) in &draft.place.outer_reads {
+        let named = given.iter().flat_map(|(_, looks)| &looks.steps);
+        let found = named.filter_map(|name| names.find(around, name));
+        reads
+            .own
+            .extend(found.filter(|read| graph.comes_before(*read, index)));
+    }
+    reads.own.sort_unstable();
+    reads.own.dedup();
     reads
 }

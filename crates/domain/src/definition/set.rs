@@ -1,6 +1,6 @@
 //! Steps that do no work: `set` names values, and `stop` ends the task on purpose.
 
-use super::{Policy, json_template};
+use super::{Policy, StepKind, block::BlockOutput, json_template};
 use crate::{
     template::{JsonTemplate, Origin, Reads, Scope, Template, payload::Payload},
     values::fields::Fields,
@@ -12,7 +12,14 @@ const LONGEST_MESSAGE: usize = 500;
 /// The values that a step names, which are its output.
 #[derive(Debug)]
 pub struct SetRule {
-    values: JsonTemplate,
+    values: SetValues,
+}
+
+#[derive(Debug)]
+enum SetValues {
+    Named(JsonTemplate),
+    /// The output of a block, at its end.
+    Block(BlockOutput),
 }
 
 /// The end of a task on purpose.
@@ -58,12 +65,37 @@ impl StopState {
 impl SetRule {
     /// Returns the values. The error text is for an operator: the definition or the data is wrong.
     pub fn values(&self, scope: &Scope<'_>) -> Result<Payload, String> {
-        rendered(&self.values, "set", scope)
+        match &self.values {
+            SetValues::Named(values) => rendered(values, "set", scope),
+            SetValues::Block(output) => output.value(scope),
+        }
+    }
+
+    /// Makes the rule of the end of a block.
+    pub(super) fn of_block(output: BlockOutput) -> Self {
+        Self {
+            values: SetValues::Block(output),
+        }
+    }
+
+    pub(super) fn kind(&self) -> StepKind {
+        match self.values {
+            SetValues::Named(_) => StepKind::Set,
+            SetValues::Block(_) => StepKind::Block,
+        }
     }
 
     /// Returns the values that the expressions read, each with the path of its field, in dots.
     pub fn expressions(&self) -> Vec<(String, Reads)> {
-        paths("set", &self.values)
+        match &self.values {
+            SetValues::Named(values) => paths("set", values),
+            SetValues::Block(output) => {
+                let template = output.template().into_iter();
+                template
+                    .flat_map(|template| paths("output", template))
+                    .collect()
+            }
+        }
     }
 }
 
@@ -131,7 +163,9 @@ pub(super) fn read_set(
         return None;
     }
     let values = json_template::read(step, "set", origin, reads)?;
-    Some(SetRule { values })
+    Some(SetRule {
+        values: SetValues::Named(values),
+    })
 }
 
 pub(super) fn read_stop(

@@ -6,9 +6,12 @@ use serde_json::value::RawValue;
 
 use super::{
     AttemptRules, CancelRule, ChildRule, Method, OnExhausted, OnUndo, Policies, Policy, Probe,
-    ReplyRule, StatusPolicy, StepDefinition, StepRule, StepWork, StopState, Target,
+    ReplyRule, SetRule, StatusPolicy, StepDefinition, StepRule, StepWork, StopState, Target,
     attempt_rules::RulesOf,
-    cancel_rule, from_input,
+    block::BlockDraft,
+    cancel_rule,
+    condition::{Condition, ConditionPart, ConditionTest},
+    from_input,
     group::{self, GroupDraft, GroupReads},
     known_agents::KnownAgents,
     policies::{
@@ -32,13 +35,14 @@ use crate::{
     },
 };
 
-const LONGEST_NAME: usize = 64;
+pub(super) const LONGEST_NAME: usize = 64;
 
 /// The fields of a step as they were read. A field with a fault is `None`, and its fault has been reported.
 pub(super) struct ParsedStep {
     pub pointer: String,
     /// True for a step that runs when all others have ended.
     pub is_finally: bool,
+    pub place: StepPlace,
     pub name: Option<StepName>,
     pub after: After,
     /// The rule of a join that needs fewer than all of the steps in `after`.
@@ -55,13 +59,15 @@ pub(super) struct ParsedStep {
     pub group_reads: Vec<(String, Reads)>,
     /// The same for the condition of `repeat`.
     pub until_reads: Vec<(String, Reads)>,
+    /// The same for the output of a block.
+    pub block_reads: Vec<(String, Reads)>,
     pub group: Option<GroupDraft>,
     /// True if the step itself sets `on_exhausted`, and `on_permanent`.
     has_own_policy: [bool; 2],
     pub target: Option<Target>,
     /// The work of a step that calls no service. The inner value is `None` if the work has a fault.
     uncalled_work: Option<Option<StepWork>>,
-    when: Option<Expression>,
+    when: Option<ConditionPart>,
     request: Option<RequestDraft>,
     complete_within: Span,
     max_failures: u32,
@@ -77,11 +83,23 @@ pub(super) struct ParsedStep {
     attempts: Option<Arc<AttemptRules>>,
 }
 
-/// The list of a definition that has the step, with the JSON pointer of the step.
-pub(super) enum StepPart {
-    Steps(String),
-    /// The steps that run when all others have ended.
-    Finally(String),
+/// The place of a step in its definition.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StepPlace {
+    /// The JSON pointer in the request's body.
+    pub pointer: String,
+    /// The JSON pointer in the list that has it.
+    pub in_list: Arc<str>,
+    /// True for a step that runs when all others have ended.
+    pub is_finally: bool,
+    /// The names of the blocks that it is in, each with a dot behind it: the first part of its name.
+    pub prefix: Arc<str>,
+    /// The same for the names that its expressions read. The end of a block reads those of the steps in it.
+    pub block: Arc<str>,
+    /// The conditions of these blocks.
+    pub conditions: Vec<ConditionPart>,
+    /// The names that these conditions read, each list with the prefix of the steps beside the block.
+    pub outer_reads: Vec<(Arc<str>, Vec<(String, Reads)>)>,
 }
 
 pub(super) enum After {
@@ -93,19 +111,62 @@ pub(super) enum After {
 impl ParsedStep {
     pub fn read(
         value: &RawValue,
-        part: StepPart,
+        place: StepPlace,
         known: &dyn KnownAgents,
         policies: &Policies,
         origin: Origin<'_>,
         faults: &mut Vec<FieldFault>,
     ) -> Self {
-        let (pointer, is_finally) = match part {
-            StepPart::Steps(pointer) => (pointer, false),
-            StepPart::Finally(pointer) => (pointer, true),
-        };
+        let mut draft = Self::empty(place, policies);
+        match Fields::of(value, &draft.pointer) {
+            Ok(fields) => {
+                if let Err(found) = draft.read_fields(fields, known, origin) {
+                    faults.extend(found);
+                }
+            }
+            Err(found) => faults.extend(found),
+        }
+        draft.check_attempt_rules(known, faults);
+        draft
+    }
+
+    /// Makes the step that ends a block.
+    pub fn end_of_block(
+        block: BlockDraft,
+        place: StepPlace,
+        known: &dyn KnownAgents,
+        faults: &mut Vec<FieldFault>,
+    ) -> Self {
         let mut draft = Self {
-            pointer,
-            is_finally,
+            name: block.name,
+            after: block.after,
+            when: block.when,
+            reads: block.reads,
+            block_reads: block.output_reads,
+            uncalled_work: Some(Some(StepWork::Set(SetRule::of_block(block.output)))),
+            complete_within: Span::default(),
+            max_failures: 0,
+            ..Self::empty(place, &block.policies)
+        };
+        // A block whose output cannot be made is in error.
+        draft.on_permanent = Policy::Error;
+        draft.check_attempt_rules(known, faults);
+        draft
+    }
+
+    fn check_attempt_rules(&self, known: &dyn KnownAgents, faults: &mut Vec<FieldFault>) {
+        if self.has_attempt_rules()
+            && let Err(why) = known.reads_attempt_rules()
+        {
+            faults.push(FieldFault::new(&self.pointer, why));
+        }
+    }
+
+    fn empty(place: StepPlace, policies: &Policies) -> Self {
+        Self {
+            pointer: place.pointer.clone(),
+            is_finally: place.is_finally,
+            place,
             name: None,
             after: After::StepAbove,
             race: None,
@@ -115,6 +176,7 @@ impl ParsedStep {
             failed_reads: Vec::new(),
             group_reads: Vec::new(),
             until_reads: Vec::new(),
+            block_reads: Vec::new(),
             group: None,
             has_own_policy: [false; 2],
             target: None,
@@ -136,21 +198,7 @@ impl ParsedStep {
             heartbeat_within: None,
             cancel: None,
             attempts: None,
-        };
-        match Fields::of(value, &draft.pointer) {
-            Ok(fields) => {
-                if let Err(found) = draft.read_fields(fields, known, origin) {
-                    faults.extend(found);
-                }
-            }
-            Err(found) => faults.extend(found),
         }
-        if draft.has_attempt_rules()
-            && let Err(why) = known.reads_attempt_rules()
-        {
-            faults.push(FieldFault::new(&draft.pointer, why));
-        }
-        draft
     }
 
     fn read_fields(
@@ -159,7 +207,7 @@ impl ParsedStep {
         known: &dyn KnownAgents,
         origin: Origin<'_>,
     ) -> Result<(), Vec<FieldFault>> {
-        self.name = name(&mut fields);
+        self.name = name_of_step(&mut fields, &self.place.prefix);
         if fields.is_object("after") {
             if let Some((race, of)) = race::read(&mut fields, names_of_steps) {
                 self.race = Some(race);
@@ -278,13 +326,16 @@ impl ParsedStep {
         fields.finish()
     }
 
-    fn condition(&mut self, fields: &mut Fields<'_>, origin: Origin<'_>) -> Option<Expression> {
+    fn condition(&mut self, fields: &mut Fields<'_>, origin: Origin<'_>) -> Option<ConditionPart> {
         let source = fields.string("when", usize::MAX)?;
         match Expression::parse(&source, origin) {
             Ok(expression) => {
                 self.reads
                     .push((fields.pointer("when"), expression.reads().clone()));
-                Some(expression)
+                Some(ConditionPart {
+                    test: ConditionTest::Is(Arc::new(expression), true),
+                    block: self.place.prefix.clone(),
+                })
             }
             Err(message) => {
                 fields.fault("when", message);
@@ -307,6 +358,7 @@ impl ParsedStep {
         self.attempts.is_some()
             || self.race.is_some()
             || self.is_finally
+            || !self.place.prefix.is_empty()
             || matches!(
                 self.uncalled_work,
                 Some(Some(StepWork::Set(_) | StepWork::Stop(_)))
@@ -388,6 +440,9 @@ impl ParsedStep {
         edges: Edges,
     ) -> Option<(StepDefinition, Option<StepDefinition>)> {
         let name = self.name?;
+        let mut conditions = self.place.conditions;
+        conditions.extend(self.when);
+        let block = self.place.block;
         let work = match self.uncalled_work {
             Some(uncalled) => uncalled?,
             None => StepWork::Call {
@@ -398,7 +453,7 @@ impl ParsedStep {
         let undo = self
             .undo
             .zip(work.target())
-            .map(|(undo, target)| Arc::new(undo.finish(target, edges.undo_reads)));
+            .map(|(undo, target)| Arc::new(undo.finish(target, edges.undo_reads, block.clone())));
         let undo = match &work {
             StepWork::Task(rule) if !self.pivot => Some(Arc::new(undo_of_child(rule))),
             _ => undo,
@@ -424,6 +479,7 @@ impl ParsedStep {
             cancel: self.cancel,
             reads_request: false,
             attempts: self.attempts,
+            block: block.clone(),
         });
         let mut own_undo = None;
         match self.group {
@@ -444,6 +500,7 @@ impl ParsedStep {
                     cancel: None,
                     reads_request: false,
                     attempts: None,
+                    block,
                 });
             }
             None => own_undo = undo,
@@ -455,6 +512,7 @@ impl ParsedStep {
             race: None,
             lanes: Arc::default(),
             when: None,
+            pointer: Arc::default(),
             undo: None,
             undoes: Some(index),
             item: None,
@@ -468,7 +526,8 @@ impl ParsedStep {
             lanes: edges.lanes,
             after,
             followers: edges.followers.into(),
-            when: self.when.map(Arc::new),
+            when: Condition::of(conditions).map(Arc::new),
+            pointer: self.place.in_list,
             undo: undo.is_some().then_some(undo_index),
             undoes: None,
             item: None,
@@ -559,6 +618,7 @@ fn undo_of_child(rule: &Arc<ChildRule>) -> StepRule {
         reads: Vec::new(),
         reads_request: false,
         attempts: None,
+        block: Arc::default(),
         complete_within: Span::default(),
         max_failures: 0,
         on_exhausted: Policy::Error.into(),
@@ -588,20 +648,37 @@ pub(super) struct Edges {
 /// The suffix of an undo's name, after the step's name. No step can have such a name.
 pub(crate) const UNDO: &str = ".undo";
 
-fn name(fields: &mut Fields<'_>) -> Option<StepName> {
+/// Reads the name of a step. `prefix`: the names of the blocks that it is in, which become a part of its name.
+pub(super) fn name_of_step(fields: &mut Fields<'_>, prefix: &str) -> Option<StepName> {
     const REMEDY: &str = "give 1 to 64 letters, digits, `_` or `-`, starting with a letter";
+    /// The last parts of the names of undos.
+    const TAKEN: [&str; 2] = ["undo", "revert"];
     if !fields.has("name") {
         fields.missing("name", REMEDY);
     }
     let name = fields.string("name", usize::MAX)?;
+    let fault = if !is_name_of_step(&name) {
+        format!("is not a valid step name: {REMEDY}")
+    } else if prefix.is_empty() {
+        return Some(StepName::new(name));
+    } else if TAKEN.contains(&&*name) {
+        "is the name of what undoes the block: give another one".to_owned()
+    } else if prefix.len() + name.len() > LONGEST_NAME {
+        format!(
+            "is too long: with the names of its blocks it is `{prefix}{name}`, and at most {LONGEST_NAME} letters are allowed"
+        )
+    } else {
+        return Some(StepName::new(format!("{prefix}{name}")));
+    };
+    fields.fault("name", fault);
+    None
+}
+
+/// Returns whether a step may have this name.
+pub(super) fn is_name_of_step(name: &str) -> bool {
     let starts = name.starts_with(|c: char| c.is_ascii_alphabetic());
     let holds = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    if starts && name.len() <= LONGEST_NAME && name.chars().all(holds) {
-        Some(StepName::new(name))
-    } else {
-        fields.fault("name", format!("is not a valid step name: {REMEDY}"));
-        None
-    }
+    starts && name.len() <= LONGEST_NAME && name.chars().all(holds)
 }
 
 fn target(fields: &mut Fields<'_>, known: &dyn KnownAgents) -> Option<Target> {
@@ -668,7 +745,10 @@ fn url_target(url: &str, known: &dyn KnownAgents) -> Result<Target, String> {
 }
 
 /// Reads a list of names of steps. Returns each with its JSON pointer.
-fn names_of_steps(fields: &mut Fields<'_>, field: &str) -> Option<Vec<(String, String)>> {
+pub(super) fn names_of_steps(
+    fields: &mut Fields<'_>,
+    field: &str,
+) -> Option<Vec<(String, String)>> {
     let items = fields.array(field)?;
     let mut named = Vec::with_capacity(items.len());
     for (index, item) in items.into_iter().enumerate() {

@@ -34,8 +34,9 @@ pub(super) struct UndoDraft {
 }
 
 impl UndoDraft {
-    /// Returns the rule of the undo, which calls the agent of the step that it undoes. `reads`: the steps that it reads.
-    pub fn finish(self, target: &Target, reads: Vec<StepIndex>) -> StepRule {
+    /// Returns the rule of the undo, which calls the agent of the step that it undoes. `reads`: the steps that it reads. `block`: see
+    /// [`StepRule::block`].
+    pub fn finish(self, target: &Target, reads: Vec<StepIndex>, block: Arc<str>) -> StepRule {
         let reads_request = { self.reads.iter() }.any(|(_, reads)| reads.names.contains("request"));
         StepRule {
             work: StepWork::Call {
@@ -55,6 +56,7 @@ impl UndoDraft {
             heartbeat_within: self.heartbeat_within,
             cancel: None,
             attempts: self.attempts,
+            block,
         }
     }
 }

@@ -90,7 +90,7 @@ impl StepWork {
             StepWork::Wait(_) => StepKind::Wait,
             StepWork::Signal(_) => StepKind::Signal,
             StepWork::Task(_) => StepKind::Task,
-            StepWork::Set(_) => StepKind::Set,
+            StepWork::Set(rule) => rule.kind(),
             StepWork::Stop(_) => StepKind::Stop,
         }
     }
@@ -106,6 +106,7 @@ pub enum StepKind {
     Task,
     Set,
     Stop,
+    Block,
 }
 
 impl StepKind {

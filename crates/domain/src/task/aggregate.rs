@@ -450,6 +450,7 @@ impl Task {
             },
             labels: &self.details.labels,
             input: Some(&self.details.input),
+            block: &self.definition(index).block,
             steps: self
                 .definition(index)
                 .reads

@@ -104,7 +104,7 @@ impl Code {
                     };
                     match **output == *"output" {
                         // If the budget is used up, the expression is evaluated, and that fails.
-                        true => scope.step(step, scope.budget).ok()??,
+                        true => scope.step(step, scope.budget).ok()??.1,
                         false => None,
                     }
                 }

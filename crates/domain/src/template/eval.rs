@@ -202,7 +202,7 @@ impl<'v> Evaluation<'v, '_> {
         };
         match &**name {
             "steps" => {
-                let Some(output) = self.scope.step(member, self.budget)? else {
+                let Some((step, output)) = self.scope.step(member, self.budget)? else {
                     return Ok(Some((Value::Missing(chain.links[0].named(self.source)), 1)));
                 };
                 let (scope, budget) = (self.scope, self.budget);
@@ -211,11 +211,11 @@ impl<'v> Evaluation<'v, '_> {
                         (scope.output_value(output, budget)?, 2)
                     }
                     Some(LinkKind::Member(what)) => {
-                        let found = scope.step_value(member, output, what, budget)?;
+                        let found = scope.step_value(step, output, what, budget)?;
                         let path = chain.links[1].named(self.source);
                         (found.unwrap_or(Value::Missing(path)), 2)
                     }
-                    _ => (scope.step_object(member, output, budget)?, 1),
+                    _ => (scope.step_object(step, output, budget)?, 1),
                 }))
             }
             "task" => {

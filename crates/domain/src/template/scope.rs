@@ -34,6 +34,7 @@ pub(super) const TASK_TIMES: [&str; 2] = ["created_at", "started_at"];
 /// The members of `task` that the expressions of an undo can read besides.
 pub(super) const UNDO_TASK_MEMBERS: [&str; 2] = ["state", "error"];
 
+#[derive(Clone)]
 pub struct Scope<'a> {
     pub task_id: TaskId,
     pub key: Option<&'a str>,
@@ -41,6 +42,9 @@ pub struct Scope<'a> {
     pub state: &'static str,
     pub labels: &'a BTreeMap<String, String>,
     pub input: Option<&'a Payload>,
+    /// The block in which the names of steps are looked up, and then in those around it: the first parts of their names,
+    /// each with a dot behind it. The empty text: they are whole.
+    pub block: &'a str,
     /// The steps that the definition's `reads` lists. A skipped step without output reads as null.
     pub steps: Vec<(&'a StepName, Option<&'a Payload>)>,
     /// The record of the task. `None` where there is none yet, as in a dry run.
@@ -82,6 +86,7 @@ impl<'a> Scope<'a> {
             state: "",
             labels: &NO_LABELS,
             input: None,
+            block: "",
             steps: Vec::new(),
             record: None,
             output: None,
@@ -103,15 +108,29 @@ impl<'a> Scope<'a> {
         Ok(input)
     }
 
+    /// Returns the whole name of a step, and its output.
     pub(super) fn step(
         &self,
         name: &str,
         budget: &Budget,
-    ) -> EvalResult<Option<Option<&'a Payload>>> {
-        budget.charge_each(self.steps.len(), 4)?;
-        let mut steps = self.steps.iter();
-        let found = steps.find(|(step, _)| step.as_str() == name);
-        Ok(found.map(|(_, output)| *output))
+    ) -> EvalResult<Option<(&'a str, Option<&'a Payload>)>> {
+        let mut block = self.block;
+        loop {
+            budget.charge_each(self.steps.len(), 4)?;
+            let is_named = |step: &str| {
+                let own = step.strip_prefix(block);
+                own.is_some_and(|own| own == name)
+            };
+            let mut steps = self.steps.iter();
+            if let Some((step, output)) = steps.find(|(step, _)| is_named(step.as_str())) {
+                return Ok(Some((step.as_str(), *output)));
+            }
+            let Some(inside) = block.strip_suffix('.') else {
+                return Ok(None);
+            };
+            // The block around it.
+            block = &inside[..inside.rfind('.').map_or(0, |dot| dot + 1)];
+        }
     }
 
     pub(super) fn document(&self, name: &str) -> Option<&'a Payload> {

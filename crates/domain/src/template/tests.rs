@@ -94,6 +94,7 @@ impl Data {
             key: Some("order-1001"),
             labels: &self.labels,
             input: Some(&self.input),
+            block: "",
             steps: self
                 .steps
                 .iter()

@@ -2,6 +2,7 @@
 
 mod ask;
 mod ask_links;
+mod block;
 mod bounds;
 mod children;
 mod facts;

@@ -86,7 +86,12 @@ fn is_text_condition(step: &StepDefinition, input: Option<&Payload>, budget: &Bu
         return false;
     }
     let null = Payload::null();
-    let value = with_scope(input.unwrap_or(&null), budget, |scope| when.payload(scope));
+    let Some(single) = when.single() else {
+        return false;
+    };
+    let value = with_scope(input.unwrap_or(&null), budget, |scope| {
+        single.payload(scope)
+    });
     value.is_ok_and(|value| value.as_json().starts_with('"'))
 }
 
