@@ -32,9 +32,9 @@ pub struct StepBody {
     /// 1 to 64 letters, digits, `_` or `-`, starting with a letter; unique within the task.
     #[schema(example = "charge")]
     name: String,
-    /// A registered agent; alternatively set `url`, `wait`, `signal` or `task`.
+    /// A registered agent; alternatively set `url`, `wait`, `signal`, `task`, `set`, `stop`, `steps` or `switch`.
     #[schema(example = "payments")]
-    agent: Option<String>,
+    agent: Option<AgentTargetBody>,
     /// The URL to call without a registered agent, if the settings allow it.
     #[schema(example = "http://127.0.0.1:9000")]
     url: Option<String>,
@@ -53,6 +53,18 @@ pub struct StepBody {
     set: Option<BTreeMap<String, JsonSchema>>,
     /// The step ends the task on purpose. It can have the same other fields as with `wait`.
     stop: Option<StopBody>,
+    /// The step is a block of steps. They are steps of the task, such as `pay.charge`, and name each other without the name
+    /// of the block; the block itself ends after all of them. It can only have these other fields: `name`, `after`, `when`,
+    /// `output`, and `on_exhausted` and `on_permanent` for the steps in it.
+    #[schema(no_recursion, min_items = 1)]
+    steps: Option<Vec<StepBody>>,
+    /// The step is a block of which one branch runs: the first whose condition is true. It can have the same other fields as
+    /// with `steps`.
+    #[schema(no_recursion, min_items = 1, max_items = 100)]
+    switch: Option<Vec<SwitchBranchBody>>,
+    /// With `steps` or `switch`: any JSON with expressions, which can use the steps in the block. Default: null.
+    #[schema(value_type = JsonSchema, required = false, example = json!({"charge": "{{ steps.charge.output.id }}"}))]
+    output: Option<String>,
     /// The step is run for each item of a list: an array, or an expression that gives one, of at most 10,000 items.
     /// Each item is a step of its own, such as `import[17]`; its expressions can also use `item`, and `index` from 0.
     /// The step's output is the list of their outputs.
@@ -122,6 +134,49 @@ pub struct StepBody {
     /// The point of no return: once this step is done, the task can no longer be undone, only completed.
     #[schema(default = false)]
     pivot: Option<bool>,
+}
+
+/// A registered agent, or one of several.
+#[derive(ToSchema)]
+#[schema(as = AgentTarget, example = "payments")]
+#[serde(untagged)]
+pub enum AgentTargetBody {
+    Named(String),
+    OneOf(OneOfBody),
+}
+
+/// A registered workflow, or one of several.
+#[derive(ToSchema)]
+#[schema(as = WorkflowTarget, example = "ship")]
+#[serde(untagged)]
+pub enum WorkflowTargetBody {
+    Named(String),
+    OneOf(OneOfBody),
+}
+
+/// One of several names, chosen when the step is ready. The step becomes a block with a step for each name, such as
+/// `ship.eu`, of which one runs. If the text is none of the names, the step fails.
+#[derive(ToSchema)]
+#[schema(as = OneOf, example = json!({ "one_of": ["eu", "us"], "by": "{{ input.region }}" }))]
+pub struct OneOfBody {
+    #[schema(min_items = 2, max_items = 100)]
+    one_of: Vec<String>,
+    /// An expression that gives one of the names.
+    by: String,
+}
+
+/// A branch of a switch: either `when` with `steps`, or as the last one `else`.
+#[derive(ToSchema)]
+#[schema(as = SwitchBranch, example = json!({ "when": "input.total > 100", "steps": [{ "name": "approve", "agent": "desk" }] }))]
+pub struct SwitchBranchBody {
+    /// The branch runs if this condition is true, and those of all branches before it are false.
+    #[schema(example = "input.total > 100")]
+    when: Option<String>,
+    #[schema(no_recursion, min_items = 1)]
+    steps: Option<Vec<StepBody>>,
+    /// The steps that run if no condition is true.
+    #[schema(no_recursion, min_items = 1)]
+    r#else: Option<Vec<StepBody>>,
 }
 
 /// A duration, or an expression of the input that gives one.
@@ -279,7 +334,7 @@ pub struct AskFieldBody {
 pub struct StepTaskBody {
     /// A registered workflow. Its `output` is the output of the step.
     #[schema(example = "ship")]
-    workflow: String,
+    workflow: WorkflowTargetBody,
     /// The workflow's version; the default is the active one when the step begins.
     #[schema(minimum = 1, example = 3)]
     version: Option<u32>,
@@ -417,6 +472,11 @@ pub struct PoliciesBody {
     /// patterns have neither lookaround nor backreferences. At most 64 KiB.
     #[schema(value_type = JsonSchema, required = false, example = json!({"type": "object", "required": ["sku"], "properties": {"sku": {"type": "string"}}}))]
     input_schema: Option<String>,
+    /// Steps that run once, when all others have ended or are undone, however the task ends: `task.state` is `processed`,
+    /// `undone` or `cancelled` in their expressions, and `task.error` the fault that had the task undone. They are not undone,
+    /// and can be calls, waits, signals and `set`. A task in error waits for an operator first.
+    #[schema(no_recursion, min_items = 1)]
+    finally: Option<Vec<StepBody>>,
 }
 
 /// The HTTP request of a step. `{{ … }}` is an expression over `input`, `task` and `steps.<name>.output`; an

@@ -314,7 +314,7 @@ pub(super) async fn read(
             if policies.as_json().is_some() {
                 fields.fault(
                     "workflow",
-                    "has its own policies: omit on_exhausted, on_permanent, on_deadline, undoable_for, output and input_schema",
+                    "has its own policies: omit on_exhausted, on_permanent, on_deadline, undoable_for, output, input_schema and finally",
                 );
             }
             let name = WorkflowName::new(name);

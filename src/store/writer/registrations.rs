@@ -195,14 +195,15 @@ fn shown_workflow(body: &str) -> String {
     let Ok(mut members) = body_of else {
         return HIDDEN_BODY.to_owned();
     };
-    let steps = members
-        .get("steps")
-        .map(|steps| RawValue::from_string(steps.to_string()));
-    if let Some(Ok(steps)) = steps
-        && let Some(shown) = without_secrets(&steps)
-        && let Ok(shown) = serde_json::from_str(shown.get())
-    {
-        members.insert("steps".to_owned(), shown);
+    for list in ["steps", "finally"] {
+        let steps = members.get(list);
+        let steps = steps.map(|steps| RawValue::from_string(steps.to_string()));
+        if let Some(Ok(steps)) = steps
+            && let Some(shown) = without_secrets(&steps)
+            && let Ok(shown) = serde_json::from_str(shown.get())
+        {
+            members.insert(list.to_owned(), shown);
+        }
     }
     serde_json::Value::Object(members).to_string()
 }

@@ -10,9 +10,9 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 use serde_json::value::RawValue;
 
 use super::{
-    Policies,
+    Definition, MOST_STEPS, Policies,
     condition::{ConditionPart, ConditionTest},
-    finally::FINALLY,
+    finally::{self, FINALLY},
     json_template,
     policies::{on_exhausted, on_permanent},
     step::{After, LONGEST_NAME, StepPlace, is_name_of_step, name_of_step, names_of_steps},
@@ -304,6 +304,39 @@ fn chosen(item: &RawValue, choice: &Choice, name: &str) -> Box<RawValue> {
     let json = with(item, choice.field, name, &OF_THE_WHOLE);
     // Each part was JSON before.
     RawValue::from_string(json).unwrap_or_else(|_| item.to_owned())
+}
+
+/// A step of a definition as it was written, or the block that a step ends.
+pub struct StepSource<'d> {
+    /// The whole name of the step.
+    pub name: String,
+    pub source: Cow<'d, RawValue>,
+    /// True for a block. Its source has its steps.
+    pub is_block: bool,
+}
+
+impl Definition {
+    /// Returns the sources of the steps in the order of the definition itself, without those that undo others.
+    pub fn sources(&self) -> Vec<StepSource<'_>> {
+        let own = serde_json::from_str::<Vec<&RawValue>>(self.source.as_json());
+        let own = own.unwrap_or_default();
+        let finally = finally::items(&self.policies, &mut Vec::new());
+        let written = WrittenSteps::of([(&own, false), (&finally, true)], MOST_STEPS);
+        let prefixes: Vec<_> = { written.steps.iter() }
+            .map(|step| {
+                step.place
+                    .map(|place| written.blocks[place.block].prefix.clone())
+            })
+            .collect();
+        let steps = written.steps.into_iter().zip(prefixes);
+        steps
+            .map(|(step, prefix)| StepSource {
+                name: format!("{}{}", prefix.unwrap_or_default(), name_in(&step.source)),
+                is_block: step.ends.is_some(),
+                source: step.source,
+            })
+            .collect()
+    }
 }
 
 /// The fields of a block as they were read.

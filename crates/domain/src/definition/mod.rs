@@ -63,6 +63,7 @@ pub use group::{GroupItems, GroupRule};
 pub use key_limit::KeyLimit;
 pub use known_agents::{Accepted, KnownAgents};
 pub use layout::{AppliedLayout, StepLayout};
+pub(crate) use names::{around, whole_name};
 pub use output::OutputTemplate;
 pub use parse::*;
 pub use policies::*;
@@ -211,6 +212,20 @@ impl Definition {
         self.output.is_some() || self.stops.iter().any(gives_one)
     }
 
+    /// Returns the steps that must end before a step begins: those that it names, and for the first of those that run when
+    /// all others have ended the last of the others.
+    pub fn follows(&self, index: StepIndex) -> Vec<StepIndex> {
+        let step = self.step(index);
+        if !step.is_finally || !step.after.is_empty() {
+            return step.after.to_vec();
+        }
+        let others = self.listed().filter(|other| {
+            let other = self.step(*other);
+            !other.is_finally && other.followers.is_empty()
+        });
+        others.collect()
+    }
+
     /// Returns the undos of the steps.
     pub fn undos(&self) -> impl DoubleEndedIterator<Item = StepIndex> + use<> {
         let first = self.steps.len() as u16;
@@ -343,13 +358,14 @@ impl StepDefinition {
         }
     }
 
-    /// Returns the JSON pointer of a field of the step in the body of a submission.
+    /// Returns the JSON pointer of a field of the step in the body of a submission; without a field that of the step.
     pub fn pointer_of(&self, field: &str) -> String {
         let list = match self.is_finally {
             true => "/finally",
             false => "/steps",
         };
-        format!("{list}{}/{field}", self.pointer)
+        let slash = if field.is_empty() { "" } else { "/" };
+        format!("{list}{}{slash}{field}", self.pointer)
     }
 
     /// Returns whether an undo of the task drops this step's call instead of waiting for its end.

@@ -1,6 +1,6 @@
 //! Checks the names that an expression reads: each must be defined for the expression, or be the name of a step.
 
-use std::collections::HashMap;
+use std::{borrow::Cow, collections::HashMap};
 
 use crate::{
     template::Reads,
@@ -22,14 +22,19 @@ impl<'a> Names<'a> {
 
     /// Returns the step that a name means in a block: one in the block, or else in the blocks around it.
     pub fn find(&self, block: &str, name: &str) -> Option<usize> {
-        if block.is_empty() {
-            return self.0.get(name).copied();
-        }
-        around(block).find_map(|block| self.0.get(&*format!("{block}{name}")).copied())
+        around(block).find_map(|block| self.0.get(&*whole_name(block, name)).copied())
     }
 
     fn all(&self) -> impl Iterator<Item = &'a str> + '_ {
         self.0.keys().copied()
+    }
+}
+
+/// Returns the name of a step with that of the block that it is in.
+pub(crate) fn whole_name<'n>(block: &str, name: &'n str) -> Cow<'n, str> {
+    match block.is_empty() {
+        true => name.into(),
+        false => format!("{block}{name}").into(),
     }
 }
 

@@ -379,10 +379,23 @@ struct StepFields(BTreeMap<String, BTreeMap<String, Value>>);
 impl StepFields {
     /// A null means the same as a field that is left out. So do the defaults of `pivot` and `on_undo`.
     fn of(definition: &Definition) -> Self {
-        let steps: Vec<BTreeMap<String, Value>> =
-            serde_json::from_str(definition.source.as_json()).unwrap_or_default();
-        let named = steps.into_iter().filter_map(|mut fields| {
-            let name = fields.remove("name")?.as_str()?.to_owned();
+        let conditions = definition.listed().map(|index| definition.step(index));
+        let conditions = conditions.filter_map(|step| {
+            let condition = step.when.as_ref().filter(|_| !step.block.is_empty())?;
+            Some((step.name.as_str(), condition.source()))
+        });
+        let conditions: BTreeMap<_, _> = conditions.collect();
+        let steps = definition.sources().into_iter();
+        let named = steps.filter_map(|step| {
+            let mut fields: BTreeMap<String, Value> =
+                serde_json::from_str(step.source.get()).ok()?;
+            let name = step.name;
+            fields.remove("name");
+            // The steps in a block are compared themselves, with the condition of the block in theirs.
+            fields.retain(|field, _| !step.is_block || field != "steps" && field != "switch");
+            if let Some(condition) = conditions.get(&*name) {
+                fields.insert("when".to_owned(), Value::from(*condition));
+            }
             // The field is left out, because the steps that it leads to are compared instead.
             fields.remove("after");
             fields.retain(|field, value| match field.as_str() {

@@ -61,22 +61,58 @@ pub fn without_query(url: &str) -> Cow<'_, str> {
 
 /// Returns the steps of a definition, as text, without the hidden values. `None` if nothing is hidden.
 pub fn without_secrets(steps: &RawValue) -> Option<Box<RawValue>> {
-    let steps: Vec<&RawValue> = serde_json::from_str(steps.get()).ok()?;
-    let shown: Vec<Option<String>> = steps.iter().map(|step| of_step(step)).collect();
+    RawValue::from_string(of_steps(steps, MOST_DEPTH)?).ok()
+}
+
+/// Does the same for one step.
+pub fn step_without_secrets(step: &RawValue) -> Option<Box<RawValue>> {
+    RawValue::from_string(of_step(step, MOST_DEPTH)?).ok()
+}
+
+/// Does the same for the fields beside the steps of a definition, of which `finally` has steps.
+pub fn policies_without_secrets(policies: &RawValue) -> Option<Box<RawValue>> {
+    let shown = with_changes(policies, |name, value| match name {
+        "finally" => of_steps(value, MOST_DEPTH),
+        _ => None,
+    });
+    RawValue::from_string(shown?).ok()
+}
+
+/// Blocks that lie deeper in blocks are not shown. No definition has any.
+const MOST_DEPTH: usize = 20;
+
+fn of_steps(steps: &RawValue, depth: usize) -> Option<String> {
+    of_list(steps, |step| of_step(step, depth))
+}
+
+fn of_list(list: &RawValue, change: impl Fn(&RawValue) -> Option<String>) -> Option<String> {
+    let items: Vec<&RawValue> = serde_json::from_str(list.get()).ok()?;
+    let shown: Vec<Option<String>> = items.iter().map(|item| change(item)).collect();
     if shown.iter().all(Option::is_none) {
         return None;
     }
-    let parts = shown.iter().zip(&steps);
+    let parts = shown.iter().zip(&items);
     let parts: Vec<&str> = parts
-        .map(|(shown, step)| shown.as_deref().unwrap_or(step.get()))
+        .map(|(shown, item)| shown.as_deref().unwrap_or(item.get()))
         .collect();
-    RawValue::from_string(format!("[{}]", parts.join(","))).ok()
+    Some(format!("[{}]", parts.join(",")))
 }
 
-fn of_step(step: &RawValue) -> Option<String> {
+fn of_step(step: &RawValue, depth: usize) -> Option<String> {
+    let of_steps = |steps: &RawValue| match depth.checked_sub(1) {
+        Some(depth) => of_steps(steps, depth),
+        None => Some(format!("\"{HIDDEN}\"")),
+    };
     with_changes(step, |name, value| match name {
         "request" => of_request(value),
-        "undo" | "probe" => with_changes(value, |name, value| match name {
+        "steps" => of_steps(value),
+        "switch" => of_list(value, |branch| {
+            with_changes(branch, |name, value| match name {
+                "steps" | "else" => of_steps(value),
+                _ => None,
+            })
+        }),
+        "undo" | "probe" | "cancel" => with_changes(value, |name, value| match name {
             "request" => of_request(value),
             _ => None,
         }),
@@ -156,6 +192,26 @@ mod tests {
             .replace("[\"z\"]", "\"***\"")
             .replace("?k=1", "?***");
         assert_eq!(shown.get(), expected);
+    }
+
+    #[test]
+    fn secret_headers_are_hidden_in_blocks_and_where_a_promise_is_taken_back() {
+        let step =
+            r#"{"name":"a","url":"http://a/?k=1","cancel":{"request":{"headers":{"Token":"t1"}}}}"#;
+        let block = format!(r#"{{"name":"b","steps":[{step}]}}"#);
+        let written = format!(
+            r#"[{{"name":"c","switch":[{{"when":"1","steps":[{block}]}},{{"else":[{step}]}}]}}]"#
+        );
+        let raw = |json: &str| RawValue::from_string(json.to_owned()).unwrap();
+        let shown = without_secrets(&raw(&written)).unwrap();
+        let expected = written.replace("?k=1", "?***").replace("t1", "***");
+        assert_eq!(shown.get(), expected);
+        let policies = format!(r#"{{"output":1,"finally":[{step}]}}"#);
+        let shown = policies_without_secrets(&raw(&policies)).unwrap();
+        assert_eq!(
+            shown.get(),
+            policies.replace("?k=1", "?***").replace("t1", "***")
+        );
     }
 
     #[test]

@@ -33,7 +33,10 @@ pub use backoff::{Backoff, idle, jittered};
 pub use depth::{DEEPEST, too_deep};
 pub use etag::{ETag, ETags, MOST_ETAGS, Precondition, PreconditionFailure};
 pub use fault::{BODY_EXCERPT, Effect, Fault, FaultKind};
-pub use hidden::{HIDDEN, is_secret_header, without_links, without_query, without_secrets};
+pub use hidden::{
+    HIDDEN, is_secret_header, policies_without_secrets, without_links, without_query,
+    without_secrets,
+};
 pub use ids::{
     AgentName, Attempt, Destination, InstanceId, Priority, ReceiverName, SecretName, StepIndex,
     StepName, StepRef, TaskId, WorkerName, WorkflowName, WorkflowRef,

@@ -204,10 +204,8 @@ impl Picture<'_> {
         let steps = self.definition.listed();
         steps.flat_map(|index| {
             let step = self.definition.step(index);
-            let after = step
-                .after
-                .iter()
-                .map(move |before| (*before, index, Edge::After));
+            let after = self.definition.follows(index).into_iter();
+            let after = after.map(move |before| (before, index, Edge::After));
             after.chain(step.undo.map(|undo| (index, undo, Edge::Undo)))
         })
     }

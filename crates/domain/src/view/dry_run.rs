@@ -226,7 +226,7 @@ impl DryRunReport {
                 self.warnings.push(Warning {
                     code: WarningCode::UnknownWorkflow,
                     step: Some(step.name.clone()),
-                    pointer: format!("/steps/{}/task/workflow", index.at()),
+                    pointer: step.pointer_of("task/workflow"),
                     message: format!(
                         "workflow `{}` is not registered: register it with PUT /v1/workflows/{} before the step begins, or the step fails",
                         rule.workflow, rule.workflow
@@ -286,7 +286,10 @@ pub fn dry_run(
             workflow: step.child_rule().map(|rule| rule.workflow.clone()),
             agent: step.agent().cloned(),
             method: step.method().map(Method::as_str),
-            after: step.after.iter().map(|at| name(definition, *at)).collect(),
+            after: follows(definition, index)
+                .into_iter()
+                .map(|at| name(definition, at))
+                .collect(),
             stage: stages[index],
             runs,
             attempts: attempts(step),
@@ -315,7 +318,7 @@ pub fn dry_run(
             warnings.push(Warning {
                 code,
                 step: Some(step.name.clone()),
-                pointer: format!("/steps/{index}"),
+                pointer: step.pointer_of(""),
                 message,
             });
         };
@@ -439,7 +442,23 @@ fn stages(definition: &Definition) -> Vec<usize> {
             }
         }
     }
+    let others = stages
+        .iter()
+        .zip(steps)
+        .filter(|(_, step)| !step.is_finally);
+    let last = others.map(|(stage, _)| *stage).max().unwrap_or_default();
+    for (stage, step) in stages.iter_mut().zip(steps) {
+        if step.is_finally {
+            *stage += last;
+        }
+    }
     stages
+}
+
+/// Returns the steps that must end before the one at this position begins.
+fn follows(definition: &Definition, at: usize) -> Vec<StepIndex> {
+    // There are at most as many steps as an index can count.
+    definition.follows(StepIndex(at as u16))
 }
 
 fn attempts(step: &StepDefinition) -> u32 {
@@ -503,8 +522,8 @@ fn critical_path(
     // For each step, its latest end, and the step that it waits for longest.
     let mut ends: Vec<(Span, Option<usize>)> = vec![Default::default(); definition.steps.len()];
     for (index, planned) in order.iter().zip(planned) {
-        let after = &definition.steps[*index].after;
-        let held_up = after.iter().map(|at| at.at()).max_by_key(|at| ends[*at].0);
+        let after = follows(definition, *index).into_iter();
+        let held_up = after.map(|at| at.at()).max_by_key(|at| ends[*at].0);
         let start = held_up.map_or(Span::default(), |at| ends[at].0);
         ends[*index] = (
             start.saturating_add(planned.worst_case.unwrap_or_default()),

@@ -39,7 +39,10 @@ use crate::{
     domain::{
         definition::{Definition, Policies},
         template::Payload,
-        values::{ETag, Fields, Span, Timestamp, WorkflowName, WorkflowRef, without_secrets},
+        values::{
+            ETag, Fields, Span, Timestamp, WorkflowName, WorkflowRef, policies_without_secrets,
+            without_secrets,
+        },
         view::{DryRunReport, TaskFields},
     },
     store::{RegisteredVersion, StoreError, StoredWorkflow, WorkflowRecord},
@@ -186,11 +189,15 @@ pub struct PoliciesView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<JsonSchema>)]
     input_schema: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<StepBody>>)]
+    finally: Option<Box<RawValue>>,
 }
 
 impl PoliciesView {
-    fn new(stored: &StoredWorkflow) -> Self {
-        let policies = stored.policies.as_deref();
+    /// `hidden` replaces the fields that are not all shown.
+    fn new(stored: &StoredWorkflow, hidden: Option<&RawValue>) -> Self {
+        let policies = hidden.or(stored.policies.as_deref());
         // Definitions were validated before they were stored.
         policies
             .and_then(|policies| serde_json::from_str(policies.get()).ok())
@@ -447,18 +454,24 @@ async fn respond_with_version(
         }
     };
     // A role that may register a workflow needs the steps unmasked, to register them again with changes.
-    let hidden = match caller.role {
-        Role::Admin => None,
-        _ => without_secrets(&stored.steps),
+    let (hidden, hidden_policies) = match caller.role {
+        Role::Admin => (None, None),
+        _ => (
+            without_secrets(&stored.steps),
+            stored
+                .policies
+                .as_deref()
+                .and_then(policies_without_secrets),
+        ),
     };
     let view = WorkflowView {
         head: WorkflowHead::new(&record, &stored, active),
-        policies: PoliciesView::new(&stored),
+        policies: PoliciesView::new(&stored, hidden_policies.as_deref()),
         steps: hidden.as_deref().unwrap_or(&stored.steps),
         activations: activations.into_iter().map(ActivationView::from).collect(),
     };
     let tag = ETag::of_workflow(record.version, &record.body, record.created_at, number);
-    let tag = match hidden {
+    let tag = match hidden.or(hidden_policies) {
         Some(_) => tag.with_hidden_parts(),
         None => tag,
     };

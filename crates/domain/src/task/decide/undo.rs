@@ -465,6 +465,7 @@ impl Task {
     pub fn after(&self, index: StepIndex) -> Vec<StepIndex> {
         let definition = self.definition(index);
         match definition.undoes {
+            None if definition.item.is_none() => self.details.definition.follows(index),
             None => definition.after.to_vec(),
             Some(_) if self.is_revert(index) => definition.after.to_vec(),
             Some(undone) => self.followers(undone, |step| self.definition(step).undo),

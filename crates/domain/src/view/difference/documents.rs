@@ -13,8 +13,8 @@ use crate::{
     },
     template::payload::Payload,
     values::{
-        fields::{entries, text},
-        hidden::{HIDDEN, without_secrets},
+        fields::entries,
+        hidden::{HIDDEN, step_without_secrets},
         ids::StepIndex,
         time::{Span, Timestamp},
     },
@@ -56,20 +56,22 @@ pub(super) fn definition(details: &Details) -> Payload {
         policies: BTreeMap<String, Payload>,
     }
     let definition = &details.definition;
-    let hidden = without_secrets(definition.source.raw());
-    let source = hidden.as_deref().unwrap_or(definition.source.raw());
-    let written: Vec<&serde_json::value::RawValue> =
-        serde_json::from_str(source.get()).unwrap_or_default();
     let own = |raw: &serde_json::value::RawValue| Payload::new(raw.to_owned());
     let mut steps = BTreeMap::new();
-    for step in written {
-        let members = entries(step).unwrap_or_default().into_iter();
+    for step in definition.sources() {
+        let hidden = step_without_secrets(&step.source);
+        let source = hidden.as_deref().unwrap_or(&step.source);
+        let members = entries(source).unwrap_or_default().into_iter();
+        let members = members.filter(|(name, _)| match &**name {
+            "name" => false,
+            // The steps in a block are shown themselves.
+            "steps" | "switch" => !step.is_block,
+            _ => true,
+        });
         let mut members: BTreeMap<_, _> = members
             .map(|(name, value)| (name.into_owned(), own(value)))
             .collect();
-        let name = members.remove("name");
-        let name = name.as_ref().and_then(|name| text(name.as_json()));
-        let name = name.map(Cow::into_owned).unwrap_or_default();
+        let name = step.name;
         if let Some(index) = definition.find(&name) {
             let after = definition.step(index).after.iter();
             let mut after: Vec<_> = after
@@ -85,6 +87,7 @@ pub(super) fn definition(details: &Details) -> Payload {
     document(&DefinitionDocument {
         steps,
         policies: (policies.into_iter())
+            .filter(|(name, _)| name != "finally")
             .map(|(name, value)| (name.into_owned(), own(value)))
             .collect(),
     })

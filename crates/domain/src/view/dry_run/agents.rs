@@ -58,7 +58,7 @@ pub(super) fn check(
         else {
             continue;
         };
-        let pointer = format!("/steps/{}", index.at());
+        let pointer = step.pointer_of("");
         warnings.extend(failed_check(step, name, &agent, &pointer));
         let mut warn = |field: &str, message: String| {
             warnings.push(Warning {

@@ -167,7 +167,7 @@ impl Groups {
             warnings.push(Warning {
                 code,
                 step: Some(definition.steps[index].name.clone()),
-                pointer: format!("/steps/{index}/{field}"),
+                pointer: definition.steps[index].pointer_of(field),
                 message,
             });
         }
@@ -188,7 +188,7 @@ impl Groups {
         Some(Warning {
             code: WarningCode::TooManyItems,
             step: Some(definition.steps[index].name.clone()),
-            pointer: format!("/steps/{index}/{field}"),
+            pointer: definition.steps[index].pointer_of(field),
             message: format!(
                 "with those of the steps before it, this step may come to {sum} items and iterations, and a task has at most {MOST_ITEMS}: without room for all of them it ends in error. Lower `at_most`, or give some of the steps tasks of their own"
             ),

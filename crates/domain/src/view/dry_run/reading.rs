@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{TaskFields, Warning, WarningCode, expressions_of};
 use crate::{
-    definition::{Definition, StepDefinition},
+    definition::{Definition, StepDefinition, around, whole_name},
     template::{Budget, Reads, each_name, look_alikes, payload::Payload},
     values::fields::escape,
 };
@@ -32,7 +32,8 @@ pub(super) fn check(
                 }
             }
             for name in &reads.unguarded.steps {
-                let Some(read) = named.get(name.as_str()).copied() else {
+                let in_block = |block: &str| named.get(&*whole_name(block, name)).copied();
+                let Some(read) = around(&step.block).find_map(in_block) else {
                     continue;
                 };
                 let is_looked_at = pointer != "when"
@@ -42,7 +43,7 @@ pub(super) fn check(
                     warnings.push(Warning {
                         code: WarningCode::ReadsSkipped,
                         step: Some(step.name.clone()),
-                        pointer: format!("/steps/{}/{}", index.at(), pointer),
+                        pointer: step.pointer_of(&pointer),
                         message: format!(
                             "it reads the output of `{name}`, which `when` may skip: the output is then null and has no members; give a default, or a `when` that checks its state, as in `steps['{name}'] is not skipped`"
                         ),
@@ -152,8 +153,12 @@ fn looks_like_expression(
             message: message.to_owned(),
         });
     };
-    for found in look_alikes(&definition.source, MOST) {
-        warn(format!("/steps{}", found.pointer), found.message);
+    let finally = definition.policies.finally.iter();
+    let finally = finally.map(|finally| ("/finally", finally));
+    for (list, source) in [("/steps", &definition.source)].into_iter().chain(finally) {
+        for found in look_alikes(source, MOST) {
+            warn(format!("{list}{}", found.pointer), found.message);
+        }
     }
     let key = fields.key.map(|key| ("/key".to_owned(), key));
     let labels = fields.labels.iter().flat_map(|labels| labels.iter());

@@ -37,19 +37,17 @@ pub(super) fn check(
     budget: &Budget,
     warnings: &mut Vec<Warning>,
 ) {
-    let written: Vec<Option<WrittenStep<'_>>> =
-        serde_json::from_str::<Vec<&RawValue>>(definition.source.as_json())
-            .unwrap_or_default()
-            .into_iter()
-            .map(|step| serde_json::from_str(step.get()).ok())
-            .collect();
+    let sources = definition.sources();
+    let written: Vec<Option<WrittenStep<'_>>> = { sources.iter() }
+        .map(|step| serde_json::from_str(step.source.get()).ok())
+        .collect();
     for index in definition.forward() {
         let step = definition.step(index);
         let mut warn = |code, field: &str, message: &str| {
             warnings.push(Warning {
                 code,
                 step: Some(step.name.clone()),
-                pointer: format!("/steps/{}/{field}", index.at()),
+                pointer: step.pointer_of(field),
                 message: message.to_owned(),
             });
         };

@@ -46,7 +46,7 @@ pub(super) fn check(
             warnings.push(Warning {
                 code,
                 step: Some(step.name.clone()),
-                pointer: format!("/steps/{}", index.at()),
+                pointer: step.pointer_of(""),
                 message,
             });
         };
@@ -187,7 +187,8 @@ fn not_undoable(definition: &Definition, behind: &[bool], warnings: &mut Vec<War
         .map(|index| definition.step(index))
         .filter(|step| {
             let may_change = step.method().is_some_and(|method| method != Method::Get);
-            step.undo.is_none() && step.undoes.is_none() && !step.pivot && may_change
+            let is_left = step.undo.is_none() && step.undoes.is_none();
+            is_left && !step.pivot && !step.is_finally && may_change
         })
         .map(|step| step.name.as_str())
         .collect();

@@ -44,7 +44,7 @@ struct Shape {
     race: Option<(usize, usize)>,
     /// The step names values, or ends the task as processed, undone or in error.
     ends: Option<u8>,
-    /// Two steps run when all others have ended. Only that of the first step counts.
+    /// Two steps run when all others have ended, or a block does after the first step. Only that of the first step counts.
     finally: Option<u8>,
 }
 
@@ -67,7 +67,7 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
         proptest::option::weighted(0.4, (1..4u8, 0..5u8, 0..2u8, 0..4u8)),
         proptest::option::weighted(0.4, (1..3usize, 0..3usize)),
         proptest::option::weighted(0.1, 0..4u8),
-        proptest::option::weighted(0.25, 0..3u8),
+        proptest::option::weighted(0.3, 0..4u8),
     )
         .prop_map(
             |(
@@ -267,7 +267,15 @@ fn named(shapes: &[Shape], names: &[String]) -> Value {
             steps[at]["after"] = steps[at]["after"]["of"].take();
         }
     }
-    let Some(finally) = shapes.first().and_then(|shape| shape.finally) else {
+    let finally = shapes.first().and_then(|shape| shape.finally);
+    if finally == Some(3) {
+        // Some steps of races cannot have others behind them.
+        let more = in_block(steps.clone());
+        if is_definition(&more) {
+            steps = more;
+        }
+    }
+    let Some(finally @ ..3) = finally else {
         return Value::Array(steps);
     };
     let policy = ["error", "skip"][usize::from(shapes[0].skip)];
@@ -282,6 +290,20 @@ fn named(shapes: &[Shape], names: &[String]) -> Value {
         _ => json!({ "name": "f1", "agent": "x", "after": [], "on_undo": "wait" }),
     };
     json!({ "steps": steps, "finally": [call, other] })
+}
+
+/// The same steps, and behind them two that run in a block, or are skipped with it.
+fn in_block(mut steps: Vec<Value>) -> Vec<Value> {
+    let first = steps[0]["name"].clone();
+    let condition = format!("steps['{}'].state == 'processed'", first.as_str().unwrap());
+    steps.push(json!({ "name": "b", "after": [first], "when": condition, "on_permanent": "skip", "switch": [
+        { "when": "input.total > 100", "steps": [{ "name": "c", "wait": { "for": "1s" } }] },
+        { "else": [
+            { "name": "d", "agent": "x", "after": [], "undo": { "request": { "path": "/undo" } } },
+            { "name": "e", "agent": "x", "after": [] },
+        ] },
+    ] }));
+    steps
 }
 
 fn is_definition(steps: &[Value]) -> bool {
