@@ -14,18 +14,54 @@ const PAGE: &str = include_str!("../../docs/how-do-i.md");
 const SECRETS: &str = "/run/secrets";
 
 /// Cases for the steps of an entry, by its heading.
-const CASES: [(&str, &str); 22] = [
+const CASES: [(&str, &str); 25] = [
     (
-        "Take one of several ways (if, switch)",
+        "Stop a step once something else has happened (milestone)",
+        "
+  - name: nobody pays in three days
+    signals: [{ step: pay, at: 5d }]
+    services: { remind: {} }
+    expect: { path: [remind] }
+  - name: somebody pays at once
+    signals: [{ step: pay, at: 1h }]
+    services: {}
+    expect: { state: processed, path: [], ended_after: 1h }",
+    ),
+    (
+        "Do a step only if something is true (if)",
+        "
+  - name: a gift
+    input: { gift: true }
+    services: { gift.wrap: {}, gift.card: {}, ship: {} }
+    expect: { state: processed, path: [gift.wrap, gift.card, ship] }
+  - name: no gift
+    input: { gift: false }
+    services: { ship: {} }
+    expect: { state: processed, path: [ship] }",
+    ),
+    (
+        "Call the agent that the data name (dynamic task)",
+        "
+  - name: to Europe
+    input: { region: eu }
+    services: { ship.eu: { body: { id: 7 } }, notify: {} }
+    expect: { state: processed, path: [ship.eu, notify], requests: [{ step: notify, body: { id: 7 } }] }
+  - name: to nowhere
+    input: { region: moon }
+    services: {}
+    expect: { state: error, path: [] }",
+    ),
+    (
+        "Take one of several ways (switch)",
         "
   - name: a large order
     input: { total: 200 }
-    services: { express: {}, notify: {} }
-    expect: { state: processed, path: [express, notify] }
+    services: { way.express: {}, notify: {} }
+    expect: { state: processed, path: [way.express, notify] }
   - name: a small order
     input: { total: 20 }
-    services: { parcel: {}, notify: {} }
-    expect: { state: processed, path: [parcel, notify] }",
+    services: { way.parcel: {}, notify: {} }
+    expect: { state: processed, path: [way.parcel, notify] }",
     ),
     (
         "Run branches in parallel, and join them",

@@ -91,6 +91,10 @@ pub struct StepBody {
     /// A condition, evaluated when the step becomes ready. If false, the step is skipped.
     #[schema(example = "input.total > 0")]
     when: Option<String>,
+    /// The step runs only as long as this condition is true: it may read the states of steps that run beside it. Once it is
+    /// false, the step is skipped, and its call dropped. For calls, `wait` and `signal`.
+    #[schema(example = "steps.pay.state != 'processed'")]
+    r#while: Option<String>,
     request: Option<StepRequest>,
     /// The time limit of the step, counted from each claim: 100ms to 30d.
     #[schema(default = "30s", example = "10s")]

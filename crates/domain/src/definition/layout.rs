@@ -137,6 +137,7 @@ impl Definition {
                 .collect::<Option<_>>()?,
             stops: self.stops.into_iter().map(moved).collect(),
             finally: self.finally.into_iter().map(moved).collect(),
+            whiles: self.whiles.into_iter().map(moved).collect(),
             order: self.order.into_iter().map(moved).collect(),
             output: self.output.map(|output| OutputTemplate {
                 reads: output.reads.into_iter().map(moved).collect(),
@@ -159,6 +160,10 @@ impl StepDefinition {
     fn with_moved_indexes(mut self, moved: impl Fn(StepIndex) -> StepIndex) -> Option<Self> {
         let all = |indexes: &[StepIndex]| indexes.iter().copied().map(&moved).collect();
         StepRule::move_reads(&mut self.rule, &moved)?;
+        if let Some(rule) = &mut self.while_rule {
+            let rule = Arc::get_mut(rule)?;
+            rule.reads.iter_mut().for_each(|read| *read = moved(*read));
+        }
         Some(Self {
             after: all(&self.after),
             followers: all(&self.followers),
@@ -191,6 +196,7 @@ impl StepDefinition {
             race: None,
             lanes: Arc::default(),
             when: None,
+            while_rule: None,
             pointer: Arc::default(),
             undo: None,
             undoes: None,

@@ -19,6 +19,7 @@ pub(crate) mod key_limit;
 mod known_agents;
 mod lanes;
 mod layout;
+mod milestone;
 mod names;
 mod output;
 mod parse;
@@ -63,6 +64,7 @@ pub use group::{GroupItems, GroupRule};
 pub use key_limit::KeyLimit;
 pub use known_agents::{Accepted, KnownAgents};
 pub use layout::{AppliedLayout, StepLayout};
+pub use milestone::WhileRule;
 pub(crate) use names::{around, whole_name};
 pub use output::OutputTemplate;
 pub use parse::*;
@@ -90,6 +92,8 @@ pub struct Definition {
     pub stops: Vec<StepIndex>,
     /// The steps that run when all others have ended.
     pub finally: Vec<StepIndex>,
+    /// The steps that run only as long as a condition is true.
+    pub whiles: Vec<StepIndex>,
     /// The steps in an order in which each comes after the steps that it follows.
     pub order: Vec<StepIndex>,
     /// The policies that apply to the task as a whole.
@@ -194,6 +198,7 @@ impl Definition {
             undos,
             stops: self.stops.clone(),
             finally: self.finally.clone(),
+            whiles: self.whiles.clone(),
             order: self.order.clone(),
             policies: self.policies.clone(),
             input_schema: None,
@@ -247,6 +252,8 @@ pub struct StepDefinition {
     pub lanes: Arc<[Lane]>,
     /// The step is skipped if this condition is false when all steps in `after` are done.
     pub when: Option<Arc<Condition>>,
+    /// The step is skipped as soon as this condition is false, also while it runs.
+    pub while_rule: Option<Arc<WhileRule>>,
     /// The JSON pointer of the step in the list that has it.
     pub pointer: Arc<str>,
     /// The undo of this step.
@@ -326,6 +333,7 @@ impl StepDefinition {
             race: None,
             lanes: Arc::default(),
             when: None,
+            while_rule: None,
             pointer: Arc::default(),
             undo,
             undoes: None,
@@ -349,6 +357,7 @@ impl StepDefinition {
             race: None,
             lanes: Arc::default(),
             when: None,
+            while_rule: None,
             pointer: Arc::default(),
             undo: None,
             undoes: Some(undoes),

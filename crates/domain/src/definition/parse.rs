@@ -12,6 +12,7 @@ use super::{
     graph::{self, Graph},
     known_agents::KnownAgents,
     lanes::Races,
+    milestone,
     names::{Names, SCOPE_NAMES, check_names, unknown_step_message},
     output,
     repeat::SEEN_BY_UNTIL,
@@ -201,6 +202,7 @@ pub fn parse_steps_within(
             lanes: races.of_step(steps.len()),
             reads: indices(reads.own),
             undo_reads: indices(reads.undo),
+            while_reads: indices(reads.whiles),
             group_reads: indices(reads.group),
         };
         // There are at most MOST_STEPS of each.
@@ -219,11 +221,15 @@ pub fn parse_steps_within(
     let stops = steps.iter().zip(0..);
     let stops = stops.filter(|(step, _)| step.stops_as_processed());
     let stops = stops.map(|(_, at)| StepIndex(at)).collect();
+    let whiles = steps.iter().zip(0..);
+    let whiles = whiles.filter(|(step, _)| step.while_rule.is_some());
+    let whiles = whiles.map(|(_, at)| StepIndex(at)).collect();
     let finally = steps.iter().zip(0..).filter(|(step, _)| step.is_finally);
     let finally = finally.map(|(_, at)| StepIndex(at)).collect();
     Ok(Definition {
         stops,
         finally,
+        whiles,
         steps,
         undos,
         order,
@@ -530,6 +536,8 @@ struct StepReads {
     undo: Vec<usize>,
     /// The steps that the list and the conditions of a group read.
     group: Vec<usize>,
+    /// The steps that its `while` reads.
+    whiles: Vec<usize>,
 }
 
 fn check_reads(
@@ -638,6 +646,17 @@ fn check_reads(
             undo_reads,
         );
     }
+    for (pointer, looks) in &draft.while_reads {
+        check_names(pointer, looks, own_names, names, faults);
+        let unknown = looks
+            .steps
+            .iter()
+            .filter(|name| names.find(around, name).is_none());
+        faults.extend(
+            unknown.map(|name| FieldFault::new(pointer, unknown_step_message(name, names))),
+        );
+    }
+    reads.whiles = milestone::reads_of(index, drafts, names, faults);
     // The end of the block reports their faults.
     for (around, given) in &draft.place.outer_reads {
         let named = given.iter().flat_map(|(_, looks)| &looks.steps);

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use super::{
     AttemptRules, CancelRule, ChildRule, Method, OnExhausted, OnUndo, Policies, Policy, Probe,
     ReplyRule, SetRule, StatusPolicy, StepDefinition, StepRule, StepWork, StopState, Target,
+    WhileRule,
     attempt_rules::RulesOf,
     block::BlockDraft,
     cancel_rule,
@@ -14,6 +15,7 @@ use super::{
     from_input,
     group::{self, GroupDraft, GroupReads},
     known_agents::KnownAgents,
+    milestone,
     policies::{
         COMPLETE_WITHIN_RANGE, DEFAULT_COMPLETE_WITHIN, DEFAULT_MAX_FAILURES,
         on_exhausted_by_status, on_permanent, on_permanent_by_status,
@@ -36,6 +38,8 @@ use crate::{
 };
 
 pub(super) const LONGEST_NAME: usize = 64;
+
+const WHILE_OF_CALLS: &str = "belongs to calls, waits and signals without `for_each`, `repeat` and `pivot`: remove it, or put it on such a step";
 
 /// The fields of a step as they were read. A field with a fault is `None`, and its fault has been reported.
 pub(super) struct ParsedStep {
@@ -68,6 +72,9 @@ pub(super) struct ParsedStep {
     /// The work of a step that calls no service. The inner value is `None` if the work has a fault.
     uncalled_work: Option<Option<StepWork>>,
     when: Option<ConditionPart>,
+    while_condition: Option<Expression>,
+    /// The names that it reads, with its pointer.
+    pub while_reads: Vec<(String, Reads)>,
     request: Option<RequestDraft>,
     complete_within: Span,
     max_failures: u32,
@@ -182,6 +189,8 @@ impl ParsedStep {
             target: None,
             uncalled_work: None,
             when: None,
+            while_condition: None,
+            while_reads: Vec::new(),
             request: None,
             complete_within: DEFAULT_COMPLETE_WITHIN,
             max_failures: DEFAULT_MAX_FAILURES,
@@ -217,6 +226,7 @@ impl ParsedStep {
             self.after = After::Named(after);
         }
         self.when = self.condition(&mut fields, origin);
+        self.while_condition = milestone::read(&mut fields, origin, &mut self.while_reads);
         let has_task = fields.peek("task").is_some();
         let group_reads = GroupReads {
             list: &mut self.group_reads,
@@ -241,6 +251,10 @@ impl ParsedStep {
                     "stop",
                     "ends the task, so it cannot be run several times: remove `for_each` or `repeat`",
                 );
+            }
+            let waits = matches!(work, Some(StepWork::Wait(_) | StepWork::Signal(_)) | None);
+            if self.while_condition.is_some() && (!waits || self.group.is_some()) {
+                fields.fault("while", WHILE_OF_CALLS);
             }
             self.has_own_policy[1] = fields.peek("on_permanent").is_some();
             if let Some(policy) = on_permanent(&mut fields, Policy::ALL) {
@@ -317,6 +331,9 @@ impl ParsedStep {
                 "is sent when an undo drops the promised reply: set on_undo to \"drop\", or remove it",
             );
         }
+        if self.while_condition.is_some() && (self.pivot || self.group.is_some()) {
+            fields.fault("while", WHILE_OF_CALLS);
+        }
         if self.pivot && self.undo.is_some() {
             fields.fault(
                 "undo",
@@ -358,6 +375,7 @@ impl ParsedStep {
         self.attempts.is_some()
             || self.race.is_some()
             || self.is_finally
+            || self.while_condition.is_some()
             || !self.place.prefix.is_empty()
             || matches!(
                 self.uncalled_work,
@@ -414,6 +432,11 @@ impl ParsedStep {
             ),
             ("for_each", for_each, ONCE),
             ("repeat", repeat, ONCE),
+            (
+                "while",
+                self.while_condition.is_some(),
+                "nothing changes any more when the steps of `finally` run: use `when` instead",
+            ),
             ("task", is_task, NO_TASK),
             ("stop", is_stop, "the task is ending already: remove it"),
         ];
@@ -512,6 +535,7 @@ impl ParsedStep {
             race: None,
             lanes: Arc::default(),
             when: None,
+            while_rule: None,
             pointer: Arc::default(),
             undo: None,
             undoes: Some(index),
@@ -527,6 +551,12 @@ impl ParsedStep {
             after,
             followers: edges.followers.into(),
             when: Condition::of(conditions).map(Arc::new),
+            while_rule: self.while_condition.map(|condition| {
+                Arc::new(WhileRule {
+                    condition,
+                    reads: edges.while_reads,
+                })
+            }),
             pointer: self.place.in_list,
             undo: undo.is_some().then_some(undo_index),
             undoes: None,
@@ -641,6 +671,8 @@ pub(super) struct Edges {
     /// The steps that its expressions read.
     pub reads: Vec<StepIndex>,
     pub undo_reads: Vec<StepIndex>,
+    /// The steps that its `while` reads.
+    pub while_reads: Vec<StepIndex>,
     /// The steps that the list and the condition of a group read.
     pub group_reads: Vec<StepIndex>,
 }

@@ -98,6 +98,9 @@ impl Picture<'_> {
         if let Some(condition) = &step.when {
             lines.push(format!("when {}", condition.source()));
         }
+        if let Some(rule) = &step.while_rule {
+            lines.push(format!("while {}", rule.condition.source()));
+        }
         if let Some(race) = &step.race {
             lines.push(format!("needs {} of {}", race.any, race.of.len()));
         }

@@ -206,6 +206,7 @@ mod tests {
             definition: Arc::new(Definition {
                 stops: Vec::new(),
                 finally: Vec::new(),
+                whiles: Vec::new(),
                 steps: Vec::new(),
                 undos: Vec::new(),
                 order: Vec::new(),

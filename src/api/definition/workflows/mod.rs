@@ -471,7 +471,7 @@ async fn respond_with_version(
         activations: activations.into_iter().map(ActivationView::from).collect(),
     };
     let tag = ETag::of_workflow(record.version, &record.body, record.created_at, number);
-    let tag = match hidden.or(hidden_policies) {
+    let tag = match hidden.as_ref().or(hidden_policies.as_ref()) {
         Some(_) => tag.with_hidden_parts(),
         None => tag,
     };

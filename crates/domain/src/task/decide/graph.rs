@@ -71,8 +71,14 @@ impl Draft {
             }
             let definition = self.task.definition(index);
             let wanted = match &definition.when {
-                Some(condition) => condition.truth(&self.task.scope(index, &self.budget)),
+                Some(condition) => condition
+                    .truth(&self.task.scope(index, &self.budget))
+                    .map_err(|error| format!("its condition could not be evaluated: {error}")),
                 None => Ok(true),
+            };
+            let wanted = match wanted {
+                Ok(true) => self.task.is_still_wanted(index, &self.budget),
+                other => other,
             };
             match wanted {
                 Ok(true) => {
@@ -98,8 +104,7 @@ impl Draft {
                     self.skip_items(index);
                     candidates.extend(self.next_of(index).iter());
                 }
-                Err(error) => {
-                    let message = format!("its condition could not be evaluated: {error}");
+                Err(message) => {
                     let fault = Fault::permanent(message, self.now);
                     // Without its condition it can neither be run nor be passed over.
                     let policy = match self.task.definition(index).on_permanent {

@@ -14,6 +14,7 @@ mod graph;
 mod items;
 mod later;
 mod marks;
+mod milestone;
 mod operator;
 mod poll;
 mod probe;
@@ -544,6 +545,7 @@ impl Draft {
 
     /// Brings the task's state in line with its steps. The one rule of what state a task is in.
     fn settle(&mut self, reason: Option<String>) {
+        self.end_unwanted();
         self.begin_finally();
         let before = self.task.status();
         let task = &self.task;

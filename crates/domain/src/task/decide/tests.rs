@@ -14,6 +14,7 @@ mod invariants;
 mod items;
 mod keys;
 mod later;
+mod milestone;
 mod patch;
 mod prediction;
 mod race;

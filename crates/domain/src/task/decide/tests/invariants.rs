@@ -245,6 +245,10 @@ fn named(shapes: &[Shape], names: &[String]) -> Value {
                 _ => {}
             }
         }
+        let is_plain = shape.items.is_none() && shape.repeat.is_none() && shape.ends.is_none();
+        if position > 0 && shape.skip && shape.extend && is_plain && !shape.pivot {
+            step["while"] = json!(format!("steps['{}'].state != 'processed'", names[0]));
+        }
         match shape.when {
             3 if shape.wait || shape.ends.is_some() => {}
             1 => step["when"] = json!("input.total > 100"),

@@ -1,0 +1,77 @@
+//! Steps that run only as long as a condition is true.
+
+use super::Draft;
+use crate::{
+    task::{
+        aggregate::Task,
+        alert::AlertChange,
+        step::{StepState, StepStatus},
+    },
+    template::{Budget, Scope},
+    values::ids::StepIndex,
+};
+
+impl Task {
+    /// Returns whether the condition is true for as long as which a step runs.
+    pub(super) fn is_still_wanted(
+        &self,
+        index: StepIndex,
+        budget: &Budget,
+    ) -> Result<bool, String> {
+        let Some(rule) = &self.definition(index).while_rule else {
+            return Ok(true);
+        };
+        let steps = rule.reads.iter();
+        let steps = steps.map(|read| (&self.definition(*read).name, self.step(*read).output()));
+        let scope = Scope {
+            steps: steps.collect(),
+            ..self.scope(index, budget)
+        };
+        let wanted = rule.condition.truth(&scope);
+        wanted.map_err(|error| format!("its `while` could not be evaluated: {error}"))
+    }
+}
+
+impl Draft {
+    /// Ends the steps that have begun and are no longer wanted. The steps after them go on, and may end others.
+    pub(super) fn end_unwanted(&mut self) {
+        let definition = self.task.details.definition.clone();
+        if definition.whiles.is_empty() || self.task.undo.is_some() || self.task.is_ended() {
+            return;
+        }
+        // Each round ends a step, or is the last one.
+        while let Some((index, reason)) = self.first_unwanted(&definition.whiles) {
+            match self.task.step(index).status() {
+                StepStatus::Error => self.alerts.push(AlertChange::Close { step: index }),
+                StepStatus::Processing if self.task.definition(index).is_call() => {
+                    self.drop_call(index);
+                    self.effect_is_unknown(index);
+                }
+                _ => {}
+            }
+            self.ready.retain(|ready| *ready != index);
+            let skipped = StepState::Skipped {
+                output: None,
+                at: self.now,
+            };
+            self.change(index, "step.skipped", skipped, Some(reason));
+            self.open_followers(index);
+        }
+    }
+
+    fn first_unwanted(&self, steps: &[StepIndex]) -> Option<(StepIndex, String)> {
+        let mut begun = steps.iter().copied().filter(|index| {
+            matches!(
+                self.task.step(*index).status(),
+                StepStatus::Pending | StepStatus::Processing | StepStatus::Error
+            )
+        });
+        begun.find_map(
+            |index| match self.task.is_still_wanted(index, &self.budget) {
+                Ok(true) => None,
+                Ok(false) => Some((index, "its `while` is not true any more".to_owned())),
+                Err(message) => Some((index, message)),
+            },
+        )
+    }
+}
