@@ -186,8 +186,8 @@ async fn a_changed_condition_of_a_block_is_a_difference_of_its_steps() {
         provost
             .put("/v1/workflows/w", &workflow("input.total > 10"))
             .await
-            .expect(200);
-        let move_to = json!({ "workflow_version": 2, "dry_run": true });
+            .expect(201);
+        let move_to = json!({ "to_version": 2, "dry_run": true });
         let report = provost
             .post(&format!("/v1/tasks/{id}/migrate"), &move_to)
             .await;

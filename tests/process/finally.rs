@@ -191,11 +191,10 @@ async fn a_cached_workflow_and_a_schedule_make_tasks_that_have_them() {
         let schedule = json!({ "every": "1h", "workflow": "w" });
         let put = provost.put("/v1/schedules/hourly", &schedule).await;
         put.expect(201);
-        let trigger = provost
-            .post("/v1/schedules/hourly/trigger", &json!({}))
-            .await;
-        let id = id_of(&trigger.expect(202));
-        let task = provost.settled(&id).await;
+        let trigger = provost.post("/v1/schedules/hourly/trigger", &json!({}));
+        let run = trigger.await.expect(202);
+        let id = run["task"].as_str().unwrap_or_else(|| panic!("{run}"));
+        let task = provost.settled(id).await;
         assert_eq!(task["state"], "processed", "{task:#}");
         until(2, || async { unlocked(&remote).len() }).await;
     }

@@ -21,11 +21,11 @@ const CASES: [(&str, &str); 25] = [
   - name: nobody pays in three days
     signals: [{ step: pay, at: 5d }]
     services: { remind: {} }
-    expect: { path: [remind] }
+    expect: { path: [pay, timer, remind] }
   - name: somebody pays at once
     signals: [{ step: pay, at: 1h }]
     services: {}
-    expect: { state: processed, path: [], ended_after: 1h }",
+    expect: { state: processed, path: [pay, timer], ended_after: 1h }",
     ),
     (
         "Do a step only if something is true (if)",
@@ -303,9 +303,10 @@ impl Block {
 fn agents(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
-            if let Some(agent) = fields.get("agent").and_then(Value::as_str) {
-                found.insert(agent.to_owned());
-            }
+            let agent = fields.get("agent").unwrap_or(&Value::Null);
+            let one_of = agent["one_of"].as_array();
+            let names = one_of.map_or(std::slice::from_ref(agent), Vec::as_slice);
+            found.extend(names.iter().filter_map(Value::as_str).map(str::to_owned));
             fields.values().for_each(|value| agents(value, found));
         }
         Value::Array(values) => values.iter().for_each(|value| agents(value, found)),

@@ -14,7 +14,8 @@ use crate::{
         message::Sender,
         task::Actor,
         values::{
-            AgentName, ETag, Precondition, PreconditionFailure, WorkflowName, without_secrets,
+            AgentName, ETag, Precondition, PreconditionFailure, WorkflowName,
+            policies_without_secrets, without_secrets,
         },
         view::{ChangeOrigin, LedgerRecord, LedgerSubject},
     },
@@ -195,14 +196,18 @@ fn shown_workflow(body: &str) -> String {
     let Ok(mut members) = body_of else {
         return HIDDEN_BODY.to_owned();
     };
-    for list in ["steps", "finally"] {
-        let steps = members.get(list);
-        let steps = steps.map(|steps| RawValue::from_string(steps.to_string()));
-        if let Some(Ok(steps)) = steps
-            && let Some(shown) = without_secrets(&steps)
+    let hide: [(&str, fn(&RawValue) -> Option<Box<RawValue>>); 2] = [
+        ("steps", without_secrets),
+        ("policies", policies_without_secrets),
+    ];
+    for (member, hide) in hide {
+        let value = members.get(member);
+        let value = value.map(|value| RawValue::from_string(value.to_string()));
+        if let Some(Ok(value)) = value
+            && let Some(shown) = hide(&value)
             && let Ok(shown) = serde_json::from_str(shown.get())
         {
-            members.insert(list.to_owned(), shown);
+            members.insert(member.to_owned(), shown);
         }
     }
     serde_json::Value::Object(members).to_string()

@@ -304,9 +304,13 @@ impl Task {
     }
 
     /// Returns whether the step is one of those that run now: the undos if the task is being undone, the other steps if
-    /// not, and those of `finally` in both cases.
+    /// not, and those of `finally` in both cases. Of a task that is being cancelled nothing else runs.
     pub fn is_current(&self, index: StepIndex) -> bool {
-        self.undo.is_some() == (index.at() >= self.steps.len()) || self.is_finally(index)
+        let is_undo = index.at() >= self.steps.len();
+        match &self.undo {
+            None => !is_undo,
+            Some(undo) => is_undo && !undo.cancels || self.is_finally(index),
+        }
     }
 
     /// Returns the group of an item's name, such as `import[17]`, if the item may still come to exist: the list of the

@@ -669,7 +669,9 @@ fn first_fault(task: &Task) -> Option<Fault> {
         None => (&task.steps, 0),
         Some(_) => (&task.undos, task.steps.len()),
     };
-    let failed = steps.first_faults().map(|at| first + at);
+    let is_cancelled = task.undo.as_ref().is_some_and(|undo| undo.cancels);
+    let failed = steps.first_faults().filter(|_| !is_cancelled);
+    let failed = failed.map(|at| first + at);
     let finally = task.details.definition.finally.iter();
     // There are at most as many steps as an index can count.
     let failed = { failed.map(|at| StepIndex(at as u16)) }.chain(finally.copied());

@@ -173,6 +173,25 @@ fn an_undo_that_is_cancelled_runs_them_too() {
 }
 
 #[test]
+fn an_undo_that_failed_is_over_when_its_task_is_cancelled() {
+    let mut bench = bench();
+    bench.process("charge");
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    let undo = bench.claim("charge.undo").unwrap();
+    bench.reply("charge.undo", undo, refusal(400)).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Error);
+    bench.apply(Command::Cancel { reason: None }).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Undoing);
+    let (step, body, reason) = (None, None, None);
+    bench
+        .apply(Command::Retry { step, body, reason })
+        .unwrap_err();
+    bench.process("unlock");
+    bench.process("tell");
+    assert_eq!(bench.task(), TaskStatus::Cancelled);
+}
+
+#[test]
 fn one_in_error_needs_an_operator_and_then_the_task_ends_as_it_would_have() {
     for is_undone in [false, true] {
         let mut bench = bench();
