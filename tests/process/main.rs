@@ -125,6 +125,7 @@ mod queue_replies;
 mod quiet;
 mod races;
 mod rate_limits;
+mod reads;
 mod record;
 mod refused_messages;
 mod rehearsals;

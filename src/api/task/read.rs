@@ -100,7 +100,7 @@ pub(super) async fn get(
 ///
 /// A task is listed if it matches every given filter. Cursors are stable: a task submitted in the meantime never shifts
 /// a page. If few tasks match, a page may have fewer items than `limit`, and still a `next_cursor`: Provost examines
-/// 2,000 tasks at a time, and goes on for some 200 ms before it returns a page without items. Only the last page has no
+/// 2,000 tasks at a time, and 10,000 before it returns a page without items. Only the last page has no
 /// `next_cursor`; `examined_back_to` says how far back the others have looked.
 #[utoipa::path(
     get, path = "/v1/tasks", tag = "tasks", operation_id = "list_tasks",
