@@ -79,6 +79,7 @@ mod fairness;
 mod full_store;
 mod health_checks;
 mod hidden;
+mod hidden_bodies;
 mod hold;
 mod how_do_i;
 mod http2;

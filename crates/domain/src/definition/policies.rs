@@ -104,6 +104,8 @@ pub struct Policies {
     pub output: Option<Payload>,
     /// The schema that the input must match, as it was written.
     pub input_schema: Option<Payload>,
+    /// True if callers with the role `read` do not see the payloads of the workflow's tasks.
+    pub hide_bodies: bool,
     /// The JSON object that the policies were read from; `None` if it had no such fields.
     source: Option<Payload>,
 }
@@ -117,8 +119,9 @@ pub const POLICY_FIELDS: [&str; 6] = [
     "output",
     "input_schema",
 ];
-/// The field that only a workflow has.
+/// The fields that only a workflow has.
 const LIMITS: &str = "limits";
+const HIDE_BODIES: &str = "hide_bodies";
 
 impl Policies {
     /// Takes the policies out of the fields of a submission.
@@ -130,15 +133,24 @@ impl Policies {
     pub fn read_of_workflow(fields: &mut Fields<'_>) -> Self {
         let [exhausted, permanent, deadline, undoable, output, schema] = POLICY_FIELDS;
         let names = [
-            exhausted, permanent, deadline, undoable, LIMITS, output, schema,
+            exhausted,
+            permanent,
+            deadline,
+            undoable,
+            LIMITS,
+            output,
+            schema,
+            HIDE_BODIES,
         ];
         let written = present_fields(fields, &names);
         let (limits, step_limits) = TaskLimit::read_all(fields, LIMITS);
+        let hide_bodies = fields.boolean(HIDE_BODIES).unwrap_or(false);
         let policies = Self::read_fields(fields, &[]);
         Self {
             source: written,
             limits,
             step_limits,
+            hide_bodies,
             ..policies
         }
     }
@@ -154,6 +166,7 @@ impl Policies {
             step_limits: Arc::default(),
             output: take_payload(fields, "output"),
             input_schema: take_payload(fields, "input_schema"),
+            hide_bodies: false,
         }
     }
 
