@@ -294,8 +294,8 @@ async fn on_postgresql_no_page_reads_through_a_table_whatever_is_believed_of_it(
     let (provost, _remote, failed) = with_failures(setup).await;
     fill_postgres(&server).await;
     let paths = paths(&provost, &failed).await;
-    // The statistics are missing at first.
-    for statement in ["SELECT 1", "VACUUM ANALYZE"] {
+    // The statistics are missing at first. Then they are there, but nothing says which pages an index covers alone.
+    for statement in ["SELECT 1", "ANALYZE"] {
         server.sql(statement).await;
         let mut seen = server.log_length();
         assert_bounded(&provost, &paths, MOST_ROWS, || {
