@@ -118,7 +118,7 @@ async fn hides_payloads(setup: Setup) {
         let read = seen(&provost, "eye", path).await;
         assert!(!read.contains(CANARY), "{path}: {read}");
     }
-    // What is left says where the task is, and why.
+    // The rest says where the task is, and why.
     let task = get(&provost, "eye", &of_task("")).await.expect(200);
     assert_eq!(task["input"], Value::Null);
     assert_eq!(task["error"]["status"], 422);
