@@ -18,9 +18,13 @@ use super::{
     extract::{Caller, JsonBody, PageQuery, Query, ids},
     problem::{ProblemBody, ProblemKind},
     response::{Page, json},
-    task::bulk_log::{BulkCounts, BulkLog},
+    task::{
+        bulk_log::{BulkCounts, BulkLog},
+        hidden_bodies::hides_bodies,
+    },
 };
 use crate::{
+    config::Role,
     domain::{
         message::{ALERT_EVENTS, ASK_EVENT, MessageAction},
         task::REPLIES,
@@ -167,11 +171,23 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
 )]
 async fn get(
     State(app): State<Arc<App>>,
+    caller: Caller,
     params: RawPathParams,
     query: Query,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    let message = find(&app, &params, true).await?;
+    let mut message = find(&app, &params, true).await?;
+    // The body has data of the task. If the task has been deleted, nobody knows whether its workflow hides them.
+    if caller.role == Role::Read
+        && let Some(id) = message.task
+    {
+        let task = app.store.reader.task(id).await?;
+        let hides_bodies = match task {
+            Some(task) => hides_bodies(&app, &caller, &task).await?,
+            None => true,
+        };
+        message.body = message.body.filter(|_| !hides_bodies);
+    }
     Ok(json(StatusCode::OK, &MessageView::from(message)))
 }
 

@@ -123,6 +123,14 @@ impl App {
         }))
     }
 
+    /// Checks that every instance knows workflows that hide the payloads of their tasks. The error says what to do.
+    pub fn hides_bodies_everywhere(&self) -> Result<(), String> {
+        if self.store.features.has(SharedFeature::AttemptRules) {
+            return Ok(());
+        }
+        Err("is not known to an older instance of Provost that uses this database: update that one, or send the definition again an hour after it has ended".to_owned())
+    }
+
     async fn compile_as_known(
         &self,
         steps: &Payload,

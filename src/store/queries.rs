@@ -291,16 +291,18 @@ impl Reader {
         Ok(found.split_off(settings_count.min(found.len())))
     }
 
-    /// Returns a filter by which one search finds all tasks, if there is one.
+    /// Returns a filter by which one search finds all tasks, or else one that finds fewer than the states, if there is
+    /// one.
     async fn shortest<'f>(&self, range: Range<'f>) -> Result<Option<IndexFilter<'f>>, StoreError> {
         let narrow = range.narrow();
         if narrow.is_empty() {
-            return Ok(None);
+            return Ok(range.of_failures());
         }
         let long = narrow.iter().map(|first| range.is_long(first)).collect();
         let long = self.view_along_indexes(long).await?;
         let mut each = narrow.into_iter().zip(long);
-        Ok(each.find_map(|(first, long)| long.is_empty().then_some(first)))
+        let short = each.find_map(|(first, long)| long.is_empty().then_some(first));
+        Ok(short.or_else(|| range.of_failures()))
     }
 }
 
@@ -357,8 +359,7 @@ impl Reader {
         self.source.versions(ids).await
     }
 
-    /// Returns a page of tasks. If one statement finds none, reads more tasks, but not for much longer: see
-    /// [`pages::look_on`].
+    /// Returns a page of tasks. If one search finds none, reads more tasks, but not many more: see [`pages::look_on`].
     pub async fn tasks(&self, query: &TaskQuery) -> Result<TaskSummaries, StoreError> {
         let began = Instant::now();
         let elapsed = || began.elapsed();
@@ -369,11 +370,7 @@ impl Reader {
     }
 
     async fn look_for_page(&self, query: &TaskQuery) -> Result<TaskSummaries, StoreError> {
-        let asked = pages::statements(query);
-        let found = match asked.len() {
-            1 => self.source.view(asked).await?,
-            _ => self.view_along_indexes(asked).await?,
-        };
+        let found = self.view_along_indexes(pages::statements(query)).await?;
         let rows = |at: usize| found.get(at).into_iter().flatten();
         let tasks = rows(0).map(rows::summary).collect::<Result<_, _>>()?;
         let last = rows(1).next().map(|row| row.get("id"));
@@ -658,7 +655,7 @@ impl Reader {
         let steps = self.source.by_index("steps", "steps_processing");
         let claimed = self.source.by_index("tasks", "tasks_claimed");
         let asked = vec![leases::instances(&steps, &claimed), leases::supervisor()];
-        let found = self.source.view(asked).await?;
+        let found = self.view_along_indexes(asked).await?;
         let rows = |at: usize| found.get(at).into_iter().flatten();
         Ok(Instances {
             now,

@@ -36,6 +36,7 @@ pub enum SharedFeature {
     /// The ledger has every change of the history, since every instance writes it.
     Ledger,
     /// Definitions may have rules for attempts and races, and steps keep what these need: parts of responses, and counts.
+    /// Workflows may hide the payloads of their tasks.
     AttemptRules,
 }
 

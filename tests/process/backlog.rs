@@ -165,7 +165,9 @@ pub fn plans_of(log: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<Value> {
         }
         let told: Value = serde_json::from_str(&text).unwrap();
         if is_wanted(told["Query Text"].as_str().unwrap()) {
-            plans.push(told["Plan"].clone());
+            let mut plan = told["Plan"].clone();
+            plan["Query Text"] = told["Query Text"].clone();
+            plans.push(plan);
         }
     }
     plans

@@ -8,7 +8,9 @@ use std::sync::{
 use reqwest::{Client, StatusCode, redirect::Policy};
 use serde_json::json;
 
-use crate::harness::{Act, Postgres, Provost, Remote, new_database, one_step, until};
+use crate::harness::{
+    Act, Postgres, Provost, Remote, id_of, new_database, one_step, setups, until,
+};
 
 const TOKENS: &str =
     "ada:operate:0123456789abcdef-ada,eye:read:0123456789abcdef-eye,ci:submit:0123456789abcdef-ci";
@@ -284,4 +286,125 @@ async fn while_the_database_takes_no_writes_people_sign_in_and_look() {
     let browser = Browser::signed_in(&provost, "0123456789abcdef-ada").await;
     let page = browser.open("/console/tasks").await;
     assert_eq!(page.status, StatusCode::OK, "{}", page.html);
+}
+
+/// Returns the form of a preview with what it hides, as a browser sends it.
+fn form_of(preview: &str, typed: &[(&str, &str)]) -> String {
+    let (_, form) = preview
+        .split_once("method=\"post\" action=\"/console/tasks/fix\"")
+        .unwrap_or_else(|| panic!("no form: {preview}"));
+    let mut fields = url::form_urlencoded::Serializer::new(String::new());
+    for input in form.split("<input type=\"hidden\" name=\"").skip(1) {
+        let (name, rest) = input.split_once("\" value=\"").unwrap();
+        let value = rest.split('"').next().unwrap();
+        let value = value
+            .replace("&#34;", "\"")
+            .replace("&#39;", "'")
+            .replace("&#38;", "&");
+        fields.append_pair(name, &value);
+    }
+    fields.extend_pairs(typed);
+    fields.finish()
+}
+
+#[tokio::test]
+async fn many_tasks_are_paused_resumed_and_resolved_with_forms() {
+    let remote = Remote::with(|_| Act::answer(422, &[], "no currency")).await;
+    let provost = Provost::start().await;
+    let browser = Browser::of(&provost);
+    let later =
+        json!({ "labels": { "team": "a" }, "steps": [{ "name": "a", "wait": { "for": "1h" } }] });
+    let mut waiting = Vec::new();
+    for _ in 0..2 {
+        waiting.push(provost.submit(&later).await);
+    }
+    let mut failed = Vec::new();
+    for _ in 0..2 {
+        failed.push(id_of(
+            &provost.run(&one_step(&remote.url(), "/charge")).await,
+        ));
+    }
+    let resolve = "state=error&do=resolve&step=only&output=%7B%22id%22%3A%22ch_17%22%7D";
+    for (filter, title, state, tasks) in [
+        ("label=team:a&do=pause", "Pause 2 tasks", "paused", &waiting),
+        (
+            "label=team:a&do=resume",
+            "Resume 2 tasks",
+            "processing",
+            &waiting,
+        ),
+        (
+            resolve,
+            "Resolve the failed step of 2 tasks",
+            "processed",
+            &failed,
+        ),
+    ] {
+        let preview = browser.open(&format!("/console/tasks/fix?{filter}")).await;
+        let has_title = preview.html.contains(&format!("<h1>{title}"));
+        assert!(has_title, "{filter}: {}", preview.html);
+        for id in tasks {
+            assert_ne!(
+                provost.task(id).await["state"],
+                state,
+                "a preview changes nothing"
+            );
+        }
+        let form = form_of(
+            &preview.html,
+            &[("first", "all"), ("rate", "20"), ("reason", "a drill")],
+        );
+        let confirmed = browser.send("/console/tasks/fix", &form).await;
+        assert_eq!(
+            confirmed.status,
+            StatusCode::SEE_OTHER,
+            "{filter}: {}",
+            confirmed.html
+        );
+        for id in tasks {
+            let now = async || provost.task(id).await["state"].as_str().unwrap().to_owned();
+            until(state.to_owned(), now).await;
+        }
+        let job = browser.open(&confirmed.location).await;
+        assert!(job.html.contains("a drill"), "{}", job.html);
+    }
+    let task = provost.task(&failed[0]).await;
+    assert_eq!(task["steps"][0]["output"], json!({ "id": "ch_17" }));
+}
+
+#[tokio::test]
+async fn the_page_of_a_cause_says_how_the_example_differs_from_a_success() {
+    let remote = Remote::with(|seen| match seen.body["currency"].is_string() {
+        true => Act::Ok(json!({ "id": "ch_1" })),
+        false => Act::answer(422, &[], "currency is required"),
+    })
+    .await;
+    for setup in setups().await {
+        let provost = setup.set("RECORD__SUCCESSES", "none").start().await;
+        provost.register("payments", &remote.url(), 8).await;
+        let steps = json!([{ "name": "charge", "agent": "payments", "request": { "body": "{{ input }}" } }]);
+        let put = provost.put("/v1/workflows/order", &json!({ "steps": steps }));
+        put.await.expect(201);
+        let run = async |key: &str, input: serde_json::Value| {
+            let task = json!({ "workflow": "order", "key": key, "input": input });
+            provost.run(&task).await
+        };
+        run("order-1", json!({ "amount": 5, "currency": "EUR" })).await;
+        let task = run("order-2", json!({ "amount": 5 })).await;
+        assert_eq!(task["state"], "error", "{task:#}");
+        let causes = provost.get("/v1/failures").await.expect(200);
+        let cause = causes["items"][0]["fingerprint"].as_str().unwrap();
+        let browser = Browser::of(&provost);
+        let page = browser.open(&format!("/console/causes/{cause}")).await.html;
+        let differs = "Beside a recent success, whose request was not recorded: order-2 failed at charge, order-1 did not; the inputs differ at /currency.";
+        assert!(page.contains(differs), "{page}");
+        let (_, link) = page.split_once("compare=").unwrap();
+        let other = link.split(['"', '&']).next().unwrap();
+        let id = id_of(&task);
+        let compared = browser
+            .open(&format!("/console/tasks/{id}?compare={other}"))
+            .await;
+        assert_eq!(compared.status, StatusCode::OK, "{}", compared.html);
+        assert!(compared.html.contains("order-1") && compared.html.contains("order-2"));
+    }
 }

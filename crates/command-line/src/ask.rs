@@ -1,5 +1,7 @@
 //! `provost ask`: questions to people.
 
+use std::collections::BTreeMap;
+
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 
@@ -138,6 +140,13 @@ async fn answer(session: &Session, options: &AnswerOptions) -> Result<Outcome, C
         .form(&fields)
         .send_form()
         .await?;
+    if !session.out.is_for_people() {
+        let decision: BTreeMap<_, _> = fields.into_iter().collect();
+        let json = serde_json::to_string(&decision)
+            .map_err(|error| ClientError::usage(error.to_string()))?;
+        session.out.object(&json, &options.choice)?;
+        return Ok(Outcome::Done);
+    }
     note(format_args!(
         "the answer is on record: {}",
         plain(&options.choice)

@@ -64,6 +64,55 @@ impl Time {
     }
 }
 
+/// A sentence of the API. The times in it are shown as other times are: in the zone of the reader, with the whole in UTC in
+/// their titles.
+#[derive(Template)]
+#[template(
+    ext = "html",
+    source = r#"{% for (text, time) in parts %}{{ text }}{% if let Some(time) = time %}{{ time }}{% endif %}{% endfor %}"#
+)]
+pub struct Sentence<'t> {
+    /// The parts of the text, each with the time that follows it.
+    parts: Vec<(&'t str, Option<Html>)>,
+}
+
+impl<'t> Sentence<'t> {
+    #[expect(clippy::new_ret_no_self, reason = "a component is used as HTML only")]
+    pub fn new(text: &'t str, now: Timestamp) -> Html {
+        let mut parts = Vec::new();
+        let (mut begin, mut at) = (0, 0);
+        while at < text.len() {
+            match text.get(at..).and_then(time_at_start) {
+                Some(time) => {
+                    parts.push((&text[begin..at], Some(Time::new(time, now))));
+                    at += time.len();
+                    begin = at;
+                }
+                None => at += 1,
+            }
+        }
+        parts.push((&text[begin..], None));
+        Html::of(&Self { parts })
+    }
+}
+
+/// Returns the time in UTC with which a text begins, such as `2026-11-26T03:12:31.5Z`.
+fn time_at_start(text: &str) -> Option<&str> {
+    const FORM: &[u8] = b"dddd-dd-ddTdd:dd:dd";
+    let bytes = text.as_bytes();
+    let is_of_form = FORM.iter().enumerate().all(|(at, form)| {
+        bytes.get(at).is_some_and(|byte| match form {
+            b'd' => byte.is_ascii_digit(),
+            form => byte == form,
+        })
+    });
+    let rest = text.get(FORM.len()..).filter(|_| is_of_form)?;
+    let fraction = rest.strip_prefix('.').unwrap_or(rest);
+    let fraction = fraction.trim_start_matches(|c: char| c.is_ascii_digit());
+    let end = text.len() - fraction.strip_prefix('Z')?.len();
+    text.get(..end)
+}
+
 fn short(time: &Zoned, now: &Zoned) -> String {
     let format = match (time.date() == now.date(), time.year() == now.year()) {
         (true, _) => "%H:%M:%S",
@@ -300,6 +349,28 @@ mod tests {
 
     fn now() -> Timestamp {
         "2026-11-26T03:12:40Z".parse().unwrap()
+    }
+
+    #[test]
+    fn a_time_in_a_sentence_is_shown_as_other_times_are() {
+        let shown = |text: &str| Sentence::new(text, now()).to_string();
+        assert_eq!(
+            shown("<b>paused</b> until 2026-11-26T04:00:00Z, at the latest"),
+            format!(
+                "&#60;b&#62;paused&#60;/b&#62; until {}, at the latest",
+                Time::new("2026-11-26T04:00:00Z", now())
+            )
+        );
+        let two = shown("2026-11-25T18:20:00.5Z–2026-11-26T03:00:00Z");
+        assert_eq!(two.matches("<time").count(), 2, "{two}");
+        for plain in [
+            "order 2026-11-26 of Köln",
+            "2026-11-26T04:00:00+01:00",
+            "2026-11-26T04:00:00",
+            "",
+        ] {
+            assert_eq!(shown(plain), plain);
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use crate::{
     assets,
     params::{Params, encoded},
-    parts::{Badge, Count, Html, Icon, Time, actor, counted, number},
+    parts::{Badge, Count, Html, Icon, Sentence, Time, actor, counted, number},
     service::{Installation, Person},
 };
 
@@ -155,6 +155,11 @@ impl Shell {
 
     pub fn time(&self, at: impl AsRef<str>) -> Html {
         Time::new(at.as_ref(), self.now)
+    }
+
+    /// Returns a sentence of the API, with its times in the zone of the reader.
+    pub fn text(&self, text: impl AsRef<str>) -> Html {
+        Sentence::new(text.as_ref(), self.now)
     }
 
     pub fn time_now(&self) -> Html {

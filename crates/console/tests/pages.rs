@@ -379,6 +379,37 @@ async fn the_first_sentences_say_which_cause_grows_and_never_more_than_is_known(
         "More than 1,000 tasks need a person, for 7 causes"
     );
     assert_eq!(seen.text(".lead"), "None of the causes grows.");
+    assert!(!seen.html.contains("not shown"));
+    // More causes than are counted, of which the page shows a few.
+    many["failures"]["causes"] = 500.into();
+    many["failures"]["more_causes"] = true.into();
+    api.returns("GET /v1/overview", &many);
+    let mut part = page_of(&[failure("5f1d0a7c93b2e846", 403, false)]);
+    part["more_causes"] = true.into();
+    api.returns("GET /v1/failures", &part);
+    let seen = Visitor::of(api.clone()).get("/console").await;
+    assert_eq!(
+        seen.text("h1"),
+        "More than 1,000 tasks need a person, for more than 499 causes"
+    );
+    assert!(
+        seen.html
+            .contains("More than 499 other causes are not shown"),
+        "{}",
+        seen.html
+    );
+    many["failures"]["causes"] = 2.into();
+    many["failures"]["more_causes"] = false.into();
+    api.returns("GET /v1/overview", &many);
+    part["more_causes"] = false.into();
+    part["next_cursor"] = "n".into();
+    api.returns("GET /v1/failures", &part);
+    let seen = Visitor::of(api.clone()).get("/console").await;
+    assert!(
+        seen.html.contains("1 other cause is not shown"),
+        "{}",
+        seen.html
+    );
     let mut none = overview();
     none["tasks"] = serde_json::json!([]);
     none["failures"] =
@@ -427,6 +458,36 @@ async fn the_page_of_an_agent_shows_its_calls_by_hour() {
          in the hour from 02:00 UTC"
     );
     assert!(seen.text(".facts").contains("212"));
+}
+
+#[tokio::test]
+async fn the_page_of_an_agent_shows_the_latest_tasks_and_the_workflows_that_use_it() {
+    let api = full();
+    let mut tasks: Vec<_> = (0..12)
+        .map(|number| task(&format!("order-{number}"), "processed"))
+        .collect();
+    tasks[3]["workflow"] = "refund".into();
+    tasks[4]["workflow"] = serde_json::Value::Null;
+    api.returns("GET /v1/tasks", &page_of(&tasks));
+    let seen = Visitor::of(api.clone())
+        .get("/console/agents/payments")
+        .await;
+    let html = &seen.html;
+    assert!(html.contains("Latest tasks with a step here"), "{html}");
+    assert!(html.contains(">order-9</a>") && !html.contains(">order-10</a>"));
+    assert!(html.contains("/console/tasks?agent=payments"), "{html}");
+    let (_, users) = html.split_once("Who uses it").unwrap();
+    assert!(users.contains("of the latest 12 tasks"), "{users}");
+    let (order, refund) = (users.find(">order</a>"), users.find(">refund</a>"));
+    assert!(order.is_some() && order < refund, "{users}");
+    api.refuses(
+        "GET /v1/tasks",
+        StatusCode::SERVICE_UNAVAILABLE,
+        "too many reads",
+    );
+    let seen = Visitor::of(api).get("/console/agents/payments").await;
+    assert_eq!(seen.status, StatusCode::OK);
+    assert!(seen.html.contains("too many reads") && !seen.html.contains("Who uses it"));
 }
 
 #[tokio::test]

@@ -6,11 +6,15 @@ use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{commands::find, json};
+use super::{
+    commands::find,
+    hidden_bodies::{hidden, hide_in_attempts, hides_bodies},
+    json,
+};
 use crate::{
     api::{
         App, Problem,
-        extract::{AttemptParams, AttemptPath, PageQuery, Query, StepParams, TaskStepPath},
+        extract::{AttemptParams, AttemptPath, Caller, PageQuery, Query, StepParams, TaskStepPath},
         problem::{ProblemBody, ProblemKind},
     },
     domain::{
@@ -249,6 +253,7 @@ pub(super) struct AttemptPage {
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
+    caller: Caller,
     TaskStepPath(id, name): TaskStepPath,
     mut query: Query,
 ) -> Result<Response, Problem> {
@@ -284,7 +289,11 @@ pub(super) async fn list(
     let next_cursor =
         last.map(|((attempt, ended_at), _)| cursors.after(format_args!("{attempt}-{ended_at}")));
     let items = items.into_iter().map(|(_, view)| view).collect();
-    Ok(json(StatusCode::OK, &AttemptPage { items, next_cursor }))
+    let page = AttemptPage { items, next_cursor };
+    Ok(match hides_bodies(&app, &caller, &task).await? {
+        true => json(StatusCode::OK, &hidden(&page, hide_in_attempts)),
+        false => json(StatusCode::OK, &page),
+    })
 }
 
 /// Returns the attempt that is under way, or the last one if it is not recorded, without the beginnings of bodies.
@@ -330,6 +339,7 @@ pub(super) struct AttemptRecords {
 )]
 pub(super) async fn get(
     State(app): State<Arc<App>>,
+    caller: Caller,
     AttemptPath(id, name, attempt): AttemptPath,
     query: Query,
 ) -> Result<Response, Problem> {
@@ -364,5 +374,9 @@ pub(super) async fn get(
             format!("step {name} has no record of attempt {attempt}: {why}"),
         ));
     }
-    Ok(json(StatusCode::OK, &AttemptRecords { items }))
+    let records = AttemptRecords { items };
+    Ok(match hides_bodies(&app, &caller, &task).await? {
+        true => json(StatusCode::OK, &hidden(&records, hide_in_attempts)),
+        false => json(StatusCode::OK, &records),
+    })
 }

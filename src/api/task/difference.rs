@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::Response};
 
-use super::{json, load};
+use super::{hidden_bodies::must_see_bodies, json, load};
 use crate::{
     api::{
         App, Problem,
-        extract::{Query, TaskPairParams, TaskPairPath},
+        extract::{Caller, Query, TaskPairParams, TaskPairPath},
         problem::ProblemBody,
     },
     domain::view::{TaskComparison, TaskDifference},
@@ -19,7 +19,8 @@ use crate::{
 /// Their definitions, submissions and inputs, and the states, attempts, requests and responses of their steps, those that
 /// differ first. Of each step the last attempts are compared, as far as they are recorded: see
 /// `GET /v1/tasks/{id}/steps/{name}/attempts`. What is hidden there, and in workflows, is hidden here. Long values are
-/// shortened, and long lists of differences end with `more`. Neither task needs to have ended.
+/// shortened, and long lists of differences end with `more`. Neither task needs to have ended. A task whose workflow has
+/// `hide_bodies` is not compared for the role `read`.
 #[utoipa::path(
     get, path = "/v1/tasks/{id}/diff/{other}", tag = "tasks", operation_id = "compare_tasks",
     params(TaskPairParams),
@@ -30,6 +31,7 @@ use crate::{
 )]
 pub(super) async fn compare(
     State(app): State<Arc<App>>,
+    caller: Caller,
     TaskPairPath(id, other): TaskPairPath,
     query: Query,
 ) -> Result<Response, Problem> {
@@ -38,6 +40,9 @@ pub(super) async fn compare(
     let permit = app.bulkhead.enter().await?;
     let a = load(&app, id).await?;
     let b = load(&app, other).await?;
+    for task in [&a, &b] {
+        must_see_bodies(&app, &caller, task).await?;
+    }
     app.responses.hold(a.memory().saturating_add(b.memory()))?;
     let comparison = TaskComparison::new(&a, &b);
     let [of_a, of_b] = comparison.with_attempts();

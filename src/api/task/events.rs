@@ -17,14 +17,18 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::warn;
 use utoipa::ToSchema;
 
-use super::{json, load, no_such_task};
+use super::{
+    hidden_bodies::{hide_in_event, hides_bodies},
+    json, load, no_such_task,
+};
 use crate::{
     api::{
         App, Problem,
         byte_budget::Reservation,
-        extract::{Query, TaskParams, TaskPath},
+        extract::{Caller, Query, TaskParams, TaskPath},
         problem::{ProblemBody, ProblemKind},
     },
+    config::Role,
     domain::{
         task::{Event, TaskStatus},
         values::{TaskId, Timestamp},
@@ -77,13 +81,18 @@ pub(super) struct HistoryPage {
 )]
 pub(super) async fn history(
     State(app): State<Arc<App>>,
+    caller: Caller,
     TaskPath(id): TaskPath,
     mut query: Query,
 ) -> Result<Response, Problem> {
     let limit = query.integer("limit", 1..=500)?.unwrap_or(500) as usize;
     let (after, cursors) = query.cursor(HistoryPosition::parse)?;
     query.finish()?;
-    let read = read(&app, id, after.unwrap_or_default(), limit).await?;
+    let mut read = read(&app, id, after.unwrap_or_default(), limit).await?;
+    // The task is loaded only for callers who may see less of it.
+    if caller.role == Role::Read && hides_bodies(&app, &caller, &*load(&app, id).await?).await? {
+        read.entries.iter_mut().for_each(HistoryEntry::hide_bodies);
+    }
     let page = HistoryPage {
         items: read.entries,
         next_cursor: read.has_more.then(|| cursors.after(read.end)),
@@ -111,6 +120,7 @@ pub(super) async fn history(
 )]
 pub(super) async fn events(
     State(app): State<Arc<App>>,
+    caller: Caller,
     TaskPath(id): TaskPath,
     query: Query,
     headers: HeaderMap,
@@ -131,12 +141,14 @@ pub(super) async fn events(
     // A task that does not exist is a plain 404, not an empty stream.
     let task = load(&app, id).await?;
     changes.has_read(task.version);
+    let hides_bodies = hides_bodies(&app, &caller, &task).await?;
     let mut stream = EventStream {
         app,
         id,
         changes,
         seen: seen.within(task.version),
         has_ended: task.is_ended(),
+        hides_bodies,
         over: false,
         room: None,
         _place: place,
@@ -232,6 +244,7 @@ struct EventStream {
     seen: HistoryPosition,
     /// True if the task had already ended: no further events follow.
     has_ended: bool,
+    hides_bodies: bool,
     over: bool,
     /// The reserved bytes of the events that were read and are not sent yet.
     room: Option<Reservation>,
@@ -251,7 +264,10 @@ impl EventStream {
     async fn next(&mut self) -> Option<Vec<ServerSentEvent>> {
         while !self.over {
             self.room = None;
-            let read = read(&self.app, self.id, self.seen, PAGE).await.ok()?;
+            let mut read = read(&self.app, self.id, self.seen, PAGE).await.ok()?;
+            if self.hides_bodies {
+                read.entries.iter_mut().for_each(HistoryEntry::hide_bodies);
+            }
             match self.app.responses.reserve_large(read.bytes) {
                 Ok(room) => self.room = room,
                 // The client connects again, and misses nothing.
@@ -314,6 +330,10 @@ impl HistoryEntry {
             Ok((event.get().len(), entry))
         });
         events.collect()
+    }
+
+    pub(in crate::api) fn hide_bodies(&mut self) {
+        hide_in_event(&mut self.event);
     }
 
     pub(in crate::api) fn kind(&self) -> &str {

@@ -16,6 +16,7 @@ mod difference;
 pub(in crate::api) mod events;
 pub(super) mod failures;
 mod graph;
+pub(in crate::api) mod hidden_bodies;
 mod message;
 mod migrate;
 mod queue_position;
@@ -39,8 +40,11 @@ use tracing::debug;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub use self::message::{refusal_address, submit_message};
-use self::queue_position::{count_ahead, explain_key_limits, explain_other_reasons};
 pub use self::scheduled::{check_scheduled, submit_run};
+use self::{
+    hidden_bodies::{hidden, hide_in_task},
+    queue_position::{count_ahead, explain_key_limits, explain_other_reasons},
+};
 use super::{
     App, Problem,
     byte_budget::{SMALL, ShortForm},
@@ -185,8 +189,9 @@ fn with_retry_after(mut response: Response, task: &Task) -> Response {
     response
 }
 
-/// Renders the task as [`render`] does, with the positions of its steps in the queues of their agents.
-async fn render_with_positions(app: &App, task: &Task) -> Response {
+/// Renders the task as [`render`] does, with the positions of its steps in the queues of their agents. `hides_bodies`:
+/// without its payloads.
+async fn render_with_positions(app: &App, task: &Task, hides_bodies: bool) -> Response {
     let mut view = view(app, task).await;
     // The task is returned also if the positions cannot be read.
     let rule = |agent: &AgentName| app.agents.lane_rule(agent);
@@ -205,7 +210,11 @@ async fn render_with_positions(app: &App, task: &Task) -> Response {
     if let Err(error) = explained.await {
         debug!(%error, "could not count positions in agent queues");
     }
-    with_etag(with_retry_after(json(StatusCode::OK, &view), task), task)
+    let response = match hides_bodies {
+        true => json(StatusCode::OK, &hidden(&view, hide_in_task)),
+        false => json(StatusCode::OK, &view),
+    };
+    with_etag(with_retry_after(response, task), task)
 }
 
 async fn view<'a>(app: &App, task: &'a Task) -> TaskView<'a> {

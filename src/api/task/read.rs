@@ -15,6 +15,7 @@ use super::{
     TaskWaitResult,
     bulk::jobs::BulkResultSchema,
     failures::{cause, text},
+    hidden_bodies::{hidden, hide_in_head, hides_bodies, hides_bodies_of},
     json, load, render_with_positions,
     summary::SummaryView,
     wait_until_settled, watch,
@@ -22,7 +23,7 @@ use super::{
 use crate::{
     api::{
         App, Problem,
-        extract::{LONGEST_WAIT, PageQuery, Query, TaskParams, TaskPath, labels},
+        extract::{Caller, LONGEST_WAIT, PageQuery, Query, TaskParams, TaskPath, labels},
         openapi::words::LabelFilterSchema,
         problem::{ProblemBody, ProblemKind},
     },
@@ -66,6 +67,7 @@ pub(super) struct TaskListPage<'a> {
 )]
 pub(super) async fn get(
     State(app): State<Arc<App>>,
+    caller: Caller,
     TaskPath(id): TaskPath,
     mut query: Query,
 ) -> Result<Response, Problem> {
@@ -75,6 +77,7 @@ pub(super) async fn get(
     // The subscription comes before the read of the task: an end between the two must not be missed.
     let mut watching = wait.map(|_| watch(&app, id));
     let mut task = load(&app, id).await?;
+    let hides_bodies = hides_bodies(&app, &caller, &task).await?;
     if let (Some(wait), Some(watching)) = (wait, &mut watching)
         && !task.is_settled()
     {
@@ -85,7 +88,7 @@ pub(super) async fn get(
             TaskWaitResult::NotSettled | TaskWaitResult::Refused => load(&app, id).await?,
         };
     }
-    let mut response = render_with_positions(&app, &task).await;
+    let mut response = render_with_positions(&app, &task, hides_bodies).await;
     if is_cut {
         let applied = format!("wait={}", LONGEST_WAIT.duration().as_secs());
         if let Ok(applied) = HeaderValue::try_from(applied) {
@@ -100,7 +103,7 @@ pub(super) async fn get(
 ///
 /// A task is listed if it matches every given filter. Cursors are stable: a task submitted in the meantime never shifts
 /// a page. If few tasks match, a page may have fewer items than `limit`, and still a `next_cursor`: Provost examines
-/// 2,000 tasks at a time, and goes on for some 200 ms before it returns a page without items. Only the last page has no
+/// 2,000 tasks at a time, and 10,000 before it returns a page without items. Only the last page has no
 /// `next_cursor`; `examined_back_to` says how far back the others have looked.
 #[utoipa::path(
     get, path = "/v1/tasks", tag = "tasks", operation_id = "list_tasks",
@@ -128,6 +131,7 @@ pub(super) async fn get(
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
+    caller: Caller,
     mut query: Query,
 ) -> Result<Response, Problem> {
     let filter = filter(&mut query)?;
@@ -148,6 +152,24 @@ pub(super) async fn list(
         examined_back_to: found.next.map(TaskId::made_at),
         next_cursor: found.next.map(|last| cursors.after(last)),
     };
+    let mut hidden_items = Vec::new();
+    for (at, task) in found.tasks.iter().enumerate() {
+        // The active versions are in memory.
+        if let Some(workflow) = &task.workflow
+            && task.error.is_some()
+            && hides_bodies_of(&app, &caller, &workflow.name).await?
+        {
+            hidden_items.push(at);
+        }
+    }
+    if hidden_items.is_empty() {
+        return Ok(json(StatusCode::OK, &page));
+    }
+    let page = hidden(&page, |page| {
+        for at in hidden_items {
+            hide_in_head(&mut page["items"][at]);
+        }
+    });
     Ok(json(StatusCode::OK, &page))
 }
 

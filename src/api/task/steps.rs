@@ -6,11 +6,15 @@ use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{explain, json, load, with_etag};
+use super::{
+    explain,
+    hidden_bodies::{hidden, hide_in_steps, hides_bodies},
+    json, load, with_etag,
+};
 use crate::{
     api::{
         App, Problem,
-        extract::{PageQuery, Query, TaskParams, TaskPath},
+        extract::{Caller, PageQuery, Query, TaskParams, TaskPath},
         problem::{ProblemBody, ProblemKind},
     },
     domain::{
@@ -56,6 +60,7 @@ pub(super) struct StepPage<'a> {
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
+    caller: Caller,
     TaskPath(id): TaskPath,
     mut query: Query,
 ) -> Result<Response, Problem> {
@@ -93,7 +98,11 @@ pub(super) async fn list(
             .filter(|_| has_more)
             .map(|last| cursors.after(last.0)),
     };
-    Ok(with_etag(json(StatusCode::OK, &page), &task))
+    let response = match hides_bodies(&app, &caller, &task).await? {
+        true => json(StatusCode::OK, &hidden(&page, hide_in_steps)),
+        false => json(StatusCode::OK, &page),
+    };
+    Ok(with_etag(response, &task))
 }
 
 /// Returns how many of these steps a page has: as many as the limit and [`PAGE_BYTES`] allow, but at least one.

@@ -6,11 +6,14 @@ use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{json, load, with_etag};
+use super::{
+    hidden_bodies::{hidden, hide_in_plan, hides_bodies},
+    json, load, with_etag,
+};
 use crate::{
     api::{
         App, Problem,
-        extract::{Query, TaskParams, TaskPath},
+        extract::{Caller, Query, TaskParams, TaskPath},
     },
     domain::{
         task::TaskStatus,
@@ -52,6 +55,7 @@ struct PlanView {
 )]
 pub(super) async fn show(
     State(app): State<Arc<App>>,
+    caller: Caller,
     TaskPath(id): TaskPath,
     query: Query,
 ) -> Result<Response, Problem> {
@@ -75,5 +79,12 @@ pub(super) async fn show(
         fingerprint: format!("\"{}\"", task.version),
         plan,
     };
-    Ok(permit.run(|| with_etag(json(StatusCode::OK, &view), &task)))
+    let hides_bodies = hides_bodies(&app, &caller, &task).await?;
+    Ok(permit.run(|| {
+        let response = match hides_bodies {
+            true => json(StatusCode::OK, &hidden(&view, hide_in_plan)),
+            false => json(StatusCode::OK, &view),
+        };
+        with_etag(response, &task)
+    }))
 }

@@ -115,6 +115,7 @@ async fn events(
         app,
         filter,
         of_tasks: caller.role == Role::Submit,
+        caller,
     };
     if is_stream {
         return follow(reader, after).await;

@@ -7,7 +7,12 @@ use tokio::time::{Instant, timeout_at};
 use utoipa::ToSchema;
 
 use crate::{
-    api::{App, Problem, problem::ProblemKind, task::events::HistoryEntry},
+    api::{
+        App, Problem,
+        extract::Caller,
+        problem::ProblemKind,
+        task::{events::HistoryEntry, hidden_bodies::hides_bodies_of},
+    },
     domain::{
         values::{TaskId, Timestamp},
         view::{LedgerEntryIndex, LedgerFilter, LedgerPosition, LedgerRecord, PositionFault},
@@ -89,6 +94,7 @@ pub(super) struct EventReader {
     pub filter: LedgerFilter,
     /// True if the caller may read events of tasks only.
     pub of_tasks: bool,
+    pub caller: Caller,
 }
 
 /// Events that were read.
@@ -119,7 +125,8 @@ impl EventReader {
             page.complete_since = state.complete_since;
             page.has_more = has_more;
             for entry in entries {
-                if !self.add(&mut page, &entry, limit) {
+                let hides_bodies = self.hides_bodies(&entry).await?;
+                if !self.add(&mut page, &entry, limit, hides_bodies) {
                     page.has_more = true;
                     return Ok(page);
                 }
@@ -162,7 +169,24 @@ impl EventReader {
     }
 
     /// Adds the events of an entry that the filter accepts. Returns false if there is no room for all of them.
-    fn add(&self, page: &mut ReadEvents, entry: &LedgerEntry, limit: usize) -> bool {
+    /// Returns whether the caller sees no payloads of the task of an entry.
+    async fn hides_bodies(&self, entry: &LedgerEntry) -> Result<bool, Problem> {
+        match &entry.content {
+            LedgerContent::Change { task, .. } => match &task.workflow {
+                Some(workflow) => hides_bodies_of(&self.app, &self.caller, &workflow.name).await,
+                None => Ok(false),
+            },
+            LedgerContent::Record(_) | LedgerContent::Deleted(_) => Ok(false),
+        }
+    }
+
+    fn add(
+        &self,
+        page: &mut ReadEvents,
+        entry: &LedgerEntry,
+        limit: usize,
+        hides_bodies: bool,
+    ) -> bool {
         let events = self.events(entry);
         let count = events.len();
         for (index, event) in events.into_iter().enumerate() {
@@ -180,6 +204,9 @@ impl EventReader {
                     return false;
                 }
                 page.bytes += bytes;
+                if hides_bodies {
+                    event.event.iter_mut().for_each(HistoryEntry::hide_bodies);
+                }
                 event.position = position.to_string();
                 page.items.push(event);
             }

@@ -364,8 +364,9 @@ impl Transaction<'_> {
 
 impl Reader {
     pub async fn attempts(&self, query: &AttemptQuery) -> Result<Vec<AttemptRecord>, StoreError> {
-        self.all(page(query), |row| listed(row, query.step.step))
-            .await
+        let rows = self.fetch_along_indexes(page(query)).await?;
+        let records = rows.iter().map(|row| listed(row, query.step.step));
+        records.collect()
     }
 
     /// Returns the last recorded attempt of each of these steps of a task, in one statement. A step without one is left
@@ -378,8 +379,9 @@ impl Reader {
         if steps.is_empty() {
             return Ok(Vec::new());
         }
-        self.all(lasts(task, steps), |row| listed(row, row.get("idx")?))
-            .await
+        let rows = self.fetch_along_indexes(lasts(task, steps)).await?;
+        let records = rows.iter().map(|row| listed(row, row.get("idx")?));
+        records.collect()
     }
 
     /// Returns the bytes of recorded attempts, by the hour in which they ended, in order.

@@ -1,7 +1,7 @@
 //! Pages of tasks by filters that no single index covers: an index finds tasks by one filter, newest first, and the
 //! other filters are tested for each task. One search reads at most [`PAGE_LOOKS_AT`] entries of that index, even if
-//! few tasks match. If it has found nothing, another search begins at its end, until [`LOOKING_TAKES`] is over: the
-//! page is empty in that case, and the end of the last search is the next cursor.
+//! few tasks match. If it has found nothing, another search begins at its end, until [`MOST_LOOKED_AT`] tasks have been
+//! read or [`LOOKING_TAKES`] is over: the page is empty in that case, and the end of the last search is the next cursor.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::store::{
     statement::Statement,
 };
 
-/// The most tasks that one search of a bulk command reads.
+/// The most tasks that one search of a bulk command reads, and all searches for one page of a list.
 pub const MOST_LOOKED_AT: usize = 10_000;
 /// The most entries that one search for a page of a list reads. They take up to twenty milliseconds, because tasks in
 /// one state are far apart in the table, and so are their steps.
@@ -25,9 +25,10 @@ const PAGE_LOOKS_AT: usize = 2_000;
 /// because an operator takes an empty page for the complete result.
 const LOOKING_TAKES: Duration = Duration::from_millis(200);
 
-/// The most milliseconds between the time in an id and the time of its task, even if a clock was wrong when the task
-/// was made.
-const APART: i64 = 86_400_000;
+/// The most milliseconds between the time in an id and the time of its task. Both are by the store's clock: the id is made
+/// when the submission arrives, and the task when its batch is saved. All tasks of this time are examined for a filter by
+/// time, so it is as short as is safe.
+const APART: i64 = 5 * 60 * 1000;
 
 const COLUMNS: &str = r#"
 tasks.id, "key", workflow, workflow_version, labels, priority, created_at, version, state, start_at, complete_by,
@@ -59,17 +60,20 @@ impl TaskSummaries {
     }
 }
 
-/// Searches on until a page has a task, no tasks are left, or the time is over. `elapsed` is the time since the first
-/// search began.
+/// Searches on until a page has a task, no tasks are left, as many were read as may be, or the time is over. `elapsed` is
+/// the time since the first search began.
 pub async fn look_on<L: Future<Output = Result<TaskSummaries, StoreError>>>(
     query: &TaskQuery,
     elapsed: impl Fn() -> Duration,
     look: impl Fn(TaskQuery) -> L,
 ) -> Result<TaskSummaries, StoreError> {
     let mut query = query.clone();
+    let mut looked_at = 0;
     loop {
         let page = look(query.clone()).await?;
-        if !page.tasks.is_empty() || page.next.is_none() || elapsed() >= LOOKING_TAKES {
+        looked_at += PAGE_LOOKS_AT;
+        let is_over = looked_at >= MOST_LOOKED_AT || elapsed() >= LOOKING_TAKES;
+        if !page.tasks.is_empty() || page.next.is_none() || is_over {
             return Ok(page);
         }
         query.before = page.next;
@@ -178,7 +182,7 @@ impl<'f> IndexFilter<'f> {
 
     /// Returns whether the index has an entry for each step, so that it may list a task several times in a row. The
     /// next cursor is after all of them.
-    fn repeats_tasks(&self) -> bool {
+    pub fn repeats_tasks(&self) -> bool {
         matches!(
             self,
             IndexFilter::Alert(..) | IndexFilter::Cause(_) | IndexFilter::FailedAgent(_)
@@ -529,13 +533,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_looks_on_until_it_has_found_something_or_its_time_is_over() {
+    async fn a_page_looks_on_until_it_has_found_something_or_has_read_enough() {
         let millis = Duration::from_millis;
         assert_eq!(looks(millis(20), 1, 100).await, (1, true));
         assert_eq!(looks(millis(20), 4, 100).await, (4, true));
-        assert_eq!(looks(millis(20), 99, 100).await, (10, true));
+        assert_eq!(looks(millis(70), 99, 100).await, (3, true));
         assert_eq!(looks(millis(500), 99, 100).await, (1, true));
-        assert_eq!(looks(millis(20), 99, 5).await, (5, false));
-        assert_eq!(looks(millis(0), 99, 100).await, (99, true));
+        assert_eq!(looks(millis(20), 99, 4).await, (4, false));
+        assert_eq!(looks(millis(0), 99, 100).await, (5, true));
     }
 }

@@ -54,6 +54,23 @@ impl<'f> Range<'f> {
             .collect()
     }
 
+    /// Returns the filter whose index has only tasks in error, if there is one. Each of them matches the states too, so
+    /// that it finds fewer tasks than those, however many it finds.
+    pub fn of_failures(&self) -> Option<IndexFilter<'f>> {
+        let filter = self.filter;
+        if let Some(cause) = filter.cause {
+            return Some(IndexFilter::Cause(cause));
+        }
+        if !filter.is_of_failures() {
+            return None;
+        }
+        match (&filter.agent, &filter.workflow) {
+            (Some(agent), _) => Some(IndexFilter::FailedAgent(agent)),
+            (None, Some(workflow)) => Some(IndexFilter::FailedWorkflow(workflow)),
+            (None, None) => None,
+        }
+    }
+
     /// Finds a row if an index has more tasks for this filter than one search may read.
     pub fn is_long(&self, first: &IndexFilter<'_>) -> Statement {
         let mut statement = Statement::new("");
@@ -153,8 +170,16 @@ impl<'f> Range<'f> {
     }
 
     fn of_index(&self, statement: &mut Statement, first: &IndexFilter<'_>) {
+        // Several rows of a task follow each other in the index, so that no more is read than for one row each.
+        if first.repeats_tasks() {
+            statement.sql.push_str("SELECT DISTINCT id FROM (");
+        }
         first.ids(statement, self.filter);
-        statement.push(" AND id > ? ORDER BY id", self.after);
+        statement.push(" AND id > ?", self.after);
+        if first.repeats_tasks() {
+            statement.sql.push_str(") AS repeated");
+        }
+        statement.sql.push_str(" ORDER BY id");
     }
 
     /// Appends the other filters. Tasks that were found by their states need no test if there are no other filters.

@@ -259,8 +259,12 @@ async fn an_answer_that_the_question_does_not_take_is_refused_with_the_reason_an
         unknown.err.contains("This link is not known"),
         "{unknown:?}"
     );
-    let taken = answer(link, "approve").await;
-    assert_eq!(taken.code, 0, "{taken:?}");
+    let approve = ["ask", "answer", link, "approve", "--comment", "fine"];
+    let decision = person.json(&approve).await;
+    assert_eq!(decision, json!({ "choice": "approve", "comment": "fine" }));
+    let again = [&approve[..], &["-o", "name"]].concat();
+    let again = person.done(&again).await;
+    assert_eq!(again, "approve\n");
     let other = answer(link, "reject").await;
     assert_eq!(other.code, 5, "{other:?}");
     assert!(other.err.contains("the first decision counts"), "{other:?}");

@@ -2,7 +2,8 @@
 //! uses the cluster of all tests (`cluster::new_database`), which runs already.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io::{Read, Seek, SeekFrom},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
 };
@@ -170,6 +171,19 @@ impl Postgres {
     /// Returns the log of the server.
     pub fn log(&self) -> String {
         fs::read_to_string(self.place.folder.join("log")).unwrap_or_default()
+    }
+
+    pub fn log_length(&self) -> u64 {
+        fs::metadata(self.place.folder.join("log")).unwrap().len()
+    }
+
+    /// Returns the log from this byte on.
+    pub fn log_from(&self, start: u64) -> String {
+        let mut log = File::open(self.place.folder.join("log")).unwrap();
+        log.seek(SeekFrom::Start(start)).unwrap();
+        let mut text = String::new();
+        log.read_to_string(&mut text).unwrap();
+        text
     }
 
     async fn control(&self, arguments: &[&str]) {

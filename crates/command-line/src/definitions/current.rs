@@ -19,7 +19,7 @@ use crate::{
 const MOST: usize = 100_000;
 
 /// The members of a workflow that its registration has.
-const OF_WORKFLOWS: [&str; 11] = [
+const OF_WORKFLOWS: [&str; 12] = [
     "description",
     "complete_within",
     "on_exhausted",
@@ -29,6 +29,7 @@ const OF_WORKFLOWS: [&str; 11] = [
     "limits",
     "output",
     "input_schema",
+    "hide_bodies",
     "steps",
     "finally",
 ];

@@ -1,4 +1,5 @@
-//! Aligned columns, cut to the width of the terminal.
+//! Aligned columns within the width of the terminal: sentences are cut, and columns on the right are left out, so that ids and
+//! names are whole.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -9,6 +10,9 @@ use crate::plain::plain;
 const GAP: usize = 2;
 /// A column is not cut below this.
 const NARROWEST: usize = 8;
+/// A text of several words that is wider than this is a sentence, whose beginning is of use. Names, ids, numbers and times
+/// are not cut.
+const SENTENCE: usize = 24;
 
 #[derive(Clone, Debug)]
 pub struct Cell {
@@ -85,11 +89,8 @@ impl Table {
             let mut cells = self.rows.iter().filter_map(|row| row.get(column));
             cells.any(|cell| !cell.text.is_empty())
         };
-        let columns: Vec<_> = (0..self.head.len()).filter(|c| used(*c)).collect();
-        let mut widths: Vec<_> = columns.iter().map(|column| self.width(*column)).collect();
-        if let Some(width) = width {
-            narrow(&mut widths, width);
-        }
+        let mut columns: Vec<_> = (0..self.head.len()).filter(|c| used(*c)).collect();
+        let widths = self.fit(&mut columns, width.unwrap_or(usize::MAX));
         let mut text = String::new();
         let head: Vec<_> = self
             .head
@@ -126,6 +127,24 @@ impl Table {
         text
     }
 
+    /// Leaves columns out until the others fit, from the right, and returns their widths. The first one stays.
+    fn fit(&self, columns: &mut Vec<usize>, most: usize) -> Vec<usize> {
+        loop {
+            let mut widths: Vec<_> = columns.iter().map(|column| self.width(*column)).collect();
+            let sentences = columns.iter().map(|column| self.has_sentences(*column));
+            let fits = narrow(&mut widths, &sentences.collect::<Vec<_>>(), most);
+            if fits || columns.len() <= 1 {
+                return widths;
+            }
+            columns.pop();
+        }
+    }
+
+    fn has_sentences(&self, column: usize) -> bool {
+        let mut cells = self.rows.iter().filter_map(|row| row.get(column));
+        cells.any(|cell| cell.text.contains(' ') && cell.text.width() > SENTENCE)
+    }
+
     fn width(&self, column: usize) -> usize {
         let cells = self.rows.iter().filter_map(|row| row.get(column));
         let widest = cells.map(|cell| cell.text.width()).max().unwrap_or(0);
@@ -133,20 +152,19 @@ impl Table {
     }
 }
 
-/// Narrows columns until all fit: the last one first, which has the longest text, and then the widest. So an id is whole
-/// for as long as that is possible.
-fn narrow(widths: &mut [usize], most: usize) {
+/// Narrows the columns that have sentences until all fit: the last one first, which has the longest text, and then the widest.
+/// Returns whether they fit.
+fn narrow(widths: &mut [usize], sentences: &[bool], most: usize) -> bool {
     let gaps = GAP * widths.len().saturating_sub(1);
-    while widths.iter().sum::<usize>() + gaps > most {
-        let last = widths.last_mut().filter(|last| **last > NARROWEST);
-        match last {
-            Some(last) => *last -= 1,
-            None => match widths.iter_mut().max() {
-                Some(widest) if *widest > NARROWEST => *widest -= 1,
-                _ => return,
-            },
+    while widths.iter().sum::<usize>().saturating_add(gaps) > most {
+        let last = widths.len() - 1;
+        let columns = (0..widths.len()).filter(|at| sentences[*at] && widths[*at] > NARROWEST);
+        match columns.max_by_key(|at| (*at == last, widths[*at])) {
+            Some(at) => widths[at] -= 1,
+            None => return false,
         }
     }
+    true
 }
 
 /// Returns the text, or its beginning with an ellipsis if it is wider.
@@ -214,7 +232,39 @@ mod tests {
     }
 
     #[test]
-    fn a_very_narrow_terminal_still_shows_every_column() {
-        assert!(layout(Some(3)).contains("order-1"));
+    fn a_narrow_terminal_shows_fewer_columns_and_no_part_of_a_name() {
+        let id = "019c7a5e-0000-7000-8000-000000000000";
+        let mut table = Table::new(&["TASK", "STATE", "AT", "WHY"]);
+        table.row([
+            Cell::new(id),
+            Cell::state("error"),
+            Cell::new("3 minutes ago"),
+            Cell::new("payments refused with 422: the currency is missing"),
+        ]);
+        let shown = |width: usize| table.layout(Some(width), |_, text| text.to_owned());
+        assert!(shown(90).contains("payments refused with"), "{}", shown(90));
+        let at = |width: usize| shown(width).lines().next().unwrap().to_owned();
+        assert!(
+            at(70).contains("WHY") && shown(70).contains('…'),
+            "{}",
+            shown(70)
+        );
+        assert_eq!(
+            at(60).split_whitespace().collect::<Vec<_>>(),
+            ["TASK", "STATE", "AT"]
+        );
+        assert_eq!(
+            at(45).split_whitespace().collect::<Vec<_>>(),
+            ["TASK", "STATE"]
+        );
+        assert_eq!(at(40), "TASK");
+        for width in [90, 70, 60, 45, 40, 3] {
+            assert!(shown(width).contains(id), "{}", shown(width));
+            assert!(
+                shown(width)
+                    .lines()
+                    .all(|line| line.width() <= width.max(36))
+            );
+        }
     }
 }

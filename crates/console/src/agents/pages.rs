@@ -1,5 +1,7 @@
 //! The list of agents, and the page of one.
 
+use std::{cmp::Reverse, collections::BTreeMap};
+
 use askama::Template;
 use axum::{extract::Path, response::Response};
 
@@ -12,6 +14,7 @@ use crate::{
     respond::next_page,
     service::Refusal,
     shell::{Section, Shell},
+    tasks::list::{TaskPage, TaskRow},
     visit::Visit,
 };
 
@@ -30,6 +33,41 @@ pub struct OneAgentPage {
     pub page: Shell,
     pub agent: Agent,
     pub activity: Result<Activity, Refusal>,
+    pub users: Result<Users, Refusal>,
+}
+
+/// The latest tasks that have a step at the agent, and the workflows among them.
+pub struct Users {
+    pub tasks: Vec<TaskRow>,
+    /// Each workflow with the number of its tasks, those with the most first.
+    pub workflows: Vec<(String, u64)>,
+    /// The number of tasks among which these were counted.
+    pub count: u64,
+}
+
+impl Users {
+    /// The number of tasks that the page shows.
+    const SHOWN: usize = 10;
+
+    fn of(page: TaskPage) -> Self {
+        let mut counts = BTreeMap::<_, u64>::new();
+        for task in &page.items {
+            // A task with steps of its own has no workflow.
+            if let Some(workflow) = &task.workflow {
+                *counts.entry(workflow.clone()).or_default() += 1;
+            }
+        }
+        let mut workflows: Vec<_> = counts.into_iter().collect();
+        workflows.sort_by_key(|(_, count)| Reverse(*count));
+        let count = page.items.len() as u64;
+        let mut tasks = page.items;
+        tasks.truncate(Self::SHOWN);
+        Self {
+            tasks,
+            workflows,
+            count,
+        }
+    }
 }
 
 /// The activity of the agent in the last 24 hours.
@@ -100,6 +138,11 @@ impl OneAgentPage {
         self.agent.all_endpoints()
     }
 
+    pub fn all_tasks(&self) -> String {
+        let query = Params::from_iter([("agent", self.agent.name.as_str())]);
+        self.page.to(&format!("/tasks{}", query.query()))
+    }
+
     pub fn failed_here(&self) -> String {
         let query = Params::from_iter([("state", "error"), ("agent", self.agent.name.as_str())]);
         self.page.to(&format!("/tasks{}", query.query()))
@@ -130,14 +173,18 @@ pub async fn show(Path(name): Path<String>, visit: Visit) -> Response {
 
 async fn build_one(visit: &Visit, name: &str) -> Result<OneAgentPage, Refusal> {
     let target = format!("/v1/agents/{}", encoded(name));
-    let (agent, overview) = tokio::join!(
+    let used = Params::from_iter([("agent", name), ("limit", "50")]);
+    let used = format!("/v1/tasks{}", used.query());
+    let (agent, overview, tasks) = tokio::join!(
         visit.get::<Agent>(&target),
-        visit.get::<Overview>("/v1/overview")
+        visit.get::<Overview>("/v1/overview"),
+        visit.get::<TaskPage>(&used)
     );
     let agent = agent?;
     let page = visit.shell(Section::Agents, format!("Agent {}", agent.name));
     Ok(OneAgentPage {
         activity: overview.map(|overview| Activity::of(&page, &overview, &agent.name)),
+        users: tasks.map(Users::of),
         page,
         agent,
     })

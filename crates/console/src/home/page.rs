@@ -31,6 +31,8 @@ pub struct HomePage {
     /// The cause that the lead is about: its address and its sentence.
     pub grows: Option<(String, String)>,
     pub causes: Result<FailurePage, Refusal>,
+    /// Says how many causes are not shown, if some are not.
+    pub hidden_causes: Option<String>,
     pub lines: Vec<Notice>,
     /// The parts of those lines that could not be read.
     pub refusals: Vec<Refusal>,
@@ -90,6 +92,29 @@ pub struct FirstRunPage {
     pub instances: Vec<Instance>,
 }
 
+/// Returns how many causes a list leaves out, as far as that is known.
+fn hidden(causes: &FailurePage, overview: Option<&Overview>) -> Option<String> {
+    if causes.next_cursor.is_none() && !causes.more_causes {
+        return None;
+    }
+    let failures = overview.map(|overview| &overview.failures);
+    let all = failures.map_or(0, |failures| failures.causes);
+    let hidden = all.saturating_sub(causes.items.len() as u64);
+    let is_least = failures.is_some_and(|failures| failures.more_causes);
+    Some(match (hidden, is_least) {
+        (0, _) => String::from("There are more causes, of fewer tasks."),
+        (_, true) => format!(
+            "More than {} are not shown, of fewer tasks.",
+            counted(hidden, "other cause", "other causes")
+        ),
+        (1, false) => String::from("1 other cause is not shown, of fewer tasks."),
+        (_, false) => format!(
+            "{} are not shown, of fewer tasks.",
+            counted(hidden, "other cause", "other causes")
+        ),
+    })
+}
+
 impl HomePage {
     pub fn new(
         mut page: Shell,
@@ -99,6 +124,8 @@ impl HomePage {
     ) -> Self {
         let mut refusals = Vec::new();
         let lines = attention::lines(&page, overview.as_ref().ok(), sources, &mut refusals);
+        let hidden_causes = causes.as_ref().ok();
+        let hidden_causes = hidden_causes.and_then(|causes| hidden(causes, overview.as_ref().ok()));
         let summary = Sentences::of(overview.as_ref().ok(), causes.as_ref().ok());
         let title = summary.as_ref().map_or_else(
             || String::from("It is not known what needs a person"),
@@ -118,6 +145,7 @@ impl HomePage {
             refusals,
             state: overview.map(|overview| StateOfService::of(&page, overview)),
             causes,
+            hidden_causes,
             page,
         }
     }

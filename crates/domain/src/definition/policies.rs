@@ -106,6 +106,8 @@ pub struct Policies {
     pub input_schema: Option<Payload>,
     /// The array of the steps that run when the others have ended, as it was written.
     pub finally: Option<Payload>,
+    /// True if callers with the role `read` do not see the payloads of the workflow's tasks.
+    pub hide_bodies: bool,
     /// The JSON object that the policies were read from; `None` if it had no such fields.
     source: Option<Payload>,
 }
@@ -120,8 +122,9 @@ pub const POLICY_FIELDS: [&str; 7] = [
     "input_schema",
     "finally",
 ];
-/// The field that only a workflow has.
+/// The fields that only a workflow has.
 const LIMITS: &str = "limits";
+const HIDE_BODIES: &str = "hide_bodies";
 
 impl Policies {
     /// Takes the policies out of the fields of a submission.
@@ -141,15 +144,25 @@ impl Policies {
             finally,
         ] = POLICY_FIELDS;
         let names = [
-            exhausted, permanent, deadline, undoable, LIMITS, output, schema, finally,
+            exhausted,
+            permanent,
+            deadline,
+            undoable,
+            LIMITS,
+            output,
+            schema,
+            HIDE_BODIES,
+            finally,
         ];
         let written = present_fields(fields, &names);
         let (limits, step_limits) = TaskLimit::read_all(fields, LIMITS);
+        let hide_bodies = fields.boolean(HIDE_BODIES).unwrap_or(false);
         let policies = Self::read_fields(fields, &[]);
         Self {
             source: written,
             limits,
             step_limits,
+            hide_bodies,
             ..policies
         }
     }
@@ -166,6 +179,7 @@ impl Policies {
             output: take_payload(fields, "output"),
             input_schema: take_payload(fields, "input_schema"),
             finally: take_payload(fields, "finally"),
+            hide_bodies: false,
         }
     }
 

@@ -82,6 +82,10 @@ pub struct WorkflowInput {
     /// for an operator.
     #[schema(max_items = 4)]
     limits: Option<Vec<TaskLimitBody>>,
+    /// Callers with the role `read` see no payloads of the tasks of this workflow: neither inputs nor outputs, nor the bodies
+    /// of requests, responses and messages. This holds for tasks of all versions, as long as the active version says so.
+    #[schema(default = false, example = true)]
+    hide_bodies: Option<bool>,
 }
 
 /// The limits of the tasks of a workflow that have the same key: of tasks that run at once (`max_running`), and of
@@ -192,6 +196,8 @@ pub struct PoliciesView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<StepBody>>)]
     finally: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hide_bodies: Option<bool>,
 }
 
 impl PoliciesView {
@@ -228,6 +234,11 @@ async fn check(
             Err(faults) => fields.extend(faults),
         },
         None => fields.missing("steps", "give an array of at least one step"),
+    }
+    if policies.hide_bodies
+        && let Err(why) = app.hides_bodies_everywhere()
+    {
+        fields.fault("hide_bodies", why);
     }
     fields.finish().map_err(Problem::invalid)?;
     // If there is no definition, there was a fault, and `finish` has returned it.
