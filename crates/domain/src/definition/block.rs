@@ -218,8 +218,11 @@ impl WrittenStep<'_> {
     }
 }
 
+/// The steps of a branch, with the end of their JSON pointer.
+type Branch<'s> = (String, Vec<&'s RawValue>);
+
 /// Returns the kind of block that a step is, with the steps of each branch and where they stand. `None`: it is a step.
-fn branches(item: &RawValue) -> Option<(BlockKind, Vec<(String, Vec<&RawValue>)>)> {
+fn branches(item: &RawValue) -> Option<(BlockKind, Vec<Branch<'_>>)> {
     let members = entries(item)?;
     let member = |name: &str| {
         let mut found = members.iter().filter(|(own, _)| own == name);

@@ -105,9 +105,12 @@ pub(super) struct StepPlace {
     pub block: Arc<str>,
     /// The conditions of these blocks.
     pub conditions: Vec<ConditionPart>,
-    /// The names that these conditions read, each list with the prefix of the steps beside the block.
-    pub outer_reads: Vec<(Arc<str>, Vec<(String, Reads)>)>,
+    /// The names that these conditions read.
+    pub outer_reads: Vec<OuterReads>,
 }
+
+/// The names that the condition of a block reads, and the prefix of the steps beside the block.
+pub(super) type OuterReads = (Arc<str>, Vec<(String, Reads)>);
 
 pub(super) enum After {
     StepAbove,

@@ -37,6 +37,17 @@ impl Draft {
         reverts.collect()
     }
 
+    /// Ends the steps of another version that are not needed from the beginning: their race is over, or a step has ended the
+    /// task.
+    pub(super) fn end_all_lost(&mut self) {
+        for index in self.task.details.definition.forward() {
+            for revert in self.end_race(index) {
+                self.open(revert);
+            }
+            self.end_by_stop(index);
+        }
+    }
+
     /// The task ends as processed, because a step says so: the steps that have not ended are cancelled.
     pub(super) fn end_by_stop(&mut self, stop: StepIndex) {
         let is_done = self.task.step(stop).status() == StepStatus::Processed;

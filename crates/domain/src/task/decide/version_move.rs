@@ -148,6 +148,7 @@ impl Draft {
             for index in self.task.details.definition.forward() {
                 self.open(index);
             }
+            self.end_all_lost();
         }
         self.settle(None);
         Ok(CommandOutput::Done)

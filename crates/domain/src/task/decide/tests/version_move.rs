@@ -403,3 +403,37 @@ fn a_task_without_steps_that_are_left_to_do_is_processed() {
     moves(&mut bench, &json!([order()[0]])).unwrap();
     assert_eq!(bench.task(), TaskStatus::Processed);
 }
+
+#[test]
+fn a_competitor_that_comes_after_the_end_of_its_race_never_begins() {
+    let join = |of: Value| json!({ "name": "join", "agent": "x", "after": { "any": 1, "of": of } });
+    for more in [
+        json!({}),
+        json!({ "when": "input.missing > 1" }),
+        json!({ "wait": { "for": "1h" } }),
+    ] {
+        let mut late = json!({ "name": "late", "after": [] });
+        if more.get("wait").is_none() {
+            late["agent"] = json!("x");
+        }
+        late.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let before = json!([{ "name": "a", "agent": "x", "after": [] }, join(json!(["a"]))]);
+        let after =
+            json!([{ "name": "a", "agent": "x", "after": [] }, late, join(json!(["a", "late"]))]);
+        let mut bench = Bench::of_workflow(&before, None);
+        bench.process("a");
+        bench.claim("join").unwrap();
+        let to = bench.version(&after, 2);
+        let reason = None;
+        bench
+            .apply(Command::Migrate {
+                to: Arc::new(to),
+                reason,
+            })
+            .unwrap();
+        assert_eq!(bench.status("late"), StepStatus::Cancelled, "{more}");
+        assert_eq!(bench.task(), TaskStatus::Processing, "{more}");
+    }
+}
