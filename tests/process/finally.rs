@@ -88,7 +88,7 @@ async fn a_cancelled_task_waits_for_them_although_its_instance_is_killed() {
         let states =
             ["charge", "ship", "unlock", "tell"].map(|name| step(&task, name)["state"].clone());
         assert_eq!(states, ["processed", "cancelled", "processed", "processed"]);
-        // What was done stays done.
+        // A cancellation undoes nothing.
         assert!(!paths(&remote).contains(&"DELETE /charge".to_owned()));
         gate.open();
     }

@@ -49,7 +49,7 @@ pub(super) struct WrittenStep<'s> {
     pub pointer: String,
     pub is_finally: bool,
     /// The block that the step is in, and its branch; for the end of a block what the block itself is in.
-    pub place: Option<Place>,
+    pub place: Option<BlockBranch>,
     pub above: Above,
     /// The block that the step is the end of.
     pub ends: Option<usize>,
@@ -57,25 +57,25 @@ pub(super) struct WrittenStep<'s> {
 
 /// A branch of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct BlockBranch {
     pub block: usize,
     pub branch: usize,
 }
 
-/// What a step without `after` follows.
+/// The step that one without `after` follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Above {
     Nothing,
     /// The step at this position.
     Step(usize),
-    /// What the block follows, because the step is the first one in it.
+    /// The steps that the block follows, because the step is the first one in it.
     Block(usize),
 }
 
 pub(super) struct WrittenBlock {
     kind: BlockKind,
     /// The block that it is in.
-    pub place: Option<Place>,
+    pub place: Option<BlockBranch>,
     /// The names of the blocks that it is in and its own, each with a dot behind it.
     pub prefix: Arc<str>,
     /// The position of its end.
@@ -119,7 +119,7 @@ impl<'s> WrittenSteps<'s> {
         items: &[&'s RawValue],
         pointer: &str,
         is_finally: bool,
-        place: Option<Place>,
+        place: Option<BlockBranch>,
         first: Above,
     ) {
         let mut above = first;
@@ -139,7 +139,7 @@ impl<'s> WrittenSteps<'s> {
         item: &'s RawValue,
         pointer: String,
         is_finally: bool,
-        place: Option<Place>,
+        place: Option<BlockBranch>,
         above: Above,
     ) -> Above {
         let depth = std::iter::successors(place, |place| self.blocks[place.block].place).count();
@@ -168,14 +168,14 @@ impl<'s> WrittenSteps<'s> {
             above,
         });
         for (branch, (field, items)) in branches.into_iter().enumerate() {
-            let place = Place { block, branch };
+            let place = BlockBranch { block, branch };
             let pointer = format!("{pointer}{field}");
             let first = Above::Block(block);
             self.add_list(&items, &pointer, is_finally, Some(place), first);
         }
         if let BlockKind::Choice(choice) = &kind {
             for (branch, name) in choice.names.iter().enumerate() {
-                let place = Place { block, branch };
+                let place = BlockBranch { block, branch };
                 self.steps.push(WrittenStep {
                     source: Cow::Owned(chosen(item, choice, name)),
                     pointer: pointer.clone(),

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Definition, Policies, StepDefinition,
-    block::{self, Above, Place, WrittenSteps},
+    block::{self, Above, BlockBranch, WrittenSteps},
     condition::ConditionPart,
     finally,
     graph::{self, Graph},
@@ -282,7 +282,7 @@ fn names<'a>(drafts: &'a [ParsedStep], faults: &mut Vec<FieldFault>) -> Names<'a
     names
 }
 
-/// What a block gives to all that is in it.
+/// The place, the policies and the conditions that a block gives to all that is in it.
 struct GivenByBlock {
     place: StepPlace,
     policies: Policies,
@@ -292,11 +292,11 @@ struct GivenByBlock {
 
 /// Returns what the steps in a place have in common, and the policies for them.
 fn place_in(
-    place: Option<Place>,
+    place: Option<BlockBranch>,
     blocks: &[GivenByBlock],
     policies: &Policies,
 ) -> (StepPlace, Policies) {
-    let Some(Place { block, branch }) = place else {
+    let Some(BlockBranch { block, branch }) = place else {
         return (StepPlace::default(), policies.clone());
     };
     let given = &blocks[block];
@@ -409,7 +409,7 @@ struct Predecessors<'d> {
     drafts: &'d [ParsedStep],
     written: &'d WrittenSteps<'d>,
     names: &'d Names<'d>,
-    /// What each block follows, once that is known.
+    /// The steps that each block follows, once they are known.
     of_blocks: Vec<Option<Vec<usize>>>,
 }
 

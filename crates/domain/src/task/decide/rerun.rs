@@ -64,7 +64,7 @@ impl Draft {
         for index in self.task.order() {
             let definition = self.task.definition(*index);
             let mut after = definition.after.iter();
-            // What runs when all others have ended follows each of them.
+            // The steps that run when all others have ended follow each of them.
             chosen[index.at()] |= definition.is_finally || after.any(|before| chosen[before.at()]);
         }
         let order = self.task.order().iter().copied();

@@ -12,7 +12,7 @@ use crate::{
 
 /// The parts of a step as it was written in which a text may stand for JSON.
 #[derive(Deserialize)]
-struct WrittenStep<'s> {
+struct WrittenTexts<'s> {
     #[serde(borrow)]
     request: Option<WrittenRequest<'s>>,
     #[serde(borrow)]
@@ -38,7 +38,7 @@ pub(super) fn check(
     warnings: &mut Vec<Warning>,
 ) {
     let sources = definition.sources();
-    let written: Vec<Option<WrittenStep<'_>>> = { sources.iter() }
+    let written: Vec<Option<WrittenTexts<'_>>> = { sources.iter() }
         .map(|step| serde_json::from_str(step.source.get()).ok())
         .collect();
     for index in definition.forward() {
