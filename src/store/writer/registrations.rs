@@ -196,21 +196,24 @@ fn shown_workflow(body: &str) -> String {
     let Ok(mut members) = body_of else {
         return HIDDEN_BODY.to_owned();
     };
-    let hide: [(&str, fn(&RawValue) -> Option<Box<RawValue>>); 2] = [
-        ("steps", without_secrets),
-        ("policies", policies_without_secrets),
-    ];
-    for (member, hide) in hide {
-        let value = members.get(member);
-        let value = value.map(|value| RawValue::from_string(value.to_string()));
-        if let Some(Ok(value)) = value
-            && let Some(shown) = hide(&value)
-            && let Ok(shown) = serde_json::from_str(shown.get())
-        {
-            members.insert(member.to_owned(), shown);
-        }
-    }
+    hide(&mut members, "steps", without_secrets);
+    hide(&mut members, "policies", policies_without_secrets);
     serde_json::Value::Object(members).to_string()
+}
+
+/// Replaces a member by what is shown of it.
+fn hide(
+    members: &mut serde_json::Map<String, serde_json::Value>,
+    member: &str,
+    shown: impl Fn(&RawValue) -> Option<Box<RawValue>>,
+) {
+    let value = members.get(member).map(|value| value.to_string());
+    let value = value.and_then(|value| RawValue::from_string(value).ok());
+    if let Some(shown) = value.and_then(|value| shown(&value))
+        && let Ok(shown) = serde_json::from_str(shown.get())
+    {
+        members.insert(member.to_owned(), shown);
+    }
 }
 
 /// Stands for a body that cannot be parsed.
