@@ -3,7 +3,7 @@
 use askama::Template;
 
 use super::{
-    graph::{self, Vertex},
+    graph::{self, NodePlace, Vertex},
     record::{Step, clipped},
 };
 use crate::parts::{Html, number};
@@ -41,6 +41,17 @@ struct Drawing {
     height: i32,
     edges: Vec<(String, bool)>,
     nodes: Vec<Placed>,
+    blocks: Vec<BlockBox>,
+}
+
+/// The box around the nodes of a block.
+#[derive(Debug, PartialEq, Eq)]
+struct BlockBox {
+    name: String,
+    x: i32,
+    y: i32,
+    width: i32,
+    height: i32,
 }
 
 struct Placed {
@@ -98,6 +109,8 @@ pub fn picture(
         all
     };
     let layout = graph::layout(&vertices);
+    let names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
+    let blocks = blocks(&names, &layout.places);
     let edges = layout.paths(|to| !nodes[to].has_begun);
     let left_out = count - nodes.len();
     let placed = nodes
@@ -121,11 +134,64 @@ pub fn picture(
         height: layout.height,
         nodes: placed.collect(),
         edges,
+        blocks,
     };
     Picture {
         svg: Html::of(&drawing),
         left_out,
     }
+}
+
+/// Returns the boxes of the blocks: a step such as `pay.charge` is in the block `pay`. A block is left out if a step that is
+/// not in it lies between its own.
+fn blocks(names: &[&str], places: &[NodePlace]) -> Vec<BlockBox> {
+    /// The space between a box and the nodes in it.
+    const MARGIN: i32 = 7;
+    let is_in = |name: &str, block: &str| {
+        let rest = name.strip_prefix(block);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let block = |name: &&&str| {
+        let name = **name;
+        let mut own = names
+            .iter()
+            .filter(|other| **other != name && is_in(other, name));
+        let is_step = |other: &&str| !other.ends_with(".undo") && !other.ends_with(".revert");
+        own.any(is_step)
+    };
+    let found = names.iter().filter(block).filter_map(|block| {
+        let own = names.iter().zip(places);
+        let (inside, outside): (Vec<_>, Vec<_>) = own.partition(|(name, _)| is_in(name, block));
+        let right = |place: &NodePlace| place.x + graph::NODE_WIDTH;
+        let low = |place: &NodePlace| place.y + place.height;
+        let x = inside
+            .iter()
+            .map(|(_, place)| place.x - MARGIN)
+            .min()?
+            .max(1);
+        let y = inside
+            .iter()
+            .map(|(_, place)| place.y - MARGIN)
+            .min()?
+            .max(1);
+        let end_x = inside
+            .iter()
+            .map(|(_, place)| right(place) + MARGIN)
+            .max()?;
+        let end_y = inside.iter().map(|(_, place)| low(place) + MARGIN).max()?;
+        let is_between = |place: &NodePlace| {
+            place.x < end_x && right(place) > x && place.y < end_y && low(place) > y
+        };
+        let is_mixed = outside.iter().any(|(_, place)| is_between(place));
+        (!is_mixed).then(|| BlockBox {
+            name: (*block).to_owned(),
+            x,
+            y,
+            width: end_x - x,
+            height: end_y - y,
+        })
+    });
+    found.collect()
 }
 
 /// Returns the parts of the bar of a list. A part with few items is wide enough to be seen.
@@ -251,4 +317,37 @@ pub fn nodes_of_steps(
         }
     };
     forward.iter().map(node).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_has_a_box_around_its_steps_where_no_other_step_lies_between() {
+        let place = |x, y| NodePlace { x, y, height: 42 };
+        let names = ["pay.check", "pay.charge", "pay", "ship", "ship.undo"];
+        let places = [
+            place(0, 0),
+            place(200, 0),
+            place(400, 0),
+            place(600, 0),
+            place(600, 60),
+        ];
+        let found = blocks(&names, &places);
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            (found[0].name.as_str(), found[0].x, found[0].y),
+            ("pay", 1, 1)
+        );
+        assert_eq!(found[0].width, 400 + graph::NODE_WIDTH + 7 - 1);
+        let between = [
+            place(0, 0),
+            place(400, 0),
+            place(600, 0),
+            place(200, 0),
+            place(800, 0),
+        ];
+        assert_eq!(blocks(&names, &between), []);
+    }
 }
