@@ -120,27 +120,55 @@ pub enum Trouble {
 /// The number of kinds of trouble.
 pub const TROUBLES: usize = 10;
 
-/// The number of times that each kind of trouble may still happen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Troubles([u8; TROUBLES]);
+/// The number of times that each kind of trouble may still happen, and all kinds together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Troubles {
+    of_kind: [u8; TROUBLES],
+    in_total: u8,
+}
 
 impl Troubles {
+    pub fn none() -> Self {
+        Self {
+            of_kind: [0; TROUBLES],
+            in_total: 0,
+        }
+    }
+
+    /// Returns the same troubles, of which at most so many happen in total.
+    #[must_use]
+    pub fn at_most(mut self, in_total: u8) -> Self {
+        self.in_total = in_total;
+        self
+    }
+
+    /// Returns the number of troubles if each kind happens as often as it may.
+    pub fn most(self) -> u8 {
+        self.of_kind.iter().sum()
+    }
+
     #[must_use]
     pub fn with(mut self, trouble: Trouble, times: u8) -> Self {
-        self.0[trouble as usize] = times;
+        self.of_kind[trouble as usize] = times;
         self
     }
 
     pub fn has(self, trouble: Trouble) -> bool {
-        self.0[trouble as usize] > 0
+        self.in_total > 0 && self.of_kind[trouble as usize] > 0
     }
 
     pub fn spend(&mut self, trouble: Trouble) {
-        let left = &mut self.0[trouble as usize];
+        let left = &mut self.of_kind[trouble as usize];
         *left = left.saturating_sub(1);
+        self.in_total = self.in_total.saturating_sub(1);
     }
 
-    pub fn counts(self) -> [u8; TROUBLES] {
-        self.0
+    /// Returns all counts. What is left of a kind does not matter beyond what is left in total.
+    pub fn counts(self) -> impl Iterator<Item = u8> {
+        let most = self.in_total;
+        self.of_kind
+            .into_iter()
+            .map(move |left| left.min(most))
+            .chain([most])
     }
 }

@@ -1,6 +1,8 @@
-//! The worlds that are explored.
+//! The worlds that are explored. Each allows only the trouble that its rules are about: what is allowed everywhere would
+//! leave no world deep enough.
 
-use serde_json::json;
+use provost_domain::values::StepIndex;
+use serde_json::{Value, json};
 
 use crate::{
     action::{OperatorCommand, Trouble, Troubles},
@@ -9,22 +11,49 @@ use crate::{
 
 /// Returns all worlds.
 pub fn worlds() -> Vec<SmallWorld> {
-    vec![steps()]
+    vec![
+        steps(),
+        undo(),
+        probe(),
+        race(),
+        limit(),
+        child(),
+        list(),
+        signal(),
+        later(),
+        deadline(),
+        rerun(),
+    ]
+}
+
+/// Returns a step that fails after its second failure, and is undone by a step that does.
+fn call(name: &str, more: Value) -> Value {
+    let mut step =
+        json!({ "name": name, "agent": "x", "max_failures": 1, "complete_within": "10s" });
+    extend(&mut step, more);
+    step
+}
+
+fn undoable(name: &str, more: Value) -> Value {
+    let mut step = call(name, more);
+    step["undo"] =
+        json!({ "request": { "path": "/undo" }, "max_failures": 1, "complete_within": "10s" });
+    step
+}
+
+fn extend(step: &mut Value, more: Value) {
+    if let (Some(step), Value::Object(more)) = (step.as_object_mut(), more) {
+        step.extend(more);
+    }
 }
 
 fn steps() -> SmallWorld {
-    let workflow = json!({ "steps": [
-        { "name": "a", "agent": "x", "max_failures": 1, "complete_within": "10s" },
-        { "name": "b", "agent": "x", "max_failures": 1, "complete_within": "10s" },
-    ] });
-    let troubles = Troubles::default()
+    let workflow = json!({ "steps": [call("a", json!({})), call("b", json!({}))] });
+    let troubles = Troubles::none()
         .with(Trouble::Crash, 1)
-        .with(Trouble::WrongGuess, 1)
         .with(Trouble::LostMessage, 1)
-        .with(Trouble::Unavailable, 1)
         .with(Trouble::Refusal, 1)
         .with(Trouble::UnseenClaim, 1)
-        .with(Trouble::NoSlot, 1)
         .with(Trouble::Command, 2);
     SmallWorld::new(
         "steps",
@@ -34,4 +63,263 @@ fn steps() -> SmallWorld {
     .with_troubles(troubles)
     .with_commands(&[OperatorCommand::Pause, OperatorCommand::Retry])
     .with_caches()
+}
+
+fn undo() -> SmallWorld {
+    let workflow = json!({ "steps": [
+        undoable("a", json!({})),
+        undoable("b", json!({ "on_permanent": "undo", "on_exhausted": "undo", "on_undo": "drop" })),
+    ] });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::WrongGuess, 1)
+        .with(Trouble::LostMessage, 1)
+        .with(Trouble::Refusal, 2)
+        .with(Trouble::Command, 2);
+    let commands = [
+        OperatorCommand::Pause,
+        OperatorCommand::Retry,
+        OperatorCommand::Undo,
+    ];
+    SmallWorld::new(
+        "undo",
+        "two steps that are undone, one of which is dropped by an undo",
+        &workflow,
+    )
+    .with_troubles(troubles)
+    .with_commands(&commands)
+}
+
+fn probe() -> SmallWorld {
+    let probe = json!({ "request": { "path": "/probe" }, "complete_within": "5s" });
+    let workflow = json!({ "steps": [
+        undoable("a", json!({ "probe": probe, "max_failures": 2 })),
+        undoable("b", json!({ "probe": probe, "on_permanent": "undo", "on_exhausted": "undo" })),
+    ] });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::LostMessage, 2)
+        .with(Trouble::Refusal, 1)
+        .with(Trouble::Unavailable, 1)
+        .with(Trouble::Command, 1);
+    let commands = [
+        OperatorCommand::Pause,
+        OperatorCommand::Retry,
+        OperatorCommand::Undo,
+    ];
+    SmallWorld::new(
+        "probe",
+        "two steps whose outcome is probed before they are repeated or undone",
+        &workflow,
+    )
+    .with_troubles(troubles)
+    .with_commands(&commands)
+}
+
+fn race() -> SmallWorld {
+    let workflow = json!({ "steps": [
+        undoable("a", json!({ "after": [], "max_failures": 0, "on_permanent": "skip" })),
+        undoable("b", json!({ "after": [], "max_failures": 0, "on_exhausted": "skip" })),
+        undoable("c", json!({ "after": { "any": 1, "of": ["a", "b"], "rest": "undo" }, "on_permanent": "undo" })),
+    ] });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::LostMessage, 1)
+        .with(Trouble::Refusal, 2)
+        .with(Trouble::Command, 1);
+    let commands = [
+        OperatorCommand::Pause,
+        OperatorCommand::Retry,
+        OperatorCommand::Undo,
+    ];
+    SmallWorld::new(
+        "race",
+        "the first of two steps wins, and the other one is undone",
+        &workflow,
+    )
+    .with_troubles(troubles)
+    .with_commands(&commands)
+}
+
+fn limit() -> SmallWorld {
+    let workflow = json!({
+        "limits": [{ "by": "{{ task.key }}", "max_running": 1 }],
+        "steps": [undoable("a", json!({})), call("b", json!({ "on_permanent": "undo" }))],
+    });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::LostMessage, 1)
+        .with(Trouble::Refusal, 1)
+        .with(Trouble::Command, 2);
+    let commands = [
+        OperatorCommand::Pause,
+        OperatorCommand::SkipFailed,
+        OperatorCommand::Cancel,
+        OperatorCommand::Undo,
+    ];
+    SmallWorld::new(
+        "limit",
+        "two tasks of which one may run at a time",
+        &workflow,
+    )
+    .with_second_task(&workflow)
+    .with_troubles(troubles)
+    .with_commands(&commands)
+}
+
+fn child() -> SmallWorld {
+    let workflow = json!({ "steps": [
+        { "name": "a", "task": { "workflow": "child" }, "on_permanent": "undo" },
+        undoable("b", json!({ "on_permanent": "undo" })),
+    ] });
+    let child = json!({ "steps": [
+        undoable("c", json!({})),
+        undoable("d", json!({ "on_permanent": "undo" })),
+    ] });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::LostMessage, 1)
+        .with(Trouble::Refusal, 2)
+        .with(Trouble::Command, 2);
+    let commands = [
+        OperatorCommand::Pause,
+        OperatorCommand::Retry,
+        OperatorCommand::Cancel,
+        OperatorCommand::Undo,
+    ];
+    SmallWorld::new("child", "a step that has a task of its own", &workflow)
+        .with_child(&child)
+        .with_troubles(troubles)
+        .with_commands(&commands)
+}
+
+fn list() -> SmallWorld {
+    let workflow = json!({ "steps": [
+        undoable("a", json!({ "for_each": [1, 2], "max_parallel": 1 })),
+        undoable("b", json!({ "on_permanent": "undo" })),
+    ] });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::LostMessage, 1)
+        .with(Trouble::Refusal, 2)
+        .with(Trouble::Command, 2);
+    let commands = [
+        OperatorCommand::Pause,
+        OperatorCommand::Retry,
+        OperatorCommand::SkipFailed,
+        OperatorCommand::Undo,
+    ];
+    SmallWorld::new(
+        "list",
+        "a step that is run for each item of a list, and one after it",
+        &workflow,
+    )
+    .with_troubles(troubles)
+    .with_commands(&commands)
+}
+
+fn signal() -> SmallWorld {
+    let workflow = json!({ "steps": [
+        undoable("a", json!({ "after": [] })),
+        { "name": "s", "after": [], "signal": { "within": "10s", "on_timeout": "undo" } },
+        undoable("b", json!({ "after": ["a", "s"] })),
+    ] });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::LostMessage, 1)
+        .with(Trouble::Refusal, 1)
+        .with(Trouble::Signal, 2)
+        .with(Trouble::Command, 2);
+    let commands = [
+        OperatorCommand::Pause,
+        OperatorCommand::Retry,
+        OperatorCommand::Undo,
+    ];
+    SmallWorld::new(
+        "signal",
+        "a step that awaits a signal, beside and before others",
+        &workflow,
+    )
+    .with_troubles(troubles)
+    .with_commands(&commands)
+    .with_caches()
+}
+
+fn later() -> SmallWorld {
+    let workflow = json!({ "steps": [
+        undoable("a", json!({ "reply": "callback", "on_undo": "drop" })),
+        undoable("b", json!({ "reply": "callback", "on_exhausted": "undo" })),
+    ] });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::LostMessage, 1)
+        .with(Trouble::Repetition, 1)
+        .with(Trouble::Command, 2);
+    let commands = [
+        OperatorCommand::Pause,
+        OperatorCommand::Retry,
+        OperatorCommand::Undo,
+    ];
+    SmallWorld::new(
+        "later",
+        "services that reply at once or later, once or twice",
+        &workflow,
+    )
+    .with_troubles(troubles)
+    .with_commands(&commands)
+    .with_promises()
+}
+
+fn deadline() -> SmallWorld {
+    let workflow = json!({
+        "complete_within": 15,
+        "on_deadline": "undo",
+        "steps": [
+            undoable("a", json!({ "on_undo": "drop" })),
+            undoable("b", json!({ "max_failures": 2 })),
+        ],
+    });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::WrongGuess, 1)
+        .with(Trouble::LostMessage, 2)
+        .with(Trouble::Unavailable, 1)
+        .with(Trouble::Command, 2);
+    let commands = [
+        OperatorCommand::Pause,
+        OperatorCommand::Retry,
+        OperatorCommand::SkipFailed,
+    ];
+    SmallWorld::new(
+        "deadline",
+        "a task that is undone once its time is over",
+        &workflow,
+    )
+    .with_troubles(troubles)
+    .with_commands(&commands)
+}
+
+fn rerun() -> SmallWorld {
+    let workflow = json!({ "steps": [
+        undoable("a", json!({})),
+        undoable("b", json!({ "on_permanent": "undo" })),
+    ] });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::LostMessage, 1)
+        .with(Trouble::Refusal, 1)
+        .with(Trouble::Command, 3);
+    let commands = [
+        OperatorCommand::Pause,
+        OperatorCommand::Undo,
+        OperatorCommand::Rerun(StepIndex(0)),
+        OperatorCommand::Rerun(StepIndex(1)),
+    ];
+    SmallWorld::new(
+        "rerun",
+        "steps that an operator runs again, and undoes",
+        &workflow,
+    )
+    .with_troubles(troubles)
+    .with_commands(&commands)
 }

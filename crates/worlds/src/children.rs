@@ -12,14 +12,13 @@ use provost_domain::{
 };
 use uuid::Uuid;
 
-use crate::{
-    breach::Breach, flight::StepOfTask, perform::add_task, state::WorldState, world::SmallWorld,
-};
+use crate::{breach::Breach, flight::StepOfTask, state::WorldState, world::SmallWorld};
 
 impl WorldState {
     /// Compares a step with its children, as an instance that has seen its mark. Returns false if nothing changed.
     pub(crate) fn compare(&mut self, world: &SmallWorld, at: StepOfTask) -> Result<bool, Breach> {
         self.marks.set(at, false);
+        let before = self.tasks.clone();
         let parent = self.tasks[usize::from(at.task)].clone();
         let children: Vec<_> = self
             .children_of(at.task, at.step)
@@ -40,7 +39,12 @@ impl WorldState {
                 self.marks.set(at, true);
             }
         }
-        let is_same = Arc::ptr_eq(&parent, &self.tasks[usize::from(at.task)]);
+        let is_same = self.tasks.len() == before.len()
+            && self
+                .tasks
+                .iter()
+                .zip(&before)
+                .all(|(new, old)| Arc::ptr_eq(new, old));
         Ok(!(is_same && self.marks.has(at)))
     }
 
@@ -118,9 +122,7 @@ impl WorldState {
         };
         let is_begun = self.supervise(world, at.task, &begin)?;
         if is_begun {
-            let mut draft = Draft::submit(details, self.now);
-            draft.keep_claim();
-            add_task(self, draft.task);
+            self.submit(Draft::submit(details, self.now));
         }
         Ok(is_begun)
     }

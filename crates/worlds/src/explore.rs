@@ -1,7 +1,7 @@
 //! The search: breadth first, so that the first breach that is found has a shortest path.
 
 use std::{
-    collections::{HashMap, VecDeque, hash_map::Entry},
+    collections::{HashMap, HashSet, VecDeque, hash_map::Entry},
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
@@ -13,14 +13,14 @@ use crate::{
     world::SmallWorld,
 };
 
-/// The most actions of a run without trouble, after which a state is taken for one that never gets to rest.
-const LONGEST_RUN: usize = 400;
 /// Runs begin at so many states of the frontier.
 const MOST_RUNS: usize = 20_000;
 
 /// The result of a search.
 #[derive(Debug)]
 pub struct WorldReport {
+    /// The most troubles of a path.
+    pub most_troubles: u8,
     /// The number of distinct states.
     pub states: usize,
     /// The number of those of which all that can follow was explored.
@@ -53,6 +53,7 @@ struct FoundState {
 /// The states that were found, and the way to each.
 struct Search<'w> {
     world: &'w SmallWorld,
+    most_troubles: u8,
     known: HashMap<u128, u32>,
     visits: Vec<FoundState>,
     /// Where the successors of each expanded state begin in `successors`.
@@ -63,19 +64,36 @@ struct Search<'w> {
     prints: Fingerprinter,
 }
 
-/// Explores a world until it has no more states, or so many were found.
-pub fn explore(world: &SmallWorld, most: usize) -> WorldReport {
+/// Explores a world in rounds: first all paths without trouble, then those with at most one, and so on. It ends
+/// with the second round that found so many states that it was not completed, or once something is wrong.
+pub fn explore(world: &SmallWorld, most: usize) -> Vec<WorldReport> {
+    let mut reports: Vec<WorldReport> = Vec::new();
+    for most_troubles in 0..=world.troubles.most() {
+        let report = explore_round(world, most_troubles, most);
+        let is_broken = report.counterexample.is_some();
+        reports.push(report);
+        let unfinished = reports.iter().filter(|report| report.states >= most);
+        if is_broken || unfinished.count() == 2 {
+            break;
+        }
+    }
+    reports
+}
+
+fn explore_round(world: &SmallWorld, most_troubles: u8, most: usize) -> WorldReport {
     let mut search = Search {
         world,
+        most_troubles,
         known: HashMap::new(),
         visits: Vec::new(),
         first: Vec::new(),
         successors: Vec::new(),
         is_rest: Vec::new(),
         queue: VecDeque::new(),
-        prints: Fingerprinter::default(),
+        // With copies it matters which of the instances supervises.
+        prints: Fingerprinter::new(!world.has_caches),
     };
-    let start = world.start();
+    let start = world.start(most_troubles);
     search.add(start, None);
     let mut found = None;
     let mut moves = Vec::new();
@@ -100,6 +118,7 @@ pub fn explore(world: &SmallWorld, most: usize) -> WorldReport {
         }
     }
     WorldReport {
+        most_troubles,
         states: search.visits.len(),
         expanded,
         transitions: search.successors.len(),
@@ -242,9 +261,10 @@ impl Search<'_> {
         let expanded = self.first.len();
         let every = self.queue.len().div_ceil(MOST_RUNS).max(1);
         let mut runs = 0;
+        let mut prints = Fingerprinter::new(false);
         for (at, begin) in self.queue.iter().enumerate().step_by(every) {
             let mut state = begin.clone();
-            let mut taken = Vec::new();
+            let (mut taken, mut seen) = (Vec::new(), HashSet::new());
             let result = loop {
                 if state.is_at_rest() {
                     break Ok(());
@@ -252,7 +272,7 @@ impl Search<'_> {
                 let Some(action) = state.fair_move(self.world) else {
                     break stuck("nothing more happens");
                 };
-                if taken.len() >= LONGEST_RUN {
+                if !seen.insert(prints.of(&state)) {
                     break stuck("it goes on without an end");
                 }
                 taken.push(action);
@@ -286,7 +306,7 @@ impl Search<'_> {
 
     /// Takes the path once more, and says what happens.
     fn counterexample(&self, path: &[WorldAction], breach: Breach) -> Counterexample {
-        let mut state = self.world.start();
+        let mut state = self.world.start(self.most_troubles);
         let mut sentences = vec![format!("The world begins: {}.", state.in_words())];
         for action in path {
             let sentence = action.in_words(&state);

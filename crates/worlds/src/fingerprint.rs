@@ -9,17 +9,21 @@ use std::hash::{DefaultHasher, Hasher};
 
 use provost_domain::{
     task::{OpenReply, Step, StepHolder, StepState, Task, TaskState},
-    values::{Effect, Fault, Timestamp},
+    values::{Effect, Fault, InstanceId, Timestamp},
 };
 
 use crate::{
     flight::{Flight, Stage, StepOfTask},
-    state::WorldState,
+    state::{WorldState, instance_id},
 };
 
 /// Writes states, one after the other, into one buffer.
 #[derive(Default)]
 pub struct Fingerprinter {
+    /// Two states are equal if one is the other with the names of the instances exchanged.
+    is_symmetric: bool,
+    /// The names are exchanged in what is written now.
+    is_exchanged: bool,
     bytes: Vec<u8>,
     /// The times that have passed, in the order in which they were written.
     past: Vec<i64>,
@@ -28,7 +32,24 @@ pub struct Fingerprinter {
 }
 
 impl Fingerprinter {
+    pub fn new(is_symmetric: bool) -> Self {
+        Self {
+            is_symmetric,
+            ..Self::default()
+        }
+    }
+
     pub fn of(&mut self, state: &WorldState) -> u128 {
+        self.is_exchanged = false;
+        let print = self.print(state);
+        if !self.is_symmetric {
+            return print;
+        }
+        self.is_exchanged = true;
+        print.min(self.print(state))
+    }
+
+    fn print(&mut self, state: &WorldState) -> u128 {
         self.bytes.clear();
         self.past.clear();
         self.now = state.now.as_millis();
@@ -112,7 +133,8 @@ impl Fingerprinter {
         for task in tasks {
             self.task(task);
         }
-        for instance in instances {
+        for number in 0..instances.len() {
+            let instance = &instances[number ^ usize::from(self.is_exchanged)];
             self.flag(instance.is_alive);
             for (copy, record) in instance.copies.iter().zip(tasks) {
                 match copy {
@@ -167,7 +189,7 @@ impl Fingerprinter {
         } = flight;
         self.at(*at);
         self.number(attempt.0.into());
-        self.byte(*instance);
+        self.byte(*instance ^ u8::from(self.is_exchanged));
         self.byte(*aim as u8);
         self.byte(*entry);
         self.time(*complete_by);
@@ -332,7 +354,7 @@ impl Fingerprinter {
         match holder {
             StepHolder::Instance(instance) => {
                 self.byte(0);
-                self.text(instance.as_str());
+                self.instance(instance);
             }
             StepHolder::Service(open) => {
                 self.byte(1);
@@ -340,11 +362,16 @@ impl Fingerprinter {
             }
             StepHolder::Poll(instance, open) => {
                 self.byte(2);
-                self.text(instance.as_str());
+                self.instance(instance);
                 self.open_reply(open);
             }
             StepHolder::Event => self.byte(3),
         }
+    }
+
+    fn instance(&mut self, instance: &InstanceId) {
+        let is_first = *instance == instance_id(0);
+        self.flag(is_first == self.is_exchanged);
     }
 
     fn open_reply(&mut self, open: &OpenReply) {

@@ -25,6 +25,8 @@ mod report;
 mod rules;
 mod state;
 mod store;
+#[cfg(test)]
+mod tests;
 mod words;
 mod world;
 

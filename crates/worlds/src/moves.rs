@@ -20,7 +20,7 @@ impl WorldState {
         let has_living = self.alive().next().is_some();
         if has_living {
             for at in self.steps() {
-                self.moves_of_step(world, at, all);
+                self.moves_of_step(at, all);
             }
             for task in 0..self.tasks.len() as u8 {
                 self.moves_of_task(world, task, all);
@@ -124,7 +124,7 @@ impl WorldState {
         }
     }
 
-    fn moves_of_step(&self, world: &SmallWorld, at: StepOfTask, all: &mut Vec<WorldAction>) {
+    fn moves_of_step(&self, at: StepOfTask, all: &mut Vec<WorldAction>) {
         let task = self.task(at.task);
         if task.due_at(at.step).is_some_and(|due| due <= self.now) {
             for instance in self.alive() {
@@ -151,7 +151,6 @@ impl WorldState {
         if is_alive && !is_called && self.ends_at(at).is_some_and(|end| end > self.now) {
             all.push(WorldAction::ReleaseUnseen { at });
         }
-        let _ = world;
     }
 
     fn moves_of_task(&self, world: &SmallWorld, number: u8, all: &mut Vec<WorldAction>) {
@@ -177,7 +176,7 @@ impl WorldState {
                     command,
                 });
             };
-            if task.paused {
+            if task.paused && !task.is_ended() {
                 operate(OperatorCommand::Resume);
             }
             if !self.left.has(Trouble::Command) {
@@ -211,8 +210,8 @@ impl WorldState {
             WorldAction::LaterReply { .. } => Some(5),
             WorldAction::Compare { .. } => Some(6),
             WorldAction::Admit { .. } => Some(7),
-            WorldAction::Claim { .. } => Some(8),
-            WorldAction::Overdue { .. } => Some(9),
+            WorldAction::Overdue { .. } => Some(8),
+            WorldAction::Claim { .. } => Some(9),
             WorldAction::Expire { .. } => Some(10),
             WorldAction::ReleaseUnseen { .. } => Some(11),
             WorldAction::Tick => Some(12),

@@ -1,6 +1,6 @@
 //! The effect of an action: the state after it.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use provost_domain::{
     task::{
@@ -224,7 +224,8 @@ impl WorldState {
                 .push((flight.at, flight.attempt, flight.entry));
             self.promises.sort_unstable();
         }
-        if flight.aim == Aim::Undo && stood {
+        let undone_for_race = self.task(flight.at.task).is_revert(flight.at.step);
+        if flight.aim == Aim::Undo && stood && !undone_for_race {
             moments::order_of_undo(self, self.ledger[entry].at)?;
         }
         self.flights[index].stage = Stage::Responded(response);
@@ -456,13 +457,5 @@ fn outcome(flight: &Flight, now: Timestamp, ledger: &[ServiceEntry]) -> CallOutc
             wait,
         },
         (ServiceResponse::Promised, _) => CallOutcome::Deferred,
-    }
-}
-
-/// Returns what the copies of a new record are: none.
-pub(crate) fn add_task(state: &mut WorldState, task: provost_domain::task::Task) {
-    state.tasks.push(Arc::new(task));
-    for instance in &mut state.instances {
-        instance.copies.push(None);
     }
 }

@@ -1,34 +1,40 @@
 //! The report of a search, in words.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
-use crate::{explore::WorldReport, world::SmallWorld};
+use crate::explore::WorldReport;
 
-impl WorldReport {
-    pub fn in_words(&self, world: &SmallWorld) -> String {
-        let left = self.states - self.expanded;
-        let mut text = format!(
-            "{} ({}): {} states, {} transitions, depth {}, {} at rest; {}",
-            world.name,
-            world.about,
-            self.states,
-            self.transitions,
-            self.depth,
-            self.at_rest,
-            match left {
-                0 => "all of them explored".to_owned(),
-                _ => format!(
-                    "{left} at the frontier, {} runs from there got to rest; {} other states are known to get to rest only by way of the frontier",
-                    self.runs, self.unproven
-                ),
-            }
-        );
-        if let Some(found) = &self.counterexample {
-            let _ = write!(text, "\nBROKEN {}", found.breach);
+impl fmt::Display for WorldReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            most_troubles,
+            states,
+            expanded,
+            transitions,
+            depth,
+            at_rest,
+            runs,
+            unproven,
+            counterexample,
+        } = self;
+        write!(
+            f,
+            "with up to {most_troubles} troubles: {states} states, {transitions} transitions, depth {depth}, {at_rest} at rest; "
+        )?;
+        match states - expanded {
+            0 => f.write_str("all of them explored")?,
+            left => write!(
+                f,
+                "{left} not explored further, {runs} runs from there got to rest; {unproven} states get to rest only by way of those"
+            )?,
+        }
+        if let Some(found) = counterexample {
+            write!(f, "\nBROKEN {}", found.breach)?;
             for (number, sentence) in found.path.iter().enumerate() {
-                let _ = write!(text, "\n  {number:3}. {sentence}");
+                f.write_char('\n')?;
+                write!(f, "  {number:3}. {sentence}")?;
             }
         }
-        text
+        Ok(())
     }
 }

@@ -16,6 +16,9 @@ use crate::{
 /// The number of instances.
 pub const INSTANCES: u8 = 2;
 
+/// No world lasts until this time.
+const NEVER: Timestamp = Timestamp::from_millis(1_000_000_000_000);
+
 /// The most steps of a task, undos and items included, so that sets of steps fit into 64 bits.
 const MOST_STEPS: usize = 16;
 
@@ -78,15 +81,15 @@ impl StepSet {
 }
 
 impl WorldState {
-    pub fn new(tasks: Vec<Arc<Task>>, left: Troubles, now: Timestamp) -> Self {
+    pub fn new(left: Troubles, now: Timestamp) -> Self {
         let instance = Instance {
             is_alive: true,
-            copies: vec![None; tasks.len()],
+            copies: Vec::new(),
         };
         Self {
             now,
             instances: [instance.clone(), instance],
-            tasks,
+            tasks: Vec::new(),
             flights: Vec::new(),
             promises: Vec::new(),
             ledger: Vec::new(),
@@ -137,7 +140,11 @@ impl WorldState {
             StepState::Processing {
                 held_by,
                 complete_by,
-            } => Some(held_by.ends_at(*complete_by)),
+            } => {
+                let end = held_by.ends_at(*complete_by);
+                // A group has no time of its own, and its record has the last time of all.
+                (end < NEVER).then_some(end)
+            }
             _ => None,
         }
     }

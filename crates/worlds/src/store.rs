@@ -86,6 +86,18 @@ impl WorldState {
         Ok(decided)
     }
 
+    /// Saves a new task.
+    pub fn submit(&mut self, mut draft: Draft) {
+        draft.keep_claim();
+        let number = self.tasks.len() as u8;
+        self.follow_alerts(number, &draft);
+        self.tasks.push(Arc::new(draft.task.clone()));
+        for instance in &mut self.instances {
+            instance.copies.push(None);
+        }
+        self.mark(number, &draft);
+    }
+
     fn save(
         &mut self,
         number: u8,

@@ -44,7 +44,7 @@ impl SmallWorld {
             about,
             tasks: vec![details(1, workflow)],
             child: None,
-            troubles: Troubles::default(),
+            troubles: Troubles::none(),
             commands: Vec::new(),
             has_caches: false,
             has_promises: false,
@@ -94,15 +94,15 @@ impl SmallWorld {
         self
     }
 
-    /// Returns the state in which nothing has happened yet.
-    pub fn start(&self) -> WorldState {
-        let drafts = self.tasks.iter().enumerate().map(|(number, details)| {
+    /// Returns the state in which nothing has happened yet, and at most so many troubles will happen in total.
+    pub fn start(&self, most_troubles: u8) -> WorldState {
+        let mut state = WorldState::new(self.troubles.at_most(most_troubles), BEGINS_AT);
+        for (number, details) in self.tasks.iter().enumerate() {
             let waits = number >= self.max_running;
-            let mut draft = Draft::submit_keeping(details.clone(), waits, MOST_OF_TASK, BEGINS_AT);
-            draft.keep_claim();
-            Arc::new(draft.task)
-        });
-        WorldState::new(drafts.collect(), self.troubles, BEGINS_AT)
+            let draft = Draft::submit_keeping(details.clone(), waits, MOST_OF_TASK, BEGINS_AT);
+            state.submit(draft);
+        }
+        state
     }
 }
 
@@ -118,6 +118,7 @@ fn definition(workflow: &Value) -> Arc<Definition> {
     let mut fields = Fields::of(&body, "").expect("a workflow is an object");
     let policies = Policies::read_of_workflow(&mut fields);
     fields.value("steps");
+    fields.value("complete_within");
     let faults = fields.finish();
     assert!(faults.is_ok(), "{faults:?}");
     let steps = Payload::from_value(&workflow["steps"]);

@@ -232,6 +232,8 @@ fn drops(
             attempt,
         }
         | Command::Reply { step, attempt, .. }
+        // The response to the call can only be the promise of the reply that has come.
+        | Command::LaterReply { step, attempt, .. }
         | Command::Release { step, attempt, .. } => Some((*step, *attempt)),
         _ => None,
     };

@@ -1,7 +1,7 @@
 //! The rules of every moment: what the record says and what the service did agree.
 
 use provost_domain::{
-    task::{StepState, StepStatus, Task, TaskStatus},
+    task::{Actor, Command, Draft, StepState, StepStatus, Task, TaskStatus},
     values::StepIndex,
 };
 
@@ -18,11 +18,12 @@ pub fn check(world: &SmallWorld, state: &WorldState) -> Result<(), Breach> {
         for step in task.indexes() {
             let at = StepOfTask { task: number, step };
             alert(state, task, at)?;
-            if step.at() < task.steps.len() && task.definition(step).is_call() {
+            if task.definition(step).undoes.is_none() && task.definition(step).is_call() {
                 effect(state, task, at)?;
             }
         }
         waits_for_something(task)?;
+        way_out(state, task)?;
     }
     limit(world, state)
 }
@@ -150,6 +151,23 @@ fn waits_for_something(task: &Task) -> Result<(), Breach> {
     let live = task.indexes().find(is_live).filter(|_| task.is_ended());
     keep(live.is_none(), "no step outlives its task", || {
         format!("{live:?}")
+    })
+}
+
+/// A task in error can be retried: an operator is never without a way out.
+fn way_out(state: &WorldState, task: &Task) -> Result<(), Breach> {
+    if task.status() != TaskStatus::Error || !task.is_settled() {
+        return Ok(());
+    }
+    let retry = Command::Retry {
+        step: None,
+        body: None,
+        reason: None,
+    };
+    let mut copy = Draft::on(task.clone());
+    let retried = copy.apply(retry, &Actor::operator("test"), state.now);
+    keep(retried.is_ok(), "a task in error can be retried", || {
+        format!("{retried:?}")
     })
 }
 
