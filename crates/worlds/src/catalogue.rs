@@ -220,9 +220,9 @@ fn list() -> SmallWorld {
 
 fn signal() -> SmallWorld {
     let workflow = json!({ "steps": [
-        undoable("a", json!({ "after": [] })),
-        { "name": "s", "after": [], "signal": { "within": "10s", "on_timeout": "undo" } },
-        undoable("b", json!({ "after": ["a", "s"] })),
+        undoable("a", json!({ "max_failures": 0 })),
+        { "name": "s", "signal": { "within": "10s", "on_timeout": "undo" } },
+        undoable("b", json!({})),
     ] });
     let troubles = Troubles::none()
         .with(Trouble::Crash, 1)
@@ -237,7 +237,7 @@ fn signal() -> SmallWorld {
     ];
     SmallWorld::new(
         "signal",
-        "a step that awaits a signal, beside and before others",
+        "a step that awaits a signal between two others",
         &workflow,
     )
     .with_troubles(troubles)

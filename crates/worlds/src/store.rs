@@ -105,7 +105,7 @@ impl WorldState {
         command: &Command,
         mut draft: Draft,
     ) -> Arc<Task> {
-        let is_rerun = matches!(command, Command::Retry { .. } | Command::RetryFrom { .. });
+        let is_rerun = matches!(command, Command::RetryFrom { .. });
         draft.keep_claim();
         draft.task.version += 1;
         self.follow_alerts(number, &draft);
