@@ -16,6 +16,7 @@ pub fn worlds() -> Vec<SmallWorld> {
         undo(),
         probe(),
         race(),
+        timeout(),
         limit(),
         child(),
         list(),
@@ -23,6 +24,8 @@ pub fn worlds() -> Vec<SmallWorld> {
         later(),
         deadline(),
         rerun(),
+        repeat(),
+        pivot(),
     ]
 }
 
@@ -135,6 +138,33 @@ fn race() -> SmallWorld {
     SmallWorld::new(
         "race",
         "the first of two steps wins, and the other one is undone",
+        &workflow,
+    )
+    .with_troubles(troubles)
+    .with_commands(&commands)
+}
+
+fn timeout() -> SmallWorld {
+    let workflow = json!({ "steps": [
+        undoable("a", json!({ "after": [], "max_failures": 0, "on_permanent": "skip" })),
+        { "name": "t", "after": [], "wait": { "for": "5s" } },
+        undoable("c", json!({ "after": { "any": 1, "of": ["a", "t"], "rest": "cancel" }, "on_permanent": "undo" })),
+    ] });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::WrongGuess, 1)
+        .with(Trouble::LostMessage, 1)
+        .with(Trouble::Refusal, 2)
+        .with(Trouble::Command, 2);
+    let commands = [
+        OperatorCommand::Pause,
+        OperatorCommand::Retry,
+        OperatorCommand::Undo,
+        OperatorCommand::Rerun(StepIndex(0)),
+    ];
+    SmallWorld::new(
+        "timeout",
+        "a step races with a time, and is cancelled if it loses",
         &workflow,
     )
     .with_troubles(troubles)
@@ -318,6 +348,63 @@ fn rerun() -> SmallWorld {
     SmallWorld::new(
         "rerun",
         "steps that an operator runs again, and undoes",
+        &workflow,
+    )
+    .with_troubles(troubles)
+    .with_commands(&commands)
+}
+
+fn repeat() -> SmallWorld {
+    let workflow = json!({ "steps": [
+        undoable("a", json!({ "repeat": { "until": "index >= 1", "at_most": 2, "every": "2s", "on_exhausted": "undo" } })),
+        undoable("b", json!({ "on_permanent": "undo" })),
+    ] });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::LostMessage, 1)
+        .with(Trouble::Refusal, 2)
+        .with(Trouble::Command, 2);
+    let commands = [
+        OperatorCommand::Pause,
+        OperatorCommand::Retry,
+        OperatorCommand::SkipFailed,
+        OperatorCommand::Undo,
+    ];
+    SmallWorld::new(
+        "repeat",
+        "a step that is repeated, and one after it",
+        &workflow,
+    )
+    .with_troubles(troubles)
+    .with_commands(&commands)
+}
+
+fn pivot() -> SmallWorld {
+    let workflow = json!({
+        "complete_within": 25,
+        "on_deadline": "undo",
+        "steps": [
+            undoable("a", json!({ "after": [], "max_failures": 0 })),
+            call("p", json!({ "after": [], "pivot": true, "probe": { "request": { "path": "/probe" }, "complete_within": "5s" } })),
+            undoable("b", json!({ "after": ["a"], "on_permanent": "undo", "on_exhausted": { "extend": "5s", "times": 1, "then": "undo" } })),
+        ],
+    });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::WrongGuess, 1)
+        .with(Trouble::LostMessage, 2)
+        .with(Trouble::Unavailable, 1)
+        .with(Trouble::Refusal, 2)
+        .with(Trouble::Command, 2);
+    let commands = [
+        OperatorCommand::Pause,
+        OperatorCommand::Retry,
+        OperatorCommand::SkipFailed,
+        OperatorCommand::Undo,
+    ];
+    SmallWorld::new(
+        "pivot",
+        "a point of no return beside steps that are undone",
         &workflow,
     )
     .with_troubles(troubles)

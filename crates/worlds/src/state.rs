@@ -185,17 +185,19 @@ impl WorldState {
         })
     }
 
-    /// Returns whether all that is live of the task is steps whose children need an operator.
+    /// Returns whether all that is live of the task is steps whose children need an operator. Children of a task that is
+    /// undone must have been asked to be undone as well.
     fn waits_for_operator_of_child(&self, number: u8) -> bool {
         let task = self.task(number);
+        let needs_operator = |child: &Arc<Task>| {
+            let is_asked = task.undo.is_none() || child.undo.is_some();
+            child.status() == TaskStatus::Error && child.is_settled() && is_asked
+        };
         let mut live = task.indexes().filter(|step| task.step(*step).is_live());
         !task.paused
             && live.all(|step| {
-                let subject = task.subject(step);
-                task.waits_for_child(step)
-                    && self
-                        .children_of(number, subject)
-                        .any(|child| child.status() == TaskStatus::Error && child.is_settled())
+                let mut children = self.children_of(number, task.subject(step));
+                task.waits_for_child(step) && children.any(needs_operator)
             })
     }
 

@@ -80,6 +80,21 @@ fn steps_that_run_again_are_done_once() {
 }
 
 #[test]
+fn the_loser_of_a_race_with_a_time_is_cancelled() {
+    explores("timeout");
+}
+
+#[test]
+fn iterations_are_run_and_undone_one_after_the_other() {
+    explores("repeat");
+}
+
+#[test]
+fn a_task_is_not_undone_after_its_pivot() {
+    explores("pivot");
+}
+
+#[test]
 fn every_world_has_a_test() {
     let source = include_str!("tests.rs");
     for world in worlds() {
