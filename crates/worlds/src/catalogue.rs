@@ -1,11 +1,10 @@
 //! The worlds that are explored. Each allows only the trouble that its rules are about: what is allowed everywhere would
 //! leave no world deep enough.
 
-use provost_domain::values::StepIndex;
 use serde_json::{Value, json};
 
 use crate::{
-    action::{OperatorCommand, Trouble, Troubles},
+    action::{Trouble, Troubles},
     world::SmallWorld,
 };
 
@@ -64,7 +63,6 @@ fn steps() -> SmallWorld {
         &workflow,
     )
     .with_troubles(troubles)
-    .with_commands(&[OperatorCommand::Pause, OperatorCommand::Retry])
     .with_caches()
 }
 
@@ -79,18 +77,12 @@ fn undo() -> SmallWorld {
         .with(Trouble::LostMessage, 1)
         .with(Trouble::Refusal, 2)
         .with(Trouble::Command, 2);
-    let commands = [
-        OperatorCommand::Pause,
-        OperatorCommand::Retry,
-        OperatorCommand::Undo,
-    ];
     SmallWorld::new(
         "undo",
         "two steps that are undone, one of which is dropped by an undo",
         &workflow,
     )
     .with_troubles(troubles)
-    .with_commands(&commands)
 }
 
 fn probe() -> SmallWorld {
@@ -105,43 +97,31 @@ fn probe() -> SmallWorld {
         .with(Trouble::Refusal, 1)
         .with(Trouble::Unavailable, 1)
         .with(Trouble::Command, 1);
-    let commands = [
-        OperatorCommand::Pause,
-        OperatorCommand::Retry,
-        OperatorCommand::Undo,
-    ];
     SmallWorld::new(
         "probe",
         "two steps whose outcome is probed before they are repeated or undone",
         &workflow,
     )
     .with_troubles(troubles)
-    .with_commands(&commands)
 }
 
 fn race() -> SmallWorld {
     let workflow = json!({ "steps": [
         undoable("a", json!({ "after": [], "max_failures": 0, "on_permanent": "skip" })),
         undoable("b", json!({ "after": [], "max_failures": 0, "on_exhausted": "skip" })),
-        undoable("c", json!({ "after": { "any": 1, "of": ["a", "b"], "rest": "undo" }, "on_permanent": "undo" })),
+        undoable("c", json!({ "after": { "any": 1, "of": ["a", "b"], "rest": "undo" }, "max_failures": 0, "on_permanent": "undo" })),
     ] });
     let troubles = Troubles::none()
         .with(Trouble::Crash, 1)
         .with(Trouble::LostMessage, 1)
         .with(Trouble::Refusal, 2)
         .with(Trouble::Command, 1);
-    let commands = [
-        OperatorCommand::Pause,
-        OperatorCommand::Retry,
-        OperatorCommand::Undo,
-    ];
     SmallWorld::new(
         "race",
         "the first of two steps wins, and the other one is undone",
         &workflow,
     )
     .with_troubles(troubles)
-    .with_commands(&commands)
 }
 
 fn timeout() -> SmallWorld {
@@ -156,19 +136,12 @@ fn timeout() -> SmallWorld {
         .with(Trouble::LostMessage, 1)
         .with(Trouble::Refusal, 2)
         .with(Trouble::Command, 2);
-    let commands = [
-        OperatorCommand::Pause,
-        OperatorCommand::Retry,
-        OperatorCommand::Undo,
-        OperatorCommand::Rerun(StepIndex(0)),
-    ];
     SmallWorld::new(
         "timeout",
         "a step races with a time, and is cancelled if it loses",
         &workflow,
     )
     .with_troubles(troubles)
-    .with_commands(&commands)
 }
 
 fn limit() -> SmallWorld {
@@ -181,12 +154,6 @@ fn limit() -> SmallWorld {
         .with(Trouble::LostMessage, 1)
         .with(Trouble::Refusal, 1)
         .with(Trouble::Command, 2);
-    let commands = [
-        OperatorCommand::Pause,
-        OperatorCommand::SkipFailed,
-        OperatorCommand::Cancel,
-        OperatorCommand::Undo,
-    ];
     SmallWorld::new(
         "limit",
         "two tasks of which one may run at a time",
@@ -194,7 +161,6 @@ fn limit() -> SmallWorld {
     )
     .with_second_task(&workflow)
     .with_troubles(troubles)
-    .with_commands(&commands)
 }
 
 fn child() -> SmallWorld {
@@ -211,16 +177,9 @@ fn child() -> SmallWorld {
         .with(Trouble::LostMessage, 1)
         .with(Trouble::Refusal, 2)
         .with(Trouble::Command, 2);
-    let commands = [
-        OperatorCommand::Pause,
-        OperatorCommand::Retry,
-        OperatorCommand::Cancel,
-        OperatorCommand::Undo,
-    ];
     SmallWorld::new("child", "a step that has a task of its own", &workflow)
         .with_child(&child)
         .with_troubles(troubles)
-        .with_commands(&commands)
 }
 
 fn list() -> SmallWorld {
@@ -233,19 +192,12 @@ fn list() -> SmallWorld {
         .with(Trouble::LostMessage, 1)
         .with(Trouble::Refusal, 2)
         .with(Trouble::Command, 2);
-    let commands = [
-        OperatorCommand::Pause,
-        OperatorCommand::Retry,
-        OperatorCommand::SkipFailed,
-        OperatorCommand::Undo,
-    ];
     SmallWorld::new(
         "list",
         "a step that is run for each item of a list, and one after it",
         &workflow,
     )
     .with_troubles(troubles)
-    .with_commands(&commands)
 }
 
 fn signal() -> SmallWorld {
@@ -260,18 +212,12 @@ fn signal() -> SmallWorld {
         .with(Trouble::Refusal, 1)
         .with(Trouble::Signal, 2)
         .with(Trouble::Command, 2);
-    let commands = [
-        OperatorCommand::Pause,
-        OperatorCommand::Retry,
-        OperatorCommand::Undo,
-    ];
     SmallWorld::new(
         "signal",
         "a step that awaits a signal between two others",
         &workflow,
     )
     .with_troubles(troubles)
-    .with_commands(&commands)
     .with_caches()
 }
 
@@ -285,18 +231,12 @@ fn later() -> SmallWorld {
         .with(Trouble::LostMessage, 1)
         .with(Trouble::Repetition, 1)
         .with(Trouble::Command, 2);
-    let commands = [
-        OperatorCommand::Pause,
-        OperatorCommand::Retry,
-        OperatorCommand::Undo,
-    ];
     SmallWorld::new(
         "later",
         "services that reply at once or later, once or twice",
         &workflow,
     )
     .with_troubles(troubles)
-    .with_commands(&commands)
     .with_promises()
 }
 
@@ -315,18 +255,12 @@ fn deadline() -> SmallWorld {
         .with(Trouble::LostMessage, 2)
         .with(Trouble::Unavailable, 1)
         .with(Trouble::Command, 2);
-    let commands = [
-        OperatorCommand::Pause,
-        OperatorCommand::Retry,
-        OperatorCommand::SkipFailed,
-    ];
     SmallWorld::new(
         "deadline",
         "a task that is undone once its time is over",
         &workflow,
     )
     .with_troubles(troubles)
-    .with_commands(&commands)
 }
 
 fn rerun() -> SmallWorld {
@@ -339,19 +273,12 @@ fn rerun() -> SmallWorld {
         .with(Trouble::LostMessage, 1)
         .with(Trouble::Refusal, 1)
         .with(Trouble::Command, 3);
-    let commands = [
-        OperatorCommand::Pause,
-        OperatorCommand::Undo,
-        OperatorCommand::Rerun(StepIndex(0)),
-        OperatorCommand::Rerun(StepIndex(1)),
-    ];
     SmallWorld::new(
         "rerun",
         "steps that an operator runs again, and undoes",
         &workflow,
     )
     .with_troubles(troubles)
-    .with_commands(&commands)
 }
 
 fn repeat() -> SmallWorld {
@@ -364,19 +291,12 @@ fn repeat() -> SmallWorld {
         .with(Trouble::LostMessage, 1)
         .with(Trouble::Refusal, 2)
         .with(Trouble::Command, 2);
-    let commands = [
-        OperatorCommand::Pause,
-        OperatorCommand::Retry,
-        OperatorCommand::SkipFailed,
-        OperatorCommand::Undo,
-    ];
     SmallWorld::new(
         "repeat",
         "a step that is repeated, and one after it",
         &workflow,
     )
     .with_troubles(troubles)
-    .with_commands(&commands)
 }
 
 fn pivot() -> SmallWorld {
@@ -396,17 +316,10 @@ fn pivot() -> SmallWorld {
         .with(Trouble::Unavailable, 1)
         .with(Trouble::Refusal, 2)
         .with(Trouble::Command, 2);
-    let commands = [
-        OperatorCommand::Pause,
-        OperatorCommand::Retry,
-        OperatorCommand::SkipFailed,
-        OperatorCommand::Undo,
-    ];
     SmallWorld::new(
         "pivot",
         "a point of no return beside steps that are undone",
         &workflow,
     )
     .with_troubles(troubles)
-    .with_commands(&commands)
 }

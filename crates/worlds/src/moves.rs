@@ -10,6 +10,17 @@ use crate::{
     world::SmallWorld,
 };
 
+/// The commands of an operator that are possible in every world.
+const COMMANDS: [OperatorCommand; 7] = [
+    OperatorCommand::Pause,
+    OperatorCommand::Retry,
+    OperatorCommand::SkipFailed,
+    OperatorCommand::Undo,
+    OperatorCommand::Cancel,
+    OperatorCommand::Rerun(StepIndex(0)),
+    OperatorCommand::Rerun(StepIndex(1)),
+];
+
 impl WorldState {
     /// Adds all actions that are possible now. An action may turn out to change nothing.
     pub fn moves(&self, world: &SmallWorld, all: &mut Vec<WorldAction>) {
@@ -182,12 +193,7 @@ impl WorldState {
             if !self.left.has(Trouble::Command) {
                 continue;
             }
-            for command in &world.commands {
-                match command {
-                    OperatorCommand::Rerun(step) if !task.has_step(StepIndex(step.0)) => {}
-                    command => operate(*command),
-                }
-            }
+            COMMANDS.into_iter().for_each(&mut operate);
         }
     }
 

@@ -11,10 +11,7 @@ use provost_domain::{
 use serde_json::{Value, json, value::RawValue};
 use uuid::Uuid;
 
-use crate::{
-    action::{OperatorCommand, Troubles},
-    state::WorldState,
-};
+use crate::{action::Troubles, state::WorldState};
 
 /// The time at which every world begins.
 const BEGINS_AT: Timestamp = Timestamp::from_millis(1_000_000);
@@ -27,7 +24,6 @@ pub struct SmallWorld {
     pub(crate) tasks: Vec<Arc<Details>>,
     pub(crate) child: Option<ChildWorkflow>,
     pub(crate) troubles: Troubles,
-    pub(crate) commands: Vec<OperatorCommand>,
     /// Instances decide on copies of the record that may be stale.
     pub(crate) has_caches: bool,
     /// The service may promise a later reply.
@@ -45,7 +41,6 @@ impl SmallWorld {
             tasks: vec![details(1, workflow)],
             child: None,
             troubles: Troubles::none(),
-            commands: Vec::new(),
             has_caches: false,
             has_promises: false,
             max_running: 1,
@@ -55,12 +50,6 @@ impl SmallWorld {
     #[must_use]
     pub fn with_troubles(mut self, troubles: Troubles) -> Self {
         self.troubles = troubles;
-        self
-    }
-
-    #[must_use]
-    pub fn with_commands(mut self, commands: &[OperatorCommand]) -> Self {
-        self.commands = commands.to_vec();
         self
     }
 

@@ -23,6 +23,7 @@ pub fn check(world: &SmallWorld, state: &WorldState) -> Result<(), Breach> {
             }
         }
         waits_for_something(task)?;
+        winners(state, number, task)?;
         way_out(state, task)?;
     }
     limit(world, state)
@@ -152,6 +153,47 @@ fn waits_for_something(task: &Task) -> Result<(), Breach> {
     keep(live.is_none(), "no step outlives its task", || {
         format!("{live:?}")
     })
+}
+
+/// A join that runs or is done has its winners, and nobody has them undone.
+fn winners(state: &WorldState, number: u8, task: &Task) -> Result<(), Breach> {
+    if task.undo.is_some() || task.status() == TaskStatus::Cancelled {
+        return Ok(());
+    }
+    for join in task.own_indexes() {
+        let Some(race) = &task.definition(join).race else {
+            continue;
+        };
+        let has_begun = matches!(
+            task.step(join).status(),
+            StepStatus::Pending | StepStatus::Processing | StepStatus::Processed
+        );
+        if !has_begun
+            || state.excused.has(StepOfTask {
+                task: number,
+                step: join,
+            })
+        {
+            continue;
+        }
+        let winners = task.winners(join);
+        let name = &task.definition(join).name;
+        keep(
+            winners.len() >= usize::from(race.any),
+            "a join has its winners",
+            || format!("`{name}` is {}", task.step(join).status().as_str()),
+        )?;
+        for winner in winners {
+            let mut reverts = task.definition(winner).followers.iter();
+            let revert =
+                reverts.find(|step| task.is_revert(**step) && task.subject(**step) == winner);
+            let is_undone = revert.is_some_and(|revert| task.step(*revert).is_live());
+            keep(!is_undone, "the winner of a race is not undone", || {
+                format!("`{}`", task.definition(winner).name)
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// A task in error can be retried: an operator is never without a way out.
