@@ -5,7 +5,7 @@ use std::env;
 use crate::{explore, worlds};
 
 /// The number of states of the last round of a world: so many that every rule is met, also without optimisation.
-const STATES: usize = 5_000;
+const STATES: usize = 7_000;
 
 fn explores(name: &str) {
     let most = env::var("PROVOST_TEST_WORLD_STATES").ok();
