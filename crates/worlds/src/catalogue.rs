@@ -15,10 +15,12 @@ pub fn worlds() -> Vec<SmallWorld> {
         undo(),
         probe(),
         race(),
+        lane(),
         timeout(),
         limit(),
         child(),
         list(),
+        enough(),
         signal(),
         later(),
         deadline(),
@@ -124,6 +126,26 @@ fn race() -> SmallWorld {
     .with_troubles(troubles)
 }
 
+fn lane() -> SmallWorld {
+    let workflow = json!({ "steps": [
+        undoable("a", json!({ "after": [], "max_failures": 0 })),
+        undoable("b", json!({ "after": [], "max_failures": 0 })),
+        undoable("d", json!({ "after": ["b"], "max_failures": 0, "on_permanent": "skip" })),
+        call("c", json!({ "after": { "any": 1, "of": ["a", "d"], "rest": "undo" }, "max_failures": 0, "on_permanent": "undo" })),
+    ] });
+    let troubles = Troubles::none()
+        .with(Trouble::WrongGuess, 1)
+        .with(Trouble::LostMessage, 1)
+        .with(Trouble::Refusal, 2)
+        .with(Trouble::Command, 2);
+    SmallWorld::new(
+        "lane",
+        "a step races with two steps, one after the other, and the loser is undone",
+        &workflow,
+    )
+    .with_troubles(troubles)
+}
+
 fn timeout() -> SmallWorld {
     let workflow = json!({ "steps": [
         undoable("a", json!({ "after": [], "max_failures": 0, "on_permanent": "skip" })),
@@ -195,6 +217,24 @@ fn list() -> SmallWorld {
     SmallWorld::new(
         "list",
         "a step that is run for each item of a list, and one after it",
+        &workflow,
+    )
+    .with_troubles(troubles)
+}
+
+fn enough() -> SmallWorld {
+    let workflow = json!({ "steps": [
+        undoable("a", json!({ "for_each": [1, 2], "max_parallel": 2, "enough": 1, "max_failures": 0 })),
+        undoable("b", json!({ "max_failures": 0, "on_permanent": "undo" })),
+    ] });
+    let troubles = Troubles::none()
+        .with(Trouble::WrongGuess, 1)
+        .with(Trouble::LostMessage, 1)
+        .with(Trouble::Refusal, 2)
+        .with(Trouble::Command, 2);
+    SmallWorld::new(
+        "enough",
+        "a list of which one item must succeed, and a step after it",
         &workflow,
     )
     .with_troubles(troubles)

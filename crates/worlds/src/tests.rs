@@ -85,6 +85,16 @@ fn the_loser_of_a_race_with_a_time_is_cancelled() {
 }
 
 #[test]
+fn a_loser_of_two_steps_is_undone_backward() {
+    explores("lane");
+}
+
+#[test]
+fn the_items_that_are_not_needed_end() {
+    explores("enough");
+}
+
+#[test]
 fn iterations_are_run_and_undone_one_after_the_other() {
     explores("repeat");
 }
