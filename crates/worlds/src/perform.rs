@@ -181,6 +181,15 @@ impl WorldState {
             "what is recorded as done is not called again",
             || self.name(at),
         )?;
+        let stands = self.ledger[entry].stands();
+        let record = self.task(at.task).step(at.step);
+        let has_probe = self.task(at.task).definition(at.step).probe.is_some();
+        let is_rerun = record.previous_output.is_some();
+        keep(
+            aim != Aim::Work || !has_probe || !stands || is_rerun,
+            "what was done is not called again where a probe can tell",
+            || self.name(at),
+        )?;
         let same = |flight: &Flight| (flight.at, flight.attempt) == (at, call.attempt);
         keep(
             !self.flights.iter().any(same),
