@@ -26,15 +26,16 @@ COPY crates/domain/Cargo.toml crates/domain/
 COPY crates/object/Cargo.toml crates/object/
 COPY crates/object-derive/Cargo.toml crates/object-derive/
 COPY crates/rehearsal/Cargo.toml crates/rehearsal/
+COPY crates/worlds/Cargo.toml crates/worlds/
 COPY vendor vendor
-RUN mkdir src crates/command-line/src crates/console/src crates/domain/src crates/object/src crates/object-derive/src crates/rehearsal/src && echo 'fn main() {}' > src/main.rs \
-    && touch crates/command-line/src/lib.rs crates/console/src/lib.rs crates/domain/src/lib.rs crates/object/src/lib.rs crates/object-derive/src/lib.rs crates/rehearsal/src/lib.rs \
+RUN mkdir src crates/command-line/src crates/console/src crates/domain/src crates/object/src crates/object-derive/src crates/rehearsal/src crates/worlds/src && echo 'fn main() {}' > src/main.rs \
+    && touch crates/command-line/src/lib.rs crates/console/src/lib.rs crates/domain/src/lib.rs crates/object/src/lib.rs crates/object-derive/src/lib.rs crates/rehearsal/src/lib.rs crates/worlds/src/lib.rs \
     && cargo build --release --locked \
-    && rm -r src crates/command-line/src crates/console/src crates/domain/src crates/object/src crates/object-derive/src crates/rehearsal/src
+    && rm -r src crates/command-line/src crates/console/src crates/domain/src crates/object/src crates/object-derive/src crates/rehearsal/src crates/worlds/src
 
 COPY . .
 # The empty program above is newer than the sources just copied; cargo would keep it.
-RUN touch src/main.rs crates/command-line/src/lib.rs crates/console/src/lib.rs crates/domain/src/lib.rs crates/object/src/lib.rs crates/object-derive/src/lib.rs crates/rehearsal/src/lib.rs \
+RUN touch src/main.rs crates/command-line/src/lib.rs crates/console/src/lib.rs crates/domain/src/lib.rs crates/object/src/lib.rs crates/object-derive/src/lib.rs crates/rehearsal/src/lib.rs crates/worlds/src/lib.rs \
     && cargo build --release --locked && mkdir /data && target/release/provost man --to /man
 
 # glibc, certificates and nothing else.

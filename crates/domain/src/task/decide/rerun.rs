@@ -57,7 +57,8 @@ impl Draft {
         Ok(())
     }
 
-    /// The step and all that follow it, in an order in which they could run.
+    /// The step and all that follow it, in an order in which they could run, with the undos of losers that must be decided
+    /// on again.
     fn reruns(&self, from: StepIndex) -> Vec<StepIndex> {
         let mut chosen = vec![false; self.task.steps.len()];
         chosen[from.at()] = true;
@@ -67,6 +68,9 @@ impl Draft {
             // The steps that run when all others have ended follow each of them.
             chosen[index.at()] |= definition.is_finally || after.any(|before| chosen[before.at()]);
         }
+        for revert in self.open_reverts_of_races(&chosen) {
+            chosen[revert.at()] = true;
+        }
         let order = self.task.order().iter().copied();
         // A step that was undone because it had lost a race stays undone.
         let is_undone = |index: &StepIndex| {
@@ -74,6 +78,28 @@ impl Draft {
         };
         let chosen = order.filter(|index| chosen[index.at()] && !is_undone(index));
         chosen.collect()
+    }
+
+    /// Returns the undos of losers that have not ended although their races are run again, because competitors are. A loser
+    /// that has succeeded may win then, and what the winner did must not be undone.
+    fn open_reverts_of_races(&self, is_chosen: &[bool]) -> Vec<StepIndex> {
+        let is_run_again = |join: StepIndex| {
+            let race = self.task.definition(join).race.as_ref();
+            race.is_some_and(|race| race.of.iter().any(|step| is_chosen[step.at()]))
+        };
+        let is_open = |revert: &StepIndex| {
+            let status = self.task.step(*revert).status();
+            let lanes = &self.task.definition(self.task.subject(*revert)).lanes;
+            matches!(
+                status,
+                StepStatus::Pending | StepStatus::Processing | StepStatus::Error
+            ) && lanes.iter().any(|lane| is_run_again(lane.join))
+        };
+        let reverts = self
+            .task
+            .forward()
+            .filter(|step| self.task.is_revert(*step));
+        reverts.filter(is_open).collect()
     }
 
     fn check_rerun(&self, from: StepIndex, chosen: &[StepIndex]) -> Result<(), Refusal> {

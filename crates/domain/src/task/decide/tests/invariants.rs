@@ -901,6 +901,12 @@ fn races(task: &Task) -> Result<(), TestCaseError> {
     for index in task.own_indexes() {
         if let Some(race) = &task.definition(index).race {
             prop_assert!(task.winners(index).len() <= usize::from(race.any));
+            for winner in task.winners(index) {
+                let mut reverts = task.definition(winner).followers.iter();
+                let revert = reverts.find(|step| task.is_revert(**step));
+                let is_undone = revert.is_some_and(|revert| task.step(*revert).is_live());
+                prop_assert!(!is_undone, "{winner:?} has won, and is undone");
+            }
         }
     }
     Ok(())

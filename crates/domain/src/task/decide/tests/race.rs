@@ -386,6 +386,91 @@ fn a_loser_is_not_rerun_and_a_race_that_is_won_stays_won() {
     assert_eq!(bench.status("us"), StepStatus::Cancelled);
 }
 
+/// A race that eu has won while us ran, and us has succeeded after that, so that it is to be undone.
+fn with_late_loser() -> Bench {
+    let mut bench = Bench::new(steps(1, "undo"));
+    let us = bench.claim("us").unwrap();
+    bench.process("eu");
+    bench.later(Span::from_secs(1));
+    bench
+        .reply("us", us, success(json!({ "id": "us" })))
+        .unwrap();
+    assert_eq!(bench.status("us.revert"), StepStatus::Pending);
+    bench
+}
+
+fn rerun(bench: &mut Bench, name: &str) -> Result<CommandOutput, Refusal> {
+    let step = bench.step(name);
+    bench.apply(Command::RetryFrom { step, reason: None })
+}
+
+#[test]
+fn a_loser_that_wins_because_of_a_rerun_is_not_undone() {
+    let mut bench = with_late_loser();
+    rerun(&mut bench, "eu").unwrap();
+    let winners = bench.draft.task.winners(bench.step("join"));
+    assert_eq!(winners, [bench.step("us")]);
+    assert_eq!(bench.status("us.revert"), StepStatus::Skipped);
+    // The effect of the former winner stands until it is undone.
+    bench.process("eu.revert");
+    bench.process("join");
+    assert_eq!(bench.status("us"), StepStatus::Processed);
+    assert_eq!(bench.status("eu"), StepStatus::Undone);
+    assert_eq!(bench.task(), TaskStatus::Processed);
+    changes_are_told(&bench.draft).unwrap();
+}
+
+#[test]
+fn a_loser_whose_undo_has_failed_wins_because_of_a_rerun() {
+    let mut bench = with_late_loser();
+    let attempt = bench.claim("us.revert").unwrap();
+    bench.reply("us.revert", attempt, refusal(400)).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Error);
+    rerun(&mut bench, "eu").unwrap();
+    assert_eq!(bench.status("us.revert"), StepStatus::Skipped);
+    assert_eq!(bench.task(), TaskStatus::Processing);
+    bench.process("eu.revert");
+    bench.process("join");
+    assert_eq!(bench.status("us"), StepStatus::Processed);
+    assert_eq!(bench.task(), TaskStatus::Processed);
+}
+
+#[test]
+fn a_race_is_not_run_again_while_a_loser_is_being_undone() {
+    let mut bench = with_late_loser();
+    let attempt = bench.claim("us.revert").unwrap();
+    let refused = rerun(&mut bench, "eu");
+    assert!(
+        matches!(refused, Err(Refusal::StepState { .. })),
+        "{refused:?}"
+    );
+    // The join alone may run again: its race stays as it is.
+    bench.process("join");
+    rerun(&mut bench, "join").unwrap();
+    bench
+        .reply("us.revert", attempt, success(json!(null)))
+        .unwrap();
+    assert_eq!(bench.status("us"), StepStatus::Undone);
+    rerun(&mut bench, "eu").unwrap();
+    bench.process("eu");
+    bench.process("join");
+    assert_eq!(bench.task(), TaskStatus::Processed);
+}
+
+#[test]
+fn a_loser_that_never_succeeded_is_undone_once_the_race_is_over_again() {
+    let mut bench = Bench::new(steps(1, "undo"));
+    let us = bench.claim("us").unwrap();
+    bench.process("eu");
+    bench.lose("us", us).unwrap();
+    assert_eq!(bench.status("us.revert"), StepStatus::Pending);
+    rerun(&mut bench, "eu").unwrap();
+    assert_eq!(bench.status("us"), StepStatus::Cancelled);
+    assert_eq!(bench.status("us.revert"), StepStatus::Waiting);
+    bench.process("eu");
+    assert_eq!(bench.status("us.revert"), StepStatus::Pending);
+}
+
 #[test]
 fn an_expression_reads_who_has_won() {
     let mut steps = steps(2, "let");
