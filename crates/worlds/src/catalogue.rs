@@ -27,6 +27,9 @@ pub fn worlds() -> Vec<SmallWorld> {
         rerun(),
         repeat(),
         pivot(),
+        finally(),
+        milestone(),
+        block(),
     ]
 }
 
@@ -359,6 +362,67 @@ fn pivot() -> SmallWorld {
     SmallWorld::new(
         "pivot",
         "a point of no return beside steps that are undone",
+        &workflow,
+    )
+    .with_troubles(troubles)
+}
+
+fn finally() -> SmallWorld {
+    let workflow = json!({
+        "steps": [
+            undoable("a", json!({})),
+            call("b", json!({ "on_permanent": "undo", "on_undo": "drop" })),
+        ],
+        "finally": [call("f", json!({ "max_failures": 0 }))],
+    });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::LostMessage, 1)
+        .with(Trouble::Refusal, 2)
+        .with(Trouble::Command, 3);
+    SmallWorld::new(
+        "finally",
+        "a step that runs whatever the end of two others is",
+        &workflow,
+    )
+    .with_troubles(troubles)
+}
+
+fn milestone() -> SmallWorld {
+    let workflow = json!({ "steps": [
+        undoable("a", json!({ "after": [], "max_failures": 0 })),
+        undoable("b", json!({ "after": [], "while": "steps.a.state != 'processed'" })),
+        call("c", json!({ "after": ["a", "b"], "on_permanent": "undo" })),
+    ] });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::LostMessage, 1)
+        .with(Trouble::Refusal, 1)
+        .with(Trouble::Command, 2);
+    SmallWorld::new(
+        "milestone",
+        "a step that runs only until another one has succeeded",
+        &workflow,
+    )
+    .with_troubles(troubles)
+}
+
+fn block() -> SmallWorld {
+    let workflow = json!({ "steps": [
+        undoable("a", json!({ "on_exhausted": "skip" })),
+        { "name": "b", "switch": [
+            { "when": "steps.a is skipped", "steps": [undoable("c", json!({}))] },
+            { "else": [undoable("d", json!({ "on_permanent": "undo" }))] },
+        ] },
+    ] });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::LostMessage, 2)
+        .with(Trouble::Refusal, 1)
+        .with(Trouble::Command, 2);
+    SmallWorld::new(
+        "block",
+        "a step, and one of two in a block of branches behind it",
         &workflow,
     )
     .with_troubles(troubles)

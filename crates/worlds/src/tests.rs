@@ -105,6 +105,21 @@ fn a_task_is_not_undone_after_its_pivot() {
 }
 
 #[test]
+fn a_step_runs_whatever_the_end_of_the_others_is() {
+    explores("finally");
+}
+
+#[test]
+fn a_step_that_is_not_wanted_any_more_ends() {
+    explores("milestone");
+}
+
+#[test]
+fn one_branch_of_a_block_runs() {
+    explores("block");
+}
+
+#[test]
 fn every_world_has_a_test() {
     let source = include_str!("tests.rs");
     for world in worlds() {
