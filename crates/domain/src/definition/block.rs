@@ -11,15 +11,17 @@ use serde_json::value::RawValue;
 
 use super::{
     Definition, MOST_STEPS, Policies,
+    block_output::BlockOutput,
     condition::{ConditionPart, ConditionTest},
     finally::{self, FINALLY},
     json_template,
+    place::{After, StepPlace},
     policies::{on_exhausted, on_permanent},
-    step::{After, LONGEST_NAME, StepPlace, is_name_of_step, name_of_step, names_of_steps},
+    step_name::{LONGEST_NAME, is_name_of_step, name_of_step, names_of_steps},
 };
 use crate::{
     definition::Policy,
-    template::{Expression, JsonTemplate, Origin, Reads, Scope, Template, payload::Payload},
+    template::{Expression, Origin, Reads, Template},
     values::{
         fields::{FieldFault, Fields, entries, text},
         ids::StepName,
@@ -360,21 +362,6 @@ pub(super) struct BlockDraft {
     pub output_reads: Vec<(String, Reads)>,
 }
 
-/// The output of a block.
-#[derive(Debug, Default)]
-pub(super) enum BlockOutput {
-    #[default]
-    Null,
-    Template(JsonTemplate),
-    /// The output of the step for the name that the template gives.
-    Chosen {
-        by: Arc<Template>,
-        /// The block in which `by` looks its names up.
-        block: Arc<str>,
-        outputs: BTreeMap<String, Expression>,
-    },
-}
-
 /// Reads a block at its place, which is that of the steps beside it.
 pub(super) fn read(
     written: &WrittenStep<'_>,
@@ -615,46 +602,6 @@ fn condition(
         Err(message) => {
             fields.fault(field, message);
             None
-        }
-    }
-}
-
-impl BlockOutput {
-    /// Returns the output of a block whose steps have ended. The error text is for an operator.
-    pub fn value(&self, scope: &Scope<'_>) -> Result<Payload, String> {
-        match self {
-            BlockOutput::Null => Ok(Payload::null()),
-            BlockOutput::Template(template) => {
-                let json = template.render(scope);
-                let json =
-                    json.map_err(|error| format!("`output` could not be evaluated: {error}"))?;
-                // It was rendered as JSON, so it is valid.
-                Ok(Payload::parse(json).unwrap_or_else(Payload::null))
-            }
-            BlockOutput::Chosen { by, block, outputs } => {
-                let outer = Scope {
-                    block,
-                    ..scope.clone()
-                };
-                let name = by.render_text(&outer);
-                let name = name.map_err(|error| format!("`by` could not be evaluated: {error}"))?;
-                let Some(output) = outputs.get(&name) else {
-                    let names: Vec<_> = outputs.keys().map(String::as_str).collect();
-                    let given: String = name.chars().take(LONGEST_NAME).collect();
-                    return Err(format!(
-                        "`by` gives {given:?}, which is none of {}",
-                        names.join(", ")
-                    ));
-                };
-                output.payload(scope).map_err(|error| error.to_string())
-            }
-        }
-    }
-
-    pub fn template(&self) -> Option<&JsonTemplate> {
-        match self {
-            BlockOutput::Template(template) => Some(template),
-            BlockOutput::Null | BlockOutput::Chosen { .. } => None,
         }
     }
 }

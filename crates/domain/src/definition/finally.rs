@@ -3,7 +3,7 @@
 
 use serde_json::value::RawValue;
 
-use super::{Policies, step::ParsedStep};
+use super::Policies;
 use crate::values::fields::FieldFault;
 
 /// The field that has these steps.
@@ -22,13 +22,4 @@ pub(super) fn items<'p>(policies: &'p Policies, faults: &mut Vec<FieldFault>) ->
     };
     faults.push(FieldFault::new(FINALLY, message));
     Vec::new()
-}
-
-/// Reports what such a step cannot have.
-pub(super) fn check(draft: &mut ParsedStep, faults: &mut Vec<FieldFault>) {
-    for (field, why) in draft.unfit_for_finally() {
-        faults.push(FieldFault::new(format!("{}/{field}", draft.pointer), why));
-    }
-    let why = "the steps of `finally` run when everything that is undone is undone";
-    draft.undo_nothing(why, faults);
 }

@@ -1,13 +1,9 @@
 //! The condition for as long as which a step runs: `"while": "steps.pay.state != 'processed'"`. It may read steps that do not
 //! come before the step, whose states change while it runs.
 
-use super::{names::Names, step::ParsedStep};
 use crate::{
     template::{Expression, Origin, Reads},
-    values::{
-        fields::{FieldFault, Fields},
-        ids::StepIndex,
-    },
+    values::{fields::Fields, ids::StepIndex},
 };
 
 #[derive(Debug)]
@@ -34,39 +30,4 @@ pub(super) fn read(
             None
         }
     }
-}
-
-/// Returns the positions of the steps that the condition of a step reads.
-pub(super) fn reads_of(
-    index: usize,
-    drafts: &[ParsedStep],
-    names: &Names<'_>,
-    faults: &mut Vec<FieldFault>,
-) -> Vec<usize> {
-    let draft = &drafts[index];
-    let mut found = Vec::new();
-    for (pointer, looks) in &draft.while_reads {
-        for name in &looks.steps {
-            match names.find(&draft.place.prefix, name) {
-                Some(read) if read == index => faults.push(FieldFault::new(
-                    pointer,
-                    "reads the step itself: read the steps that say whether it is still needed",
-                )),
-                Some(read) if drafts[read].is_finally => faults.push(FieldFault::new(
-                    pointer,
-                    format!("`{name}` runs when all other steps have ended: read another step"),
-                )),
-                Some(read) => found.push(read),
-                // Reported with the other names.
-                None => {}
-            }
-        }
-        if looks.steps.is_empty() {
-            faults.push(FieldFault::new(
-                pointer,
-                "reads no step, and so it never changes while the step runs: use `when` instead",
-            ));
-        }
-    }
-    found
 }

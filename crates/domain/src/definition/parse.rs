@@ -12,11 +12,11 @@ use super::{
     graph::{self, Graph},
     known_agents::KnownAgents,
     lanes::Races,
-    milestone,
     names::{Names, SCOPE_NAMES, check_names, unknown_step_message},
     output,
+    place::{After, StepPlace},
     repeat::SEEN_BY_UNTIL,
-    step::{After, Edges, ParsedStep, StepPlace},
+    step::{Edges, ParsedStep},
 };
 use crate::{
     definition::payload_schema::PayloadSchema,
@@ -112,7 +112,7 @@ pub fn parse_steps_within(
     };
     let mut drafts = read_drafts(&written, pointer, policies, known, origin, &mut faults);
     for draft in drafts.iter_mut().filter(|draft| draft.is_finally) {
-        finally::check(draft, &mut faults);
+        draft.check_finally(&mut faults);
     }
     let names = names(&drafts, &mut faults);
     let after = predecessors(&drafts, &written, &names, &mut faults);
@@ -656,7 +656,7 @@ fn check_reads(
             unknown.map(|name| FieldFault::new(pointer, unknown_step_message(name, names))),
         );
     }
-    reads.whiles = milestone::reads_of(index, drafts, names, faults);
+    reads.whiles = reads_of_while(index, drafts, names, faults);
     // The end of the block reports their faults.
     for (around, given) in &draft.place.outer_reads {
         let named = given.iter().flat_map(|(_, looks)| &looks.steps);
@@ -668,4 +668,39 @@ fn check_reads(
     reads.own.sort_unstable();
     reads.own.dedup();
     reads
+}
+
+/// Returns the positions of the steps that the `while` of a step reads.
+fn reads_of_while(
+    index: usize,
+    drafts: &[ParsedStep],
+    names: &Names<'_>,
+    faults: &mut Vec<FieldFault>,
+) -> Vec<usize> {
+    let draft = &drafts[index];
+    let mut found = Vec::new();
+    for (pointer, looks) in &draft.while_reads {
+        for name in &looks.steps {
+            match names.find(&draft.place.prefix, name) {
+                Some(read) if read == index => faults.push(FieldFault::new(
+                    pointer,
+                    "reads the step itself: read the steps that say whether it is still needed",
+                )),
+                Some(read) if drafts[read].is_finally => faults.push(FieldFault::new(
+                    pointer,
+                    format!("`{name}` runs when all other steps have ended: read another step"),
+                )),
+                Some(read) => found.push(read),
+                // Reported with the other names.
+                None => {}
+            }
+        }
+        if looks.steps.is_empty() {
+            faults.push(FieldFault::new(
+                pointer,
+                "reads no step, and so it never changes while the step runs: use `when` instead",
+            ));
+        }
+    }
+    found
 }

@@ -1,6 +1,6 @@
 //! Steps that do no work: `set` names values, and `stop` ends the task on purpose.
 
-use super::{Policy, StepKind, block::BlockOutput, json_template};
+use super::{Policy, StepKind, block_output::BlockOutput, json_template};
 use crate::{
     template::{JsonTemplate, Origin, Reads, Scope, Template, payload::Payload},
     values::fields::Fields,

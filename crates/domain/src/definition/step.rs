@@ -16,6 +16,7 @@ use super::{
     group::{self, GroupDraft, GroupReads},
     known_agents::KnownAgents,
     milestone,
+    place::{After, StepPlace},
     policies::{
         COMPLETE_WITHIN_RANGE, DEFAULT_COMPLETE_WITHIN, DEFAULT_MAX_FAILURES,
         on_exhausted_by_status, on_permanent, on_permanent_by_status,
@@ -24,20 +25,19 @@ use super::{
     race::{self, Lane, RaceDraft, RaceRest},
     reply_rule,
     request::{self, RequestDraft},
+    step_name::{LONGEST_NAME, name_of_step, names_of_steps},
     undo::{self, UndoDraft},
     work,
 };
 use crate::{
     template::{Expression, Origin, Reads},
     values::{
-        fields::{FieldFault, Fields, text},
+        fields::{FieldFault, Fields},
         ids::{AgentName, StepIndex, StepName},
         time::Span,
         web_address::{LONGEST_URL, WebAddress},
     },
 };
-
-pub(super) const LONGEST_NAME: usize = 64;
 
 const WHILE_OF_CALLS: &str = "belongs to calls, waits and signals without `for_each`, `repeat` and `pivot`: remove it, or put it on such a step";
 
@@ -88,34 +88,6 @@ pub(super) struct ParsedStep {
     heartbeat_within: Option<Span>,
     cancel: Option<CancelRule>,
     attempts: Option<Arc<AttemptRules>>,
-}
-
-/// The place of a step in its definition.
-#[derive(Clone, Debug, Default)]
-pub(super) struct StepPlace {
-    /// The JSON pointer in the request's body.
-    pub pointer: String,
-    /// The JSON pointer in the list that has it.
-    pub in_list: Arc<str>,
-    /// True for a step that runs when all others have ended.
-    pub is_finally: bool,
-    /// The names of the blocks that it is in, each with a dot behind it: the first part of its name.
-    pub prefix: Arc<str>,
-    /// The same for the names that its expressions read. The end of a block reads those of the steps in it.
-    pub block: Arc<str>,
-    /// The conditions of these blocks.
-    pub conditions: Vec<ConditionPart>,
-    /// The names that these conditions read.
-    pub outer_reads: Vec<OuterReads>,
-}
-
-/// The names that the condition of a block reads, and the prefix of the steps beside the block.
-pub(super) type OuterReads = (Arc<str>, Vec<(String, Reads)>);
-
-pub(super) enum After {
-    StepAbove,
-    /// The names, each with its JSON pointer.
-    Named(Vec<(String, String)>),
 }
 
 impl ParsedStep {
@@ -406,8 +378,17 @@ impl ParsedStep {
         None
     }
 
-    /// Returns the fields that a step of `finally` cannot have, each with the reason.
-    pub fn unfit_for_finally(&self) -> Vec<(&'static str, &'static str)> {
+    /// Reports what a step of `finally` cannot have.
+    pub fn check_finally(&mut self, faults: &mut Vec<FieldFault>) {
+        for (field, why) in self.unfit_for_finally() {
+            faults.push(FieldFault::new(format!("{}/{field}", self.pointer), why));
+        }
+        let why = "the steps of `finally` run when everything that is undone is undone";
+        self.undo_nothing(why, faults);
+    }
+
+    /// Returns the fields that such a step cannot have, each with the reason.
+    fn unfit_for_finally(&self) -> Vec<(&'static str, &'static str)> {
         const NOT_UNDONE: &str =
             "never runs, because the steps of `finally` are not undone: remove it";
         let is_task = matches!(self.uncalled_work, Some(Some(StepWork::Task(_))));
@@ -683,39 +664,6 @@ pub(super) struct Edges {
 /// The suffix of an undo's name, after the step's name. No step can have such a name.
 pub(crate) const UNDO: &str = ".undo";
 
-/// Reads the name of a step. `prefix`: the names of the blocks that it is in, which become a part of its name.
-pub(super) fn name_of_step(fields: &mut Fields<'_>, prefix: &str) -> Option<StepName> {
-    const REMEDY: &str = "give 1 to 64 letters, digits, `_` or `-`, starting with a letter";
-    /// The last parts of the names of undos.
-    const TAKEN: [&str; 2] = ["undo", "revert"];
-    if !fields.has("name") {
-        fields.missing("name", REMEDY);
-    }
-    let name = fields.string("name", usize::MAX)?;
-    let fault = if !is_name_of_step(&name) {
-        format!("is not a valid step name: {REMEDY}")
-    } else if prefix.is_empty() {
-        return Some(StepName::new(name));
-    } else if TAKEN.contains(&&*name) {
-        "is the name of what undoes the block: give another one".to_owned()
-    } else if prefix.len() + name.len() > LONGEST_NAME {
-        format!(
-            "is too long: with the names of its blocks it is `{prefix}{name}`, and at most {LONGEST_NAME} letters are allowed"
-        )
-    } else {
-        return Some(StepName::new(format!("{prefix}{name}")));
-    };
-    fields.fault("name", fault);
-    None
-}
-
-/// Returns whether a step may have this name.
-pub(super) fn is_name_of_step(name: &str) -> bool {
-    let starts = name.starts_with(|c: char| c.is_ascii_alphabetic());
-    let holds = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    starts && name.len() <= LONGEST_NAME && name.chars().all(holds)
-}
-
 fn target(fields: &mut Fields<'_>, known: &dyn KnownAgents) -> Option<Target> {
     let (has_agent, has_url) = (fields.has("agent"), fields.has("url"));
     if has_agent && has_url {
@@ -777,21 +725,4 @@ fn url_target(url: &str, known: &dyn KnownAgents) -> Result<Target, String> {
         url: address.url,
         origin: AgentName::new(address.origin),
     })
-}
-
-/// Reads a list of names of steps. Returns each with its JSON pointer.
-pub(super) fn names_of_steps(
-    fields: &mut Fields<'_>,
-    field: &str,
-) -> Option<Vec<(String, String)>> {
-    let items = fields.array(field)?;
-    let mut named = Vec::with_capacity(items.len());
-    for (index, item) in items.into_iter().enumerate() {
-        let pointer = format!("{}/{index}", fields.pointer(field));
-        match text(item.get()) {
-            Some(name) => named.push((pointer, name.into_owned())),
-            None => fields.extend([FieldFault::new(pointer, "must be the name of a step")]),
-        }
-    }
-    Some(named)
 }
