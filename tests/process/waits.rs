@@ -281,7 +281,7 @@ async fn what_is_no_wait_is_refused() {
         (
             json!({}),
             "/steps/0/agent",
-            "a `wait`, a `signal`, a `task`, a `set` or a `stop`",
+            "a `wait`, a `signal`, a `task`, a `set` or a `stop`, or a block",
         ),
     ] {
         let mut step = step;

@@ -160,6 +160,7 @@ impl Rehearsal {
             let is_undone = matches!(step.state, StepState::Undone { .. });
             (definition.is_call() || definition.has_child())
                 && definition.undoes.is_none()
+                && !definition.is_finally
                 && changes
                 && !is_undone
                 && step.may_have_taken_effect()

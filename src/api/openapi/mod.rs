@@ -31,6 +31,7 @@ pub use self::objects::AgentSpecSchema;
 use self::{common_problems::COMMON, words::LabelFilterSchema};
 use super::{
     auth::{self, Access},
+    definition::shapes::SwitchBranchBody,
     extract::PlainName,
     problem::{FieldErrorBody, ProblemBody},
 };
@@ -104,6 +105,7 @@ pub fn complete(mut document: OpenApi) -> OpenApi {
     add::<DiagramFormat>(components);
     add::<LabelFilterSchema>(components);
     add::<PlainName>(components);
+    add::<SwitchBranchBody>(components);
     for problem in &COMMON {
         let response = problem.response().into();
         components

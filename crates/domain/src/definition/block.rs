@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// Blocks lie in blocks at most so deep.
-const MOST_DEPTH: usize = 8;
+pub(super) const MOST_DEPTH: usize = 8;
 /// The most branches of a switch, and the most names of a choice.
 const MOST_BRANCHES: usize = 100;
 /// The members of a step that belong to it as a whole where its agent or its workflow is a choice.
@@ -228,7 +228,8 @@ fn branches(item: &RawValue) -> Option<(BlockKind, Vec<Branch<'_>>)> {
     let members = entries(item)?;
     let member = |name: &str| {
         let mut found = members.iter().filter(|(own, _)| own == name);
-        found.next().map(|(_, value)| *value)
+        let value = found.next().map(|(_, value)| *value)?;
+        (value.get() != "null").then_some(value)
     };
     fn items(value: &RawValue) -> Option<Vec<&RawValue>> {
         serde_json::from_str(value.get()).ok()
@@ -355,6 +356,8 @@ pub(super) struct BlockDraft {
     pub branches: Vec<Vec<ConditionPart>>,
     /// The policies for the steps in it.
     pub policies: Policies,
+    /// True if the block itself sets `on_exhausted`, and `on_permanent`.
+    pub has_own_policy: [bool; 2],
     pub output: BlockOutput,
     /// The names that its conditions read, with their pointers.
     pub reads: Vec<(String, Reads)>,
@@ -378,6 +381,7 @@ pub(super) fn read(
         when: None,
         branches: Vec::new(),
         policies: policies.clone(),
+        has_own_policy: [false; 2],
         output: BlockOutput::Null,
         reads: Vec::new(),
         output_reads: Vec::new(),
@@ -426,6 +430,8 @@ impl BlockDraft {
         prefix: &Arc<str>,
         origin: Origin<'_>,
     ) {
+        self.has_own_policy =
+            ["on_exhausted", "on_permanent"].map(|name| fields.peek(name).is_some());
         if let Some(policy) = on_exhausted(fields, Policy::ALL) {
             self.policies.on_exhausted = Some(policy);
         }

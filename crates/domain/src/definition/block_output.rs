@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::step_name::LONGEST_NAME;
 use crate::template::{Expression, JsonTemplate, Scope, Template, payload::Payload};
 
 /// The output of a block.
@@ -41,11 +40,7 @@ impl BlockOutput {
                 let name = name.map_err(|error| format!("`by` could not be evaluated: {error}"))?;
                 let Some(output) = outputs.get(&name) else {
                     let names: Vec<_> = outputs.keys().map(String::as_str).collect();
-                    let given: String = name.chars().take(LONGEST_NAME).collect();
-                    return Err(format!(
-                        "`by` gives {given:?}, which is none of {}",
-                        names.join(", ")
-                    ));
+                    return Err(format!("`by` gives none of the names {}", names.join(", ")));
                 };
                 output.payload(scope).map_err(|error| error.to_string())
             }

@@ -548,6 +548,12 @@ fn check_reads(
     faults: &mut Vec<FieldFault>,
 ) -> StepReads {
     let draft = &drafts[index];
+    // The condition of a block is evaluated before its steps run.
+    let is_inside = |position: usize| {
+        let name = drafts[position].name.as_ref().map(StepName::as_str);
+        draft.place.block != draft.place.prefix
+            && name.is_some_and(|name| name.starts_with(&*draft.place.block))
+    };
     let mut check_in = |block: &str,
                         given: &[(String, Reads)],
                         seen: &[&str],
@@ -573,7 +579,8 @@ fn check_reads(
                     }
                     Some(position)
                         if !graph.comes_before(position, index)
-                            && (!draft.is_finally || drafts[position].is_finally) =>
+                            && (!draft.is_finally || drafts[position].is_finally)
+                            || is_inside(position) && *block == *draft.place.prefix =>
                     {
                         faults.push(FieldFault::new(
                             pointer,

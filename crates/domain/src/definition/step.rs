@@ -9,7 +9,7 @@ use super::{
     ReplyRule, SetRule, StatusPolicy, StepDefinition, StepRule, StepWork, StopState, Target,
     WhileRule,
     attempt_rules::RulesOf,
-    block::BlockDraft,
+    block::{BlockDraft, MOST_DEPTH},
     cancel_rule,
     condition::{Condition, ConditionPart, ConditionTest},
     from_input,
@@ -130,8 +130,7 @@ impl ParsedStep {
             max_failures: 0,
             ..Self::empty(place, &block.policies)
         };
-        // A block whose output cannot be made is in error.
-        draft.on_permanent = Policy::Error;
+        draft.has_own_policy = block.has_own_policy;
         draft.check_attempt_rules(known, faults);
         draft
     }
@@ -199,6 +198,14 @@ impl ParsedStep {
             }
         } else if let Some(after) = names_of_steps(&mut fields, "after") {
             self.after = After::Named(after);
+        }
+        for field in ["steps", "switch"] {
+            if fields
+                .value(field)
+                .is_some_and(|value| value.get() != "null")
+            {
+                fields.fault(field, format!("is a block in {MOST_DEPTH} others, and they lie at most {MOST_DEPTH} deep: register a workflow of its steps, and give it to a `task`"));
+            }
         }
         self.when = self.condition(&mut fields, origin);
         self.while_condition = milestone::read(&mut fields, origin, &mut self.while_reads);
@@ -671,8 +678,16 @@ fn target(fields: &mut Fields<'_>, known: &dyn KnownAgents) -> Option<Target> {
     } else if !has_agent && !has_url {
         fields.missing(
             "agent",
-            "name a registered agent, or give a `url`, a `wait`, a `signal`, a `task`, a `set` or a `stop`",
+            "name a registered agent, or give a `url`, a `wait`, a `signal`, a `task`, a `set` or a `stop`, or a block with `steps` or `switch`",
         );
+    }
+    if fields.is_object("agent") {
+        fields.value("agent");
+        fields.fault(
+            "agent",
+            "must be the name of an agent, or { \"one_of\": [\"eu\", \"us\"], \"by\": \"{{ input.region }}\" }",
+        );
+        return None;
     }
     let agent = fields.string("agent", usize::MAX);
     let url = fields.string("url", LONGEST_URL);

@@ -13,7 +13,7 @@ use crate::{
         open_reply::StepHolder,
         reply_to::ReplyTo,
         status::TaskStatus,
-        step::{Step, StepState},
+        step::{Step, StepState, StepStatus},
         step_list::StepList,
     },
     template::{Budget, ItemScope, Scope, payload::Payload},
@@ -299,8 +299,14 @@ impl Task {
         let definition = &self.details.definition;
         let undos = definition.undos.len().min(self.undos.len());
         let first_undo = self.steps.len() as u16;
-        let undos = first_undo..first_undo + undos as u16;
-        definition.listed().chain(undos.map(StepIndex))
+        let undos = (first_undo..first_undo + undos as u16).map(StepIndex);
+        // A task that is cancelled before its undo has begun shows none.
+        let is_shown = |undo: &StepIndex| {
+            let step = self.step(*undo);
+            let is_left = step.attempt.0 == 0 && step.status() == StepStatus::Cancelled;
+            !is_left || self.undo.as_ref().is_none_or(|undo| !undo.cancels)
+        };
+        definition.listed().chain(undos.filter(is_shown))
     }
 
     /// Returns whether the step is one of those that run now: the undos if the task is being undone, the other steps if

@@ -619,13 +619,17 @@ impl<'a> TaskView<'a> {
                 attempt: parent.attempt.0,
             }),
             reply_to: task.details.reply_to.as_deref().map(ReplyToView::new),
-            undo: task.undo.as_ref().map(|undo| UndoView {
-                at: undo.at,
-                by: &undo.by,
-                reason: undo.reason.as_deref(),
-                error: undo.error.as_ref(),
-                passed_over: passed_over(task),
-            }),
+            undo: task
+                .undo
+                .as_ref()
+                .filter(|undo| !undo.cancels)
+                .map(|undo| UndoView {
+                    at: undo.at,
+                    by: &undo.by,
+                    reason: undo.reason.as_deref(),
+                    error: undo.error.as_ref(),
+                    passed_over: passed_over(task),
+                }),
             steps: (steps.into_iter())
                 .map(|index| StepView::new(task, index, now))
                 .collect(),

@@ -365,7 +365,7 @@ impl UndoPlan {
 pub fn undo_plan(task: &Task, now: Timestamp) -> UndoPlan {
     let mut plan = UndoPlan {
         possible: false,
-        under_way: task.undo.is_some() && !task.is_ended(),
+        under_way: task.undo.is_some() && !task.is_cancelled() && !task.is_ended(),
         reason: None,
         running: Vec::new(),
         calls: Vec::new(),
@@ -467,7 +467,7 @@ impl Planner<'_> {
                     }
                 }
                 // It undoes another step, and has no effect of its own.
-                None if self.task.is_revert(index) => {}
+                None if self.task.is_revert(index) || self.task.is_finally(index) => {}
                 None => {
                     if named.count_item(self.task, index, |more| &mut more.passed_over) {
                         plan.passed_over.push(self.passed_over(index));

@@ -5,7 +5,7 @@ use super::Draft;
 use crate::{
     task::{
         aggregate::{TaskState, Undo},
-        step::{StepState, StepStatus},
+        step::StepState,
     },
     values::ids::StepIndex,
 };
@@ -71,10 +71,9 @@ impl Draft {
         }
     }
 
-    /// Returns whether a cancellation leaves the step alone: it runs when all others have ended, and has not begun.
-    pub(super) fn survives_cancellation(&self, index: StepIndex) -> bool {
-        self.task.is_finally(index)
-            && self.task.step(index).status() == StepStatus::Waiting
-            && self.task.has_finally_ahead()
+    /// Returns whether a cancellation or an undo leaves the step alone: it runs when all others have ended. In a task that has
+    /// not begun there is nothing for it to do.
+    pub(super) fn remains_at_the_end(&self, index: StepIndex) -> bool {
+        self.task.is_finally(index) && !self.task.has_not_begun()
     }
 }

@@ -58,6 +58,7 @@ impl Draft {
             }
             if !self.task.is_ready_to_begin(index) {
                 if self.give_up_race(index) {
+                    candidates.extend(self.end_race(index));
                     candidates.extend(self.next_of(index).iter());
                 }
                 continue;

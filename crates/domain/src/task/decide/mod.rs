@@ -333,7 +333,7 @@ impl Draft {
                 reason,
             } => self.resolve(step, output, reason)?,
             Command::Undo { reason } => self.undo(reason)?,
-            Command::Cancel { reason } => self.cancel(reason),
+            Command::Cancel { reason } => return self.cancel(reason),
             Command::Pause { reason } => self.pause(reason)?,
             Command::Resume { reason } => self.resume(reason)?,
             Command::Start { reason } => self.start_now(reason)?,

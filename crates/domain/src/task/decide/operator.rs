@@ -1,6 +1,6 @@
 //! The commands of an operator, or of the submitter, for a task.
 
-use super::Draft;
+use super::{CommandOutput, Draft};
 use crate::{
     task::{
         aggregate::TaskState,
@@ -376,11 +376,20 @@ impl Draft {
     }
 
     /// Ends the task where it is. Running calls are dropped; it is unknown whether they took effect. The steps that run
-    /// when all others have ended still run, if they have not begun.
-    pub(super) fn cancel(&mut self, reason: Option<String>) {
+    /// when all others have ended still run, and nothing cancels them.
+    pub(super) fn cancel(&mut self, reason: Option<String>) -> Result<CommandOutput, Refusal> {
+        if self.task.is_cancelled() {
+            return Ok(CommandOutput::Unchanged);
+        }
+        if self.task.runs_finally() {
+            return Err(Refusal::TaskState {
+                status: self.task.status(),
+                needed: "everything has ended but the steps of its `finally`: it ends with them; retry, resolve or skip those in error",
+            });
+        }
         self.end_unbegun_items("the task is cancelled");
         let remains: Vec<StepIndex> = { self.task.indexes() }
-            .filter(|index| self.survives_cancellation(*index))
+            .filter(|index| self.remains_at_the_end(*index))
             .collect();
         for index in self.task.indexes() {
             if remains.contains(&index) {
@@ -408,11 +417,12 @@ impl Draft {
         self.task.waits = false;
         self.task.paused &= remains.is_empty();
         if !remains.is_empty() && self.cancel_before_finally(reason.as_deref()) {
-            return;
+            return Ok(CommandOutput::Done);
         }
         let before = self.task.status().as_str();
         self.task.state = TaskState::Cancelled { at: self.now };
         self.record_task(before, reason);
+        Ok(CommandOutput::Done)
     }
 
     pub(super) fn pause(&mut self, reason: Option<String>) -> Result<(), Refusal> {

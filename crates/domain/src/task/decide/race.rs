@@ -168,6 +168,13 @@ impl Draft {
         if self.task.is_won(&race) || !self.task.cannot_be_won(&race) {
             return false;
         }
+        let condition = self.task.definition(join).when.clone();
+        let scope = self.task.scope(join, &self.budget);
+        if condition.is_some_and(|condition| condition.truth(&scope) == Ok(false)) {
+            // It is in a block that does not run, as its competitors are.
+            self.pass_over(join, "its condition is false".to_owned());
+            return true;
+        }
         let message = match (race.any, race.of.len()) {
             (1, _) => "none of the steps that it needs one of can still succeed".to_owned(),
             (any, all) => format!("it needs {any} of {all} steps, and fewer can still succeed"),

@@ -25,7 +25,11 @@ impl Draft {
         if self.task.undo.is_some() {
             return Err(Refusal::TaskState {
                 status: self.task.status(),
-                needed: "it is already being undone; retry, resolve or skip the steps that block the undo",
+                needed: if self.task.is_cancelled() {
+                    "it is being cancelled, and ends with the steps of its `finally`"
+                } else {
+                    "it is already being undone; retry, resolve or skip the steps that block the undo"
+                },
             });
         }
         if self.task.runs_finally() {
@@ -117,6 +121,9 @@ impl Draft {
         // Each step that is undone has a row beside that of its undo, which a damaged task is put together by.
         self.touch_all();
         self.take_waiting_undos();
+        let remains: Vec<StepIndex> = { self.task.forward() }
+            .filter(|index| self.remains_at_the_end(*index))
+            .collect();
         let before = self.task.status().as_str();
         self.ready.clear();
         self.task.undo = Some(Undo {
@@ -133,7 +140,7 @@ impl Draft {
         self.make_undos();
         self.end_unbegun_items("the task is undone");
         for index in self.task.forward() {
-            if self.task.is_finally(index) {
+            if remains.contains(&index) {
                 continue;
             }
             match self.task.step(index).state {

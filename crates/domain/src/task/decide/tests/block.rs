@@ -174,10 +174,7 @@ fn a_choice_calls_the_agent_that_the_data_name() {
     let StepState::Error(fault) = &bench.record("ship").state else {
         panic!("{:?}", bench.record("ship").state);
     };
-    assert_eq!(
-        fault.message,
-        "`by` gives \"apac\", which is none of eu, us"
-    );
+    assert_eq!(fault.message, "`by` gives none of the names eu, us");
 }
 
 #[test]
@@ -257,6 +254,36 @@ fn a_block_competes_in_a_race() {
 }
 
 #[test]
+fn a_race_in_a_block_that_does_not_run_is_skipped_with_it() {
+    let steps = json!([
+        { "name": "b", "when": "input.total > 100", "steps": [
+            { "name": "p", "agent": "x", "after": [] },
+            { "name": "q", "agent": "x", "after": [] },
+            { "name": "j", "agent": "x", "after": { "any": 1, "of": ["p", "q"] } },
+        ] },
+        { "name": "last", "agent": "x" },
+    ]);
+    let mut bench = Bench::new(steps);
+    assert_eq!(bench.status("b.j"), StepStatus::Skipped);
+    assert_eq!(bench.status("b"), StepStatus::Skipped);
+    bench.process("last");
+    assert_eq!(bench.task(), TaskStatus::Processed);
+}
+
+#[test]
+fn the_end_of_a_block_follows_its_policy() {
+    for (policy, state) in [("skip", StepStatus::Skipped), ("error", StepStatus::Error)] {
+        let steps = json!([
+            { "name": "b", "on_permanent": policy, "output": "{{ steps.c.output.missing.more }}",
+              "steps": [{ "name": "c", "agent": "x" }] },
+        ]);
+        let mut bench = Bench::new(steps);
+        bench.process("b.c");
+        assert_eq!(bench.status("b"), state);
+    }
+}
+
+#[test]
 fn what_a_block_cannot_have_is_refused_with_the_pointer_of_the_field() {
     let steps = json!([
         { "name": "b", "after": ["b.c"], "agent": "x", "steps": [
@@ -274,6 +301,9 @@ fn what_a_block_cannot_have_is_refused_with_the_pointer_of_the_field() {
         { "name": "n", "steps": 7 },
         { "name": "o", "agent": { "one_of": ["one"] } },
         { "name": "r", "steps": [{ "name": "x", "agent": "x" }], "for_each": [1] },
+        { "name": "t", "when": "steps['t.x'].state == 'processed'", "steps": [{ "name": "x", "agent": "x" }] },
+        { "name": "u", "steps": null },
+        { "name": "v", "agent": {} },
     ]);
     let faults = faults(&steps);
     let has = |pointer: &str, words: &str| {
@@ -299,6 +329,9 @@ fn what_a_block_cannot_have_is_refused_with_the_pointer_of_the_field() {
     has("/steps/5/agent/by", "give the text");
     has("/steps/5/agent/one_of", "2 to 100 different names");
     has("/steps/6/for_each", "unknown field");
+    has("/steps/7/when", "`t.x` does not come before `t`");
+    has("/steps/8/agent", "is missing");
+    has("/steps/9/agent", "one_of");
 }
 
 #[test]

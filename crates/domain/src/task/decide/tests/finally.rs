@@ -143,17 +143,29 @@ fn a_cancelled_task_is_cancelled_once_they_have_ended() {
 }
 
 #[test]
-fn a_second_cancellation_ends_the_task_at_once() {
+fn a_second_cancellation_changes_nothing() {
     let mut bench = bench();
+    bench.process("charge");
     bench.apply(Command::Cancel { reason: None }).unwrap();
     let attempt = bench.claim("unlock").unwrap();
-    bench.apply(Command::Cancel { reason: None }).unwrap();
+    let again = bench.apply(Command::Cancel { reason: None }).unwrap();
+    assert!(matches!(again, CommandOutput::Unchanged), "{again:?}");
+    bench.reply("unlock", attempt, success(json!(1))).unwrap();
+    bench.process("tell");
     assert_eq!(bench.task(), TaskStatus::Cancelled);
-    assert_eq!(bench.status("tell"), StepStatus::Cancelled);
-    bench
-        .reply("unlock", attempt, success(json!(1)))
-        .unwrap_err();
     changes_are_told(&bench.draft).unwrap();
+}
+
+#[test]
+fn a_task_that_has_ended_but_for_them_is_not_cancelled_any_more() {
+    let mut bench = bench();
+    bench.process("charge");
+    bench.process("ship");
+    let refused = bench.apply(Command::Cancel { reason: None }).unwrap_err();
+    assert!(matches!(refused, Refusal::TaskState { .. }), "{refused:?}");
+    bench.process("unlock");
+    bench.process("tell");
+    assert_eq!(bench.task(), TaskStatus::Processed);
 }
 
 #[test]
@@ -294,17 +306,21 @@ fn the_limit_of_the_task_does_not_end_them() {
 }
 
 #[test]
-fn a_task_that_never_began_runs_them_when_it_is_cancelled_or_undone() {
-    for command in [
+fn a_task_that_never_began_has_nothing_for_them_to_do() {
+    let commands = [
         Command::Cancel { reason: None },
         Command::Undo { reason: None },
-    ] {
+    ];
+    for (command, end) in commands
+        .into_iter()
+        .zip([TaskStatus::Cancelled, TaskStatus::Undone])
+    {
         let mut bench = bench();
         bench.draft.task.waits = true;
         bench.apply(command).unwrap();
-        bench.process("unlock");
-        bench.process("tell");
-        assert!(bench.draft.task.is_ended());
+        assert_eq!(bench.task(), end);
+        assert_eq!(bench.status("unlock"), StepStatus::Cancelled);
+        changes_are_told(&bench.draft).unwrap();
     }
 }
 
