@@ -79,11 +79,11 @@ fn objects(document: &Value, schema: &Value, way: &[String], found: &mut Vec<Obj
         let Some(properties) = schema["properties"].as_object() else {
             continue;
         };
-        let lists = ["steps", "finally", "switch", "else"];
+        let lists = ["steps", "switch", "else"];
         let is_in_step = way.iter().any(|part| lists.contains(&part.as_str()));
         for (name, property) in properties {
-            // A step in a block is a step, whose fields are looked at already.
-            if is_in_step && lists.contains(&name.as_str()) {
+            // A step in a block is a step as those of `steps` are, and so is one of `finally`.
+            if name == "finally" || is_in_step && lists.contains(&name.as_str()) {
                 continue;
             }
             objects(
