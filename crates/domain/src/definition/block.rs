@@ -255,10 +255,11 @@ fn branches(item: &RawValue) -> Option<(BlockKind, Vec<Branch<'_>>)> {
         return Some((BlockKind::Switch(branches.len()), branches));
     }
     let one_of = |value: &RawValue| {
+        // Any object is a choice: its faults are found when it is read.
         let members = entries(value)?;
-        let (_, names) = members.iter().find(|(name, _)| name == "one_of")?;
-        let names = serde_json::from_str::<Vec<String>>(names.get());
-        let mut names = names.unwrap_or_default();
+        let names = members.iter().find(|(name, _)| name == "one_of");
+        let names = names.and_then(|(_, names)| serde_json::from_str(names.get()).ok());
+        let mut names: Vec<String> = names.unwrap_or_default();
         names.truncate(MOST_BRANCHES);
         Some(names)
     };
@@ -525,12 +526,19 @@ impl BlockDraft {
                 "give the text that names one of them, such as \"{{ input.region }}\"",
             );
         }
-        let names = own.string_list("one_of", LONGEST_NAME).unwrap_or_default();
+        if own.peek("one_of").is_none() {
+            own.missing("one_of", "list the names of which one is chosen");
+        }
+        let names = own.string_list("one_of", LONGEST_NAME);
+        let is_list = names.is_some();
+        let names = names.unwrap_or_default();
         let is_name = |name: &&String| !is_name_of_step(name);
         let mut sorted: Vec<_> = names.iter().collect();
         sorted.sort_unstable();
         sorted.dedup();
-        if sorted.len() < names.len() || names.len() < 2 || names.len() > MOST_BRANCHES {
+        if !is_list {
+            // That is a fault already.
+        } else if sorted.len() < names.len() || names.len() < 2 || names.len() > MOST_BRANCHES {
             own.fault(
                 "one_of",
                 format!("must have 2 to {MOST_BRANCHES} different names"),

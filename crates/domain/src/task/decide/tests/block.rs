@@ -331,7 +331,8 @@ fn what_a_block_cannot_have_is_refused_with_the_pointer_of_the_field() {
     has("/steps/6/for_each", "unknown field");
     has("/steps/7/when", "`t.x` does not come before `t`");
     has("/steps/8/agent", "is missing");
-    has("/steps/9/agent", "one_of");
+    has("/steps/9/agent/one_of", "is missing");
+    has("/steps/9/agent/by", "is missing");
 }
 
 #[test]
