@@ -327,7 +327,7 @@ impl Definition {
     pub fn sources(&self) -> Vec<StepSource<'_>> {
         let own = serde_json::from_str::<Vec<&RawValue>>(self.source.as_json());
         let own = own.unwrap_or_default();
-        let finally = finally::items(&self.policies, &mut Vec::new());
+        let finally = finally::items(&self.policies);
         let written = WrittenSteps::of([(&own, false), (&finally, true)], MOST_STEPS);
         let prefixes: Vec<_> = { written.steps.iter() }
             .map(|step| {

@@ -92,7 +92,7 @@ pub fn parse_steps_within(
     if items.is_empty() {
         return refuse("is empty: give at least one step".to_owned());
     }
-    let finally = finally::items(policies, &mut faults);
+    let finally = finally::items(policies);
     let count = items.len() + finally.len();
     if count > most {
         return refuse(format!(

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
+    finally,
     status_policies::{self, StatusPolicies},
     workflow_limits::{StepLimit, TaskLimit},
 };
@@ -178,7 +179,7 @@ impl Policies {
             step_limits: Arc::default(),
             output: take_payload(fields, "output"),
             input_schema: take_payload(fields, "input_schema"),
-            finally: take_payload(fields, "finally"),
+            finally: finally::read(fields),
             hide_bodies: false,
         }
     }

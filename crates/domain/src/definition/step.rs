@@ -207,6 +207,15 @@ impl ParsedStep {
                 fields.fault(field, format!("is a block in {MOST_DEPTH} others, and they lie at most {MOST_DEPTH} deep: register a workflow of its steps, and give it to a `task`"));
             }
         }
+        if fields
+            .value("output")
+            .is_some_and(|value| value.get() != "null")
+        {
+            fields.fault(
+                "output",
+                "belongs to a block with `steps` or `switch`: remove it, or name values with a `set`",
+            );
+        }
         self.when = self.condition(&mut fields, origin);
         self.while_condition = milestone::read(&mut fields, origin, &mut self.while_reads);
         let has_task = fields.peek("task").is_some();

@@ -382,10 +382,7 @@ fn what_they_cannot_have_is_refused() {
     }
     assert_eq!(faults.len(), 10, "{faults:#?}");
     for wrong in [json!([]), json!({}), json!("x")] {
-        let faults = parse(
-            &json!([{ "name": "a", "agent": "x" }]),
-            &json!({ "finally": wrong }),
-        );
+        let faults = Policies::parse(&json!({ "finally": wrong }).to_string());
         assert_eq!(faults.unwrap_err()[0].pointer, "/finally");
     }
 }
