@@ -23,6 +23,7 @@ pub fn check(world: &SmallWorld, state: &WorldState) -> Result<(), Breach> {
             }
         }
         waits_for_something(task)?;
+        runs_at_the_end(state, number, task)?;
         winners(state, number, task)?;
         way_out(state, task)?;
     }
@@ -111,6 +112,33 @@ fn effect(state: &WorldState, task: &Task, at: StepOfTask) -> Result<(), Breach>
             !has_lost || standing == 0,
             "a loser of a race that undoes its rest does not stand",
             || state.name(at),
+        )?;
+    }
+    Ok(())
+}
+
+/// The steps of `finally` begin when all others have ended, and have run when the task has.
+fn runs_at_the_end(state: &WorldState, number: u8, task: &Task) -> Result<(), Breach> {
+    let is_open = |step: StepIndex| {
+        let status = task.step(step).status();
+        matches!(status, StepStatus::Pending | StepStatus::Processing)
+    };
+    let is_early = task
+        .indexes()
+        .any(|step| !task.is_finally(step) && is_open(step));
+    for step in task.forward().filter(|step| task.is_finally(*step)) {
+        let status = task.step(step).status();
+        let name = || state.name(StepOfTask { task: number, step });
+        let has_run = matches!(status, StepStatus::Processed | StepStatus::Skipped);
+        keep(
+            !task.is_ended() || has_run,
+            "what runs whatever the end has run in the end",
+            name,
+        )?;
+        keep(
+            !is_open(step) || !is_early,
+            "what runs whatever the end runs after all else",
+            name,
         )?;
     }
     Ok(())
