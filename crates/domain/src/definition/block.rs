@@ -80,6 +80,8 @@ pub(super) struct WrittenBlock {
     pub place: Option<BlockBranch>,
     /// The names of the blocks that it is in and its own, each with a dot behind it.
     pub prefix: Arc<str>,
+    /// The position of the first step in it.
+    pub first: usize,
     /// The position of its end.
     pub end: usize,
     pub above: Above,
@@ -166,6 +168,7 @@ impl<'s> WrittenSteps<'s> {
             kind: kind.clone(),
             place,
             prefix: format!("{outer}{}.", name_in(item)).into(),
+            first: self.steps.len(),
             end: 0,
             above,
         });

@@ -89,6 +89,14 @@ impl Condition {
 }
 
 impl ConditionPart {
+    /// Returns the length of its text, in bytes.
+    pub fn length(&self) -> usize {
+        match &self.test {
+            ConditionTest::Is(expression, _) => expression.source().len(),
+            ConditionTest::Gives(template, text) => template.outline("").len() + text.len(),
+        }
+    }
+
     /// Returns the part that holds where this one does not. Only those of a switch are asked for it.
     pub fn opposite(&self) -> Option<Self> {
         match &self.test {

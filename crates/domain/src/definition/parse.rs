@@ -110,7 +110,10 @@ pub fn parse_steps_within(
         true => Origin::Stored,
         false => Origin::Submitted(budget),
     };
-    let mut drafts = read_drafts(&written, pointer, policies, known, origin, &mut faults);
+    let drafts = read_drafts(&written, pointer, policies, known, origin, &mut faults);
+    let Some(mut drafts) = drafts else {
+        return Err(faults);
+    };
     for draft in drafts.iter_mut().filter(|draft| draft.is_finally) {
         draft.check_finally(&mut faults);
     }
@@ -282,6 +285,9 @@ fn names<'a>(drafts: &'a [ParsedStep], faults: &mut Vec<FieldFault>) -> Names<'a
     names
 }
 
+/// The conditions of blocks and branches in all steps under them, in bytes of their texts. Each step has all of them.
+const MOST_CONDITIONS: usize = 4 << 20;
+
 /// The place, the policies and the conditions that a block gives to all that is in it.
 struct GivenByBlock {
     place: StepPlace,
@@ -314,7 +320,7 @@ fn read_drafts(
     known: &dyn KnownAgents,
     origin: Origin<'_>,
     faults: &mut Vec<FieldFault>,
-) -> Vec<ParsedStep> {
+) -> Option<Vec<ParsedStep>> {
     let mut blocks = Vec::with_capacity(written.blocks.len());
     let mut given = Vec::with_capacity(written.blocks.len());
     // An outer block comes before those in it.
@@ -324,9 +330,8 @@ fn read_drafts(
         place.pointer = end.pointer_in(pointer);
         let draft = block::read(end, block, &place, &policies, origin, faults);
         place.conditions.extend(draft.when.clone());
-        place
-            .outer_reads
-            .push((place.prefix.clone(), draft.reads.clone()));
+        let reads = draft.reads.as_slice().into();
+        place.outer_reads.push((place.prefix.clone(), reads));
         place.prefix = block.prefix.clone();
         given.push(GivenByBlock {
             place,
@@ -334,6 +339,20 @@ fn read_drafts(
             branches: draft.branches.clone(),
         });
         blocks.push(Some(draft));
+    }
+    let lengths = written.steps.iter().map(|step| {
+        let (place, _) = place_in(step.place, &given, policies);
+        let lengths = place.conditions.iter().map(ConditionPart::length);
+        lengths.sum::<usize>()
+    });
+    if lengths.sum::<usize>() > MOST_CONDITIONS {
+        faults.push(FieldFault::new(
+            pointer,
+            format!(
+                "the conditions of blocks and branches, each counted for every step under it, have more than {MOST_CONDITIONS} bytes: shorten them, or give a `set` the value and compare that"
+            ),
+        ));
+        return None;
     }
     let mut drafts = Vec::with_capacity(written.steps.len());
     let mut found = Vec::new();
@@ -359,7 +378,7 @@ fn read_drafts(
             }
         }
     }
-    drafts
+    Some(drafts)
 }
 
 /// Returns, for each step, the indices of the steps that it waits for.
@@ -388,11 +407,11 @@ fn predecessors(
     // The blocks in a block end before it: the innermost have the last numbers.
     for (block, own) in written.blocks.iter().enumerate().rev() {
         let inside = |index: &usize| written.is_in(*index, block);
-        let followed: HashSet<usize> = (0..drafts.len())
+        let followed: HashSet<usize> = (own.first..own.end)
             .filter(inside)
             .flat_map(|index| after[index].iter().copied())
             .collect();
-        let direct = (0..drafts.len()).filter(|index| {
+        let direct = (own.first..own.end).filter(|index| {
             let place = written.steps[*index].place;
             place.is_some_and(|place| place.block == block)
         });

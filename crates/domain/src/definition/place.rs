@@ -25,7 +25,7 @@ pub(super) struct StepPlace {
 }
 
 /// The names that the condition of a block reads, and the prefix of the steps beside the block.
-pub(super) type OuterReads = (Arc<str>, Vec<(String, Reads)>);
+pub(super) type OuterReads = (Arc<str>, Arc<[(String, Reads)]>);
 
 pub(super) enum After {
     StepAbove,

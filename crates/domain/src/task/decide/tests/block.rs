@@ -344,3 +344,19 @@ fn too_many_steps_in_blocks_are_refused_before_they_are_read() {
     let faults = faults(&steps);
     assert!(faults[0].1.contains("more than 500 steps"), "{faults:?}");
 }
+
+#[test]
+fn long_conditions_over_many_steps_are_refused() {
+    let long = format!("input.total == '{}'", "x".repeat(1500));
+    let branches: Vec<_> = (0..40)
+        .map(|at| json!({ "when": long, "steps": [{ "name": format!("s{at}"), "agent": "x" }] }))
+        .collect();
+    let last: Vec<_> = (0..300)
+        .map(|at| json!({ "name": format!("e{at}"), "agent": "x" }))
+        .collect();
+    let mut branches = branches;
+    branches.push(json!({ "else": last }));
+    let found = faults(&json!([{ "name": "b", "switch": branches }]));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].1.contains("the conditions of blocks"), "{found:?}");
+}
