@@ -9,7 +9,7 @@ use std::{
 use super::{
     Accepted, Evidence, Finding, Kind, Record, Rule,
     calls::said,
-    evidence::{At, Call, Entry, Happened, Parent, PlannedStep, subject},
+    evidence::{At, Call, Entry, Happened, Parent, PlannedStep, is_revert, subject},
     queued::soon_after,
 };
 
@@ -206,6 +206,10 @@ fn back(
     children: &Children<'_>,
     effects: &HashMap<(&str, &str), Happened>,
 ) -> Option<Finding> {
+    if is_revert(&call.step) {
+        // The steps that follow the race go on.
+        return None;
+    }
     let record = evidence.records.get(&task.id)?;
     let followers = task.plan.followers(subject(&call.step)).into_iter();
     let mut below: Vec<&str> = followers
