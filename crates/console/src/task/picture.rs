@@ -110,7 +110,7 @@ pub fn picture(
     };
     let layout = graph::layout(&vertices);
     let names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
-    let blocks = blocks(&names, &layout.places);
+    let blocks = blocks(&names, &layout.places, (layout.width, layout.height));
     let edges = layout.paths(|to| !nodes[to].has_begun);
     let left_out = count - nodes.len();
     let placed = nodes
@@ -144,7 +144,7 @@ pub fn picture(
 
 /// Returns the boxes of the blocks: a step such as `pay.charge` is in the block `pay`. A block is left out if a step that is
 /// not in it lies between its own.
-fn blocks(names: &[&str], places: &[NodePlace]) -> Vec<BlockBox> {
+fn blocks(names: &[&str], places: &[NodePlace], size: (i32, i32)) -> Vec<BlockBox> {
     /// The space between a box and the nodes in it.
     const MARGIN: i32 = 7;
     let is_in = |name: &str, block: &str| {
@@ -179,6 +179,7 @@ fn blocks(names: &[&str], places: &[NodePlace]) -> Vec<BlockBox> {
             .map(|(_, place)| right(place) + MARGIN)
             .max()?;
         let end_y = inside.iter().map(|(_, place)| low(place) + MARGIN).max()?;
+        let (end_x, end_y) = (end_x.min(size.0 - 1), end_y.min(size.1 - 1));
         let is_between = |place: &NodePlace| {
             place.x < end_x && right(place) > x && place.y < end_y && low(place) > y
         };
@@ -334,7 +335,7 @@ mod tests {
             place(600, 0),
             place(600, 60),
         ];
-        let found = blocks(&names, &places);
+        let found = blocks(&names, &places, (2000, 200));
         assert_eq!(found.len(), 1);
         assert_eq!(
             (found[0].name.as_str(), found[0].x, found[0].y),
@@ -348,6 +349,6 @@ mod tests {
             place(200, 0),
             place(800, 0),
         ];
-        assert_eq!(blocks(&names, &between), []);
+        assert_eq!(blocks(&names, &between, (2000, 200)), []);
     }
 }
