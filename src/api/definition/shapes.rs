@@ -146,7 +146,7 @@ pub struct StepBody {
 #[serde(untagged)]
 pub enum AgentTargetBody {
     Named(String),
-    OneOf(OneOfBody),
+    OneOf(ChoiceBody),
 }
 
 /// A registered workflow, or one of several.
@@ -155,14 +155,14 @@ pub enum AgentTargetBody {
 #[serde(untagged)]
 pub enum WorkflowTargetBody {
     Named(String),
-    OneOf(OneOfBody),
+    OneOf(ChoiceBody),
 }
 
 /// One of several names, chosen when the step is ready. The step becomes a block with a step for each name, such as
 /// `ship.eu`, of which one runs. If the text is none of the names, the step fails.
 #[derive(ToSchema)]
-#[schema(as = OneOf, example = json!({ "one_of": ["eu", "us"], "by": "{{ input.region }}" }))]
-pub struct OneOfBody {
+#[schema(as = Choice, example = json!({ "one_of": ["eu", "us"], "by": "{{ input.region }}" }))]
+pub struct ChoiceBody {
     #[schema(min_items = 2, max_items = 100)]
     one_of: Vec<String>,
     /// An expression that gives one of the names.
