@@ -113,6 +113,8 @@ impl EndpointSet {
         for endpoint in &mut all {
             let url = endpoint.url();
             let is_same = of_endpoint(before, url) == of_endpoint(control, url);
+            // A change of its ejection or its health says nothing of its canaries.
+            let is_same_breaker = before.breakers.get(url) == control.breakers.get(url);
             if endpoint.phase.is_reported() && is_same && reported != Some(url) {
                 continue;
             }
@@ -120,7 +122,7 @@ impl EndpointSet {
             let phase = self.recorded_phase(endpoint, control, store_now);
             if !endpoint.phase.is_same(&phase) {
                 endpoint.enter(phase);
-            } else if !is_same {
+            } else if !is_same_breaker {
                 endpoint.replace_canaries();
             }
         }
