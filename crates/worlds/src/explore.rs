@@ -56,7 +56,7 @@ struct Search<'w> {
     most_troubles: u8,
     known: HashMap<u128, u32>,
     visits: Vec<FoundState>,
-    /// Where the successors of each expanded state begin in `successors`.
+    /// The positions in `successors` at which those of each expanded state begin.
     first: Vec<usize>,
     successors: Vec<u32>,
     is_rest: Vec<bool>,

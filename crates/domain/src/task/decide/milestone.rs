@@ -39,39 +39,50 @@ impl Draft {
         if definition.whiles.is_empty() || self.task.undo.is_some() || self.task.is_ended() {
             return;
         }
-        // Each round ends a step, or is the last one.
-        while let Some((index, reason)) = self.first_unwanted(&definition.whiles) {
-            match self.task.step(index).status() {
-                StepStatus::Error => self.alerts.push(AlertChange::Close { step: index }),
-                StepStatus::Processing if self.task.definition(index).is_call() => {
-                    self.drop_call(index);
-                    self.effect_is_unknown(index);
-                }
-                _ => {}
+        // The end of a step may make another one unwanted, and so each round looks at all of them once, until one ends none.
+        let mut has_ended = true;
+        while std::mem::take(&mut has_ended) {
+            for index in definition.whiles.iter().copied() {
+                let Some(reason) = self.why_unwanted(index) else {
+                    continue;
+                };
+                has_ended = true;
+                self.end_step_unwanted(index, reason);
             }
-            self.ready.retain(|ready| *ready != index);
-            let skipped = StepState::Skipped {
-                output: None,
-                at: self.now,
-            };
-            self.change(index, "step.skipped", skipped, Some(reason));
-            self.open_followers(index);
         }
     }
 
-    fn first_unwanted(&self, steps: &[StepIndex]) -> Option<(StepIndex, String)> {
-        let mut begun = steps.iter().copied().filter(|index| {
-            matches!(
-                self.task.step(*index).status(),
-                StepStatus::Pending | StepStatus::Processing | StepStatus::Error
-            )
-        });
-        begun.find_map(
-            |index| match self.task.is_still_wanted(index, &self.budget) {
-                Ok(true) => None,
-                Ok(false) => Some((index, "its `while` is not true any more".to_owned())),
-                Err(message) => Some((index, message)),
-            },
-        )
+    fn end_step_unwanted(&mut self, index: StepIndex, reason: String) {
+        match self.task.step(index).status() {
+            StepStatus::Error => self.alerts.push(AlertChange::Close { step: index }),
+            StepStatus::Processing if self.task.definition(index).is_call() => {
+                self.drop_call(index);
+                self.effect_is_unknown(index);
+            }
+            _ => {}
+        }
+        self.ready.retain(|ready| *ready != index);
+        let skipped = StepState::Skipped {
+            output: None,
+            at: self.now,
+        };
+        self.change(index, "step.skipped", skipped, Some(reason));
+        self.open_followers(index);
+    }
+
+    /// Returns why a step that has begun is not wanted any more.
+    fn why_unwanted(&self, index: StepIndex) -> Option<String> {
+        let has_begun = matches!(
+            self.task.step(index).status(),
+            StepStatus::Pending | StepStatus::Processing | StepStatus::Error
+        );
+        if !has_begun {
+            return None;
+        }
+        match self.task.is_still_wanted(index, &self.budget) {
+            Ok(true) => None,
+            Ok(false) => Some("its `while` is not true any more".to_owned()),
+            Err(message) => Some(message),
+        }
     }
 }

@@ -118,3 +118,17 @@ fn what_cannot_have_such_a_condition_is_refused() {
     sorted.sort_unstable();
     assert_eq!(sorted, expected, "{faults:#?}");
 }
+
+#[test]
+fn hundreds_of_steps_end_at_once_within_the_budget_of_one_command() {
+    let mut steps = vec![json!({ "name": "pay", "agent": "x", "after": [] })];
+    steps.extend((0..400).map(|at| {
+        json!({ "name": format!("s{at}"), "after": [], "wait": { "for": "1d" }, "while": "steps.pay.state != 'processed'" })
+    }));
+    steps.push(json!({ "name": "kept", "after": [], "wait": { "for": "1d" }, "while": "steps.pay is not failed" }));
+    let mut bench = Bench::new(Value::Array(steps));
+    bench.process("pay");
+    assert_eq!(bench.status("s0"), StepStatus::Skipped);
+    assert_eq!(bench.status("s399"), StepStatus::Skipped);
+    assert_eq!(bench.status("kept"), StepStatus::Processing);
+}
