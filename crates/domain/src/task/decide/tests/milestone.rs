@@ -121,14 +121,14 @@ fn what_cannot_have_such_a_condition_is_refused() {
 
 #[test]
 fn hundreds_of_steps_end_at_once_within_the_budget_of_one_command() {
+    let wait = |name: String, condition: &str| json!({ "name": name, "after": [], "wait": { "for": "1d" }, "while": condition });
     let mut steps = vec![json!({ "name": "pay", "agent": "x", "after": [] })];
-    steps.extend((0..400).map(|at| {
-        json!({ "name": format!("s{at}"), "after": [], "wait": { "for": "1d" }, "while": "steps.pay.state != 'processed'" })
-    }));
-    steps.push(json!({ "name": "kept", "after": [], "wait": { "for": "1d" }, "while": "steps.pay is not failed" }));
+    steps.extend((0..240).map(|at| wait(format!("kept{at}"), "steps.pay is not failed")));
+    steps.extend((0..240).map(|at| wait(format!("ended{at}"), "steps.pay.state != 'processed'")));
     let mut bench = Bench::new(Value::Array(steps));
     bench.process("pay");
-    assert_eq!(bench.status("s0"), StepStatus::Skipped);
-    assert_eq!(bench.status("s399"), StepStatus::Skipped);
-    assert_eq!(bench.status("kept"), StepStatus::Processing);
+    for at in [0, 239] {
+        assert_eq!(bench.status(&format!("kept{at}")), StepStatus::Processing);
+        assert_eq!(bench.status(&format!("ended{at}")), StepStatus::Skipped);
+    }
 }
