@@ -382,7 +382,12 @@ impl Task {
         let at_most = at_most.unwrap_or_default();
         match self.has_iterations_left(group) {
             true => at_most,
-            false => at_most.saturating_add(self.iterations_at_once(group).unwrap_or(0)),
+            false => {
+                // A rerun may have added iterations to those that were used up. An index has 16 bits.
+                let done = u16::try_from(self.iterations_done(group)).unwrap_or(u16::MAX);
+                let more = self.iterations_at_once(group).unwrap_or(0);
+                at_most.max(done).saturating_add(more)
+            }
         }
     }
 

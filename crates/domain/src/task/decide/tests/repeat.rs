@@ -776,3 +776,19 @@ fn a_task_moves_to_another_version_until_its_first_iteration_begins() {
     let refused = bench.apply(back).unwrap_err().to_string();
     assert!(refused.contains("one with `repeat` has begun"), "{refused}");
 }
+
+#[test]
+fn a_retry_after_a_rerun_counts_all_iterations() {
+    let mut bench = Bench::new(
+        json!([{ "name": "s", "on_permanent": "skip", "wait": { "for": "{{ input.missing }}" },
+        "repeat": { "until": "index > 99", "at_most": 1, "every": "0s", "on_exhausted": "error" } }]),
+    );
+    let step = bench.step("s");
+    let reason = None;
+    bench.apply(Command::RetryFrom { step, reason }).unwrap();
+    bench.apply(Command::Pause { reason: None }).unwrap();
+    let (step, body, reason) = (None, None, None);
+    bench.apply(Command::Retry { step, body, reason }).unwrap();
+    let group = bench.draft.task.group(bench.step("s")).unwrap();
+    assert!(group.items.len() <= usize::from(group.at_most().unwrap()));
+}
