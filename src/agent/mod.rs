@@ -46,5 +46,5 @@ pub use queue::rate::RateAction;
 pub use registered::AgentRefresher;
 pub use registry::{Agent, Agents, check_tag};
 pub use secret::reader::SecretReader;
-pub use settings::{AgentSettings, QueueCalls, ReplyAddress};
+pub use settings::{AgentSettings, QueueCalls};
 pub use transport::Permission;

@@ -9,13 +9,12 @@ use tokio::time::Instant;
 use super::{
     client::{body, connections::ResponseStream, http, response, times::ExchangeClock},
     routing::RoutedEndpoint,
-    settings::ReplyAddress,
 };
 use crate::domain::{
     definition::Target,
     task::{
         AttemptExchange, BodyRecord, Call, CallOutcome, ExchangeTimes, Purpose, ReceivedResponse,
-        RecordedRequest, Redactor,
+        RecordedRequest, Redactor, ReplyAddresses,
     },
     values::{HIDDEN, Timestamp, is_secret_header, without_query},
 };
@@ -150,12 +149,15 @@ impl CallNotes {
         &self,
         endpoint: &RoutedEndpoint,
         call: &Call,
-        replies: Option<&ReplyAddress>,
+        replies: Option<&ReplyAddresses>,
         redactor: Option<&Redactor>,
     ) {
-        let hide = |text: String| match redactor {
-            Some(redactor) => redactor.hide_in_text(text),
-            None => text,
+        let reply = call.reply_url.as_deref();
+        let reply = reply.and_then(|url| url.rsplit('/').next());
+        let reply = reply.map(|token| Redactor::of([token]));
+        let hide = |text: String| {
+            let redactors = redactor.into_iter().chain(&reply);
+            redactors.fold(text, |text, redactor| redactor.hide_in_text(text))
         };
         let mut sent = RecordedRequest::of(call);
         if let Ok(target) = &endpoint.target

@@ -11,9 +11,8 @@ use crate::{
     broker::Brokers,
     domain::{
         agent::Endpoint,
-        message::ReplyKey,
-        task::RecordSuccesses,
-        values::{AgentName, Attempt, InstanceId, StepRef},
+        task::{RecordSuccesses, ReplyAddresses, ReplyKey},
+        values::{AgentName, InstanceId},
     },
 };
 
@@ -37,7 +36,7 @@ pub struct AgentSettings {
     pub default_max_in_flight: u32,
     /// The address for later replies. It is set once the store is open, which contains the key, and only if a URL is
     /// configured at which services reach Provost.
-    pub replies: Arc<OnceLock<ReplyAddress>>,
+    pub replies: Arc<OnceLock<Arc<ReplyAddresses>>>,
     /// The access to queues, for agents with a queue. Set with `replies`, if a message broker is configured.
     pub queues: Arc<OnceLock<QueueCalls>>,
     /// The secrets that agents may name.
@@ -57,29 +56,6 @@ pub struct QueueCalls {
 impl std::fmt::Debug for QueueCalls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("QueueCalls")
-    }
-}
-
-/// Makes the address to which a service sends a later reply.
-#[derive(Debug)]
-pub struct ReplyAddress {
-    base: String,
-    key: ReplyKey,
-}
-
-impl ReplyAddress {
-    /// `public_url` has no slash at its end.
-    pub fn new(public_url: &str, key: ReplyKey) -> Self {
-        Self {
-            base: format!("{public_url}/v1/replies/"),
-            key,
-        }
-    }
-
-    /// Returns the reply address of an attempt. It is a credential, because it suffices to end the attempt.
-    pub(super) fn of(&self, step: StepRef, attempt: Attempt) -> String {
-        let token = self.key.token(step, attempt);
-        format!("{}{token}", self.base)
     }
 }
 

@@ -14,7 +14,8 @@ use crate::{
         definition::{
             DEFINITION_BUDGET, Definition, KnownAgents, Limits, Policies, parse_steps_within,
         },
-        message::{ReplyKey, Sender},
+        message::Sender,
+        task::ReplyKey,
         template::{Budget, Payload},
         values::{AgentName, FieldFault, InstanceId, nearest},
     },

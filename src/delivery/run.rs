@@ -26,9 +26,10 @@ use crate::{
     agent::Post,
     domain::{
         message::{
-            DeliveryDecision, DeliveryPolicy, DestinationResponse, ReleaseReason, ReplyKey,
+            DeliveryDecision, DeliveryPolicy, DestinationResponse, ReleaseReason,
             with_complete_links,
         },
+        task::ReplyKey,
         values::{
             Destination, InstanceId, ReceiverName, Span, TaskId, Timestamp, idle, jittered,
             without_query,

@@ -459,6 +459,7 @@ mod tests {
             is_dropped_by_undo: false,
             reply_mode: ReplyMode::Response,
             heartbeat_within: None,
+            reply_url: None,
             rules: None,
         }
     }

@@ -53,7 +53,7 @@ pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
 use crate::{
     agent::{
         AddressPolicy, AgentRefresher, AgentSettings, Agents, OwnAddresses, Post, QueueCalls,
-        ReplyAddress, SecretReader, describe_metrics as describe_agent_metrics, install_crypto,
+        SecretReader, describe_metrics as describe_agent_metrics, install_crypto,
     },
     api::{self, App, ByteBudget, EndedTasks, Gauges, WorkflowCache},
     broker::Brokers,
@@ -62,8 +62,8 @@ use crate::{
     delivery::{Receivers, StoreAlerts},
     domain::{
         definition::Limits,
-        message::{ReplyKey, Sender},
-        task::{KeyPrefixes, RecordSuccesses},
+        message::Sender,
+        task::{KeyPrefixes, RecordSuccesses, ReplyAddresses, ReplyKey},
         values::InstanceId,
     },
     instance::{Hold, JoinError, LocalLease, Membership},
@@ -206,6 +206,7 @@ impl Service {
                 saves_successes_later: config.record.successes == RecordSuccesses::Sampled,
             },
             sender: sender.clone(),
+            reply_addresses: replies.clone(),
             health: health.clone(),
         };
         let (store, writer) = Store::new(
@@ -231,7 +232,8 @@ impl Service {
             ..Sender::clone(sender)
         });
         if let Some(url) = &sender.load().public_url {
-            let _ = replies.set(ReplyAddress::new(url, reply_key.clone()));
+            let addresses = ReplyAddresses::new(url, reply_key.clone());
+            let _ = replies.set(Arc::new(addresses));
         }
         if config.broker.url.is_some() {
             let _ = queues.set(QueueCalls {

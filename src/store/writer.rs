@@ -32,7 +32,7 @@ mod writes;
 use std::{
     panic::AssertUnwindSafe,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -69,6 +69,7 @@ use super::{
 use crate::{
     domain::{
         message::{LinkForm, Sender},
+        task::ReplyAddresses,
         values::{AgentName, Backoff, StepRef, TaskId},
     },
     planted,
@@ -86,6 +87,8 @@ pub struct WriterSettings {
     pub record: RecordLimits,
     /// Makes the messages to submitters and webhooks.
     pub sender: Arc<ArcSwap<Sender>>,
+    /// The addresses that requests name for later replies, once they are known.
+    pub reply_addresses: Arc<OnceLock<Arc<ReplyAddresses>>>,
     /// The state of the database as the backend reports it.
     pub health: Health,
 }
@@ -598,6 +601,7 @@ impl<'w> Committer<'w> {
                     .settings
                     .record
                     .while_stored_in(&writer.settings.health),
+                reply_addresses: writer.settings.reply_addresses.get().cloned(),
                 undoes_paused: !writer.features.has(SharedFeature::HeldUndos),
             },
         );

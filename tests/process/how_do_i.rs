@@ -14,7 +14,7 @@ const PAGE: &str = include_str!("../../docs/how-do-i.md");
 const SECRETS: &str = "/run/secrets";
 
 /// Cases for the steps of an entry, by its heading.
-const CASES: [(&str, &str); 25] = [
+const CASES: [(&str, &str); 26] = [
     (
         "Stop a step once something else has happened (milestone)",
         "
@@ -209,6 +209,16 @@ const CASES: [(&str, &str); 25] = [
   - name: it prints for an hour and a half
     services: { print: { status: 202, later: { after: 90m, heartbeat_every: 30m, output: { pages: 4 } } } }
     expect: { state: processed, ended_after: 90m, steps: { print: { output: { pages: 4 } } } }",
+    ),
+    (
+        "Give the service the callback's address in the body",
+        "
+  - name: it replies with what it has
+    services: { transcode: { status: 202, later: { after: 1h, output: { status: done } } } }
+    expect: { state: processed, ended_after: 1h, steps: { transcode: { output: { status: done } } } }
+  - name: what it has is an error
+    services: { transcode: { status: 202, later: { after: 1h, output: { status: broken } } } }
+    expect: { state: error, steps: { transcode: { state: error } } }",
     ),
     (
         "Poll a job until it is done",

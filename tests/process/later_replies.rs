@@ -1,5 +1,6 @@
 //! Replies that come later: a service promises one with 202, and sends it to the address that came with the call.
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::{
@@ -400,5 +401,89 @@ async fn heartbeats_show_progress_and_silence_is_a_failure_long_before_complete_
         ] {
             assert_eq!(provost.post(&beat, &body).await.expect_faults(), [pointer]);
         }
+    }
+}
+
+#[tokio::test]
+async fn a_service_gets_the_address_in_its_request_and_replies_with_what_it_has() {
+    for setup in setups().await {
+        let remote = Remote::with(|seen| match seen.attempt() {
+            1 => Act::status(503),
+            _ => Act::status(202),
+        })
+        .await;
+        let provost = setup.start().await;
+        let task = json!({ "steps": [{
+            "name": "slow", "url": remote.url(), "reply": "callback", "complete_within": "1h",
+            "request": { "path": "/jobs?to={{ reply.url }}", "headers": { "x-coded": "{{ reply.url | b64encode }}" },
+                         "body": { "callback": "{{ reply.url }}?body=output" } },
+            "failed": { "when": "output.status != 'done'", "message": "output.why" },
+        }] });
+        let id = provost.submit(&task).await;
+        provost.events(&id).await.until("step.deferred").await;
+        let seen = remote.requests(2).await;
+        let callback = seen[1].body["callback"].as_str().unwrap().to_owned();
+        assert_eq!(
+            seen[0].body, seen[1].body,
+            "the same request under the same key"
+        );
+        assert_ne!(
+            seen[0].header("provost-reply-to"),
+            seen[1].header("provost-reply-to")
+        );
+        let path = callback[callback.find("/v1/replies/").unwrap()..].to_owned();
+        let token = path["/v1/replies/".len()..]
+            .split('?')
+            .next()
+            .unwrap()
+            .to_owned();
+
+        // It stands in no record, in no form.
+        let attempts = format!(
+            "{:#}",
+            provost
+                .get(&format!("/v1/tasks/{id}/steps/slow/attempts/1"))
+                .await
+                .expect(200)
+        );
+        let coded = STANDARD.encode(callback.trim_end_matches("?body=output"));
+        for secret in [&token, &coded, &coded[52..80].to_owned()] {
+            assert!(!attempts.contains(secret.as_str()), "{attempts}");
+        }
+        assert!(attempts.contains("***?body=output"), "{attempts}");
+
+        let refused = json!({ "replies": [{ "token": token, "error": { "message": 7 } }] });
+        provost.post("/v1/replies", &refused).await.expect(200);
+        let own = json!({ "id": "j1", "status": "broken", "why": "no such codec", "output": 1 });
+        let sent = format!("{path}&signature=abc");
+        reply(provost.api(), &sent, own.clone()).await.expect(204);
+        let task = provost.settled(&id).await;
+        assert_eq!(task["state"], "error", "{task:#}");
+        assert!(
+            step(&task, "slow")["error"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("no such codec"),
+            "{task:#}"
+        );
+        reply(provost.api(), &sent, own).await.expect(204);
+
+        // Run again, it has another address, and the old one replies to nothing.
+        provost
+            .post(&format!("/v1/tasks/{id}/retry"), &json!({}))
+            .await
+            .expect(200);
+        let seen = remote.requests(3).await;
+        let again = seen[2].body["callback"].as_str().unwrap().to_owned();
+        assert_ne!(again, callback);
+        let old = json!({ "status": "done" });
+        reply(provost.api(), &path, old.clone())
+            .await
+            .expect_problem(409, "late-reply");
+        let again = again[again.find("/v1/replies/").unwrap()..].to_owned();
+        reply(provost.api(), &again, old).await.expect(204);
+        let task = provost.settled(&id).await;
+        assert_eq!(task["state"], "processed", "{task:#}");
+        assert_eq!(step(&task, "slow")["output"], json!({ "status": "done" }));
     }
 }

@@ -11,7 +11,8 @@ use provost_domain::{
     definition::{Definition, SchemaOwner, StepWork, Target},
     task::{
         Actor, AskAnswer, Call, CallBody, CallOutcome, Claimant, Command, CommandOutput, Details,
-        Draft, Event, Expiry, Progress, Purpose, Release, ReplyDigest, StepState, Task, TaskStatus,
+        Draft, Event, Expiry, Progress, Purpose, Release, ReplyAddresses, ReplyDigest, ReplyKey,
+        StepState, Task, TaskStatus,
     },
     template::{Budget, Payload},
     values::{Attempt, InstanceId, Priority, Span, StepIndex, TaskId, Term, Timestamp},
@@ -79,6 +80,12 @@ pub fn rehearse(beginning: &RehearsalInput<'_>, services: &mut dyn Services) -> 
     World::new(beginning, services).run()
 }
 
+/// The addresses for replies, which no service calls.
+fn reply_addresses() -> Option<Arc<ReplyAddresses>> {
+    let key = ReplyKey::new(b"rehearsal")?;
+    Some(Arc::new(ReplyAddresses::new("http://provost.invalid", key)))
+}
+
 const NO_STEP: &str = "the task has no such step, or no such item yet";
 
 impl<'a> World<'a> {
@@ -102,7 +109,7 @@ impl<'a> World<'a> {
         };
         let start = beginning.starts_at;
         let mut world = Self {
-            draft: Draft::submit(Arc::new(details), start),
+            draft: Draft::submit(Arc::new(details), start).replying_to(reply_addresses()),
             names: workflow.names.clone(),
             start,
             now: start,

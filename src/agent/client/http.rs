@@ -10,10 +10,10 @@ use url::{Position, Url};
 use uuid::Uuid;
 
 use super::connector::{CallConnector, RequestBody, root_cause};
-use crate::agent::settings::{AgentSettings, ReplyAddress};
+use crate::agent::settings::AgentSettings;
 use crate::domain::{
     definition::{Method, Target},
-    task::{Call, CallBody, Purpose},
+    task::{Call, CallBody, Purpose, ReplyAddresses},
     template::Payload,
     values::path_fault,
 };
@@ -82,7 +82,7 @@ pub(in crate::agent) fn request(
     call: &Call,
     body: Option<Bytes>,
     traceparent: &str,
-    replies: Option<&ReplyAddress>,
+    replies: Option<&ReplyAddresses>,
 ) -> Result<Request<RequestBody>, Unmakeable> {
     let url = url(base, call)?;
     let target = &url[Position::BeforePath..Position::AfterQuery];
@@ -229,7 +229,7 @@ fn own_base(origin: &Url, url: &str) -> Result<Url, Unmakeable> {
 /// Returns the headers of a step that a worker fetches: those of a call, without those that only a connection needs.
 pub(in crate::agent) fn worker_headers(
     call: &Call,
-    replies: Option<&ReplyAddress>,
+    replies: Option<&ReplyAddresses>,
 ) -> Result<HeaderMap, Unmakeable> {
     let mut headers = HeaderMap::with_capacity(16);
     add_headers(&mut headers, call, &call.trace.parent())?;
@@ -242,7 +242,7 @@ pub(in crate::agent) fn worker_headers(
     Ok(headers)
 }
 
-fn add_reply_address(headers: &mut HeaderMap, call: &Call, replies: &ReplyAddress) {
+fn add_reply_address(headers: &mut HeaderMap, call: &Call, replies: &ReplyAddresses) {
     let mut address = text_or_encoded(&replies.of(call.step, call.attempt));
     // The address is a credential.
     address.set_sensitive(true);

@@ -30,11 +30,11 @@ use self::{
     origins::{Origins, is_origin},
     shared_parts::SharedParts,
 };
-use super::settings::{AgentSettings, ReplyAddress};
+use super::settings::AgentSettings;
 use crate::domain::{
     agent::{AgentCheck, AgentSpec, PastStop},
     queue::LaneRule,
-    task::RecordSuccesses,
+    task::{RecordSuccesses, ReplyAddresses},
     values::{AgentName, Timestamp},
 };
 
@@ -179,8 +179,8 @@ impl Agents {
         registered.get(name)?.guard.past_stop(now, instant)
     }
 
-    pub(super) fn reply_address(&self) -> Option<&ReplyAddress> {
-        self.shared.settings.replies.get()
+    pub(super) fn reply_address(&self) -> Option<&ReplyAddresses> {
+        self.shared.settings.replies.get().map(Arc::as_ref)
     }
 
     #[cfg(test)]

@@ -8,12 +8,9 @@ use super::{
     servers::{Server, response},
     *,
 };
-use crate::{
-    agent::ReplyAddress,
-    domain::{
-        message::ReplyKey,
-        values::{BODY_EXCERPT, Effect},
-    },
+use crate::domain::{
+    task::{ReplyAddresses, ReplyKey},
+    values::{BODY_EXCERPT, Effect},
 };
 
 #[tokio::test]
@@ -161,8 +158,8 @@ async fn a_reply_that_would_come_later_needs_an_address() {
     assert_eq!(fault.effect, Effect::Unknown);
     let settings = settings();
     let key = ReplyKey::new(b"secret").unwrap();
-    let address = ReplyAddress::new("http://provost:8080", key);
-    settings.replies.set(address).unwrap();
+    let address = ReplyAddresses::new("http://provost:8080", key);
+    settings.replies.set(Arc::new(address)).unwrap();
     let agents = Agents::new(settings);
     agents.put(payments(), spec(&[&server.url]));
     let outcome = run(&agents, a_call(), AMPLE).await.outcome;

@@ -101,6 +101,7 @@ fn a_call() -> Call {
         is_dropped_by_undo: false,
         reply_mode: ReplyMode::Response,
         heartbeat_within: None,
+        reply_url: None,
         rules: None,
     }
 }

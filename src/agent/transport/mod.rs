@@ -34,12 +34,12 @@ use super::{
     retry::{self, AgentRetryBudget},
     routing::{EndpointTarget, Endpoints, RoutedEndpoint},
     secret::{access::AgentAccess, credentials::Credentials},
-    settings::{QueueCalls, ReplyAddress},
+    settings::QueueCalls,
 };
 use crate::domain::{
     agent::{LoadSample, RetrySpec, is_ill_health},
     definition::Target,
-    task::{CallBody, CallOutcome},
+    task::{CallBody, CallOutcome, ReplyAddresses},
     values::{AgentName, Fault, FaultKind},
 };
 
@@ -54,7 +54,7 @@ pub(super) struct Transport {
     /// Only where the retries of the agent are limited.
     pub budget: Option<Arc<AgentRetryBudget>>,
     pub max_output: usize,
-    pub replies: Arc<OnceLock<ReplyAddress>>,
+    pub replies: Arc<OnceLock<Arc<ReplyAddresses>>>,
     pub queues: Arc<OnceLock<QueueCalls>>,
     pub meters: Arc<CallMetrics>,
     /// Only where it matters how calls go.
@@ -166,7 +166,7 @@ impl Transport {
             .notes
             .is_wanted(result.as_ref().map_or(true, has_failed))
         {
-            let replies = self.replies.get();
+            let replies = self.replies.get().map(Arc::as_ref);
             let call = request.call;
             request.notes.request(&endpoint, call, replies, redactor);
         }
@@ -279,7 +279,7 @@ impl Transport {
         body: Option<CallBody>,
         credentials: Option<&Credentials>,
     ) -> Result<Request<RequestBody>, http::Unmakeable> {
-        let (call, replies) = (request.call, self.replies.get());
+        let (call, replies) = (request.call, self.replies.get().map(Arc::as_ref));
         let traceparent = call.trace.parent();
         let Some(credentials) = credentials else {
             let body = body.map(http::bytes);

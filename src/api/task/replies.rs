@@ -117,13 +117,25 @@ pub struct HeartbeatBody {
     details: Option<String>,
 }
 
+/// What a reply consists of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplyPart {
+    /// The whole body is the output.
+    Output,
+}
+
 /// Reply to a call later
 ///
-/// For services that responded 202 to the call. The token is the only credential; it is valid for one attempt of the
-/// step, at every instance. The reply may arrive before the 202. The same reply again returns 204 again.
+/// For services that responded 202 to the call. The token is the only credential; at every instance, one from the header
+/// `Provost-Reply-To` is valid for one attempt of the step, and one from `reply.url` for all attempts until a reply is
+/// accepted. The reply may arrive before the 202. The same reply again returns 204 again.
 #[utoipa::path(
     post, path = "/v1/replies/{token}", tag = "replies", operation_id = "reply_later",
-    params(ReplyParams),
+    params(
+        ReplyParams,
+        ("body" = Option<ReplyPart>, Query, description = "`output`: the whole body is the output, for services that send a body of their own. Other parameters are then ignored", example = "output"),
+    ),
     request_body(content = LaterReplyBody),
     responses(
         (status = 204, description = "The reply is saved, or was saved before"),
@@ -136,13 +148,27 @@ pub struct HeartbeatBody {
 async fn reply(
     State(app): State<Arc<App>>,
     TokenPath(step, attempt): TokenPath,
-    query: Query,
+    mut query: Query,
     headers: HeaderMap,
     JsonBody(body): JsonBody,
 ) -> Result<StatusCode, Problem> {
-    query.finish()?;
+    let part = query.one_of("body", [ReplyPart::Output], |_| "output")?;
     let content_type = content_type(&headers);
-    let command = later_reply(&app, step, attempt, content_type, body)?;
+    let command = match part {
+        Some(ReplyPart::Output) => {
+            let (outcome, digest) = output_of(&app, data(content_type, body)?)?;
+            Command::LaterReply {
+                step: step.step,
+                attempt,
+                outcome,
+                digest,
+            }
+        }
+        None => {
+            query.finish()?;
+            later_reply(&app, step, attempt, content_type, body)?
+        }
+    };
     send(&app, step, command).await
 }
 
@@ -454,10 +480,21 @@ fn parse(app: &App, mut fields: Fields<'_>) -> Result<(CallOutcome, ReplyDigest)
         _ => {}
     }
     fields.finish().map_err(Problem::invalid)?;
+    if let Some(output) = output {
+        return output_of(app, output);
+    }
+    let (message, permanent) = error.unwrap_or_default();
+    let kind = match permanent {
+        true => "permanent",
+        false => "transient",
+    };
+    let digest = digest(kind, &Value::from(message.as_str()).to_string());
+    Ok((CallOutcome::reported_error(&message, permanent), digest))
+}
+
+fn output_of(app: &App, output: Box<RawValue>) -> Result<(CallOutcome, ReplyDigest), Problem> {
     let limit = app.config.limits.max_output.as_usize();
-    if let Some(output) = &output
-        && output.get().len() > limit
-    {
+    if output.get().len() > limit {
         return Err(Problem::new(
             ProblemKind::BodyTooLarge,
             format!(
@@ -466,21 +503,8 @@ fn parse(app: &App, mut fields: Fields<'_>) -> Result<(CallOutcome, ReplyDigest)
         )
         .with("limit", limit));
     }
-    Ok(match (output, error) {
-        (Some(output), _) => {
-            let digest = digest("output", output.get());
-            (CallOutcome::Success(Payload::new(output)), digest)
-        }
-        (None, error) => {
-            let (message, permanent) = error.unwrap_or_default();
-            let kind = match permanent {
-                true => "permanent",
-                false => "transient",
-            };
-            let digest = digest(kind, &Value::from(message.as_str()).to_string());
-            (CallOutcome::reported_error(&message, permanent), digest)
-        }
-    })
+    let digest = digest("output", output.get());
+    Ok((CallOutcome::Success(Payload::new(output)), digest))
 }
 
 /// Returns the digest of the content of a reply: blanks and the order of names make no difference.

@@ -290,6 +290,7 @@ impl Harness {
                 bytes: usize::MAX,
             },
             batch: 64,
+            reply_addresses: Arc::default(),
             most_kept: usize::MAX,
             record: RecordLimits {
                 task_bytes: MOST_RECORDED,

@@ -27,7 +27,7 @@ use crate::{
         queue::ClaimPlan,
         task::{
             AlertChange, AskChange, AttemptRecord, Command, CommandOutput, Details, Draft, Refusal,
-            Task,
+            ReplyAddresses, Task,
         },
         template::Budget,
         values::{AgentName, Attempt, StepRef, TaskId, Timestamp},
@@ -88,7 +88,7 @@ pub(super) struct BatchDraft {
 }
 
 /// Bounds and rules that hold for the commands on every task.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct DraftTerms {
     /// The most bytes that one task may keep.
     pub(super) most_kept: usize,
@@ -97,6 +97,8 @@ pub(super) struct DraftTerms {
     /// True if an instance is on record that does not know that the undo of a paused task waits until the task is
     /// resumed.
     pub(super) undoes_paused: bool,
+    /// The addresses that requests name for later replies.
+    pub(super) reply_addresses: Option<Arc<ReplyAddresses>>,
 }
 
 struct LoadedTask {
@@ -270,7 +272,8 @@ impl BatchDraft {
         };
         let waits = matches!(admission, Admission::Waits);
         let mut draft =
-            Draft::submit_keeping(details.clone(), waits, self.terms.most_kept, self.now);
+            Draft::submit_keeping(details.clone(), waits, self.terms.most_kept, self.now)
+                .replying_to(self.terms.reply_addresses.clone());
         if !self.spares_rows {
             draft.touch_all();
         }
@@ -451,13 +454,14 @@ impl BatchDraft {
 }
 
 impl LoadedTask {
-    fn on(task: Task, cached: bool, terms: DraftTerms) -> Self {
+    fn on(task: Task, cached: bool, terms: &DraftTerms) -> Self {
         Self {
             base: Some(task.version),
             row: Some(TaskRowState::of(&task)),
             draft: Draft::on(task)
                 .keeping(terms.most_kept)
-                .undoing_paused_tasks(terms.undoes_paused),
+                .undoing_paused_tasks(terms.undoes_paused)
+                .replying_to(terms.reply_addresses.clone()),
             cached,
         }
     }

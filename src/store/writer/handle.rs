@@ -35,8 +35,8 @@ use super::{
 };
 use crate::{
     domain::{
-        message::{ReplyKey, Sender},
-        task::{Details, KeyPrefixes},
+        message::Sender,
+        task::{Details, KeyPrefixes, ReplyKey},
         values::{AgentName, TaskId, Timestamp},
         view::{ChangeOrigin, LedgerRecord, LedgerSubject},
     },

@@ -216,6 +216,7 @@ impl StepDefinition {
                 cancel: None::<CancelRule>,
                 heartbeat_within: None,
                 reads_request: false,
+                reads_reply: false,
                 attempts: None,
                 block: Arc::default(),
             }),

@@ -304,6 +304,8 @@ pub struct StepRule {
     pub heartbeat_within: Option<Span>,
     /// True if an expression reads the recorded request of the step that this step undoes.
     pub reads_request: bool,
+    /// True if an expression of the request reads the address for the reply.
+    pub reads_reply: bool,
     /// The rules for its attempts, if it has any of those that most steps do without.
     pub attempts: Option<Arc<AttemptRules>>,
     /// The block in which its expressions look up the names of steps: the names of the blocks that it is in, each with a

@@ -52,6 +52,9 @@ const TASK_TIMES: [&str; 2] = ["task.created_at", "task.started_at"];
 /// The names that the expressions of a request and of a condition see.
 pub(super) const SCOPE_NAMES: [&str; 3] = ["input", "task", "steps"];
 
+/// The name under which a request that is replied to later sees the address for the reply.
+pub(super) const REPLY: &str = "reply";
+
 pub(super) fn unknown_step_message(name: &str, names: &Names<'_>) -> String {
     match nearest(name, names.all()) {
         Some(meant) => format!("there is no step `{name}`; did you mean `{meant}`?"),
@@ -93,6 +96,7 @@ pub(super) fn check_names(
 fn unknown_name_message(name: &str, seen: &[&str]) -> String {
     let only_in = match name {
         "task.state" | "task.error" => "an undo and in the steps of `finally`",
+        "reply" => "the request of a step, or of an undo, with `\"reply\": \"callback\"`",
         "item" => "what a step with `for_each` does for each item",
         "previous" => "what a step with `repeat` does, and in its `until`",
         "index" => "what a step with `for_each` or `repeat` does for each item or each time",

@@ -12,7 +12,7 @@ use super::{
     graph::{self, Graph},
     known_agents::KnownAgents,
     lanes::Races,
-    names::{Names, SCOPE_NAMES, check_names, unknown_step_message},
+    names::{Names, REPLY, SCOPE_NAMES, check_names, unknown_step_message},
     output,
     place::{After, StepPlace},
     repeat::SEEN_BY_UNTIL,
@@ -644,6 +644,16 @@ fn check_reads(
     check(&draft.group_reads, &SCOPE_NAMES, false, &mut reads.group);
     check(&draft.until_reads, &SEEN_BY_UNTIL, false, &mut reads.group);
     check(&draft.reads, &seen(own_names), false, &mut reads.own);
+    let reply = |sees: bool| sees.then_some(REPLY);
+    let [work, undo] = draft.sees_reply().map(reply);
+    let seen_by_request = [&seen(own_names)[..], work.as_slice()].concat();
+    check(
+        &draft.request_reads,
+        &seen_by_request,
+        false,
+        &mut reads.own,
+    );
+    let seen_by_undo = [&seen(&UNDO_SCOPE_NAMES)[..], undo.as_slice()].concat();
     check(
         &draft.probe_reads,
         &seen(&PROBE_SCOPE_NAMES),
@@ -665,6 +675,7 @@ fn check_reads(
     if let Some(undo) = &draft.undo {
         let undo_reads = &mut reads.undo;
         check(&undo.reads, &seen(&UNDO_SCOPE_NAMES), true, undo_reads);
+        check(&undo.request_reads, &seen_by_undo, true, undo_reads);
         check(
             &undo.reply_reads,
             &seen(&UNDO_POLL_SCOPE_NAMES),

@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::{ReplyRule, poll_rule};
+use super::{ReplyRule, names::REPLY, poll_rule};
 use crate::{
     template::{Origin, Reads},
     values::{fields::Fields, time::Span},
@@ -11,6 +11,11 @@ use crate::{
 
 /// The limits of the time for which a service that replies later may be silent.
 const HEARTBEAT: RangeInclusive<Span> = Span::from_secs(1)..=Span::from_secs(30 * 86_400);
+
+/// Returns whether the expressions of a request read the address for the reply.
+pub(super) fn reads_reply(reads: &[(String, Reads)]) -> bool {
+    reads.iter().any(|(_, reads)| reads.names.contains(REPLY))
+}
 
 /// Reads the fields `reply` and `heartbeat_within`, and collects the names that the expressions read.
 /// `takes_later_replies` returns an error that says why services cannot reply later.

@@ -23,7 +23,7 @@ use super::{
     },
     probe,
     race::{self, Lane, RaceDraft, RaceRest},
-    reply_rule,
+    reply_rule::{self, reads_reply},
     request::{self, RequestDraft},
     step_name::{LONGEST_NAME, name_of_step, names_of_steps},
     undo::{self, UndoDraft},
@@ -53,6 +53,8 @@ pub(super) struct ParsedStep {
     pub race: Option<RaceDraft>,
     /// The names and steps that each expression reads, with the JSON pointer of the expression.
     pub reads: Vec<(String, Reads)>,
+    /// The same for the request, whose expressions may also see the address for the reply.
+    pub request_reads: Vec<(String, Reads)>,
     /// The same for the probe, whose expressions also see a response.
     pub probe_reads: Vec<(String, Reads)>,
     /// The same for the condition of the signal.
@@ -152,6 +154,7 @@ impl ParsedStep {
             after: After::StepAbove,
             race: None,
             reads: Vec::new(),
+            request_reads: Vec::new(),
             probe_reads: Vec::new(),
             signal_reads: Vec::new(),
             failed_reads: Vec::new(),
@@ -259,7 +262,7 @@ impl ParsedStep {
             return fields.finish();
         }
         self.target = target(&mut fields, known);
-        self.request = request::read(&mut fields, Method::Post, origin, &mut self.reads);
+        self.request = request::read(&mut fields, Method::Post, origin, &mut self.request_reads);
         if let (Some(Target::Url { url, .. }), Some(request)) = (&self.target, &self.request)
             && url.contains('?')
             && !request.path.outline("x").is_empty()
@@ -363,8 +366,11 @@ impl ParsedStep {
             Some(Some(StepWork::Signal(rule))) => rule.within_from.is_some(),
             _ => false,
         };
+        let of_undo_request = self.undo.as_ref().map(|undo| undo.request_reads.as_slice());
         self.attempts.is_some()
             || self.race.is_some()
+            || reads_reply(&self.request_reads)
+            || reads_reply(of_undo_request.unwrap_or_default())
             || self.is_finally
             || self.while_condition.is_some()
             || !self.place.prefix.is_empty()
@@ -392,6 +398,12 @@ impl ParsedStep {
             );
         }
         None
+    }
+
+    /// Returns whether the request, and that of the undo, may read the address for the reply.
+    pub fn sees_reply(&self) -> [bool; 2] {
+        let undo = self.undo.as_ref().map(|undo| &undo.reply);
+        [Some(&self.reply), undo].map(|rule| matches!(rule, Some(ReplyRule::Callback)))
     }
 
     /// Reports what a step of `finally` cannot have.
@@ -501,6 +513,7 @@ impl ParsedStep {
             heartbeat_within: self.heartbeat_within,
             cancel: self.cancel,
             reads_request: false,
+            reads_reply: reads_reply(&self.request_reads),
             attempts: self.attempts,
             block: block.clone(),
         });
@@ -522,6 +535,7 @@ impl ParsedStep {
                     heartbeat_within: None,
                     cancel: None,
                     reads_request: false,
+                    reads_reply: false,
                     attempts: None,
                     block,
                 });
@@ -647,6 +661,7 @@ fn undo_of_child(rule: &Arc<ChildRule>) -> StepRule {
         work: StepWork::Task(rule.clone()),
         reads: Vec::new(),
         reads_request: false,
+        reads_reply: false,
         attempts: None,
         block: Arc::default(),
         complete_within: Span::default(),

@@ -10,7 +10,7 @@ use super::{
         COMPLETE_WITHIN_RANGE, DEFAULT_COMPLETE_WITHIN, DEFAULT_MAX_FAILURES,
         on_exhausted_by_status, on_permanent_by_status,
     },
-    reply_rule,
+    reply_rule::{self, reads_reply},
     request::{self, RequestDraft},
 };
 use crate::{
@@ -23,6 +23,8 @@ pub(super) struct UndoDraft {
     pub request: RequestDraft,
     /// The names and steps that each expression reads, with the JSON pointer of the expression.
     pub reads: Vec<(String, Reads)>,
+    /// The same for the expressions of the request.
+    pub request_reads: Vec<(String, Reads)>,
     pub complete_within: Span,
     pub max_failures: u32,
     pub on_exhausted: OnExhausted,
@@ -37,7 +39,8 @@ impl UndoDraft {
     /// Returns the rule of the undo, which calls the agent of the step that it undoes. `reads`: the steps that it reads. `block`: see
     /// [`StepRule::block`].
     pub fn finish(self, target: &Target, reads: Vec<StepIndex>, block: Arc<str>) -> StepRule {
-        let reads_request = { self.reads.iter() }.any(|(_, reads)| reads.names.contains("request"));
+        let reads_request = { self.reads.iter().chain(&self.request_reads) }
+            .any(|(_, reads)| reads.names.contains("request"));
         StepRule {
             work: StepWork::Call {
                 target: target.clone(),
@@ -45,6 +48,7 @@ impl UndoDraft {
             },
             reads,
             reads_request,
+            reads_reply: reads_reply(&self.request_reads),
             complete_within: self.complete_within,
             max_failures: self.max_failures,
             on_exhausted: self.on_exhausted,
@@ -77,8 +81,8 @@ pub(super) fn read(
             "give the action that undoes the step, such as { \"method\": \"DELETE\", \"path\": \"/charges/{{ output.id }}\" }",
         );
     }
-    let mut reads = Vec::new();
-    let request = request::read(&mut fields, Method::Post, origin, &mut reads);
+    let (mut reads, mut request_reads) = (Vec::new(), Vec::new());
+    let request = request::read(&mut fields, Method::Post, origin, &mut request_reads);
     let (complete_within, within_from) = from_input::span(
         &mut fields,
         "complete_within",
@@ -107,6 +111,7 @@ pub(super) fn read(
     Some(UndoDraft {
         request: request?,
         reads,
+        request_reads,
         complete_within: complete_within.unwrap_or(DEFAULT_COMPLETE_WITHIN),
         // The value is within 0 to 1000.
         max_failures: max_failures.map_or(DEFAULT_MAX_FAILURES, |most| most as u32),

@@ -10,12 +10,12 @@ use crate::{
     message::{
         alert_webhook::{AlertFormat, AlertWebhook, escaped},
         envelope::{CloudEvent, Message, Sender, SlackText, position},
-        reply_token::{ASK_TOKEN_BEGIN, ReplyKey, begin_of_ask_token},
     },
     task::{
         aggregate::Task,
         ask::{AskChange, OpenAsk},
         history::Event,
+        reply_token::{ASK_TOKEN_BEGIN, ReplyKey, begin_of_ask_token},
         step::StepState,
     },
     values::{

@@ -8,10 +8,8 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::{
-    message::{
-        alert_webhook::{AlertWebhook, escaped},
-        reply_token::ReplyKey,
-    },
+    message::alert_webhook::{AlertWebhook, escaped},
+    task::reply_token::ReplyKey,
     values::{
         ids::{Destination, ReceiverName, TaskId},
         time::Timestamp,

@@ -11,7 +11,6 @@ pub(crate) mod broker_alert;
 pub(crate) mod circuit;
 pub(crate) mod delivery;
 pub(crate) mod envelope;
-pub(crate) mod reply_token;
 mod schedule_alert;
 pub(crate) mod signature;
 pub(crate) mod waiting_bytes;
@@ -28,7 +27,6 @@ pub use delivery::{
     allows_message, undeliverable,
 };
 pub use envelope::{Message, Sender, SlackText, destination_of};
-pub use reply_token::ReplyKey;
 pub use schedule_alert::{schedule_alert_subject, schedule_failing};
 pub use signature::{SECRET_FORM, Secret, signatures};
 pub use waiting_bytes::{full_receivers, too_many_waiting, waiting_subject};

@@ -475,6 +475,7 @@ impl Task {
             request: None,
             response: None,
             signal: None,
+            reply_url: None,
             item: self.seen_item(index),
             budget,
         }

@@ -49,6 +49,8 @@ pub struct Call {
     /// The call is dropped when its task is to be undone.
     pub is_dropped_by_undo: bool,
     pub reply_mode: ReplyMode,
+    /// The address for the reply if the request has it: a credential.
+    pub reply_url: Option<Arc<str>>,
     /// A service or worker that replies later must send a heartbeat at least this often.
     pub heartbeat_within: Option<Span>,
     /// The rules for the attempts of the step, if it has any of those that most steps do without.

@@ -56,6 +56,9 @@ pub(super) fn of(expr: &Expr, source: &str) -> Result<Reads, String> {
                     reads.names.insert(format!("task.{what}"));
                     None
                 }
+                ("reply", Some(what), _) if what != "url" => {
+                    Some(format!("`reply` has no `{what}`: use `reply.url`"))
+                }
                 ("task", Some(what), _) if !TASK_MEMBERS.contains(&what) => {
                     Some(no_member("task", "task", what))
                 }

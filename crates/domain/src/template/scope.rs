@@ -1,7 +1,7 @@
 //! The values that templates can read: `input`, `task` (id, key, labels, times), `steps.<name>` with its output, state,
 //! error, attempts and items; in an undo also the step's own `output` and `request` and the error that caused it, in a
-//! probe the `response`, in the condition of a signal its payload; in an item of a group its `item` and `index`. No
-//! value is read or copied before an expression needs it.
+//! probe the `response`, in the condition of a signal its payload, in a request that is replied to later the address of
+//! the `reply`; in an item of a group its `item` and `index`. No value is read or copied before an expression needs it.
 
 use std::collections::BTreeMap;
 
@@ -58,6 +58,8 @@ pub struct Scope<'a> {
     pub response: Option<&'a Payload>,
     /// In the condition of a signal: its payload.
     pub signal: Option<&'a Payload>,
+    /// In the request of a step whose service replies later: the address for the reply.
+    pub reply_url: Option<&'a str>,
     /// The item, in an item of a group.
     pub item: Option<ItemScope<'a>>,
     /// The budget of all evaluations that are made with this scope, or share it.
@@ -93,6 +95,7 @@ impl<'a> Scope<'a> {
             request: None,
             response: None,
             signal: None,
+            reply_url: None,
             item: None,
             budget,
         }
@@ -163,6 +166,12 @@ impl<'a> Scope<'a> {
             // The first iteration has no previous output.
             ("previous", Some(ItemScope::Iteration { .. })) => return Ok(Value::Null),
             _ => {}
+        }
+        if let ("reply", Some(url)) = (name, self.reply_url) {
+            budget.allocate(size_of::<Member<'_>>())?;
+            return Ok(Value::Map(
+                vec![(Value::Text("url"), Value::Text(url))].into(),
+            ));
         }
         if name != "task" {
             return Ok(Value::Missing(name));

@@ -105,6 +105,7 @@ impl Data {
             request: None,
             response: None,
             signal: None,
+            reply_url: None,
             item: None,
             budget: &self.budget,
         }

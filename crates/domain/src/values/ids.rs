@@ -146,10 +146,24 @@ impl StepIndex {
 #[serde(transparent)]
 pub struct Attempt(pub u32);
 
+/// The bit that no number of an attempt has.
+const ANY_AFTER: u32 = 1 << 31;
+
 impl Attempt {
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
+    }
+
+    /// Returns the name of all attempts after this one, up to the next whose reply is accepted.
+    #[must_use]
+    pub fn any_after(self) -> Self {
+        Self(self.0 | ANY_AFTER)
+    }
+
+    /// Returns the attempt of which [`Attempt::any_after`] made this name, if it did.
+    pub fn named_after(self) -> Option<Self> {
+        (self.0 & ANY_AFTER != 0).then_some(Self(self.0 & !ANY_AFTER))
     }
 }
 

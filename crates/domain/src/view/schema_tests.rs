@@ -12,13 +12,12 @@ use crate::{
     agent::{AdaptedLimit, SlowStartLimit},
     definition::{Accepted, Limits, OnConflict, Policies, parse_steps},
     message::{
-        ASK_EVENT, AlertData, AlertFormat, AlertNotice, AlertWebhook, AskData, LinkForm, ReplyKey,
-        Sender,
+        ASK_EVENT, AlertData, AlertFormat, AlertNotice, AlertWebhook, AskData, LinkForm, Sender,
     },
     queue::AwaitedKey,
     task::{
         Actor, AskChange, CallOutcome, Claimant, Command, Details, Draft, Event, ParentStep,
-        ReplyTo, Task, UnmappedStep, VersionChange,
+        ReplyKey, ReplyTo, Task, UnmappedStep, VersionChange,
     },
     template::Payload,
     values::{

@@ -208,7 +208,7 @@ impl BatchDraft {
             }
             for task in loaded.tasks {
                 self.tasks
-                    .insert(task.id(), LoadedTask::on(task, false, self.terms));
+                    .insert(task.id(), LoadedTask::on(task, false, &self.terms));
             }
             let of_batch = |out: &&UnreadableTask| left_out.contains(&out.task);
             let left_out = self.left_out.tasks.iter().filter(of_batch).cloned();
@@ -234,7 +234,7 @@ impl BatchDraft {
                 let unreadable = Unreadable {
                     needs_alert: !requests.iter().any(met_by_operator),
                     why,
-                    salvaged: salvaged.map(|task| LoadedTask::on(task, false, self.terms)),
+                    salvaged: salvaged.map(|task| LoadedTask::on(task, false, &self.terms)),
                 };
                 self.unreadable.insert(unreadable.why.task, unreadable);
             }
@@ -303,7 +303,7 @@ impl BatchDraft {
                 match cache.get(&id) {
                     Some(task) => {
                         let cached = true;
-                        entry.insert(LoadedTask::on(Task::clone(task), cached, self.terms));
+                        entry.insert(LoadedTask::on(Task::clone(task), cached, &self.terms));
                     }
                     None => missing.push(id),
                 }

@@ -128,6 +128,7 @@ impl<'d> StepRequests<'d> {
         let budget = Budget::evaluation();
         let mut scope = self.scope(subject, &budget);
         scope.request = sent.as_ref();
+        scope.reply_url = Some(NO_REPLY);
         if let Some(Some(output)) = undone {
             scope.output = Some(output);
             scope.steps.push((&self.step.name, Some(output)));
@@ -189,6 +190,7 @@ impl<'d> StepRequests<'d> {
             is_dropped_by_undo: false,
             reply_mode: ReplyMode::Response,
             heartbeat_within: None,
+            reply_url: None,
             rules: None,
         }
     }
@@ -214,6 +216,9 @@ impl<'d> StepRequests<'d> {
         Some(effect_count(self.count?, status, body, scope))
     }
 }
+
+/// The address for a reply in the requests of a check, which awaits none.
+const NO_REPLY: &str = "http://provost.invalid/v1/replies/none";
 
 fn idempotency_key(subject: &CheckSubject, step: &StepDefinition) -> String {
     format!("{}:{}", subject.keys.0.hyphenated(), step.name)

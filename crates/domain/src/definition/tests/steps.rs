@@ -433,3 +433,43 @@ fn what_is_wrong_with_a_question_whatever_the_data_is_is_refused_with_the_defini
         );
     }
 }
+
+#[test]
+fn only_the_request_of_a_reply_that_comes_later_reads_its_address() {
+    let body = json!({ "body": { "cb": "{{ reply.url }}" } });
+    let only_here = "`reply` is defined only in the request of a step, or of an undo";
+    parse(&only(
+        json!({ "agent": "inventory", "reply": "callback", "request": body,
+        "undo": { "reply": "callback", "request": body } }),
+    ))
+    .unwrap();
+    refused(
+        only(json!({ "agent": "inventory", "request": body })),
+        "/steps/0/request/body/cb",
+        only_here,
+    );
+    refused(
+        only(json!({ "agent": "inventory", "reply": "callback", "undo": { "request": body } })),
+        "/steps/0/undo/request/body/cb",
+        only_here,
+    );
+    refused(
+        only(json!({ "agent": "inventory", "reply": "callback", "when": "reply.url != ''" })),
+        "/steps/0/when",
+        only_here,
+    );
+    refused(
+        only(
+            json!({ "agent": "inventory", "reply": "callback", "probe": { "request": { "path": "/{{ reply.url }}" } } }),
+        ),
+        "/steps/0/probe/request/path",
+        only_here,
+    );
+    refused(
+        only(
+            json!({ "agent": "inventory", "reply": "callback", "request": { "path": "/{{ reply.token }}" } }),
+        ),
+        "/steps/0/request/path",
+        "`reply` has no `token`: use `reply.url`",
+    );
+}

@@ -72,7 +72,7 @@ impl BodyPatch {
         name: Option<&str>,
         now: Timestamp,
     ) -> Result<PatchedBody, PatchFault> {
-        self.patched(task, name, now, Secrets::Sent)
+        self.patched(task, name, now, Secrets::Sent { reply_url: None })
     }
 
     /// Does the same for people to look at: where the request reads secret headers, as that of an undo may, the bodies have
@@ -91,7 +91,7 @@ impl BodyPatch {
         task: &Task,
         name: Option<&str>,
         now: Timestamp,
-        secrets: Secrets,
+        secrets: Secrets<'_>,
     ) -> Result<PatchedBody, PatchFault> {
         let step = find(task, name)?;
         let (before, after) = match task.probe_before(step) {
@@ -111,11 +111,17 @@ impl BodyPatch {
         task: &Task,
         step: StepIndex,
         now: Timestamp,
-        secrets: Secrets,
+        secrets: Secrets<'_>,
     ) -> Result<(Payload, Payload), PatchFault> {
         let budget = Budget::evaluation();
         let body = match &task.step(step).body {
             Some(body) => body.clone(),
+            None if task.definition(step).reads_reply => {
+                return Err(PatchFault::Request(RenderError::new(
+                    "reply.url",
+                    "it is secret, and a patched body would keep it: patch the input, or retry the step with a whole body",
+                )));
+            }
             None => {
                 let call = call(task, step, now, now, &budget, secrets);
                 let call = call.map_err(PatchFault::Request)?;

@@ -17,7 +17,7 @@ use crate::{
     template::{Scope, payload::Payload},
     values::{
         fault::{Effect, Fault, FaultKind},
-        ids::{Attempt, StepIndex},
+        ids::{Attempt, StepIndex, StepRef},
         time::{Span, Timestamp},
     },
 };
@@ -66,7 +66,10 @@ impl Draft {
             Some(limit) => limit.min(self.now + within),
             None => self.now + within,
         };
-        let shown = Secrets::Sent;
+        let reply_url = self.reply_url(index);
+        let shown = Secrets::Sent {
+            reply_url: reply_url.as_deref(),
+        };
         match call(
             &self.task,
             index,
@@ -119,6 +122,19 @@ impl Draft {
                 Ok(None)
             }
         }
+    }
+
+    /// Returns the address for the reply if the request reads it. The attempts of a step have the same address until a
+    /// reply is accepted, because they have the same key: a service may refuse another request under it.
+    fn reply_url(&self, index: StepIndex) -> Option<String> {
+        let step = StepRef {
+            task: self.task.id(),
+            step: index,
+        };
+        let addresses = self.reply_addresses.as_ref();
+        addresses
+            .filter(|_| self.task.definition(index).reads_reply)
+            .map(|addresses| addresses.of(step, self.last_accepted(index).any_after()))
     }
 
     /// The time that a step has when an attempt starts from the beginning, either for its own call or for its

@@ -65,6 +65,29 @@ impl Draft {
         self.abandon(index, reason);
     }
 
+    /// Returns the last attempt that a later reply has ended.
+    pub(super) fn last_accepted(&self, index: StepIndex) -> Attempt {
+        let accepted = &self.task.step(index).reply_log.accepted;
+        accepted.last().map(|last| last.attempt).unwrap_or_default()
+    }
+
+    /// Returns the attempt that a token names: the running one, if the token is for all attempts since the last reply. A probe
+    /// has no such reply.
+    fn attempt_named(&self, index: StepIndex, named: Attempt) -> Result<Attempt, Refusal> {
+        let Some(after) = named.named_after() else {
+            return Ok(named);
+        };
+        let current = self.task.step(index).attempt;
+        let is_current = after == self.last_accepted(index) && !self.is_probing(index);
+        match is_current {
+            true => Ok(current),
+            false => Err(Refusal::Late {
+                step: self.task.definition(index).name.clone(),
+                attempt: current,
+            }),
+        }
+    }
+
     /// A reply that came with the token of an attempt. It ends the attempt as a call's response does; the same
     /// reply again changes nothing.
     pub(super) fn later_reply(
@@ -74,15 +97,33 @@ impl Draft {
         outcome: CallOutcome,
         digest: ReplyDigest,
     ) -> Result<CommandOutput, Refusal> {
-        let accepted = AcceptedReply { attempt, digest };
-        if let Err(late) = self.check_called(index, attempt) {
-            let log = &self.task.step(index).reply_log;
-            if log.accepted.contains(&accepted) {
-                return Ok(CommandOutput::Unchanged);
+        let named = self.attempt_named(index, attempt);
+        let checked = named.and_then(|current| {
+            self.check_called(index, current)?;
+            Ok(current)
+        });
+        let current = match checked {
+            Ok(current) => current,
+            Err(late) => {
+                let log = &self.task.step(index).reply_log;
+                let is_repeated = |accepted: &AcceptedReply| {
+                    let is_of_it = match attempt.named_after() {
+                        Some(after) => accepted.attempt > after,
+                        None => accepted.attempt == attempt,
+                    };
+                    is_of_it && accepted.digest == digest
+                };
+                if log.accepted.iter().any(is_repeated) {
+                    return Ok(CommandOutput::Unchanged);
+                }
+                let step_attempt = self.task.step(index).attempt;
+                let attempt = attempt.named_after().map_or(attempt, |_| step_attempt);
+                self.record_late_reply(index, attempt);
+                return Ok(CommandOutput::Late(late));
             }
-            self.record_late_reply(index, attempt);
-            return Ok(CommandOutput::Late(late));
-        }
+        };
+        let attempt = current;
+        let accepted = AcceptedReply { attempt, digest };
         if self.is_cancelling(index) {
             // Its service has ended the work by itself.
             self.drop_call(index);
@@ -144,6 +185,10 @@ impl Draft {
         attempt: Attempt,
         progress: &Progress,
     ) -> Result<CommandOutput, Refusal> {
+        let attempt = match self.attempt_named(index, attempt) {
+            Ok(attempt) => attempt,
+            Err(late) => return Ok(CommandOutput::Late(late)),
+        };
         if let Err(late) = self.check_fence(index, attempt) {
             return Ok(CommandOutput::Late(late));
         }

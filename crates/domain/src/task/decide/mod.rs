@@ -51,6 +51,7 @@ use crate::{
         failure_cause::{FailureCause, alert_of},
         history::{Actor, Event},
         output::output_cost,
+        reply_token::ReplyAddresses,
         status::TaskStatus,
         step::{Step, StepState, StepStatus},
         step_list::StepList,
@@ -99,6 +100,8 @@ pub struct Draft {
     most_kept: usize,
     /// See [`Draft::undoing_paused_tasks`].
     undoes_paused: bool,
+    /// See [`Draft::replying_to`].
+    reply_addresses: Option<Arc<ReplyAddresses>>,
     /// The attempt that the current command ends, if it names one.
     ending: Option<Ending>,
     /// The number of requests that were rendered again for the record of the current command.
@@ -209,9 +212,17 @@ impl Draft {
             spent: 0,
             most_kept: room::MOST_OF_TASK,
             undoes_paused: false,
+            reply_addresses: None,
             ending: None,
             rendered: 0,
         }
+    }
+
+    /// Has requests name these addresses for the replies of their services.
+    #[must_use]
+    pub fn replying_to(mut self, addresses: Option<Arc<ReplyAddresses>>) -> Self {
+        self.reply_addresses = addresses;
+        self
     }
 
     /// Returns the cost of the expressions evaluated until now, in the units of [`Budget`].

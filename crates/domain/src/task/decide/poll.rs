@@ -89,7 +89,7 @@ impl Draft {
         open: &OpenReply,
         until: Timestamp,
     ) -> Result<Call, String> {
-        let secrets = Secrets::Sent;
+        let secrets = Secrets::Sent { reply_url: None };
         let call = call(&self.task, index, until, self.now, &self.budget, secrets);
         let mut call = call.map_err(|error| error.to_string())?;
         let address = open.poll.as_ref().and_then(|poll| poll.address.clone());

@@ -1,5 +1,7 @@
 //! The request of an attempt: the call that an agent makes, to do the work of a step, to undo it or to probe it.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::Draft;
@@ -21,12 +23,23 @@ use crate::{
     },
 };
 
-/// The form in which the undo of a step reads the secret headers of the step's request: as they were sent, or as the
-/// text that replaces them where the request is shown.
+/// The form in which a request has what is secret in it: the headers of a step's request that its undo reads, and the
+/// address for the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Secrets {
-    Sent,
+pub(crate) enum Secrets<'a> {
+    /// As the request is sent, with the address for the reply, which is known only where a step is claimed.
+    Sent { reply_url: Option<&'a str> },
+    /// The text that replaces it where the request is shown.
     Hidden,
+}
+
+impl<'a> Secrets<'a> {
+    fn reply_url(self) -> Option<&'a str> {
+        match self {
+            Secrets::Sent { reply_url } => reply_url,
+            Secrets::Hidden => Some(HIDDEN),
+        }
+    }
 }
 
 /// Renders what the agent needs to do the work, or to ask whether it was done.
@@ -36,7 +49,7 @@ pub(crate) fn call(
     complete_by: Timestamp,
     now: Timestamp,
     budget: &Budget,
-    secrets: Secrets,
+    secrets: Secrets<'_>,
 ) -> Result<Call, RenderError> {
     let definition = task.definition(index);
     let StepWork::Call { target, request } = &definition.work else {
@@ -60,10 +73,11 @@ pub(crate) fn call(
             undo_request(task, index, request, budget, secrets)?,
             Purpose::Undo(task.idempotency_key(subject)),
         ),
-        (None, None) => (
-            render::render_request(request, &task.scope(index, budget), own)?,
-            Purpose::Work,
-        ),
+        (None, None) => {
+            let mut scope = task.scope(index, budget);
+            scope.reply_url = secrets.reply_url();
+            (render::render_request(request, &scope, own)?, Purpose::Work)
+        }
     };
     let at = StepRef {
         task: task.id(),
@@ -90,6 +104,10 @@ pub(crate) fn call(
         is_dropped_by_undo: definition.is_dropped_by_undo(),
         reply_mode: definition.reply.mode(),
         heartbeat_within: definition.heartbeat_within,
+        reply_url: match secrets {
+            Secrets::Sent { reply_url } if probe.is_none() => reply_url.map(Arc::from),
+            _ => None,
+        },
         rules: match probe {
             Some(probe) => probe.attempts.clone(),
             None => definition.attempts.clone(),
@@ -105,18 +123,19 @@ fn undo_request(
     index: StepIndex,
     request: &RequestTemplate,
     budget: &Budget,
-    secrets: Secrets,
+    secrets: Secrets<'_>,
 ) -> Result<render::Rendered, RenderError> {
     let definition = task.definition(index);
     let mut scope = task.scope(index, budget);
+    scope.reply_url = secrets.reply_url();
     let recorded;
     let subject = task.subject(index);
     if definition.reads_request
         && let Some(request) = task.definition(subject).request()
     {
         recorded = match &task.step(subject).sent_request {
-            Some(sent) if secrets == Secrets::Sent => sent.clone(),
-            Some(sent) => without_secret_headers(sent),
+            Some(sent) if secrets == Secrets::Hidden => without_secret_headers(sent),
+            Some(sent) => sent.clone(),
             None => recorded_request(task, subject, request, budget, secrets)?,
         };
         scope.request = Some(&recorded);
@@ -160,7 +179,8 @@ impl Draft {
             let Some(request) = task.definition(index).request() else {
                 continue;
             };
-            let sent = recorded_request(task, index, request, &self.budget, Secrets::Sent);
+            let sent = Secrets::Sent { reply_url: None };
+            let sent = recorded_request(task, index, request, &self.budget, sent);
             if self.budget.spent() >= Budget::EVALUATION {
                 return Err(self.refuse_step(
                     index,
@@ -191,10 +211,13 @@ fn recorded_request(
     index: StepIndex,
     request: &RequestTemplate,
     budget: &Budget,
-    secrets: Secrets,
+    secrets: Secrets<'_>,
 ) -> Result<Payload, RenderError> {
     let own = task.step(index).body.as_ref();
-    let mut rendered = render::render_request(request, &task.scope(index, budget), own)?;
+    let mut scope = task.scope(index, budget);
+    // It is a credential of the step's service, and of no use to others.
+    scope.reply_url = Some(HIDDEN);
+    let mut rendered = render::render_request(request, &scope, own)?;
     if secrets == Secrets::Hidden {
         hide_secrets(&mut rendered.headers);
     }

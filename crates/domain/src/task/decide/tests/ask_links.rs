@@ -6,9 +6,8 @@ use crate::{
         alert_webhook::{AlertFormat, AlertWebhook},
         ask::{LinkForm, with_complete_links},
         envelope::{Message, Sender},
-        reply_token::ReplyKey,
     },
-    task::reply_to::ReplyTo,
+    task::{reply_to::ReplyTo, reply_token::ReplyKey},
 };
 
 const ALL: [&str; 2] = ["step.asked", "task.accepted"];

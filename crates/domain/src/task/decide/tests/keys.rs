@@ -30,7 +30,7 @@ fn call_of(bench: &Bench, name: &str) -> Call {
         until,
         bench.now,
         &Budget::evaluation(),
-        Secrets::Sent,
+        Secrets::Sent { reply_url: None },
     )
     .unwrap()
 }

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::task::open_reply::{Progress, ReplyDigest, ReplyLog, StepHolder};
-use crate::task::retry_budget::RetryWait;
+use crate::task::{
+    reply_token::{ReplyAddresses, ReplyKey},
+    retry_budget::RetryWait,
+};
 
 fn one(extra: Value) -> Value {
     let mut step = json!({ "name": "a", "agent": "x", "complete_within": "1h" });
@@ -589,4 +592,158 @@ fn a_cancellation_that_never_succeeds_ends_with_complete_by() {
     bench.expire("a").unwrap();
     assert_eq!(bench.status("a"), StepStatus::Cancelled);
     assert_eq!(bench.status("a.undo"), StepStatus::Pending);
+}
+
+/// Its request has the address for the reply.
+fn with_address() -> Value {
+    json!({
+        "reply": "callback",
+        "request": { "path": "/jobs?cb={{ reply.url }}", "body": { "callback": "{{ reply.url }}", "coded": "{{ reply.url | b64encode }}" } },
+        "probe": { "request": { "path": "/jobs" } },
+    })
+}
+
+fn addresses() -> ReplyAddresses {
+    ReplyAddresses::new(
+        "https://p.example",
+        ReplyKey::new(b"0123456789abcdef").unwrap(),
+    )
+}
+
+impl Bench {
+    fn replying(extra: Value) -> Self {
+        let mut bench = Self::new(one(extra));
+        bench.draft.reply_addresses = Some(Arc::new(addresses()));
+        bench
+    }
+
+    /// Claims the step and returns the address that its request has.
+    fn claim_address(&mut self) -> String {
+        let step = self.step("a");
+        let by = Claimant::Instance(InstanceId::new("node-1"));
+        let output = self.apply(Command::Claim { step, by }).unwrap();
+        let CommandOutput::Call(call) = output else {
+            panic!("{output:?}");
+        };
+        let body: Value = serde_json::from_str(call.body.as_deref().unwrap()).unwrap();
+        let address = body["callback"].as_str().unwrap().to_owned();
+        assert_eq!(call.reply_url.as_deref(), Some(&*address));
+        address
+    }
+
+    fn named_reply(&mut self, address: &str, outcome: CallOutcome, digest: &str) -> CommandOutput {
+        let token = address.rsplit('/').next().unwrap();
+        let key = ReplyKey::new(b"0123456789abcdef").unwrap();
+        let (step, attempt) = key.verify(token).unwrap();
+        assert_eq!(step.step, self.step("a"));
+        self.later_reply(attempt, outcome, digest)
+    }
+}
+
+#[test]
+fn the_address_in_a_request_is_that_of_all_attempts_until_a_reply_is_accepted() {
+    let mut bench = Bench::replying(with_address());
+    let first = bench.claim_address();
+    assert!(
+        first.starts_with("https://p.example/v1/replies/"),
+        "{first}"
+    );
+    let attempt = bench.record("a").attempt;
+    let outcome = bench.transient(503, Duration::ZERO);
+    bench.reply("a", attempt, outcome).unwrap();
+    // No attempt is running.
+    assert!(matches!(
+        bench.named_reply(&first, ok(), "1"),
+        CommandOutput::Late(_)
+    ));
+    let second = bench.claim_address();
+    assert_eq!(first, second, "the same request under the same key");
+    let attempt = bench.record("a").attempt;
+    bench.reply("a", attempt, CallOutcome::Deferred).unwrap();
+    assert!(matches!(
+        bench.named_reply(&first, ok(), "2"),
+        CommandOutput::Done
+    ));
+    assert_eq!(bench.status("a"), StepStatus::Processed);
+    // The same reply again, and another one.
+    assert!(matches!(
+        bench.named_reply(&first, ok(), "2"),
+        CommandOutput::Unchanged
+    ));
+    assert!(matches!(
+        bench.named_reply(&first, ok(), "3"),
+        CommandOutput::Late(_)
+    ));
+}
+
+#[test]
+fn an_address_of_before_a_reply_does_not_reply_to_the_step_that_is_run_again() {
+    let mut bench = Bench::replying(with_address());
+    let first = bench.claim_address();
+    let attempt = bench.record("a").attempt;
+    bench.reply("a", attempt, CallOutcome::Deferred).unwrap();
+    assert!(matches!(
+        bench.named_reply(&first, ok(), "1"),
+        CommandOutput::Done
+    ));
+    let step = bench.step("a");
+    bench
+        .apply(Command::RetryFrom { step, reason: None })
+        .unwrap();
+    let again = bench.claim_address();
+    assert_ne!(first, again);
+    let attempt = bench.record("a").attempt;
+    bench.reply("a", attempt, CallOutcome::Deferred).unwrap();
+    // A service that repeats the old reply learns that it is known, and nothing happens.
+    assert!(matches!(
+        bench.named_reply(&first, ok(), "1"),
+        CommandOutput::Unchanged
+    ));
+    assert!(matches!(
+        bench.named_reply(&first, ok(), "2"),
+        CommandOutput::Late(_)
+    ));
+    assert_eq!(bench.status("a"), StepStatus::Processing);
+    assert!(matches!(
+        bench.named_reply(&again, ok(), "1"),
+        CommandOutput::Done
+    ));
+}
+
+#[test]
+fn a_reply_does_not_end_a_probe() {
+    let mut bench = Bench::replying(with_address());
+    let address = bench.claim_address();
+    let attempt = bench.record("a").attempt;
+    let lost = CallOutcome::Crashed(Fault {
+        effect: Effect::Unknown,
+        ..Fault::transient("gone", bench.now)
+    });
+    bench.reply("a", attempt, lost).unwrap();
+    bench.now = bench.now + Span::from_secs(1);
+    bench.claim("a").unwrap();
+    assert!(bench.draft.is_probing(bench.step("a")));
+    assert!(matches!(
+        bench.named_reply(&address, ok(), "1"),
+        CommandOutput::Late(_)
+    ));
+    assert!(bench.draft.is_probing(bench.step("a")));
+}
+
+#[test]
+fn what_is_shown_of_a_request_hides_its_address() {
+    let mut bench = Bench::replying(with_address());
+    let address = bench.claim_address();
+    let token = address.rsplit('/').next().unwrap();
+    let budget = Budget::evaluation();
+    let shown = call(
+        &bench.draft.task,
+        bench.step("a"),
+        bench.now,
+        bench.now,
+        &budget,
+        Secrets::Hidden,
+    );
+    let shown = format!("{:?}", shown.unwrap());
+    assert!(!shown.contains(token) && shown.contains("***"), "{shown}");
 }

@@ -69,6 +69,30 @@ impl ReplyKey {
     }
 }
 
+/// The addresses to which services send later replies.
+#[derive(Clone, Debug)]
+pub struct ReplyAddresses {
+    base: String,
+    key: ReplyKey,
+}
+
+impl ReplyAddresses {
+    /// `public_url` has no slash at its end.
+    pub fn new(public_url: &str, key: ReplyKey) -> Self {
+        Self {
+            base: format!("{public_url}/v1/replies/"),
+            key,
+        }
+    }
+
+    /// Returns the address of an attempt, or of all attempts of a run of the step: see [`Attempt::any_after`]. It is a
+    /// credential, because it suffices to end the attempt.
+    pub fn of(&self, step: StepRef, attempt: Attempt) -> String {
+        let token = self.key.token(step, attempt);
+        format!("{}{token}", self.base)
+    }
+}
+
 /// The token of a link of a person who is asked. It needs no record either, and becomes invalid with the end of the
 /// attempt.
 impl ReplyKey {
