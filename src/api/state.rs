@@ -112,7 +112,7 @@ impl App {
         {
             // The time is the store's, which is read only if the definition has a time.
             let now = self.store.reader.now().await?;
-            let faults = definition.time_faults("/steps", now);
+            let faults = definition.time_faults(now);
             if !faults.is_empty() {
                 return Ok(Err(faults));
             }

@@ -664,3 +664,123 @@ async fn a_child_is_kept_as_long_as_its_parent() {
         assert_eq!(state(api, &child).await, "undone");
     }
 }
+
+#[tokio::test]
+async fn each_item_of_a_list_is_a_task_whose_steps_stand_in_the_step() {
+    for setup in setups().await {
+        let remote = service(|seen| {
+            (seen.path == "/send" && seen.body == json!({ "of": 2 })).then(|| Act::status(422))
+        })
+        .await;
+        let provost = setup.start().await;
+        let api = provost.api();
+        let url = remote.url();
+        let parcels = json!({ "name": "parcels", "for_each": "{{ input }}", "on_permanent": "undo",
+            "task": { "input": { "number": "{{ item }}" }, "key": "parcel-{{ item }}", "on_error": "undo",
+                "output": { "sent": "{{ steps.send.output.id }}" },
+                "steps": [
+                    { "name": "pack", "url": url, "request": { "path": "/pack/{{ input.number }}", "headers": { "authorization": "Bearer s3cr3t" } },
+                      "undo": { "request": { "method": "DELETE", "path": "/pack/{{ input.number }}" } } },
+                    { "name": "send", "url": url, "request": { "path": "/send", "body": { "of": "{{ input.number }}" } } } ],
+                "finally": [{ "name": "tell", "url": url, "request": { "path": "/tell/{{ task.state }}" } }] } });
+        let id = provost
+            .submit(&json!({ "input": [1, 3], "steps": [parcels] }))
+            .await;
+        let task = provost.settled(&id).await;
+        assert_eq!(task["state"], "processed", "{task:#}");
+        assert_eq!(
+            step(&task, "parcels")["output"],
+            json!([{ "sent": "p1" }, { "sent": "p1" }])
+        );
+        let children = api.get(&format!("/v1/tasks?parent={id}")).await.expect(200);
+        assert_eq!(children["items"].as_array().unwrap().len(), 2);
+        assert_eq!(children["items"][0]["workflow"], Value::Null);
+        // Others see no secret of the steps in the step.
+        let shown = format!(
+            "{:#}",
+            api.get(&format!("/v1/tasks/{id}/steps")).await.expect(200)
+        );
+        assert!(!shown.contains("s3cr3t"), "{shown}");
+
+        // One of them is refused: it is undone, and so are the step and the others.
+        let before = remote.count();
+        let id = provost
+            .submit(&json!({ "input": [1, 2], "steps": [parcels] }))
+            .await;
+        let task = provost.settled(&id).await;
+        assert_eq!(task["state"], "undone", "{task:#}");
+        let mut paths: Vec<_> = calls(&remote).split_off(before);
+        paths.sort();
+        let undone = [
+            "DELETE /pack/1",
+            "DELETE /pack/2",
+            "POST /pack/1",
+            "POST /pack/2",
+        ];
+        assert_eq!(paths[..4], undone, "{paths:?}");
+        assert!(
+            paths.iter().any(|path| path == "POST /tell/undone"),
+            "{paths:?}"
+        );
+
+        let wrong =
+            json!([{ "name": "a", "task": { "steps": [{ "name": "b", "agent": "nobody" }] } }]);
+        let refused = api
+            .post("/v1/tasks", &json!({ "steps": wrong }))
+            .await
+            .expect_problem(422, "invalid");
+        assert_eq!(
+            refused["errors"][0]["pointer"], "/steps/0/task/steps/0/agent",
+            "{refused:#}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_child_that_nobody_waits_for_goes_on_or_ends_with_its_parent_as_its_step_says() {
+    for setup in setups().await {
+        let gate = Gate::closed();
+        let held = gate.clone();
+        let remote =
+            service(move |seen| (seen.path == "/pack").then(|| held.then(json!({ "id": "p1" }))))
+                .await;
+        let provost = setup.start().await;
+        let api = provost.api();
+        register(api, "ship", &shipping(&remote.url())).await;
+        let order = |on_undo: &str| {
+            json!({ "input": { "order": 7 }, "steps": [
+            { "name": "reserve", "url": remote.url(), "request": { "path": "/reserve" },
+              "undo": { "request": { "method": "DELETE", "path": "/reserve" } } },
+            { "name": "ship", "task": { "workflow": "ship", "input": { "order": 7 }, "await": false, "on_undo": on_undo } },
+        ] })
+        };
+        let mut children = Vec::new();
+        for on_undo in ["leave", "undo"] {
+            let id = provost.submit(&order(on_undo)).await;
+            let task = provost.settled(&id).await;
+            assert_eq!(task["state"], "processed", "{task:#}");
+            let ship = step(&task, "ship");
+            let child = ship["child"]["id"].as_str().unwrap().to_owned();
+            assert_eq!(
+                ship["output"],
+                json!({ "id": child, "workflow": "ship", "version": 1 })
+            );
+            assert_eq!(ship["child"]["state"], Value::Null);
+            until("processing".to_owned(), async || state(api, &child).await).await;
+            remote
+                .requests(if on_undo == "leave" { 2 } else { 4 })
+                .await;
+            api.command(&format!("/v1/tasks/{id}/undo"))
+                .await
+                .expect(200);
+            children.push((id, child));
+        }
+        let (left, undone) = (&children[0], &children[1]);
+        until("undone".to_owned(), async || state(api, &left.0).await).await;
+        assert_eq!(state(api, &left.1).await, "processing");
+        gate.open();
+        until("processed".to_owned(), async || state(api, &left.1).await).await;
+        until("undone".to_owned(), async || state(api, &undone.1).await).await;
+        until("undone".to_owned(), async || state(api, &undone.0).await).await;
+    }
+}

@@ -14,7 +14,7 @@ const PAGE: &str = include_str!("../../docs/how-do-i.md");
 const SECRETS: &str = "/run/secrets";
 
 /// Cases for the steps of an entry, by its heading.
-const CASES: [(&str, &str); 26] = [
+const CASES: [(&str, &str); 28] = [
     (
         "Stop a step once something else has happened (milestone)",
         "
@@ -142,6 +142,25 @@ const CASES: [(&str, &str); 26] = [
     input: { order: 7 }
     services: { ship: { body: { parcel: p-1 } } }
     expect: { state: processed, steps: { ship: { output: { parcel: p-1 } } } }",
+    ),
+    (
+        "Run several steps for each item of a list",
+        "
+  - name: two parcels
+    input: { parcels: [{ id: 1 }, { id: 2 }] }
+    services: { parcels: {} }
+    expect: { state: processed }
+  - name: one cannot be sent
+    input: { parcels: [{ id: 1 }, { id: 2 }] }
+    services: { parcels: [{}, { status: 409 }] }
+    expect: { state: error }",
+    ),
+    (
+        "Start a task and do not wait for it (fire and forget)",
+        "
+  - name: nothing is waited for
+    input: { mail: ann@example.com }
+    expect: { state: processed, ended_after: 0s }",
     ),
     (
         "Do something for each item of a list",
@@ -374,7 +393,7 @@ impl Reader {
         for agent in &named {
             provost.register(agent, &remote.url(), 8).await;
         }
-        for workflow in ["order", "report", "ship"] {
+        for workflow in ["order", "report", "ship", "welcome"] {
             let steps = json!({ "steps": [{ "name": "work", "agent": "payments" }] });
             let put = provost.put(&format!("/v1/workflows/{workflow}"), &steps);
             put.await.expect(201);

@@ -8,6 +8,7 @@ use provost_domain::{
     template::{Budget, Payload},
     values::{Attempt, Span, StepIndex},
 };
+use serde_json::json;
 
 use crate::mock::{Behaviour, Mock};
 
@@ -19,6 +20,8 @@ pub(crate) struct ChildStep {
     pub is_undo: bool,
     /// The input with which the child is submitted, or the reason why it cannot be.
     pub input: Result<Payload, String>,
+    /// False if the step is done as soon as its child is made.
+    pub is_awaited: bool,
     /// True if the task of the step is being undone, so that the child must be undone before.
     pub is_left: bool,
 }
@@ -40,8 +43,9 @@ impl ChildStep {
             Some(Self {
                 step,
                 attempt,
-                workflow: rule.workflow.to_string(),
+                workflow: rule.source.in_words(),
                 is_undo,
+                is_awaited: rule.is_awaited || is_undo,
                 input: match is_undo {
                     true => Ok(Payload::null()),
                     false => fields
@@ -64,6 +68,12 @@ impl ChildStep {
         report.to(self.step, self.attempt)
     }
 
+    /// The child is made, and nobody waits for it. A rehearsal makes none, so the output has no id.
+    pub fn begun(&self) -> Command {
+        let end = ChildEnd::Processed(Payload::from_value(&json!({ "id": null })));
+        self.report(ChildReport::Ended { child: None, end })
+    }
+
     pub fn undone(&self) -> Command {
         let end = ChildEnd::Undone(None);
         self.report(ChildReport::Ended { child: None, end })
@@ -75,6 +85,9 @@ impl ChildStep {
 
     /// Returns the end of the child, and when it comes. `None`: the child does not end.
     pub fn end(&self, mock: &Mock) -> Result<Option<(Span, Command)>, String> {
+        if !self.is_awaited {
+            return Ok(Some((Span::default(), self.begun())));
+        }
         let response = match &mock.behaviour {
             Behaviour::Responds(response) if response.later.is_none() => response,
             Behaviour::Never => return Ok(None),

@@ -76,7 +76,7 @@ impl SmallWorld {
     #[must_use]
     pub fn with_child(mut self, workflow: &Value) -> Self {
         self.child = Some(ChildWorkflow {
-            workflow: reference("child"),
+            workflow: Some(reference("child")),
             definition: definition(workflow),
             complete_within: None,
         });

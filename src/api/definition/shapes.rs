@@ -7,8 +7,8 @@ use utoipa::ToSchema;
 
 use crate::api::openapi::words::{
     AskFieldTypeSchema, DeadlinePolicySchema, DurationSchema, JsonSchema, MethodSchema,
-    OnChildErrorSchema, OnUndoSchema, PolicySchema, RaceRestSchema, RepeatOutputSchema,
-    ReplyModeSchema, StatusPoliciesSchema, StopStateSchema, UndoPolicySchema,
+    OnChildErrorSchema, OnParentUndoSchema, OnUndoSchema, PolicySchema, RaceRestSchema,
+    RepeatOutputSchema, ReplyModeSchema, StatusPoliciesSchema, StopStateSchema, UndoPolicySchema,
     UndoStatusPoliciesSchema,
 };
 
@@ -336,9 +336,15 @@ pub struct AskFieldBody {
 #[derive(ToSchema)]
 #[schema(as = StepTask, example = json!({ "workflow": "ship", "input": { "order": "{{ input.order }}" } }))]
 pub struct StepTaskBody {
-    /// A registered workflow. Its `output` is the output of the step.
+    /// A registered workflow. Its `output` is the output of the step. Required without `steps`.
     #[schema(example = "ship")]
-    workflow: WorkflowTargetBody,
+    workflow: Option<WorkflowTargetBody>,
+    /// The steps of the child, in place of a workflow. Beside them the task can have the fields of a workflow. Together they
+    /// have at most 64 KiB.
+    #[schema(no_recursion, min_items = 1)]
+    steps: Option<Vec<StepBody>>,
+    #[serde(flatten)]
+    policies: PoliciesBody,
     /// The workflow's version; the default is the active one when the step begins.
     #[schema(minimum = 1, example = 3)]
     version: Option<u32>,
@@ -354,6 +360,13 @@ pub struct StepTaskBody {
     /// The policy while the child is in error.
     #[schema(default = "wait", example = "undo")]
     on_error: Option<OnChildErrorSchema>,
+    /// `false`: the step is done as soon as the child is made, and its output is the child's `id`, `workflow` and `version`.
+    #[schema(default = true, example = false)]
+    r#await: Option<bool>,
+    /// With `"await": false`: what becomes of the child when the parent is undone or cancelled. `leave`: it goes on. `undo`: it is
+    /// undone or cancelled as well.
+    #[schema(default = "leave", example = "undo")]
+    on_undo: Option<OnParentUndoSchema>,
 }
 
 /// Asks a service to cancel work whose reply is no longer awaited.

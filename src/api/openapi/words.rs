@@ -14,8 +14,9 @@ pub use crate::domain::{
     agent::BreakerAction as BreakerActionSchema,
     definition::{
         AskFieldKind as AskFieldTypeSchema, Method as MethodSchema,
-        OnChildError as OnChildErrorSchema, OnConflict as OnConflictSchema, OnUndo as OnUndoSchema,
-        Policy as PolicySchema, RaceRest as RaceRestSchema, RepeatOutput as RepeatOutputSchema,
+        OnChildError as OnChildErrorSchema, OnConflict as OnConflictSchema,
+        OnParentUndo as OnParentUndoSchema, OnUndo as OnUndoSchema, Policy as PolicySchema,
+        RaceRest as RaceRestSchema, RepeatOutput as RepeatOutputSchema,
         ReplyMode as ReplyModeSchema, StopState as StopStateSchema,
     },
     schedule::{CatchUp as CatchUpSchema, Dst as DstSchema, Overlap as OverlapSchema},

@@ -134,7 +134,7 @@ pub enum ReplyPart {
     post, path = "/v1/replies/{token}", tag = "replies", operation_id = "reply_later",
     params(
         ReplyParams,
-        ("body" = Option<ReplyPart>, Query, description = "`output`: the whole body is the output, for services that send a body of their own. Other parameters are then ignored", example = "output"),
+        ("body" = inline(Option<ReplyPart>), Query, description = "`output`: the whole body is the output, for services that send a body of their own. Other parameters are then ignored", example = "output"),
     ),
     request_body(content = LaterReplyBody),
     responses(

@@ -19,7 +19,9 @@ async fn unknown_workflows(
 ) -> Result<Vec<WorkflowName>, Problem> {
     let named = definition.steps.iter();
     let named = named.filter_map(|step| step.rule_to_run().child_rule());
-    let mut named: Vec<_> = named.map(|rule| rule.workflow.clone()).collect();
+    let mut named: Vec<_> = named
+        .filter_map(|rule| rule.source.workflow().cloned())
+        .collect();
     named.sort_unstable();
     named.dedup();
     let mut unknown = Vec::new();

@@ -11,7 +11,7 @@ use crate::service::loops::{NextRound, PeriodicLoop};
 use crate::{
     api::WorkflowCache,
     domain::{
-        definition::SchemaOwner,
+        definition::{ChildSource, SchemaOwner},
         task::{
             Actor, ChildAction, ChildEnd, ChildReport, ChildWorkflow, Command, Details,
             MOST_DESCENDANTS, News, Task, TaskStatus, child_actions, task_output,
@@ -258,17 +258,30 @@ impl ChildrenLoop {
         let Some(rule) = parent.definition(step).child_rule() else {
             return Ok(Err("the step has no task".to_owned()));
         };
-        let (name, version) = (&rule.workflow, rule.version);
-        let found = self.workflows.resolve(&self.store, reader, name, version);
-        let Some(found) = found.await? else {
-            return Ok(Err(match version {
-                None => format!(
-                    "workflow {name:?} does not exist: register it with PUT /v1/workflows/{name}, and retry the step"
-                ),
-                Some(version) => format!(
-                    "workflow {name:?} has no version {version}; GET /v1/workflows/{name} shows the latest"
-                ),
-            }));
+        let workflow = match &rule.source {
+            ChildSource::Steps(definition) => ChildWorkflow {
+                workflow: None,
+                definition: definition.clone(),
+                complete_within: None,
+            },
+            ChildSource::Workflow { name, version } => {
+                let found = self.workflows.resolve(&self.store, reader, name, *version);
+                let Some(found) = found.await? else {
+                    return Ok(Err(match version {
+                        None => format!(
+                            "workflow {name:?} does not exist: register it with PUT /v1/workflows/{name}, and retry the step"
+                        ),
+                        Some(version) => format!(
+                            "workflow {name:?} has no version {version}; GET /v1/workflows/{name} shows the latest"
+                        ),
+                    }));
+                };
+                ChildWorkflow {
+                    workflow: Some(found.workflow),
+                    definition: found.definition,
+                    complete_within: found.complete_within,
+                }
+            }
         };
         if reader.descendants(parent.root()).await? >= MOST_DESCENDANTS {
             return Ok(Err(format!(
@@ -276,11 +289,6 @@ impl ChildrenLoop {
                 parent.root()
             )));
         }
-        let workflow = ChildWorkflow {
-            workflow: found.workflow,
-            definition: found.definition,
-            complete_within: found.complete_within,
-        };
         let (id, now) = (self.store.new_task_id(), reader.now().await?);
         let prefixes = self.store.key_prefixes();
         let details = match parent.child_details(step, &workflow, id, prefixes, now) {
@@ -289,9 +297,12 @@ impl ChildrenLoop {
         };
         Ok(match input_faults(&details).await {
             None => Ok(details),
-            Some(faults) => Err(format!(
-                "its input does not match the schema of workflow {name:?}: {faults}"
-            )),
+            Some(faults) => Err(match rule.source.workflow() {
+                Some(name) => {
+                    format!("its input does not match the schema of workflow {name:?}: {faults}")
+                }
+                None => format!("its input does not match its `input_schema`: {faults}"),
+            }),
         })
     }
 

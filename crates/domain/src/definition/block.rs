@@ -14,7 +14,7 @@ use super::{
     block_output::BlockOutput,
     condition::{ConditionPart, ConditionTest},
     finally::{self, FINALLY},
-    json_template,
+    inline, json_template,
     place::{After, StepPlace},
     policies::{on_exhausted, on_permanent},
     step_name::{LONGEST_NAME, is_name_of_step, name_of_step, names_of_steps},
@@ -42,6 +42,8 @@ pub(super) struct WrittenSteps<'s> {
     /// True if the steps were too many, and the last are left out.
     pub are_cut: bool,
     most: usize,
+    /// The number of steps of the tasks that stand in these steps.
+    inside: usize,
 }
 
 /// A step at the place that it has among all steps, or the end of a block.
@@ -111,10 +113,12 @@ impl<'s> WrittenSteps<'s> {
             blocks: Vec::new(),
             are_cut: false,
             most,
+            inside: 0,
         };
         for (items, is_finally) in lists {
             all.add_list(items, "", is_finally, None, Above::Nothing);
         }
+        all.are_cut |= all.steps.len() + all.inside > most;
         all
     }
 
@@ -128,7 +132,7 @@ impl<'s> WrittenSteps<'s> {
     ) {
         let mut above = first;
         for (at, item) in items.iter().enumerate() {
-            if self.steps.len() >= self.most {
+            if self.steps.len() + self.inside >= self.most {
                 self.are_cut = true;
                 return;
             }
@@ -152,6 +156,7 @@ impl<'s> WrittenSteps<'s> {
             false => None,
         };
         let Some((kind, branches)) = branches else {
+            self.inside += inline::steps_inside(item);
             self.steps.push(WrittenStep {
                 source: Cow::Borrowed(item),
                 pointer,
@@ -434,6 +439,17 @@ impl BlockDraft {
         prefix: &Arc<str>,
         origin: Origin<'_>,
     ) {
+        for field in ["for_each", "repeat"] {
+            if fields
+                .value(field)
+                .is_some_and(|value| value.get() != "null")
+            {
+                fields.fault(
+                    field,
+                    "belongs to a step: a block is run several times as a task of its own, \"task\": { \"steps\": [ … ] }",
+                );
+            }
+        }
         self.has_own_policy =
             ["on_exhausted", "on_permanent"].map(|name| fields.peek(name).is_some());
         if let Some(policy) = on_exhausted(fields, Policy::ALL) {

@@ -1,6 +1,8 @@
-//! A step whose work is a child: which workflow runs, with which input.
+//! A step whose work is a child: which workflow or which steps run, with which input.
 
-use super::json_template;
+use std::sync::Arc;
+
+use super::{Definition, KnownAgents, inline, json_template};
 use crate::{
     template::{JsonTemplate, Origin, Reads, RenderError, Scope, Template, payload::Payload},
     values::{
@@ -14,9 +16,7 @@ use crate::{
 /// The fields from which the child of a step is made.
 #[derive(Debug)]
 pub struct ChildRule {
-    pub workflow: WorkflowName,
-    /// The version of the workflow. `None`: the latest when the child is made.
-    pub version: Option<u32>,
+    pub source: ChildSource,
     /// The input of the child. `None`: null.
     input: Option<JsonTemplate>,
     key: Option<Template>,
@@ -24,6 +24,67 @@ pub struct ChildRule {
     /// The time limit of the child. `None`: that of its workflow, if the workflow has one.
     pub complete_within: Option<Span>,
     pub on_error: OnChildError,
+    /// False for a step that is done as soon as its child is made.
+    pub is_awaited: bool,
+    /// Decides about a child that nobody waits for.
+    on_undo: OnParentUndo,
+}
+
+/// Where the steps of a child come from.
+#[derive(Clone, Debug)]
+pub enum ChildSource {
+    Workflow {
+        name: WorkflowName,
+        /// `None`: the latest version when the child is made.
+        version: Option<u32>,
+    },
+    /// The steps stand in the step of the parent.
+    Steps(Arc<Definition>),
+}
+
+impl ChildSource {
+    pub fn workflow(&self) -> Option<&WorkflowName> {
+        match self {
+            ChildSource::Workflow { name, .. } => Some(name),
+            ChildSource::Steps(_) => None,
+        }
+    }
+
+    pub fn definition(&self) -> Option<&Arc<Definition>> {
+        match self {
+            ChildSource::Workflow { .. } => None,
+            ChildSource::Steps(definition) => Some(definition),
+        }
+    }
+
+    /// Returns what it does in a word or two.
+    pub fn in_words(&self) -> String {
+        match self {
+            ChildSource::Workflow { name, .. } => name.to_string(),
+            ChildSource::Steps(definition) => match definition.listed().count() {
+                1 => "of 1 step".to_owned(),
+                count => format!("of {count} steps"),
+            },
+        }
+    }
+}
+
+/// Decides about a child that nobody waits for, when its parent is undone or cancelled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum OnParentUndo {
+    /// The child goes on, and what it has done remains.
+    Leave,
+    /// The child is undone or cancelled as well.
+    Undo,
+}
+
+impl OnParentUndo {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
 }
 
 /// Decides about a step whose child needs an operator.
@@ -53,6 +114,11 @@ pub struct ChildFields {
 }
 
 impl ChildRule {
+    /// Returns whether the child is undone and cancelled with its parent.
+    pub fn ends_with_parent(&self) -> bool {
+        self.is_awaited || self.on_undo == OnParentUndo::Undo
+    }
+
     pub fn render(&self, scope: &Scope<'_>) -> Result<ChildFields, RenderError> {
         let named = |name: &str, value: String| match value.chars().count() > LONGEST_NAME {
             true => Err(RenderError::new(
@@ -104,17 +170,34 @@ pub(super) fn read(
     step: &mut Fields<'_>,
     origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
+    known: &dyn KnownAgents,
+    depth: usize,
 ) -> Option<ChildRule> {
     let complete_within = match step.peek("task").is_some() {
         true => step.span("complete_within", Span::from_millis(100)..=Span::LONGEST),
         false => None,
     };
     let mut fields = step.object("task")?;
-    if fields.peek("workflow").is_none() {
-        fields.missing("workflow", "name a workflow");
+    let (has_name, has_steps) = (fields.has("workflow"), fields.has("steps"));
+    match (has_name, has_steps) {
+        (false, false) => fields.missing("workflow", "name a workflow, or give `steps`"),
+        (true, true) => fields.fault("steps", "give either `workflow` or `steps`, not both"),
+        _ => {}
     }
     let workflow = workflow(&mut fields);
     let version = fields.integer("version", 1..=i64::from(u32::MAX));
+    if has_steps && version.is_some() {
+        fields.fault("version", "belongs to a workflow: remove it");
+    }
+    let steps = inline::read(&mut fields, origin, known, depth);
+    let is_awaited = fields.boolean("await").unwrap_or(true);
+    let on_undo = fields.choice("on_undo", OnParentUndo::ALL);
+    if is_awaited && on_undo.is_some() {
+        fields.fault(
+            "on_undo",
+            "belongs to a task with `\"await\": false`: one that is awaited is undone with its parent",
+        );
+    }
     let input = json_template::read(&mut fields, "input", origin, reads);
     let key = fields.string("key", usize::MAX).and_then(|source| {
         let pointer = fields.pointer("key");
@@ -127,14 +210,17 @@ pub(super) fn read(
         step.extend(faults);
         return None;
     }
+    let version = version.and_then(|version| u32::try_from(version).ok());
+    let named = workflow.map(|name| ChildSource::Workflow { name, version });
     Some(ChildRule {
-        workflow: workflow?,
-        version: version.and_then(|version| u32::try_from(version).ok()),
+        source: steps.map(ChildSource::Steps).or(named)?,
         input,
         key,
         labels,
         complete_within,
         on_error: on_error.unwrap_or(OnChildError::Wait),
+        is_awaited,
+        on_undo: on_undo.unwrap_or(OnParentUndo::Leave),
     })
 }
 

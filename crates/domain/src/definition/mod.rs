@@ -15,6 +15,7 @@ pub(crate) mod for_each;
 mod from_input;
 mod graph;
 mod group;
+mod inline;
 mod json_template;
 pub(crate) mod key_limit;
 mod known_agents;
@@ -59,11 +60,12 @@ use crate::{
 pub use ask_rule::{AskField, AskFieldKind, AskRule, LinkReceivers, REPLY_TO};
 pub use attempt_rules::{AttemptRules, RetryRule, RetryWaits, output_of_error};
 pub use cancel_rule::CancelRule;
-pub use child_rule::{ChildFields, ChildRule, OnChildError};
+pub use child_rule::{ChildFields, ChildRule, ChildSource, OnChildError, OnParentUndo};
 pub use condition::Condition;
 pub use for_each::{Enough, ForEachRule, MOST_ITEMS};
 pub use from_input::FromInput;
 pub use group::{GroupItems, GroupRule};
+pub(crate) use inline::MOST_TASK_DEPTH;
 pub use key_limit::KeyLimit;
 pub use known_agents::{Accepted, KnownAgents};
 pub use layout::{AppliedLayout, StepLayout};
@@ -125,9 +127,27 @@ impl Definition {
         (0..self.steps.len() as u16).map(StepIndex)
     }
 
+    /// Returns this definition and those of the tasks whose steps stand in it, in any order.
+    pub fn with_those_inside(&self) -> Vec<&Definition> {
+        let mut all = vec![self];
+        let mut looked = 0;
+        while let Some(definition) = all.get(looked).copied() {
+            looked += 1;
+            all.extend(definition.steps.iter().filter_map(|step| {
+                let rule = step.rule_to_run().child_rule()?;
+                rule.source.definition().map(|definition| &**definition)
+            }));
+        }
+        all
+    }
+
     /// Returns whether `known` still allows all agents, URLs and forms of reply that it allowed when this was compiled.
     pub fn is_still_allowed(&self, known: &dyn KnownAgents) -> bool {
-        self.steps.iter().all(|step| {
+        let mut steps = self
+            .with_those_inside()
+            .into_iter()
+            .flat_map(|definition| &definition.steps);
+        steps.all(|step| {
             let step = step.rule_to_run();
             let can_be_called = match step.target() {
                 Some(Target::Agent(agent)) => known.knows(agent),
@@ -144,24 +164,34 @@ impl Definition {
 
     /// Returns whether a step names a time itself. Only then [`Definition::time_faults`] has something to check.
     pub fn names_times(&self) -> bool {
-        self.literal_untils().next().is_some()
+        let all = self.with_those_inside();
+        all.into_iter()
+            .any(|definition| definition.literal_untils().next().is_some())
     }
 
     /// Returns the faults of the times that steps name, as of `now`. A definition that was accepted is not checked
     /// again: these times only come nearer.
-    pub fn time_faults(&self, pointer: &str, now: Timestamp) -> Vec<FieldFault> {
-        let faults = self.literal_untils().filter_map(|(at, until)| {
+    pub fn time_faults(&self, now: Timestamp) -> Vec<FieldFault> {
+        let own = self.literal_untils().filter_map(|(step, until)| {
             let message = until.check(now).err()?;
-            let pointer = format!("{pointer}/{at}/wait/until");
-            Some(FieldFault::new(pointer, message))
+            Some(FieldFault::new(step.pointer_of("wait/until"), message))
         });
-        faults.collect()
+        let inside = self.steps.iter().flat_map(|step| {
+            let rule = step.rule_to_run().child_rule();
+            let definition = rule.and_then(|rule| rule.source.definition());
+            let faults = definition.map(|definition| definition.time_faults(now));
+            let around = step.pointer_of("task");
+            faults.unwrap_or_default().into_iter().map(move |fault| {
+                FieldFault::new(format!("{around}{}", fault.pointer), fault.message)
+            })
+        });
+        own.chain(inside).collect()
     }
 
-    fn literal_untils(&self) -> impl Iterator<Item = (usize, LiteralUntil)> {
-        let steps = self.steps.iter().enumerate();
-        steps.filter_map(|(at, step)| match &step.rule_to_run().work {
-            StepWork::Wait(rule) => Some((at, rule.literal_until()?)),
+    fn literal_untils(&self) -> impl Iterator<Item = (&StepDefinition, LiteralUntil)> {
+        let steps = self.steps.iter();
+        steps.filter_map(|step| match &step.rule_to_run().work {
+            StepWork::Wait(rule) => Some((step, rule.literal_until()?)),
             StepWork::Call { .. }
             | StepWork::Signal(_)
             | StepWork::Task(_)

@@ -83,12 +83,29 @@ pub fn parse_steps_within(
     known: &dyn KnownAgents,
     budget: &Budget,
 ) -> Result<Definition, Vec<FieldFault>> {
+    let origin = match limits.is_stored {
+        true => Origin::Stored,
+        false => Origin::Submitted(budget),
+    };
+    let most = limits.max_steps.min(MOST_STEPS);
+    parse_at(source, pointer, policies, most, known, origin, 0)
+}
+
+/// Does the same for a definition that lies in `depth` others. `most`: the most steps that it may have.
+pub(super) fn parse_at(
+    source: &Payload,
+    pointer: &str,
+    policies: &Policies,
+    most: usize,
+    known: &dyn KnownAgents,
+    origin: Origin<'_>,
+    depth: usize,
+) -> Result<Definition, Vec<FieldFault>> {
     let refuse = |message: String| Err(vec![FieldFault::new(pointer, message)]);
     let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(source.as_json()) else {
         return refuse("must be an array of steps".to_owned());
     };
     let mut faults = Vec::new();
-    let most = limits.max_steps.min(MOST_STEPS);
     if items.is_empty() {
         return refuse("is empty: give at least one step".to_owned());
     }
@@ -103,14 +120,18 @@ pub fn parse_steps_within(
     let written = WrittenSteps::of(lists, most);
     if written.are_cut {
         return refuse(format!(
-            "more than {most} steps, with those in blocks, are too many: split the task, or raise limits.max_steps"
+            "more than {most} steps, with those in blocks and tasks, are too many: split the task, or raise limits.max_steps"
         ));
     }
-    let origin = match limits.is_stored {
-        true => Origin::Stored,
-        false => Origin::Submitted(budget),
-    };
-    let drafts = read_drafts(&written, pointer, policies, known, origin, &mut faults);
+    let drafts = read_drafts(
+        &written,
+        pointer,
+        policies,
+        known,
+        origin,
+        depth,
+        &mut faults,
+    );
     let Some(mut drafts) = drafts else {
         return Err(faults);
     };
@@ -319,6 +340,7 @@ fn read_drafts(
     policies: &Policies,
     known: &dyn KnownAgents,
     origin: Origin<'_>,
+    depth: usize,
     faults: &mut Vec<FieldFault>,
 ) -> Option<Vec<ParsedStep>> {
     let mut blocks = Vec::with_capacity(written.blocks.len());
@@ -362,6 +384,7 @@ fn read_drafts(
         place.in_list = step.pointer.as_str().into();
         place.is_finally = step.is_finally;
         place.pointer = step.pointer_in(pointer);
+        place.depth = depth;
         drafts.push(match step.ends.and_then(|block| blocks[block].take()) {
             Some(draft) => {
                 if let Some(block) = step.ends {

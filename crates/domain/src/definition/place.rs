@@ -12,6 +12,8 @@ pub(super) struct StepPlace {
     pub pointer: String,
     /// The JSON pointer in the list that has it.
     pub in_list: Arc<str>,
+    /// The number of definitions that its own one lies in.
+    pub depth: usize,
     /// True for a step that runs when all others have ended.
     pub is_finally: bool,
     /// The names of the blocks that it is in, each with a dot behind it: the first part of its name.

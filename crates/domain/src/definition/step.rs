@@ -238,6 +238,7 @@ impl ParsedStep {
             &mut self.signal_reads,
             known,
             on_item_error.unwrap_or(Policy::Error),
+            self.place.depth,
         );
         if let Some(work) = work {
             if self.group.is_some() && matches!(work, Some(StepWork::Stop(_))) {
@@ -378,6 +379,10 @@ impl ParsedStep {
                 self.uncalled_work,
                 Some(Some(StepWork::Set(_) | StepWork::Stop(_)))
             )
+            || matches!(
+                &self.uncalled_work,
+                Some(Some(StepWork::Task(rule))) if !rule.is_awaited || rule.source.definition().is_some()
+            )
             || of_undo.is_some()
             || of_probe.is_some()
             || waits_by_input
@@ -490,7 +495,9 @@ impl ParsedStep {
             .zip(work.target())
             .map(|(undo, target)| Arc::new(undo.finish(target, edges.undo_reads, block.clone())));
         let undo = match &work {
-            StepWork::Task(rule) if !self.pivot => Some(Arc::new(undo_of_child(rule))),
+            StepWork::Task(rule) if !self.pivot && rule.ends_with_parent() => {
+                Some(Arc::new(undo_of_child(rule)))
+            }
             _ => undo,
         };
         let on_item_error = self.group.as_ref().and_then(GroupDraft::on_item_error);

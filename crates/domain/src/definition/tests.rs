@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::values::fields::FieldFault;
 
+mod inline;
 mod properties;
 mod steps;
 

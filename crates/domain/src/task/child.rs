@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use crate::{
-    definition::{ChildRule, OnChildError, Policy},
+    definition::{ChildRule, MOST_TASK_DEPTH, OnChildError, Policy},
     task::{
         aggregate::{Details, Task},
         child_record::{Child, ChildRecord, ChildReport, ParentStep},
@@ -27,8 +27,7 @@ use crate::{
     },
 };
 
-/// The greatest depth of nested tasks: a task that a person submits has the depth 0.
-pub const MOST_DEPTH: u32 = 8;
+pub const MOST_DEPTH: u32 = MOST_TASK_DEPTH;
 /// The most descendants of a submitted task, children of children included.
 pub const MOST_DESCENDANTS: u64 = 10_000;
 
@@ -72,8 +71,15 @@ pub fn child_actions(
     undoes_paused: bool,
 ) -> Vec<ChildAction> {
     let live = || children.iter().filter(|child| !child.state.is_ended());
+    let rule = match parent.has_step(index) {
+        true => parent.definition(index).child_rule(),
+        false => None,
+    };
     if parent.is_cancelled() {
-        return live().map(|child| ChildAction::Cancel(child.id)).collect();
+        return match rule.is_none_or(ChildRule::ends_with_parent) {
+            true => live().map(|child| ChildAction::Cancel(child.id)).collect(),
+            false => Vec::new(),
+        };
     }
     if !parent.has_step(index) {
         return Vec::new();
@@ -100,10 +106,7 @@ pub fn child_actions(
         }];
     }
     let is_in_error = child.state == TaskStatus::Error;
-    let undoes_errors = || {
-        let rule = definition.child_rule();
-        rule.is_some_and(|rule| rule.on_error == OnChildError::Undo)
-    };
+    let undoes_errors = || rule.is_some_and(|rule| rule.on_error == OnChildError::Undo);
     // The operator who has paused the parent decides first: after the resumption the step is compared with its children
     // again.
     let is_held = parent.paused && !undoes_paused;
@@ -241,7 +244,9 @@ impl Task {
                 "its task would be {depth} levels below the one that was submitted, and at most {MOST_DEPTH} are allowed: a workflow may contain itself, or others that contain it"
             ));
         }
-        let left = self.limit().map(|limit| limit.since(now));
+        // A child that goes on without its parent has all the time of its own.
+        let limit = self.limit().filter(|_| rule.ends_with_parent());
+        let left = limit.map(|limit| limit.since(now));
         if left.is_some_and(|left| left.is_zero()) {
             return Err("the complete-by of the task has passed".to_owned());
         }
@@ -254,7 +259,7 @@ impl Task {
         Ok(Details {
             id,
             key: fields.key.map(Arc::from),
-            workflow: Some(workflow.workflow.clone()),
+            workflow: workflow.workflow.clone(),
             definition: workflow.definition.clone(),
             input: match &step.body {
                 Some(input) => input.clone(),
@@ -304,10 +309,11 @@ impl Task {
 /// The flags of a task without a trace.
 const SAMPLED: u8 = 1;
 
-/// The workflow of a child, as it was loaded.
+/// The workflow of a child as it was loaded, or its steps.
 #[derive(Clone, Debug)]
 pub struct ChildWorkflow {
-    pub workflow: WorkflowRef,
+    /// `None`: the steps stand in the step of the parent.
+    pub workflow: Option<WorkflowRef>,
     pub definition: Arc<crate::definition::Definition>,
     pub complete_within: Option<Span>,
 }

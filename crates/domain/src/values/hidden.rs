@@ -112,6 +112,10 @@ fn of_step(step: &RawValue, depth: usize) -> Option<String> {
                 _ => None,
             })
         }),
+        "task" => with_changes(value, |name, value| match name {
+            "steps" | "finally" => of_steps(value),
+            _ => None,
+        }),
         "undo" | "probe" | "cancel" => with_changes(value, |name, value| match name {
             "request" => of_request(value),
             _ => None,

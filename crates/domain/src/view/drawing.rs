@@ -88,7 +88,7 @@ impl Picture<'_> {
             let kind = step.work.kind().as_str();
             lines.push(match (step.agent(), step.child_rule()) {
                 (Some(agent), _) => agent.to_string(),
-                (None, Some(rule)) => format!("{kind} {}", rule.workflow),
+                (None, Some(rule)) => format!("{kind} {}", rule.source.in_words()),
                 (None, None) => kind.to_owned(),
             });
         }

@@ -219,17 +219,17 @@ impl DryRunReport {
     pub fn warn_of_workflows(&mut self, definition: &Definition, unknown: &[WorkflowName]) {
         for index in definition.forward() {
             let step = definition.step(index);
-            let Some(rule) = step.rule_to_run().child_rule() else {
+            let rule = step.rule_to_run().child_rule();
+            let Some(workflow) = rule.and_then(|rule| rule.source.workflow()) else {
                 continue;
             };
-            if unknown.contains(&rule.workflow) && self.warnings.len() < MOST_WARNINGS {
+            if unknown.contains(workflow) && self.warnings.len() < MOST_WARNINGS {
                 self.warnings.push(Warning {
                     code: WarningCode::UnknownWorkflow,
                     step: Some(step.name.clone()),
                     pointer: step.pointer_of("task/workflow"),
                     message: format!(
-                        "workflow `{}` is not registered: register it with PUT /v1/workflows/{} before the step begins, or the step fails",
-                        rule.workflow, rule.workflow
+                        "workflow `{workflow}` is not registered: register it with PUT /v1/workflows/{workflow} before the step begins, or the step fails",
                     ),
                 });
             }
@@ -283,7 +283,7 @@ pub fn dry_run(
         PlannedStep {
             name: step.name.clone(),
             kind: step.work.kind().as_str(),
-            workflow: step.child_rule().map(|rule| rule.workflow.clone()),
+            workflow: { step.child_rule() }.and_then(|rule| rule.source.workflow().cloned()),
             agent: step.agent().cloned(),
             method: step.method().map(Method::as_str),
             after: follows(definition, index)

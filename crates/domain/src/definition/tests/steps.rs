@@ -379,7 +379,7 @@ fn a_time_that_a_definition_names_is_checked_against_the_present() {
     assert!(definition.names_times());
     let faults = |now: &str| {
         let now = Timestamp::parse(now).unwrap();
-        let faults = definition.time_faults("/steps", now).into_iter();
+        let faults = definition.time_faults(now).into_iter();
         faults.map(|fault| fault.to_string()).collect::<Vec<_>>()
     };
     // The limit is ten years of 365 days.

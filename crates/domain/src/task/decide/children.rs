@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde_json::json;
+
 use super::Draft;
 use crate::{
     task::{
@@ -50,6 +52,17 @@ impl Draft {
             state: TaskStatus::Pending,
         }));
         self.note_child(index, "step.child", reason);
+        let rule = self.task.definition(index).child_rule();
+        if rule.is_some_and(|rule| !rule.is_awaited) {
+            let workflow = child.workflow.as_ref();
+            let output = json!({
+                "id": child.id.0,
+                "workflow": workflow.map(|workflow| workflow.name.as_str()),
+                "version": workflow.map(|workflow| workflow.version),
+            });
+            let reason = "nobody waits for its task".to_owned();
+            self.succeed(index, Payload::from_value(&output), Some(reason));
+        }
         Ok(())
     }
 

@@ -35,10 +35,10 @@ impl Family {
             parent: Bench::new(steps.clone()),
             children: Vec::new(),
             workflow: ChildWorkflow {
-                workflow: WorkflowRef {
+                workflow: Some(WorkflowRef {
                     name: WorkflowName::new("ship"),
                     version: 1,
-                },
+                }),
                 definition: definition(of_child),
                 complete_within: None,
             },
@@ -555,14 +555,20 @@ proptest! {
         on_error in prop_oneof![Just("wait"), Just("undo")],
         of_child in prop_oneof![Just("error"), Just("undo")],
         pivot in any::<bool>(),
+        unawaited in prop_oneof![2 => Just(None), 1 => Just(Some("leave")), 1 => Just(Some("undo"))],
     ) {
         let step = |name: &str| json!({ "name": name, "on_permanent": policy,
             "task": { "workflow": "ship", "on_error": on_error } });
+        let mut left = step("left");
+        if let Some(on_undo) = unawaited {
+            left["task"]["await"] = json!(false);
+            left["task"]["on_undo"] = json!(on_undo);
+        }
         let mut right = step("right");
         right["after"] = json!(["first"]);
         let steps = json!([
             { "name": "first", "agent": "x", "on_permanent": policy, "undo": { "request": {} } },
-            step("left"), right,
+            left, right,
             { "name": "last", "agent": "x", "after": ["left", "right"], "on_permanent": policy },
         ]);
         let mut pack = json!([
@@ -640,11 +646,16 @@ proptest! {
             let state = child.task.status();
             prop_assert!(state.is_ended(), "{:?} with a parent {:?}", child.task, parent);
             let record = parent.step(*step);
+            let rule = parent.definition(*step).child_rule().unwrap();
+            if !rule.ends_with_parent() {
+                prop_assert!(child.task.undo.is_none() || unawaited.is_some());
+                continue;
+            }
             match parent.status() {
                 TaskStatus::Undone if !record_was_skipped(parent, *step) => {
                     prop_assert_ne!(state, TaskStatus::Processed, "{:?} {:?}", parent, child.task);
                 }
-                _ if record.attempt == *attempt && record.status() == StepStatus::Processed => {
+                _ if rule.is_awaited && record.attempt == *attempt && record.status() == StepStatus::Processed => {
                     prop_assert!(record.child.as_ref().is_some_and(|known| known.state == TaskStatus::Processed));
                 }
                 _ => {}
@@ -658,4 +669,83 @@ fn record_was_skipped(parent: &Task, step: StepIndex) -> bool {
     let undo = parent.definition(step).undo.unwrap();
     parent.step(undo).status() == StepStatus::Skipped
         && parent.step(step).status() != StepStatus::Undone
+}
+
+/// The child of `ship` is made, and nobody waits for it.
+fn unawaited(on_undo: Option<&str>) -> Family {
+    let mut ship = ordering(json!({}));
+    ship[1]["task"]["await"] = json!(false);
+    if let Some(on_undo) = on_undo {
+        ship[1]["task"]["on_undo"] = json!(on_undo);
+    }
+    let of_child = json!([{ "name": "pack", "agent": "y", "undo": { "request": {} } }]);
+    let mut family = Family::new(&ship, &of_child);
+    family.parent.process("first");
+    family.agree();
+    family
+}
+
+#[test]
+fn a_step_that_does_not_wait_is_done_as_soon_as_its_child_is_made() {
+    let mut family = unawaited(None);
+    assert_eq!(family.children.len(), 1);
+    let child = family.children[0].2.task.id();
+    assert_eq!(family.parent.status("ship"), StepStatus::Processed);
+    let output: Value =
+        serde_json::from_str(family.parent.record("ship").output().unwrap().as_json()).unwrap();
+    assert_eq!(
+        output,
+        json!({ "id": child.0.to_string(), "workflow": "ship", "version": 1 })
+    );
+    assert_eq!(family.parent.status("last"), StepStatus::Pending);
+    family.parent.process("last");
+    assert_eq!(family.parent.task(), TaskStatus::Processed);
+    assert_eq!(family.children[0].2.task.status(), TaskStatus::Pending);
+    family.finish();
+    assert_eq!(family.children[0].2.task.status(), TaskStatus::Processed);
+}
+
+#[test]
+fn a_child_for_which_nobody_waits_is_undone_with_its_parent_only_where_the_step_says_so() {
+    for (on_undo, ends) in [(None, false), (Some("leave"), false), (Some("undo"), true)] {
+        for command in [
+            Command::Undo { reason: None },
+            Command::Cancel { reason: None },
+        ] {
+            let is_undo = matches!(command, Command::Undo { .. });
+            let mut family = unawaited(on_undo);
+            family.parent.apply(command).unwrap();
+            family.agree();
+            let child = &family.children[0].2.task;
+            let expected = match (ends, is_undo) {
+                (false, _) => TaskStatus::Pending,
+                // Nothing of it was done yet.
+                (true, true) => TaskStatus::Undone,
+                (true, false) => TaskStatus::Cancelled,
+            };
+            assert_eq!(child.status(), expected, "{on_undo:?} {is_undo}");
+            family.finish();
+            assert!(family.parent.draft.task.is_settled());
+        }
+    }
+}
+
+#[test]
+fn a_child_that_goes_on_without_its_parent_has_all_the_time_of_its_own() {
+    let mut steps = ordering(json!({ "complete_within": "2h" }));
+    steps[1]["task"]["await"] = json!(false);
+    let within = |steps: &Value| {
+        let mut parent = Bench::limited(steps.clone(), Some(Span::from_secs(60)));
+        parent.process("first");
+        let workflow = Family::ordering().workflow;
+        let (step, id) = (parent.step("ship"), TaskId(Uuid::from_u128(100)));
+        let details = parent
+            .draft
+            .task
+            .child_details(step, &workflow, id, None, parent.now);
+        details.unwrap().complete_within
+    };
+    assert_eq!(within(&steps), Some(Span::from_secs(7200)));
+    steps[1]["task"]["on_undo"] = json!("undo");
+    assert_eq!(within(&steps), Some(Span::from_secs(60)));
 }

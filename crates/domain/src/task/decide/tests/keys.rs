@@ -99,10 +99,10 @@ fn the_keys_of_a_child_follow_from_the_step_that_it_is_made_for_and_its_attempt(
             prefix,
         );
         let workflow = ChildWorkflow {
-            workflow: WorkflowRef {
+            workflow: Some(WorkflowRef {
                 name: WorkflowName::new("ship"),
                 version: 1,
-            },
+            }),
             definition: definition(&json!([{ "name": "pack", "agent": "x" }])),
             complete_within: None,
         };
