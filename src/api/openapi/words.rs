@@ -14,7 +14,7 @@ pub use crate::domain::{
     agent::BreakerAction as BreakerActionSchema,
     definition::{
         AskFieldKind as AskFieldTypeSchema, Method as MethodSchema,
-        OnChildError as OnChildErrorSchema, OnConflict as OnConflictSchema,
+        EarlySignal as EarlySignalSchema, OnChildError as OnChildErrorSchema, OnConflict as OnConflictSchema,
         OnParentUndo as OnParentUndoSchema, OnUndo as OnUndoSchema, Policy as PolicySchema,
         RaceRest as RaceRestSchema, RepeatOutput as RepeatOutputSchema,
         ReplyMode as ReplyModeSchema, StopState as StopStateSchema,

@@ -82,7 +82,7 @@ pub use set::{SetRule, StopRule, StopState};
 pub use status_policies::{StatusPattern, StatusPolicies, StatusPolicy};
 pub(crate) use step::UNDO;
 use work::LiteralUntil;
-pub use work::{SignalRule, StepKind, StepWork, WaitRule};
+pub use work::{EarlySignal, SignalRule, StepKind, StepWork, WaitRule};
 pub use workflow_limits::{MOST_RUNNING, OnConflict, StepLimit, TaskLimit};
 
 /// A checked, compiled definition. It can only be made by [`parse_steps`], so every index in it is

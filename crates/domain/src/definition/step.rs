@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use super::{
-    AttemptRules, CancelRule, ChildRule, Method, OnExhausted, OnUndo, Policies, Policy, Probe,
-    ReplyRule, SetRule, StatusPolicy, StepDefinition, StepRule, StepWork, StopState, Target,
-    WhileRule,
+    AttemptRules, CancelRule, ChildRule, EarlySignal, Method, OnExhausted, OnUndo, Policies,
+    Policy, Probe, ReplyRule, SetRule, StatusPolicy, StepDefinition, StepRule, StepWork, StopState,
+    Target, WhileRule,
     attempt_rules::RulesOf,
     block::{BlockDraft, MOST_DEPTH},
     cancel_rule,
@@ -363,8 +363,10 @@ impl ParsedStep {
             .probe
             .as_ref()
             .and_then(|probe| probe.attempts.as_ref());
-        let waits_by_input = match &self.uncalled_work {
-            Some(Some(StepWork::Signal(rule))) => rule.within_from.is_some(),
+        let of_signal = match &self.uncalled_work {
+            Some(Some(StepWork::Signal(rule))) => {
+                rule.within_from.is_some() || rule.early != EarlySignal::Keep
+            }
             _ => false,
         };
         let of_undo_request = self.undo.as_ref().map(|undo| undo.request_reads.as_slice());
@@ -385,7 +387,7 @@ impl ParsedStep {
             )
             || of_undo.is_some()
             || of_probe.is_some()
-            || waits_by_input
+            || of_signal
             || self.group.as_ref().is_some_and(GroupDraft::reads_input)
     }
 

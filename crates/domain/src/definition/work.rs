@@ -51,8 +51,29 @@ pub struct SignalRule {
     pub schema: Option<Arc<PayloadSchema>>,
     /// The step accepts only a signal for which this expression is true.
     pub matches: Option<Arc<Expression>>,
+    /// Decides about a signal that comes before the step is ready.
+    pub early: EarlySignal,
     /// Set if people are asked, whose decision is the signal.
     pub ask: Option<Arc<AskRule>>,
+}
+
+/// Decides about a signal that comes before its step is ready.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum EarlySignal {
+    /// It is kept for the step.
+    #[default]
+    Keep,
+    /// It is refused, and its sender may send it again.
+    Refuse,
+}
+
+impl EarlySignal {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
 }
 
 impl StepWork {
@@ -339,6 +360,10 @@ fn read_signal(
         let read = PayloadSchema::read(schema, &fields.pointer("schema"), origin);
         read.map_err(|faults| fields.extend(faults)).ok()
     });
+    let early = fields.choice("early", EarlySignal::ALL);
+    if ask.is_some() && early.is_some() {
+        fields.fault("early", "belongs to a signal that anybody sends: people decide only when they are asked; remove it");
+    }
     let source = fields.string("match", usize::MAX);
     let matches = source.and_then(|source| match Expression::parse(&source, origin) {
         Ok(expression) => {
@@ -360,6 +385,7 @@ fn read_signal(
         on_timeout: on_timeout.unwrap_or(default_policy),
         schema: schema.map(Arc::new),
         matches: matches.map(Arc::new),
+        early: early.unwrap_or_default(),
         ask: ask.map(Arc::new),
     })
 }

@@ -14,8 +14,8 @@ use utoipa::{
 use crate::{
     agent::{BreakerAction, CheckPoint, CheckStatus, CheckVerdict},
     definition::{
-        AskFieldKind, Method, OnChildError, OnConflict, OnParentUndo, OnUndo, Policy, RaceRest,
-        RepeatOutput, ReplyMode, StepKind, StopState,
+        AskFieldKind, EarlySignal, Method, OnChildError, OnConflict, OnParentUndo, OnUndo, Policy,
+        RaceRest, RepeatOutput, ReplyMode, StepKind, StopState,
     },
     schedule::{CatchUp, Dst, Overlap, RunSource, RunState, ScheduleAction, SkipReason},
     task::{AlertKind, REPLIES, StepStatus, TaskStatus},
@@ -74,6 +74,7 @@ enumerations! {
     StopState = "StopState", "`processed`: the steps that have not ended are cancelled; `undone`: the task is undone; `error`: an operator must act";
     OnUndo = "OnUndo", "`wait` for a call in flight until its complete-by, so that its outcome is known, or `drop` it at once";
     OnChildError = "OnChildError", "While the task of a step is in error: the step is to `wait` for an operator, or to `undo` the task and fail then";
+    EarlySignal = "EarlySignal", "A signal that comes before its step is ready: `keep` it for the step, or `refuse` it";
     OnParentUndo = "OnParentUndo", "When the parent of a child for which nobody waits is undone or cancelled: `leave` the child, or `undo` or cancel it too";
     RepeatOutput = "RepeatOutput", "The output of a step that is repeated: that of the `last` iteration, or the list of `all`";
     FaultKind = "FaultKind", "The kind of fault.";

@@ -2,7 +2,7 @@
 
 use super::{CommandOutput, Draft};
 use crate::{
-    definition::{Policy, StepWork},
+    definition::{EarlySignal, Policy, StepWork},
     task::{
         command::Refusal,
         open_reply::{ReplyDigest, Signal, StepHolder},
@@ -237,6 +237,14 @@ impl Draft {
                 self.settle(None);
                 Ok(CommandOutput::Done)
             }
+            StepStatus::Waiting | StepStatus::Pending
+                if self.early_signals(index) == EarlySignal::Refuse =>
+            {
+                Err(self.refuse_step(
+                    index,
+                    "it does not await its signal yet, and keeps none that comes early: send it again later",
+                ))
+            }
             StepStatus::Waiting | StepStatus::Pending => {
                 if self.knows_match(index) {
                     self.refuse_mismatch(index, &payload)?;
@@ -258,6 +266,13 @@ impl Draft {
             | StepStatus::Skipped
             | StepStatus::Cancelled
             | StepStatus::Undone => Err(self.refuse_step(index, "it awaits no signal any more")),
+        }
+    }
+
+    fn early_signals(&self, index: StepIndex) -> EarlySignal {
+        match &self.task.definition(index).work {
+            StepWork::Signal(rule) => rule.early,
+            _ => EarlySignal::Keep,
         }
     }
 

@@ -86,6 +86,10 @@ impl Draft {
             if step.is_none() && !self.task.is_current(index) {
                 break;
             }
+            // One that succeeds at once may end the task, or a race: the others are cancelled then.
+            if step.is_none() && self.task.step(index).status() != StepStatus::Error {
+                continue;
+            }
             if self.task.has_items(index) {
                 self.have_go_on(index, reason.clone());
                 continue;

@@ -437,3 +437,26 @@ fn a_competitor_that_comes_after_the_end_of_its_race_never_begins() {
         assert_eq!(bench.task(), TaskStatus::Processing, "{more}");
     }
 }
+
+#[test]
+fn a_retry_of_all_that_is_in_error_leaves_what_the_first_of_them_has_ended() {
+    let failing = |name: &str| json!({ "name": name, "agent": "bank", "after": [], "when": "input.none.such" });
+    let mut bench = Bench::of_workflow(&json!([failing("a"), failing("b")]), None);
+    assert_eq!(bench.task(), TaskStatus::Error);
+    let stop = json!({ "name": "a", "after": [], "stop": { "state": "processed" } });
+    moves(&mut bench, &json!([stop, failing("b")])).unwrap();
+    assert_eq!(
+        (bench.status("a"), bench.status("b")),
+        (StepStatus::Error, StepStatus::Error)
+    );
+    bench
+        .apply(Command::Retry {
+            step: None,
+            body: None,
+            reason: None,
+        })
+        .unwrap();
+    assert_eq!(bench.status("a"), StepStatus::Processed);
+    assert_eq!(bench.status("b"), StepStatus::Cancelled);
+    assert_eq!(bench.task(), TaskStatus::Processed);
+}

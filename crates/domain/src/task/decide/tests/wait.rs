@@ -424,3 +424,22 @@ fn only_a_step_that_awaits_a_signal_gets_one() {
     let ended = signal(&mut bench, json!(1));
     assert!(matches!(ended, Err(Refusal::Ended(_))), "{ended:?}");
 }
+
+#[test]
+fn a_signal_that_is_not_kept_counts_only_while_its_step_awaits_it() {
+    let mut bench = Bench::new(json!([
+        { "name": "first", "agent": "x" },
+        { "name": "approval", "signal": { "within": "1h", "early": "refuse" } },
+    ]));
+    let refused = signal(&mut bench, json!(1)).unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("does not await its signal yet"),
+        "{refused}"
+    );
+    assert!(bench.record("approval").signal.is_none());
+    bench.process("first");
+    signal(&mut bench, json!(1)).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Processed);
+}
