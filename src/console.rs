@@ -19,13 +19,13 @@ use http_body_util::BodyExt;
 use provost_console::{
     Call, Installation, Person, Reply, Role as PersonRole, Service, prefers_html,
 };
-use tokio::time::sleep;
 use tower::ServiceExt;
 use url::Url;
 
 use self::sessions::StoreSessions;
 use crate::{
     api::{self, App, Caller, Problem, problem::ProblemKind, request_id},
+    clock::sleep,
     config::{AccessToken, Config, Role},
     listener::PeerAddress,
 };

@@ -7,12 +7,12 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::Instant,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::domain::agent::Http2Frames;
+use crate::{
+    clock::{self, Instant},
+    domain::agent::Http2Frames,
+};
 
 pub struct Http2Guard<S> {
     stream: S,
@@ -25,7 +25,7 @@ impl<S> Http2Guard<S> {
         Self {
             stream,
             frames,
-            began: Instant::now(),
+            began: clock::instant(),
         }
     }
 }

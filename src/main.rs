@@ -1,8 +1,18 @@
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        reason = "tests may read the clocks of the system"
+    )
+)]
+
 mod agent;
 mod api;
 mod bench;
 mod broker;
+mod chance;
 mod cli;
+mod clock;
 mod config;
 mod console;
 mod delivery;

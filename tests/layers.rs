@@ -35,6 +35,8 @@ const LAYERS: &[&[&str]] = &[
     &["config"],
     &["store"],
     &["telemetry", "planted", "output", "interrupt", "http2_guard"],
+    &["chance"],
+    &["clock"],
     &["rehearsal"],
     &["domain"],
 ];

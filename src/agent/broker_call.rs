@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::Instant;
 
 use super::transport::{CallAttempt, Transient, Transport};
 use crate::{
     broker::{BrokerError, OutgoingMessage},
+    clock,
     domain::{
         definition::ReplyMode,
         task::{Call, CallBody, CallOutcome, Purpose},
@@ -40,7 +40,7 @@ impl Transport {
                 "the agent has a queue, and what is sent to a queue cannot be polled: omit `reply`";
             return Ok(request.permanent(why.to_owned()));
         }
-        let left = request.deadline.saturating_duration_since(Instant::now());
+        let left = request.deadline.saturating_duration_since(clock::instant());
         let message = OutgoingMessage {
             content_type: "application/json",
             message_id: call.idempotency_key.clone(),

@@ -1,7 +1,6 @@
 //! Makes one attempt of a call at an endpoint, within its deadline.
 
 use ::http::HeaderMap;
-use tokio::time::Instant;
 
 use super::{
     client::http,
@@ -9,9 +8,13 @@ use super::{
     registry::{Agent, Agents},
     transport::{CallAttempt, Permission},
 };
-use crate::domain::{
-    definition::Target,
-    task::{Call, CallBody},
+use crate::{
+    chance,
+    clock::{self, Instant},
+    domain::{
+        definition::Target,
+        task::{Call, CallBody},
+    },
 };
 
 impl Agent {
@@ -39,9 +42,9 @@ impl Agent {
             notes: &notes,
         };
         let called = self.wire().call(request, body);
-        let answered = tokio::time::timeout_at(deadline, called).await;
+        let answered = clock::timeout_at(deadline, called).await;
         // A response that is noticed only after complete-by is late, even if it had arrived before.
-        answered.ok().filter(|_| Instant::now() < deadline)
+        answered.ok().filter(|_| clock::instant() < deadline)
     }
 }
 
@@ -71,7 +74,7 @@ impl Agents {
         };
         match self.get(name) {
             Some(agent) => {
-                let is_sampled = self.record_successes().takes(rand::random());
+                let is_sampled = self.record_successes().takes(chance::random());
                 let called = agent.call(call, body, deadline, permission, is_sampled);
                 called.await
             }

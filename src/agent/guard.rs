@@ -14,13 +14,13 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
 use tracing::debug;
 
 use self::gauges::EndpointGauges;
 pub(super) use self::reports::Reports;
 use super::{last_stop::LastStop, meters, queue::capacity::Bulkhead};
 use crate::{
+    clock::{self, Instant},
     domain::{
         agent::{
             AdaptedLimit, AdaptiveLimit, AgentGuard, AgentSpec, AgentStop, BreakerReport,
@@ -64,7 +64,7 @@ impl Guard {
             instance,
             bulkhead,
             reports,
-            start: Instant::now(),
+            start: clock::instant(),
             is_paused: AtomicBool::new(false),
             last_stop: LastStop::default(),
             state: Mutex::new(GuardState {
@@ -346,7 +346,7 @@ impl Drop for WatchedCall<'_> {
             return;
         }
         let why = "no response before complete-by";
-        let (health, load) = match Instant::now() >= self.deadline {
+        let (health, load) = match clock::instant() >= self.deadline {
             true => (HealthSample::Failed(why), LoadSample::Refused(why)),
             false => (HealthSample::Unclear, LoadSample::Unclear),
         };

@@ -13,7 +13,10 @@ use super::{
     secret::credentials::Credentials,
     transport::{Transport, text_without_secrets},
 };
-use crate::domain::{agent::HealthSpec, values::Timestamp};
+use crate::{
+    clock,
+    domain::{agent::HealthSpec, values::Timestamp},
+};
 
 /// The most bytes of a response that are read, so that its connection can be reused. The status decides the result.
 const MOST_READ: usize = 64 << 10;
@@ -44,7 +47,7 @@ impl Transport {
         };
         let credentials = credentials.as_deref();
         let asked = self.ask(url, &spec.path, credentials, now);
-        let result = match tokio::time::timeout(limit, asked).await {
+        let result = match clock::timeout(limit, asked).await {
             Ok(result) => result,
             Err(_) => CheckResult::Unhealthy(format!(
                 "GET {} had no whole response within {}",
@@ -69,7 +72,7 @@ impl Transport {
         let Some(access) = &self.access else {
             return Ok(None);
         };
-        match tokio::time::timeout(limit, access.ready()).await {
+        match clock::timeout(limit, access.ready()).await {
             Ok(ready) => ready.map(Some),
             Err(_) => Err("there is no access token yet".to_owned()),
         }

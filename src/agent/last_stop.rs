@@ -7,11 +7,13 @@ use std::sync::{
 };
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
-use crate::domain::{
-    agent::PastStop,
-    values::{InstanceId, Span, Timestamp},
+use crate::{
+    clock::Instant,
+    domain::{
+        agent::PastStop,
+        values::{InstanceId, Span, Timestamp},
+    },
 };
 
 #[derive(Default)]

@@ -5,16 +5,18 @@
 use std::{
     collections::HashSet,
     sync::{Arc, OnceLock},
-    time::Instant,
 };
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use parking_lot::Mutex;
 
-use crate::domain::{
-    agent::BreakerState,
-    values::AgentName,
-    view::{OTHER_NAMES, URL_AGENTS, counted_name},
+use crate::{
+    clock::{self, Instant},
+    domain::{
+        agent::BreakerState,
+        values::AgentName,
+        view::{OTHER_NAMES, URL_AGENTS, counted_name},
+    },
 };
 
 /// The number of agents with a label of their own: those that were used first. Each adds about 1.7 KiB to every
@@ -166,7 +168,7 @@ impl CallMetrics {
     pub fn begin_call(&self) -> CallMeter<'_> {
         CallMeter {
             seconds: &self.shared.handles().seconds,
-            began: Instant::now(),
+            began: clock::instant(),
         }
     }
 }

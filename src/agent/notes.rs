@@ -4,19 +4,21 @@
 use ::http::{HeaderMap, HeaderName, header};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use super::{
     client::{body, connections::ResponseStream, http, response, times::ExchangeClock},
     routing::RoutedEndpoint,
 };
-use crate::domain::{
-    definition::Target,
-    task::{
-        AttemptExchange, BodyRecord, Call, CallOutcome, ExchangeTimes, Purpose, ReceivedResponse,
-        RecordedRequest, Redactor, ReplyAddresses,
+use crate::{
+    clock::{self, Instant},
+    domain::{
+        definition::Target,
+        task::{
+            AttemptExchange, BodyRecord, Call, CallOutcome, ExchangeTimes, Purpose,
+            ReceivedResponse, RecordedRequest, Redactor, ReplyAddresses,
+        },
+        values::{HIDDEN, Timestamp, is_secret_header, without_query},
     },
-    values::{HIDDEN, Timestamp, is_secret_header, without_query},
 };
 
 /// The longest value of a header of a response that is recorded, in characters.
@@ -199,7 +201,7 @@ impl CallNotes {
     pub fn exchange(&self, call: &Call, ended: Timestamp) -> Option<Box<AttemptExchange>> {
         let mut noted = self.noted.lock();
         let request = noted.request.take()?;
-        let now = Instant::now();
+        let now = clock::instant();
         let at = |instant: Instant| {
             let ago = now.saturating_duration_since(instant).as_millis();
             Timestamp::from_millis(ended.as_millis() - i64::try_from(ago).unwrap_or(0))

@@ -19,7 +19,7 @@ use super::{
     routing::{EndpointTarget, endpoint_target},
     settings::AgentSettings,
 };
-use crate::domain::values::Timestamp;
+use crate::{clock, domain::values::Timestamp};
 
 /// Connections to this many receivers are kept from one message to the next.
 const RECEIVERS: NonZeroUsize = NonZeroUsize::new(64).unwrap();
@@ -108,7 +108,7 @@ impl Post {
         own.insert(header::ACCEPT_ENCODING, http::IDENTITY);
         own.insert(header::USER_AGENT, http::USER_AGENT);
         let sent = way.connections.send(&self.connector, request);
-        let answer = match tokio::time::timeout(self.timeout, sent).await {
+        let answer = match clock::timeout(self.timeout, sent).await {
             Ok(answered) => answered.map_err(|error| broken(&error))?,
             Err(_) => {
                 let within = self.timeout;

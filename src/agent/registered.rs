@@ -6,10 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use tokio::{sync::Mutex, time::Instant};
+use tokio::sync::Mutex;
 
 use super::Agents;
 use crate::{
+    clock::{self, Instant},
     domain::{
         agent::{AgentSpec, RecordSource},
         values::AgentName,
@@ -58,7 +59,7 @@ impl AgentRefresher {
 
     /// Reads the registered agents, and applies the differences to the agents that are known.
     pub async fn refresh(&self, reader: &Reader) -> Result<(), StoreError> {
-        let arrived = Instant::now();
+        let arrived = clock::instant();
         let mut turn = self.refresh_lock.lock().await;
         if let Some(outcome) = turn
             .as_ref()
@@ -66,11 +67,11 @@ impl AgentRefresher {
         {
             return outcome;
         }
-        let began = Instant::now();
+        let began = clock::instant();
         let outcome = self.read(reader).await;
         *turn = Some(LastRefresh {
             began,
-            ended: Instant::now(),
+            ended: clock::instant(),
             reader: std::ptr::from_ref(reader).addr(),
             outcome: outcome.clone(),
         });

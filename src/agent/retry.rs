@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 pub(super) use crate::domain::agent::{call_wait, retry_after};
-use crate::domain::{
-    agent::RetrySpec,
-    task::{RetryBudget, RetryBudgetUse, RetryWait},
+use crate::{
+    chance,
+    clock::{self, Instant},
+    domain::{
+        agent::RetrySpec,
+        task::{RetryBudget, RetryBudgetUse, RetryWait},
+    },
 };
 
 /// The retry budget of an agent in this process.
@@ -20,7 +23,7 @@ pub(super) struct AgentRetryBudget {
 impl Default for AgentRetryBudget {
     fn default() -> Self {
         Self {
-            start: Instant::now(),
+            start: clock::instant(),
             budget: Mutex::default(),
         }
     }
@@ -37,7 +40,7 @@ impl AgentRetryBudget {
             return backoff.into();
         };
         let mut budget = self.budget.lock();
-        budget.reserve(percent, backoff, self.millis(), rand::random())
+        budget.reserve(percent, backoff, self.millis(), chance::random())
     }
 
     pub fn in_use(&self) -> RetryBudgetUse {

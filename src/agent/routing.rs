@@ -8,14 +8,17 @@ use std::sync::{
 
 use ::http::{HeaderValue, Uri};
 use parking_lot::Mutex;
-use tokio::time::Instant;
 use url::Url;
 
 use super::client::{address::AddressPolicy, connections::OriginPool, http};
-use crate::domain::{
-    self,
-    agent::{Candidate, Latency},
-    values::QueueAddress,
+use crate::{
+    chance,
+    clock::{self, Instant},
+    domain::{
+        self,
+        agent::{Candidate, Latency},
+        values::QueueAddress,
+    },
 };
 
 pub(super) struct RoutedEndpoint {
@@ -103,7 +106,7 @@ impl Endpoints {
             has_zones: (1..all.len()).contains(&near),
             all,
             next_start: AtomicUsize::new(0),
-            start: before.map_or_else(Instant::now, |before| before.start),
+            start: before.map_or_else(clock::instant, |before| before.start),
         }
     }
 
@@ -151,7 +154,7 @@ impl Endpoints {
         };
         // The second candidate is random, so that not all instances choose the same endpoint.
         let rest: Vec<_> = able.collect();
-        let Some(second) = rest.get(rand::random_range(0..rest.len().max(1))) else {
+        let Some(second) = rest.get(chance::random_range(0..rest.len().max(1))) else {
             return Some(first);
         };
         let [a, b] = [first, *second].map(|(endpoint, load)| endpoint.candidate(load));
@@ -172,7 +175,7 @@ impl Endpoints {
         EndpointInUse {
             endpoint,
             // A single endpoint needs no latency, because it is compared with no other.
-            compared: (self.all.len() > 1).then(|| (self, Instant::now())),
+            compared: (self.all.len() > 1).then(|| (self, clock::instant())),
             has_failed: AtomicBool::new(false),
         }
     }

@@ -1,6 +1,6 @@
 //! The middleware around every request: authentication, metrics, and a response even if a handler panics.
 
-use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Instant};
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc};
 
 use arc_swap::ArcSwap;
 use axum::{
@@ -21,7 +21,7 @@ use super::{
     origin::{self, Site},
     problem::{Problem, ProblemKind},
 };
-use crate::{config::AccessToken, listener::PeerAddress};
+use crate::{clock, config::AccessToken, listener::PeerAddress};
 
 /// The label of requests that match no route: their paths would grow the metrics without bound.
 const NO_ROUTE: &str = "(none)";
@@ -92,7 +92,7 @@ pub async fn handle(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let started = Instant::now();
+    let started = clock::instant();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map(MatchedPath::as_str);
     let method = request.method().clone();

@@ -9,6 +9,8 @@ use axum::{
 use tracing::{Instrument, error_span};
 use uuid::Uuid;
 
+use crate::chance;
+
 pub const HEADER: HeaderName = HeaderName::from_static("x-request-id");
 const LONGEST: usize = 128;
 
@@ -44,7 +46,7 @@ fn of(headers: &HeaderMap) -> HeaderValue {
 
 pub fn new() -> HeaderValue {
     let mut text = Uuid::encode_buffer();
-    let text = Uuid::now_v7().hyphenated().encode_lower(&mut text);
+    let text = chance::id().hyphenated().encode_lower(&mut text);
     // Digits and hyphens are legal in a header.
     HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("none"))
 }

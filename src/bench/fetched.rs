@@ -1,7 +1,7 @@
 //! `--workers`: the same tasks, once with their steps called at a service, and once with their steps fetched by
 //! workers.
 
-use std::{fmt::Write, time::Instant};
+use std::fmt::Write;
 
 use serde::Deserialize;
 use serde_json::json;
@@ -15,7 +15,10 @@ use super::{
     requests::{Requests, WORKFLOW, workflow},
     server::{self, BenchServers},
 };
-use crate::cli::BenchOptions;
+use crate::{
+    cli::BenchOptions,
+    clock::{self, Instant},
+};
 
 /// The agent whose steps are fetched, and the workflow that uses it.
 pub(super) const FETCHED: &str = "bench-fetched";
@@ -124,7 +127,7 @@ async fn at_rest(
     let mut reached = Latencies::with_capacity(tasks as usize);
     while arrivals.try_recv().is_ok() {}
     for _ in 0..tasks {
-        let submitted = Instant::now();
+        let submitted = clock::instant();
         // The response comes when the task has ended.
         connection.exchange(&submit).await?;
         if let Some(arrived) = arrivals.recv().await {
@@ -157,7 +160,7 @@ async fn work(
     let mut body = String::new();
     loop {
         let answer = connection.exchange(&ask).await?;
-        let now = Instant::now();
+        let now = clock::instant();
         let work: WorkResponse<'_> =
             serde_json::from_slice(answer).map_err(|error| BenchError::Work(error.to_string()))?;
         body.clear();

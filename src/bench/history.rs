@@ -1,8 +1,6 @@
 //! `--history`: gives the full server a database with the history of many tasks. The server saves some tasks of every
 //! kind, and while it is stopped their rows are multiplied.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use serde_json::{Value, json};
 
 use super::{
@@ -12,6 +10,7 @@ use super::{
     server::BenchServers,
 };
 use crate::{
+    clock,
     domain::values::Timestamp,
     store::{MANY_VALUES, MultiplyPlan},
 };
@@ -45,8 +44,7 @@ pub async fn make(
     dead_workflow: &str,
 ) -> Result<History, BenchError> {
     save_templates(&servers.requests(), dead_workflow).await?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(0));
+    let now = clock::wall().as_millis();
     let from = now - DAYS * DAY;
     let step = (DAYS * DAY / i64::try_from(tasks).unwrap_or(i64::MAX)).max(1);
     let plan = MultiplyPlan {

@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use super::{
     latency::Latencies,
     requests::{Requests, STEP_BODIES},
 };
+use crate::clock;
 
 /// The longest duration of a phase: a server that hangs must not block the benchmark.
 const LONGEST_PHASE: Duration = Duration::from_secs(600);
@@ -69,7 +70,7 @@ where
     let tickets = Tickets(Arc::new(AtomicU32::new(amount.tasks)));
     let workers = amount.in_flight.min(amount.tasks);
     let share = (amount.tasks / workers.max(1)) as usize;
-    let started = Instant::now();
+    let started = clock::instant();
     let mut running = JoinSet::new();
     for number in 0..workers {
         running.spawn(worker(
@@ -86,7 +87,7 @@ where
         Ok::<_, BenchError>(())
     };
     // One fault ends the phase: dropping the set ends the other workers.
-    match tokio::time::timeout(LONGEST_PHASE, all).await {
+    match clock::timeout(LONGEST_PHASE, all).await {
         Ok(ended) => ended?,
         Err(_) => return Err(BenchError::TooSlow(LONGEST_PHASE)),
     }
@@ -111,7 +112,7 @@ pub async fn raw(client: &Client, stub: &Url, amount: Amount) -> Result<LoadPhas
         let (client, requests) = (client.clone(), requests.clone());
         async move {
             while tickets.take() {
-                let started = Instant::now();
+                let started = clock::instant();
                 for (url, body) in requests.iter() {
                     let mut request = Request::new(Method::POST, url.clone());
                     let json = header::HeaderValue::from_static("application/json");
@@ -136,7 +137,7 @@ pub async fn end_to_end(servers: &[Requests], amount: Amount) -> Result<LoadPhas
         async move {
             let mut connection = BenchConnection::open(&requests.authority).await?;
             while tickets.take() {
-                let started = Instant::now();
+                let started = clock::instant();
                 let answer = connection.exchange(&requests.submit_and_wait).await?;
                 latencies.record(started.elapsed());
                 expect_processed(answer)?;
@@ -159,7 +160,7 @@ pub async fn processed(
         async move {
             let mut connection = BenchConnection::open(&requests.authority).await?;
             while tickets.take() {
-                let started = Instant::now();
+                let started = clock::instant();
                 let answer = connection.exchange(&submit).await?;
                 latencies.record(started.elapsed());
                 expect_processed(answer)?;
@@ -179,7 +180,7 @@ pub async fn submissions(servers: &[Requests], amount: Amount) -> Result<LoadPha
             let mut connection = BenchConnection::open(&requests.authority).await?;
             let mut wait = Vec::new();
             while tickets.take() {
-                let started = Instant::now();
+                let started = clock::instant();
                 let answer = connection.exchange(&requests.submit).await?;
                 latencies.record(started.elapsed());
                 let id = field(answer, b"\"id\":\"").ok_or_else(|| unexpected(answer))?;
@@ -207,7 +208,7 @@ pub async fn queued(
         async move {
             let mut connection = BenchConnection::open(&requests.authority).await?;
             while tickets.take() {
-                let started = Instant::now();
+                let started = clock::instant();
                 let answer = connection.exchange(&submit).await?;
                 latencies.record(started.elapsed());
                 let id = field(answer, b"\"id\":\"").ok_or_else(|| unexpected(answer))?;
@@ -233,7 +234,7 @@ pub async fn reads(
         async move {
             let mut connection = BenchConnection::open(&authority).await?;
             while tickets.take() {
-                let started = Instant::now();
+                let started = clock::instant();
                 connection.exchange(&request).await?;
                 latencies.record(started.elapsed());
             }

@@ -11,7 +11,7 @@ use super::{
     latency::{Latencies, Millis},
     requests::{AGENT, Requests, WORKFLOW},
 };
-use crate::store::MANY_VALUES;
+use crate::{clock, store::MANY_VALUES};
 
 /// The number of reads of each page.
 const READS: usize = 5;
@@ -101,7 +101,7 @@ pub async fn measure(
         let request = requests.get(&path);
         let mut latencies = Latencies::with_capacity(READS);
         for _ in 0..READS {
-            let started = std::time::Instant::now();
+            let started = clock::instant();
             connection.exchange(&request).await?;
             latencies.record(started.elapsed());
         }

@@ -4,7 +4,7 @@ use std::{
     fs, io,
     net::{Ipv4Addr, TcpListener},
     process::Stdio,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use reqwest::{Client, Method, Url};
@@ -17,6 +17,7 @@ use super::{
     requests::{AGENT, Requests},
 };
 use crate::{
+    clock,
     config::DatabaseUrl,
     store::{MultiplyPlan, postgres, sqlite},
 };
@@ -204,7 +205,7 @@ impl BenchServer {
     }
 
     async fn ready(mut self) -> Result<Self, BenchError> {
-        let started = Instant::now();
+        let started = clock::instant();
         loop {
             if self.send(Method::GET, "/readyz", None).await.is_ok() {
                 return Ok(self);
@@ -216,7 +217,7 @@ impl BenchServer {
                     return Err(BenchError::NotReady(log.unwrap_or_default()));
                 }
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            clock::sleep(Duration::from_millis(20)).await;
         }
     }
 

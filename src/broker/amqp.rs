@@ -25,11 +25,7 @@ use lapin::{
 };
 use metrics::counter;
 use parking_lot::Mutex;
-use tokio::{
-    runtime::Handle,
-    sync::watch,
-    time::{sleep, timeout},
-};
+use tokio::{runtime::Handle, sync::watch};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -39,6 +35,8 @@ use super::{
     stream::{BrokerRuntime, BrokerStream},
 };
 use crate::{
+    chance,
+    clock::{sleep, timeout},
     config::BrokerUrl,
     domain::values::{Backoff, DIRECT_REPLY},
 };
@@ -433,7 +431,7 @@ impl Broker for Amqp {
             this.health.failed(name, PUBLISHING, &reason);
             this.link.send_replace(PublisherState::Down(reason));
             failures += 1;
-            sleep(BACKOFF.full_jitter(failures, rand::random())).await;
+            sleep(BACKOFF.full_jitter(failures, chance::random())).await;
         }
     }
 }

@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use metrics::gauge;
 use parking_lot::Mutex;
-use tokio::time::Instant;
 use tracing::{info, warn};
+
+use crate::clock::{self, Instant};
 
 /// The failing uses of brokers, by broker and use. A broker cannot be used if any use of it fails.
 #[derive(Clone, Default)]
@@ -23,7 +24,7 @@ impl BrokerHealth {
         let key = (broker.to_owned(), part.to_owned());
         let mut faults = self.0.lock();
         let fault = faults.entry(key).or_insert_with(|| BrokerFault {
-            since: Instant::now(),
+            since: clock::instant(),
             reason: String::new(),
         });
         // The log has one line for each kind of failure, not one for each attempt.

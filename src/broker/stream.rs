@@ -22,13 +22,12 @@ use futures::{
 use tokio::{
     io::{AsyncRead as _, AsyncWrite as _, ReadBuf},
     net::TcpStream,
-    time::timeout,
 };
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{frames::FrameFilter, tls};
-use crate::config::BrokerUrl;
+use crate::{clock::timeout, config::BrokerUrl};
 
 /// The most bytes of one read.
 const READ: usize = 16 << 10;

@@ -9,12 +9,13 @@ use std::{
     time::Duration,
 };
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use rustix::fs::statvfs;
 use serde::Serialize;
 
 use super::{certificate_end::certificate_end, files, healthcheck};
 use crate::{
+    clock,
     config::{self, Config, DatabaseUrl, Listen, Sources},
     listener::certificates_of,
     output::say,
@@ -296,7 +297,7 @@ fn of_certificate(config: &Config) -> Option<DoctorFinding> {
         .iter()
         .filter_map(|certificate| certificate_end(certificate));
     let end = ends.min()?;
-    let left = end.duration_since(Timestamp::now());
+    let left = SignedDuration::from_millis(end.as_millisecond() - clock::wall().as_millis());
     let seen = format!("{} is valid until {end}", path.display());
     let remedy = "renew it: a running server reads the new file by itself";
     Some(match (left.is_negative(), left < RENEWAL) {

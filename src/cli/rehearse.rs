@@ -3,7 +3,6 @@
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
-    time::Instant,
 };
 
 use clap::Args;
@@ -16,6 +15,7 @@ use super::{
     test_report::{self, CaseReport, FileResult},
 };
 use crate::{
+    clock,
     domain::values::{FieldFault, nearest},
     rehearsal::{CaseNote, CasesFile, TestCase, UsedMocks, WorkflowFile, run_case, unused_mocks},
 };
@@ -171,7 +171,7 @@ fn run_file(
     let mut reports = Vec::new();
     for case in chosen(cases, options) {
         let known = snapshots.as_ref().and_then(|known| known.get(&case.name));
-        let began = Instant::now();
+        let began = clock::instant();
         let known = known.filter(|_| !options.update);
         let mut result = run_case(case, cases, workflow, known, &mut used);
         let took = began.elapsed();

@@ -3,12 +3,12 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
 use super::{Receivers, request::send, slots::DeliverySlot};
 use crate::{
     agent::Post,
+    chance, clock,
     domain::{
         message::{
             DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationFailure,
@@ -58,7 +58,7 @@ impl DeliveryAttempt {
         next: NextMessage,
         slot: DeliverySlot,
     ) -> CompletedAttempt {
-        let start = Instant::now();
+        let start = clock::instant();
         let (message, kind, created_at) = (next.id, next.kind.clone(), next.created_at);
         let Ok(began) = self.reader.now().await else {
             return CompletedAttempt::not_attempted(claim, slot);
@@ -74,7 +74,7 @@ impl DeliveryAttempt {
                 receiver_failing: false,
             }
         });
-        let chance = rand::random();
+        let chance = chance::random();
         let response = result.response();
         let failure = match &result {
             DeliveryResult::Failed {
@@ -94,7 +94,7 @@ impl DeliveryAttempt {
         let took = start.elapsed();
         let now = began + Span::from_millis(took.as_millis() as u64);
         let attempt = claim.attempt();
-        let decision = self.policy.decide(attempt, result, now, rand::random());
+        let decision = self.policy.decide(attempt, result, now, chance::random());
         report(&claim, &kind, message, &decision);
         let reason = ReleaseReason::Attempted { message, decision };
         CompletedAttempt {

@@ -3,11 +3,10 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::{broker::Brokers, domain::message::BROKER_ALERT_AFTER, store::Store};
+use crate::{broker::Brokers, clock::sleep, domain::message::BROKER_ALERT_AFTER, store::Store};
 
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 

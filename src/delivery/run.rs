@@ -8,10 +8,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use tokio::{
-    task::JoinSet,
-    time::{Instant, sleep_until, timeout},
-};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -24,6 +21,8 @@ use super::{
 };
 use crate::{
     agent::Post,
+    chance,
+    clock::{self, Instant, sleep_until, timeout},
     domain::{
         message::{
             DeliveryDecision, DeliveryPolicy, DestinationResponse, ReleaseReason,
@@ -123,8 +122,8 @@ impl DeliveryLoop {
             claims: Vec::new(),
             backlogged: HashSet::new(),
             refill: HashMap::new(),
-            next_resolved_check: Instant::now(),
-            next_purge: Instant::now() + PURGE_EVERY,
+            next_resolved_check: clock::instant(),
+            next_purge: clock::instant() + PURGE_EVERY,
         }
     }
 
@@ -132,7 +131,7 @@ impl DeliveryLoop {
     /// other claims.
     pub async fn run(mut self, stop: CancellationToken) {
         let outbox = self.store.outbox.clone();
-        let mut next = Instant::now();
+        let mut next = clock::instant();
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -147,7 +146,7 @@ impl DeliveryLoop {
                 Ok(next) => next,
                 Err(error) => {
                     warn!(%error, "could not read the outbox; trying again");
-                    let pause = Instant::now() + self.settings.poll;
+                    let pause = clock::instant() + self.settings.poll;
                     if stop.run_until_cancelled(sleep_until(pause)).await.is_none() {
                         break;
                     }
@@ -162,37 +161,37 @@ impl DeliveryLoop {
     async fn round(&mut self) -> Result<Instant, StoreError> {
         self.purge_destinations().await?;
         let reader = &self.store.housekeeping;
-        let with_resolved = Instant::now() >= self.next_resolved_check;
+        let with_resolved = clock::instant() >= self.next_resolved_check;
         let due_work = reader.due_work(MAX_DESTINATIONS, with_resolved).await?;
         let now = reader.now().await?;
-        let mut next = Instant::now() + jittered(self.poll_after(&due_work), rand::random());
+        let mut next = clock::instant() + jittered(self.poll_after(&due_work), chance::random());
         match with_resolved {
             true => {
-                self.next_resolved_check = Instant::now() + RESOLVED_EVERY.min(self.settings.poll)
+                self.next_resolved_check = clock::instant() + RESOLVED_EVERY.min(self.settings.poll)
             }
             // This round may have been woken by the end of a dead letter.
             false => next = next.min(self.next_resolved_check),
         }
         if let Some(next_at) = due_work.next_at {
-            next = next.min(Instant::now() + next_at.since(now));
+            next = next.min(clock::instant() + next_at.since(now));
         }
         let (request, probes) = self.plan(&due_work);
         if !request.is_empty() {
             let response = self.claim(request, probes).await?;
             let has_progressed = response.moved_to_backlog > 0 || !response.claims.is_empty();
             if due_work.is_due {
-                next = next.min(Instant::now() + LOCKED_RETRY);
+                next = next.min(clock::instant() + LOCKED_RETRY);
             }
             let has_expired = !response.expiries.is_empty();
             if has_progressed || has_expired || due_work.is_full(MAX_DESTINATIONS) {
-                next = Instant::now();
+                next = clock::instant();
             }
             self.record_expiries(response.expiries);
             self.start().await?;
         }
         // An empty queue is released at once, and an alert may have added messages to webhooks.
         Ok(match self.unsaved.has_releases_or_expiries() {
-            true => Instant::now(),
+            true => clock::instant(),
             false => next,
         })
     }
@@ -318,7 +317,7 @@ impl DeliveryLoop {
     }
 
     async fn purge_destinations(&mut self) -> Result<(), StoreError> {
-        if Instant::now() < self.next_purge {
+        if clock::instant() < self.next_purge {
             return Ok(());
         }
         let keep = self.settings.policy.max.saturating_add(KEEP_MARGIN);
@@ -326,7 +325,7 @@ impl DeliveryLoop {
         let before = Timestamp::from_millis(now.as_millis() - keep.as_millis());
         let purged = self.store.purge_destinations(before, MAX_PURGED).await?;
         if purged < MAX_PURGED as u64 {
-            self.next_purge = Instant::now() + PURGE_EVERY;
+            self.next_purge = clock::instant() + PURGE_EVERY;
         }
         Ok(())
     }

@@ -4,17 +4,17 @@
 use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use uuid::Uuid;
 
 use super::{Receivers, request::send};
 use crate::{
     agent::Post,
+    chance,
+    clock::{self, sleep, timeout},
     domain::{
         message::{AlertNotice, DeliveryResult, Message, Sender},
-        values::{Backoff, Timestamp},
+        values::Backoff,
     },
     store::{Diagnosis, Health, NextMessage, QueueClaim, StoreFault},
 };
@@ -45,7 +45,7 @@ impl StoreAlerts {
             let faults = self.health.faults();
             let is_over = |fault| !faults.iter().any(|found| found.fault == fault);
             for (_, notice) in open.extract_if(.., |(fault, _)| is_over(*fault)) {
-                self.publish(&notice.closed(now())).await;
+                self.publish(&notice.closed(clock::wall())).await;
             }
             for found in &faults {
                 if !open.iter().any(|(fault, _)| *fault == found.fault) {
@@ -61,7 +61,9 @@ impl StoreAlerts {
     }
 
     async fn publish(&self, notice: &AlertNotice) {
-        let messages = self.sender.load().alert(notice, 0, now(), Uuid::now_v7);
+        // The clock of the store, which is used elsewhere, may be unavailable now.
+        let now = clock::wall();
+        let messages = self.sender.load().alert(notice, 0, now, chance::id);
         let deliveries = messages.into_iter().map(|message| self.deliver(message));
         futures::future::join_all(deliveries).await;
     }
@@ -103,7 +105,7 @@ impl StoreAlerts {
             created_at: message.at,
         };
         let receivers = self.receivers.load_full();
-        let tried = send(&receivers, &self.post, &claim, head, now());
+        let tried = send(&receivers, &self.post, &claim, head, clock::wall());
         timeout(ATTEMPT_WITHIN, tried)
             .await
             .unwrap_or_else(|_| DeliveryResult::Failed {
@@ -116,10 +118,5 @@ impl StoreAlerts {
 
 fn notice(found: &Diagnosis) -> AlertNotice {
     let kind = format!("store.{}", found.fault.as_str());
-    AlertNotice::raised(Uuid::now_v7(), &kind, &found.detail, now())
-}
-
-/// Returns the time of this machine's clock. The clock of the store, which is used elsewhere, may be unavailable now.
-fn now() -> Timestamp {
-    Timestamp::from_millis(jiff::Timestamp::now().as_millisecond())
+    AlertNotice::raised(chance::id(), &kind, &found.detail, clock::wall())
 }

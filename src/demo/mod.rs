@@ -12,15 +12,10 @@ mod summary;
 mod verdict;
 mod width;
 
-use std::{
-    io,
-    process::ExitCode,
-    time::{Duration, Instant},
-};
+use std::{io, process::ExitCode, time::Duration};
 
 use serde_json::{Value, json};
 use thiserror::Error;
-use tokio::time::MissedTickBehavior;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use self::{
@@ -34,6 +29,7 @@ use self::{
 };
 use crate::{
     cli::{DemoOptions, MISUSE},
+    clock::{self, MissedTickBehavior},
     config::{Config, DatabaseUrl, Listen},
     domain::values::Span,
     interrupt, plain_http,
@@ -223,9 +219,9 @@ async fn follow(
             task: None,
         })
         .collect();
-    let mut ticks = tokio::time::interval(READ_EVERY);
+    let mut ticks = clock::interval(READ_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let started = Instant::now();
+    let started = clock::instant();
     while started.elapsed() < LONGEST {
         ticks.tick().await;
         let mut under_way = 0;
@@ -317,7 +313,7 @@ async fn watch(
     let key = order.key();
     let mut state = task.state.clone();
     while !matches!(state.as_str(), "processed" | "cancelled") {
-        tokio::time::sleep(READ_EVERY).await;
+        clock::sleep(READ_EVERY).await;
         let task = api.task(&task.id).await?;
         if task.state != state {
             state = task.state;

@@ -3,13 +3,13 @@
 use std::{
     collections::HashMap,
     io::{self, IsTerminal, Write},
-    time::Instant,
 };
 
 use super::{
     board::{self, BoardRow, Paint},
     width,
 };
+use crate::clock::{self, Instant};
 
 pub struct Screen {
     pub paint: Paint,
@@ -31,7 +31,7 @@ impl Screen {
         let term = std::env::var("TERM").unwrap_or_default();
         if !io::stdout().is_terminal() || term == "dumb" {
             let mode = Mode::Plain {
-                started: Instant::now(),
+                started: clock::instant(),
                 said: HashMap::new(),
             };
             return Self {

@@ -10,10 +10,12 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use super::Hold;
-use crate::domain::values::Term;
+use crate::{
+    clock::{self, Instant},
+    domain::values::Term,
+};
 
 #[derive(Debug)]
 pub struct LocalLease {
@@ -38,7 +40,7 @@ impl LocalLease {
     pub fn with(hold: Arc<Hold>) -> Self {
         Self {
             hold,
-            start: Instant::now(),
+            start: clock::instant(),
             alive_until: AtomicU64::new(0),
             alive_since: AtomicU64::new(0),
             supervises: Mutex::new(None),
@@ -47,7 +49,7 @@ impl LocalLease {
 
     /// Records that the leases were renewed, and may be trusted until `until`.
     pub fn renewed(&self, term: Option<Term>, until: Instant) {
-        let now = Instant::now();
+        let now = clock::instant();
         if !self.is_alive(now) {
             self.alive_since.store(self.millis(now), Ordering::Release);
         }
@@ -114,13 +116,13 @@ mod tests {
     #[test]
     fn before_the_first_renewal_it_may_nothing() {
         let local_lease = LocalLease::new();
-        assert!(!local_lease.is_alive(Instant::now()));
-        assert_eq!(local_lease.term(Instant::now()), None);
+        assert!(!local_lease.is_alive(clock::instant()));
+        assert_eq!(local_lease.term(clock::instant()), None);
     }
 
     #[test]
     fn what_is_not_renewed_ends_by_itself() {
-        let (local_lease, now) = (LocalLease::new(), Instant::now());
+        let (local_lease, now) = (LocalLease::new(), clock::instant());
         let until = now + Duration::from_secs(8);
         local_lease.renewed(Some(Term(3)), until);
         let just_before = until - Duration::from_millis(2);
@@ -132,24 +134,24 @@ mod tests {
 
     #[test]
     fn a_moment_without_trust_is_remembered_when_it_is_back() {
-        let (local_lease, now) = (LocalLease::new(), Instant::now());
+        let (local_lease, now) = (LocalLease::new(), clock::instant());
         let trusted = now + Duration::from_secs(8);
         local_lease.renewed(None, trusted);
-        assert!(local_lease.was_alive_since(Instant::now(), Instant::now()));
+        assert!(local_lease.was_alive_since(clock::instant(), clock::instant()));
         local_lease.renewed(None, trusted + Duration::from_secs(3));
-        assert!(local_lease.was_alive_since(Instant::now(), Instant::now()));
-        let claimed = Instant::now();
+        assert!(local_lease.was_alive_since(clock::instant(), clock::instant()));
+        let claimed = clock::instant();
         local_lease.lost();
-        assert!(!local_lease.was_alive_since(claimed, Instant::now()));
+        assert!(!local_lease.was_alive_since(claimed, clock::instant()));
         std::thread::sleep(Duration::from_millis(2));
         local_lease.renewed(None, trusted);
-        assert!(!local_lease.was_alive_since(claimed, Instant::now()));
-        assert!(local_lease.was_alive_since(Instant::now(), Instant::now()));
+        assert!(!local_lease.was_alive_since(claimed, clock::instant()));
+        assert!(local_lease.was_alive_since(clock::instant(), clock::instant()));
     }
 
     #[test]
     fn an_instance_that_does_not_supervise_is_alive_all_the_same() {
-        let (local_lease, now) = (LocalLease::new(), Instant::now());
+        let (local_lease, now) = (LocalLease::new(), clock::instant());
         local_lease.renewed(None, now + Duration::from_secs(8));
         assert!(local_lease.is_alive(now));
         assert_eq!(local_lease.term(now), None);

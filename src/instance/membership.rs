@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use thiserror::Error;
-use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
-use uuid::Uuid;
 
 use super::{Hold, LocalLease, process};
 use crate::{
+    chance,
+    clock::{self, Instant, sleep},
     domain::values::{
         DeadHolders, Holder, IdInUse, Incarnation, InstanceId, InstanceRecord, Renewal, Span, Term,
         renew_after, trust,
@@ -69,7 +69,7 @@ impl Membership {
         let member = Self {
             holder: Holder {
                 instance,
-                incarnation: Incarnation(Uuid::now_v7()),
+                incarnation: Incarnation(chance::id()),
             },
             process: process::this(),
             store,
@@ -129,7 +129,7 @@ impl Membership {
     pub fn due_in(&self) -> Duration {
         let due = self.state.lock().due;
         due.map_or(self.retry_after(), |due| {
-            due.saturating_duration_since(Instant::now())
+            due.saturating_duration_since(clock::instant())
         })
     }
 
@@ -145,10 +145,10 @@ impl Membership {
         let leaves_lead = state.term.is_some() && !supervise;
         let wants_lead = supervise && !self.hold().is_held() && !state.supervise;
         let changes_lead = leaves_lead || wants_lead;
-        if state.due.is_some_and(|due| Instant::now() < due) && !changes_lead {
+        if state.due.is_some_and(|due| clock::instant() < due) && !changes_lead {
             return Ok(());
         }
-        let was_alive = self.local_lease.is_alive(Instant::now());
+        let was_alive = self.local_lease.is_alive(clock::instant());
         match self.renew(DeadHolders::None, supervise).await {
             Ok(Renewed { outcome: Ok(_), .. }) => {
                 if !was_alive {
@@ -198,7 +198,7 @@ impl Membership {
         if !supervise {
             self.local_lease.step_down();
         }
-        let sent = Instant::now();
+        let sent = clock::instant();
         let renewal = Renewal {
             holder: self.holder.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -212,7 +212,7 @@ impl Membership {
             self.local_lease.renewed(term, sent + trust(self.length));
             let mut due = sent + renew_after(self.length);
             if let (true, None, Some(lease)) = (supervise, term, &renewed.supervisor) {
-                due = due.min(Instant::now() + lease.until.since(renewed.now));
+                due = due.min(clock::instant() + lease.until.since(renewed.now));
             }
             let mut state = self.state.lock();
             if term != state.term {

@@ -28,6 +28,7 @@ use self::{
 use crate::{
     api::{self, App},
     broker::{Brokers, Delivery, ReceivedMessage},
+    chance,
     config::IntakeConfig,
     store::Submitted,
 };
@@ -112,7 +113,7 @@ fn idempotency_key(message: &ReceivedMessage) -> String {
     let given = message.header("idempotency-key");
     let given = given.or(message.message_id.as_deref());
     match given.filter(|key| !key.is_empty()) {
-        None => format!("delivery:{}", uuid::Uuid::now_v7()),
+        None => format!("delivery:{}", chance::id()),
         Some(key) if key.len() <= LONGEST_KEY && key.bytes().all(|b| b.is_ascii_graphic()) => {
             key.to_owned()
         }

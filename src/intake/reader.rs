@@ -3,10 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tokio::{
-    task::JoinSet,
-    time::{sleep, timeout},
-};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -14,6 +11,8 @@ use super::dead_letter::dead_letter;
 use crate::{
     api::Problem,
     broker::{BrokerError, Brokers, Consumer, Delivery},
+    chance,
+    clock::{sleep, timeout},
     config::IntakeConfig,
     domain::values::{Backoff, MAIN_BROKER},
 };
@@ -88,7 +87,7 @@ impl QueueReader {
             };
             self.brokers.health.failed(broker, &part, &reason);
             failures += 1;
-            let pause = sleep(RECONNECT.full_jitter(failures, rand::random()));
+            let pause = sleep(RECONNECT.full_jitter(failures, chance::random()));
             stop.run_until_cancelled(pause).await;
         }
     }
@@ -179,7 +178,7 @@ impl QueueReader {
             let (intake, reason) = (&self.config.name, problem.detail());
             info!(%intake, tries, reason, "a message waits, because it cannot be stored now");
         }
-        sleep(RETRY_BACKOFF.full_jitter(tries, rand::random())).await;
+        sleep(RETRY_BACKOFF.full_jitter(tries, chance::random())).await;
     }
 
     /// Publishes the message as a dead letter, and returns when the broker has confirmed it; the message can be
@@ -197,7 +196,7 @@ impl QueueReader {
             }
             let health = &self.brokers.health;
             health.failed(self.broker_name(), part, &error.to_string());
-            sleep(RETRY_BACKOFF.full_jitter(tries, rand::random())).await;
+            sleep(RETRY_BACKOFF.full_jitter(tries, chance::random())).await;
         }
         if tries > 0 {
             self.brokers.health.works(self.broker_name(), part);

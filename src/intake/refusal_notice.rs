@@ -4,13 +4,14 @@
 //! operators find the same problem in the dead letter.
 
 use sha2::{Digest, Sha256};
-use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use super::reader::{CONFIRM_WITHIN, QueueReader, RETRY_BACKOFF};
 use crate::{
     api::Problem,
     broker::{BrokerError, OutgoingMessage, ReceivedMessage},
+    chance,
+    clock::sleep,
     config::IntakeConfig,
     domain::values::{QueueAddress, shortened},
 };
@@ -103,7 +104,7 @@ impl RefusalNotice {
             if is_over {
                 break error;
             }
-            sleep(RETRY_BACKOFF.full_jitter(tries, rand::random())).await;
+            sleep(RETRY_BACKOFF.full_jitter(tries, chance::random())).await;
         };
         warn!(
             %intake, %queue, %error,

@@ -6,18 +6,19 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use metrics::{counter, gauge};
 use parking_lot::Mutex;
-use tokio::{sync::Notify, time::timeout};
+use tokio::sync::Notify;
 use tracing::warn;
 
 use super::{
     ListenerLimits,
     connection::{CloseOrder, Connection, ConnectionPhase, ListenerState},
 };
+use crate::clock::{self, Instant, timeout};
 
 /// The share of the limit that makes way at once, as a divisor: one pass over all connections must make room for more
 /// than one newcomer.
@@ -73,7 +74,7 @@ impl Connections {
         Self {
             limits,
             shared,
-            opened: Instant::now(),
+            opened: clock::instant(),
             open: Mutex::default(),
             next: AtomicU64::new(0),
             freed: Notify::new(),
@@ -288,7 +289,7 @@ fn close(connection: &Connection, order: CloseOrder, reason: &'static str) {
 /// Calls `say`, but at most once in the time `every`.
 pub fn at_most_every(said: &mut Option<Instant>, every: Duration, say: impl FnOnce()) {
     if said.is_none_or(|said| said.elapsed() >= every) {
-        *said = Some(Instant::now());
+        *said = Some(clock::instant());
         say();
     }
 }

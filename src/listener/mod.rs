@@ -22,7 +22,6 @@ use std::{
 };
 
 use axum::Router;
-use tokio::time::{interval, sleep, timeout};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tracing::{info, warn};
 
@@ -37,7 +36,10 @@ pub use self::{
     socket::PeerAddress,
     tls::{Files, Tls, TlsError, certificates_of},
 };
-use crate::config::{Listen, UnixMode};
+use crate::{
+    clock::{interval, sleep, timeout},
+    config::{Listen, UnixMode},
+};
 
 /// The pause after a connection could not be accepted, as when no file descriptor is free.
 const REST: Duration = Duration::from_millis(50);

@@ -17,9 +17,10 @@ use rustls::{
     },
 };
 use thiserror::Error;
-use tokio::time::{MissedTickBehavior, interval};
 use tokio_rustls::TlsAcceptor;
 use tracing::{error, info};
+
+use crate::clock::{MissedTickBehavior, interval};
 
 /// The interval at which the files are checked.
 const CHECK_EVERY: Duration = Duration::from_secs(2);

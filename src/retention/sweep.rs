@@ -6,13 +6,13 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 use uuid::Uuid;
 
 use super::PurgeStore;
 use crate::{
+    clock::{self, Instant, sleep},
     domain::{
         task::TaskStatus,
         upkeep::{KeepTime, PurgePace, Retention},
@@ -116,7 +116,7 @@ impl Sweep {
             letters,
             pace: PurgePace::new(most, pacing.target()),
             is_alone: matches!(pacing, Pacing::Alone),
-            started: Instant::now(),
+            started: clock::instant(),
             swept: SweepTotals::default(),
             stop,
         }
@@ -157,7 +157,7 @@ impl Sweep {
         if let Some(keep) = self.letters {
             let before = ago(now, keep);
             while self.goes_on(is_on) {
-                let started = Instant::now();
+                let started = clock::instant();
                 let count = store.purge_dead_letters(before, LETTERS).await?;
                 self.swept.dead_letters += count;
                 if count < LETTERS as u64 {
@@ -180,7 +180,7 @@ impl Sweep {
         let before = ago(now, self.walks[at].keep);
         while self.goes_on(is_on) {
             let after = self.walks[at].after;
-            let started = Instant::now();
+            let started = clock::instant();
             let page = self.page(&store.reader(), after, before).await?;
             let Some(last) = page.last else {
                 self.walks[at].end(before);

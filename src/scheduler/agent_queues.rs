@@ -8,9 +8,12 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::{sync::Notify, time::Instant};
+use tokio::sync::Notify;
 
-use crate::domain::values::AgentName;
+use crate::{
+    clock::{self, Instant},
+    domain::values::AgentName,
+};
 
 #[derive(Debug, Default)]
 pub(super) struct AgentQueues {
@@ -72,7 +75,7 @@ impl AgentQueues {
     }
 
     pub fn due_in(&self, wait: Duration) {
-        let due = Instant::now() + wait;
+        let due = clock::instant() + wait;
         let mut next = self.next_due.lock();
         if next.is_none_or(|known| due < known) {
             *next = Some(due);
@@ -84,7 +87,7 @@ impl AgentQueues {
     /// Returns whether the next due time has come. A due time that has come is cleared.
     pub fn take_due(&self) -> bool {
         let mut next = self.next_due.lock();
-        let due = next.is_some_and(|due| due <= Instant::now());
+        let due = next.is_some_and(|due| due <= clock::instant());
         if due {
             *next = None;
         }

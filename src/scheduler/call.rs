@@ -5,7 +5,6 @@ use std::{panic::AssertUnwindSafe, time::Duration};
 use async_trait::async_trait;
 use futures::FutureExt;
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep};
 use tracing::{Span, debug, debug_span, error};
 
 use super::{
@@ -14,6 +13,7 @@ use super::{
 };
 use crate::{
     agent::{CallReport, CallSlot, Permission},
+    clock::{self, Instant, sleep},
     domain::{
         task::{Call, CallOutcome, Command, Purpose, RetryWait},
         values::{Effect, Fault, Timestamp},
@@ -50,7 +50,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
         },
         None => None,
     };
-    let permission = LeasePermission::new(local, store, claimed.unwrap_or_else(Instant::now));
+    let permission = LeasePermission::new(local, store, claimed.unwrap_or_else(clock::instant));
     // The body is not needed after it has been sent.
     let body = call.body.take();
     // A panic of the call is caught here, and not at its spawn: its slot is freed, and the attempt ends as one of
@@ -70,7 +70,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     let Some(CallReport { outcome, exchange }) = answered else {
         debug!(task = %step.task, step = %call.step_name, attempt = attempt.0, "complete-by passed; the call was dropped");
         drop(slot);
-        if Instant::now() >= deadline {
+        if clock::instant() >= deadline {
             give_up((step, attempt), call.complete_by, local, store).await;
         }
         return;
@@ -138,7 +138,7 @@ async fn save(store: &Store, call: &Call, reply: Apply, deadline: Instant) -> bo
             }
             Err(error) => {
                 debug!(task = %call.step.task, step = %call.step_name, attempt = call.attempt.0, %error,
-                    late = Instant::now() > deadline, "a late reply changed nothing");
+                    late = clock::instant() > deadline, "a late reply changed nothing");
                 return false;
             }
         }
@@ -204,7 +204,7 @@ impl Permission for LeasePermission<'_> {
             return;
         }
         loop {
-            let now = Instant::now();
+            let now = clock::instant();
             let held = *self.held.lock();
             if self.local.local_lease.was_alive_since(held, now)
                 && !self.local.has_heard_of_drops_since(held)

@@ -4,12 +4,13 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::Local;
 use crate::{
+    chance,
+    clock::{self, Instant, sleep_until},
     domain::{
         queue::LEFT_TO_OTHERS,
         values::{AgentName, Backoff, idle, jittered},
@@ -100,18 +101,18 @@ pub async fn run(
     let poll = settings.poll;
     let mut polled_at: Option<Instant> = None;
     let mut promotions = Promotions {
-        at: Instant::now(),
+        at: clock::instant(),
         found_locked: 0,
     };
     let mut left = LeftQueues::default();
-    let mut looked_at = Instant::now();
-    let mut chance = rand::random();
+    let mut looked_at = clock::instant();
+    let mut chance = chance::random();
     loop {
         let is_idle = settings.is_notified && local.agent_queues.is_empty();
         let interval = if is_idle { idle(poll) } else { poll };
         let next_poll = match polled_at {
             Some(polled_at) => polled_at + jittered(interval, chance),
-            None => Instant::now(),
+            None => clock::instant(),
         };
         let next_due = local.agent_queues.next_due_at().unwrap_or(next_poll);
         let next_look = left.next_check(looked_at).unwrap_or(next_poll);
@@ -120,12 +121,12 @@ pub async fn run(
             () = local.agent_queues.wait_for_wake() => {}
             () = sleep_until(next_due.min(next_look).min(next_poll)) => {}
         }
-        let polled = next_poll <= Instant::now();
+        let polled = next_poll <= clock::instant();
         if polled {
-            polled_at = Some(Instant::now());
-            chance = rand::random();
+            polled_at = Some(clock::instant());
+            chance = chance::random();
         }
-        looked_at = Instant::now();
+        looked_at = clock::instant();
         let looked = check_queues(
             &local,
             &store,
@@ -136,7 +137,7 @@ pub async fn run(
         );
         if let Err(error) = looked.await {
             warn!(%error, "agent queues could not be read; trying again");
-            let again = Instant::now() + jittered(poll, chance);
+            let again = clock::instant() + jittered(poll, chance);
             // The next round polls everything, because the error may be of any part.
             polled_at = None;
             tokio::select! {
@@ -151,7 +152,7 @@ pub async fn run(
 /// because every instance asks.
 async fn backlog(store: &Store, promoted_at: &mut Instant) -> Result<Promoted, StoreError> {
     if !store.is_shared || promoted_at.elapsed() >= PROMOTE_ANYWAY {
-        *promoted_at = Instant::now();
+        *promoted_at = clock::instant();
         return store.promote().await;
     }
     let found = store.housekeeping.backlog().await?;
@@ -263,7 +264,7 @@ mod tests {
     fn a_queue_whose_steps_are_left_to_others_is_looked_at_ever_less_often() {
         let mut left = LeftQueues::default();
         let agent = AgentName::new("payments");
-        let mut now = Instant::now();
+        let mut now = clock::instant();
         assert!(left.may_check(&agent, now));
         let mut waits = Vec::new();
         for _ in 0..8 {
@@ -288,7 +289,7 @@ mod tests {
     #[test]
     fn a_look_that_came_due_is_made_once_and_then_when_a_slot_is_free() {
         let mut left = LeftQueues::default();
-        let looked_at = Instant::now();
+        let looked_at = clock::instant();
         left.leave(AgentName::new("payments"), false, looked_at);
         let due = looked_at + LEFT_TO_OTHERS.duration();
         // The time that the claim of that look has taken does not matter.
@@ -299,7 +300,7 @@ mod tests {
     #[test]
     fn a_queue_that_was_empty_is_looked_at_again_soon() {
         let mut left = LeftQueues::default();
-        let (agent, now) = (AgentName::new("payments"), Instant::now());
+        let (agent, now) = (AgentName::new("payments"), clock::instant());
         for is_empty in [false, false, false, true] {
             left.leave(agent.clone(), is_empty, now);
         }

@@ -11,6 +11,7 @@ use super::{
     recovery::{confirm, end},
 };
 use crate::{
+    clock,
     domain::task::{Command, Release},
     store::{Apply, Dispatch, LocalScheduler, Store},
 };
@@ -86,7 +87,7 @@ impl Dispatcher {
                 "waiting for running calls"
             );
         }
-        let in_time = tokio::time::timeout(self.grace, calls.wait()).await;
+        let in_time = clock::timeout(self.grace, calls.wait()).await;
         let mut left = HashSet::new();
         // These include claims that were saved after the stop, whose calls never started.
         for dropped in self.local.running.abort_all() {

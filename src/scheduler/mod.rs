@@ -24,10 +24,7 @@ use std::{
 };
 
 use futures::future::try_join_all;
-use tokio::{
-    sync::mpsc,
-    time::{Instant, timeout},
-};
+use tokio::sync::mpsc;
 use tracing::debug;
 
 pub use claimer::{ClaimerSettings, run as run_claimer};
@@ -42,6 +39,7 @@ use self::{
 };
 use crate::{
     agent::Agents,
+    clock::{self, Instant, timeout},
     domain::{
         agent::{AgentMode, PastStop},
         queue::LaneRule,
@@ -109,7 +107,7 @@ impl Local {
             running: Running::default(),
             work_requests,
             work,
-            start: Instant::now(),
+            start: clock::instant(),
             heard_of_drops: AtomicU64::new(0),
         });
         let weak = Arc::downgrade(&local);
@@ -242,7 +240,7 @@ impl Local {
     /// Notes that another instance may require this one to drop calls. From now on no call starts before the store has
     /// confirmed its attempt, until [`reconcile_drops`] has run.
     pub fn hear_of_drops(&self) {
-        let now = self.millis(Instant::now()).saturating_add(1);
+        let now = self.millis(clock::instant()).saturating_add(1);
         self.heard_of_drops.store(now, Ordering::Release);
     }
 
@@ -272,7 +270,7 @@ impl Local {
     }
 
     fn may_claim(&self) -> bool {
-        self.local_lease.may_claim(Instant::now())
+        self.local_lease.may_claim(clock::instant())
     }
 
     fn free_of(&self, agent: &AgentName, called: fn(&Agents, &AgentName) -> usize) -> usize {
@@ -376,7 +374,7 @@ impl LocalScheduler for Local {
                 let claimed = dispatch
                     .deadline
                     .checked_sub(call.complete_within.duration());
-                slot.deliver(call, claimed.unwrap_or_else(Instant::now));
+                slot.deliver(call, claimed.unwrap_or_else(clock::instant));
             }
         }
         if dispatches.is_empty() {

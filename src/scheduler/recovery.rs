@@ -4,7 +4,6 @@
 use std::{collections::HashMap, time::Duration};
 
 use futures::future::join_all;
-use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
 use super::{
@@ -12,6 +11,7 @@ use super::{
     running::{DroppedCall, Key},
 };
 use crate::{
+    clock::sleep,
     domain::{
         task::{Command, Expiry, Release},
         values::{InstanceId, Span, Timestamp},

@@ -13,14 +13,14 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::{
-    sync::Notify,
-    time::{Instant, timeout},
-};
+use tokio::sync::Notify;
 
-use crate::domain::{
-    task::Call,
-    values::{AgentName, Span, WorkerName},
+use crate::{
+    clock::{self, Instant, timeout},
+    domain::{
+        task::Call,
+        values::{AgentName, Span, WorkerName},
+    },
 };
 
 /// The longest time that a worker with steps waits for more steps that are being claimed for it.
@@ -66,7 +66,7 @@ struct AgentRequests {
 impl State {
     fn see(&mut self, agent: &AgentName, worker: &WorkerName) {
         let now = LastWorkRequest {
-            at: Instant::now(),
+            at: clock::instant(),
             is_saved: false,
         };
         if let Some(seen) = self.seen.get_mut(&(agent.clone(), worker.clone())) {
@@ -479,7 +479,7 @@ mod tests {
         for number in [1, 2] {
             let slot = all.try_take(&video()).unwrap();
             assert_eq!(slot.worker.as_str(), "w-1");
-            slot.deliver(call(number), Instant::now());
+            slot.deliver(call(number), clock::instant());
         }
         assert_eq!(attempts(asked.arrived().await), [1, 2]);
         assert_eq!(all.free(&video()), 0);
@@ -517,7 +517,7 @@ mod tests {
             all.try_take(&video()).unwrap(),
             all.try_take(&video()).unwrap(),
         );
-        first.deliver(call(1), Instant::now());
+        first.deliver(call(1), clock::instant());
         let given_back = all.try_take(&video()).unwrap();
         {
             let arrived = asked.arrived();
@@ -527,7 +527,7 @@ mod tests {
             assert_eq!(all.free(&video()), 0, "it is about to respond");
             assert_eq!(attempts(arrived.await), [1]);
         }
-        second.deliver(call(2), Instant::now());
+        second.deliver(call(2), clock::instant());
         drop(asked);
         assert_eq!(*taken_back.lock(), [Attempt(2)], "it came too late");
     }
@@ -538,11 +538,11 @@ mod tests {
         let asked = ask(&all, "w-1", 2);
         all.try_take(&video())
             .unwrap()
-            .deliver(call(1), Instant::now());
+            .deliver(call(1), clock::instant());
         let under_way = all.try_take(&video()).unwrap();
         drop(asked);
         assert_eq!(*taken_back.lock(), [Attempt(1)]);
-        under_way.deliver(call(2), Instant::now());
+        under_way.deliver(call(2), clock::instant());
         assert_eq!(*taken_back.lock(), [Attempt(1), Attempt(2)]);
     }
 

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
+    chance,
+    clock::sleep,
     domain::values::{Backoff, jittered},
     store::StoreError,
 };
@@ -51,7 +52,7 @@ pub(super) async fn run<L: PeriodicLoop>(mut part: L, stop: CancellationToken) -
     let mut failures = 0;
     let mut rest = match L::AT_ONCE {
         true => Duration::ZERO,
-        false => jittered(part.interval(), rand::random()),
+        false => jittered(part.interval(), chance::random()),
     };
     loop {
         let pause = async {
@@ -88,7 +89,7 @@ fn rest_after<L: PeriodicLoop>(
             let backoff = Backoff::doubling(interval, L::LONGEST_REST.max(interval));
             let again_in = backoff.wait(*failures);
             part.report(&error, again_in);
-            return Some(jittered(again_in, rand::random()));
+            return Some(jittered(again_in, chance::random()));
         }
     };
     if *failures > 0 {
@@ -99,7 +100,7 @@ fn rest_after<L: PeriodicLoop>(
         *failures = 0;
     }
     match next {
-        NextRound::AfterInterval => Some(jittered(interval, rand::random())),
+        NextRound::AfterInterval => Some(jittered(interval, chance::random())),
         NextRound::After(rest) => Some(rest),
         NextRound::Never => None,
     }

@@ -57,6 +57,7 @@ use crate::{
     },
     api::{self, App, ByteBudget, EndedTasks, Gauges, WorkflowCache},
     broker::Brokers,
+    chance, clock,
     config::{Config, DatabaseUrl, Listen},
     console,
     delivery::{Receivers, StoreAlerts},
@@ -463,7 +464,7 @@ impl Service {
             drain = self.drain.as_secs_f64(),
             "draining: /readyz fails, and requests are still accepted"
         );
-        tokio::time::sleep(self.drain).await;
+        clock::sleep(self.drain).await;
     }
 
     /// Stops claiming, lets running calls end within the grace period, releases the steps of the others, and closes.
@@ -482,7 +483,7 @@ impl Service {
             let _ = (&mut self.leases).await;
             self.member.leave().await;
         };
-        if tokio::time::timeout(CLOSE_WITHIN, left).await.is_err() {
+        if clock::timeout(CLOSE_WITHIN, left).await.is_err() {
             warn!("the leases could not be released in time; they will expire");
             self.leases.abort();
         }
@@ -491,10 +492,7 @@ impl Service {
         let _ = self.server.await;
         // This drops the last handle: the writer saves its remaining commands, and ends.
         self.store.take();
-        if tokio::time::timeout(CLOSE_WITHIN, self.writer)
-            .await
-            .is_err()
-        {
+        if clock::timeout(CLOSE_WITHIN, self.writer).await.is_err() {
             warn!("the writer did not end in time; its last commands got no response");
         }
         // There is no time limit, because the keeper may be writing the last copy of a deleted database.
@@ -600,6 +598,6 @@ fn new_instance_id() -> InstanceId {
         let name = name.trim();
         if name.is_empty() { "local" } else { name }.to_owned()
     });
-    let random: u32 = rand::random();
+    let random: u32 = chance::random();
     InstanceId::new(format!("{}-{}-{random:08x}", *HOST, std::process::id()))
 }

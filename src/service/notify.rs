@@ -11,8 +11,9 @@ use std::{
 };
 
 use rustix::time::{ClockId, clock_gettime};
-use tokio::time::{MissedTickBehavior, interval};
 use tracing::warn;
+
+use crate::clock::{MissedTickBehavior, interval};
 
 /// The socket for the messages. It is read from the environment once, because it does not change.
 pub struct Systemd {
@@ -39,6 +40,10 @@ impl Systemd {
     }
 
     /// Reports a reload, which lasts until [`Systemd::ready`].
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "systemd compares it with its own clock"
+    )]
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;

@@ -3,12 +3,12 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::join_all};
-use tokio::time::Instant;
 use tracing::error;
 
 use super::loops::{NextRound, PeriodicLoop};
 use crate::{
     api::{App, fire_schedule},
+    clock::{self, Instant},
     domain::{schedule::STEPPED_BACK, values::Timestamp},
     instance::LocalLease,
     store::{Store, StoreError},
@@ -44,7 +44,7 @@ impl ScheduleLoop {
     }
 
     fn supervises(&self) -> bool {
-        self.local_lease.term(Instant::now()).is_some()
+        self.local_lease.term(clock::instant()).is_some()
     }
 
     async fn fire(&self, names: Vec<String>) -> Result<(), StoreError> {
@@ -99,7 +99,7 @@ impl ScheduleLoop {
 
     /// Processes the schedules whose next look is too far in the future because the clock was set back.
     async fn check_clock(&mut self) -> Result<(), StoreError> {
-        let now = Instant::now();
+        let now = clock::instant();
         let is_recent = |checked| now.duration_since(checked) < CHECK;
         if !self.is_set_back() && self.checked.is_some_and(is_recent) {
             return Ok(());

@@ -4,11 +4,12 @@
 
 use std::{fmt::Display, time::Duration};
 
-use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::database::{self, Database};
 use crate::{
+    chance,
+    clock::{self, Instant, sleep},
     config::{Config, Listen},
     instance::JoinError,
     store::{Health, OpenError, RECONNECT, Store, StoreError, StoreFault},
@@ -38,10 +39,10 @@ impl StartBackoff {
         let is_known = |(said, at): &(String, Instant)| *said == reason && at.elapsed() < LOG_AGAIN;
         if !self.said.as_ref().is_some_and(is_known) {
             say(&reason);
-            self.said = Some((reason, Instant::now()));
+            self.said = Some((reason, clock::instant()));
         }
         // Jitter, so that instances do not all retry at the same moment.
-        sleep(RECONNECT.equal_jitter(self.attempts, rand::random())).await;
+        sleep(RECONNECT.equal_jitter(self.attempts, chance::random())).await;
     }
 }
 

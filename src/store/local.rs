@@ -3,13 +3,14 @@
 
 use std::{any::Any, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
-
-use crate::domain::{
-    agent::PastStop,
-    queue::LaneRule,
-    task::{Actor, Call, Claimant},
-    values::{AgentName, Attempt, InstanceId, StepRef, Timestamp, WorkerName},
+use crate::{
+    clock::Instant,
+    domain::{
+        agent::PastStop,
+        queue::LaneRule,
+        task::{Actor, Call, Claimant},
+        values::{AgentName, Attempt, InstanceId, StepRef, Timestamp, WorkerName},
+    },
 };
 
 /// A slot for one step of an agent. It is released when this is dropped.

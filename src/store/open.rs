@@ -1,11 +1,11 @@
 //! The errors of opening a database.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use thiserror::Error;
 use tracing::info;
 
-use crate::domain::values::Backoff;
+use crate::{clock::Instant, domain::values::Backoff};
 
 /// The waits between attempts to reach a database. A session that was ended is replaced within milliseconds.
 pub const RECONNECT: Backoff = Backoff::doubling(Duration::from_millis(20), Duration::from_secs(2));

@@ -1,8 +1,6 @@
 //! Reads that are the same for every database: the statements use only SQL that all databases understand, and a backend
 //! only runs them. A statement for one database alone belongs to the folder of its backend.
 
-use std::time::Instant;
-
 use uuid::Uuid;
 
 use super::{
@@ -21,12 +19,15 @@ use super::{
     upkeep::leases,
     view::ledger_sql::LedgerDialect,
 };
-use crate::domain::{
-    task::{AlertKind, Task},
-    upkeep::FileSpace,
-    values::{
-        AgentName, Attempt, InstanceId, ReceiverName, StepIndex, StepRef, TaskId, Timestamp,
-        WorkflowName,
+use crate::{
+    clock,
+    domain::{
+        task::{AlertKind, Task},
+        upkeep::FileSpace,
+        values::{
+            AgentName, Attempt, InstanceId, ReceiverName, StepIndex, StepRef, TaskId, Timestamp,
+            WorkflowName,
+        },
     },
 };
 
@@ -361,7 +362,7 @@ impl Reader {
 
     /// Returns a page of tasks. If one search finds none, reads more tasks, but not many more: see [`pages::look_on`].
     pub async fn tasks(&self, query: &TaskQuery) -> Result<TaskSummaries, StoreError> {
-        let began = Instant::now();
+        let began = clock::instant();
         let elapsed = || began.elapsed();
         pages::look_on(query, elapsed, async |query: TaskQuery| {
             self.look_for_page(&query).await

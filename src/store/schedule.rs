@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use thiserror::Error;
-use uuid::Uuid;
 
 use super::{
     Reader, RegisterError, Store, StoreError, Transaction,
@@ -12,16 +11,19 @@ use super::{
     rows::{Columns, Row},
     statement::Statement,
 };
-use crate::domain::{
-    message::Sender,
-    message::{schedule_alert_subject, schedule_failing},
-    schedule::{
-        KEPT_RUNS, MISSED_AFTER, RunRefusal, ScheduleRule, ScheduleRun, ScheduleSpec,
-        ScheduleState, Timing, TriggerRequest,
+use crate::{
+    chance,
+    domain::{
+        message::Sender,
+        message::{schedule_alert_subject, schedule_failing},
+        schedule::{
+            KEPT_RUNS, MISSED_AFTER, RunRefusal, ScheduleRule, ScheduleRun, ScheduleSpec,
+            ScheduleState, Timing, TriggerRequest,
+        },
+        task::AlertKind,
+        values::{ETag, Precondition, PreconditionFailure, TaskId, Timestamp},
+        view::{ChangeOrigin, LedgerRecord, LedgerSubject},
     },
-    task::AlertKind,
-    values::{ETag, Precondition, PreconditionFailure, TaskId, Timestamp},
-    view::{ChangeOrigin, LedgerRecord, LedgerSubject},
 };
 
 const SCHEDULE: &str = "name, version, put_version, spec, submission, state, next_at, \
@@ -372,7 +374,7 @@ async fn raise(
     reason: &str,
     sender: &Sender,
 ) -> Result<(), StoreError> {
-    let alert = schedule_failing(Uuid::now_v7(), name, &reason, tx.now());
+    let alert = schedule_failing(chance::id(), name, &reason, tx.now());
     tx.raise_alert(&alert, None, sender).await
 }
 
@@ -452,7 +454,7 @@ async fn put_schedule(
         return Ok(Err(unmet));
     }
     let Some(before) = known else {
-        let mut state = ScheduleState::new(Uuid::now_v7(), now);
+        let mut state = ScheduleState::new(chance::id(), now);
         state.put(None, &put.spec, put.paused, &put.by, now);
         let version = u64::try_from(now.as_millis()).unwrap_or(1);
         let record = ScheduleRecord {

@@ -13,10 +13,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::sleep;
 use tracing::debug;
 
 use super::{SharedReader, StoreError, rows::Columns, upkeep::leases};
+use crate::clock::sleep;
 
 /// The time between two searches for older instances. The record of one is deleted an hour after it ended, or becomes
 /// that of the instance that succeeds it.

@@ -9,7 +9,6 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
@@ -30,14 +29,18 @@ use super::{
     upkeep::leases,
     view::ledger_sql::LedgerDialect,
 };
-use crate::domain::{
-    agent::AgentSpec,
-    message::{AlertNotice, Message, Sender},
-    queue::QueuedStep,
-    task::{AlertChange, CauseFingerprint},
-    values::{
-        AgentName, InstanceId, Leases, ReceiverName, StepIndex, StepName, StepRef, TaskId,
-        Timestamp, WorkflowName,
+use crate::{
+    chance,
+    clock::Instant,
+    domain::{
+        agent::AgentSpec,
+        message::{AlertNotice, Message, Sender},
+        queue::QueuedStep,
+        task::{AlertChange, CauseFingerprint},
+        values::{
+            AgentName, InstanceId, Leases, ReceiverName, StepIndex, StepName, StepRef, TaskId,
+            Timestamp, WorkflowName,
+        },
     },
 };
 
@@ -441,7 +444,7 @@ impl Transaction<'_> {
                     self.save_alert(change, *id, alert, &mut causes, &mut failures, &mut left);
                 if let Some(notice) = saved.await? {
                     let version = change.task.version;
-                    of_tasks.extend(sender.alert(&notice, version, change.at, Uuid::now_v7));
+                    of_tasks.extend(sender.alert(&notice, version, change.at, chance::id));
                     self.record_alert(&notice).await?;
                 }
             }
@@ -556,7 +559,7 @@ impl Transaction<'_> {
         sender: &Sender,
     ) -> Result<(), StoreError> {
         self.record_alert(alert).await?;
-        let messages = sender.alert(alert, version, self.now(), Uuid::now_v7);
+        let messages = sender.alert(alert, version, self.now(), chance::id);
         self.add_messages(&messages.iter().collect::<Vec<_>>())
             .await
     }

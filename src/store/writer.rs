@@ -35,7 +35,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -67,6 +67,8 @@ use super::{
     SharedFeature, SharedFeatures, StoreError, UnreadableTask, Watchers,
 };
 use crate::{
+    chance,
+    clock::{self, Instant},
     domain::{
         message::{LinkForm, Sender},
         task::ReplyAddresses,
@@ -277,7 +279,7 @@ impl BatchWriter {
         self.settings.health.note(error);
         self.refusals.note(error);
         self.claims_in_doubt.store(true, Ordering::Release);
-        let now = Instant::now();
+        let now = clock::instant();
         let complained = self.complained.lock();
         let mut complained = complained;
         let unsaid = match &mut *complained {
@@ -366,7 +368,7 @@ impl<'w> Committer<'w> {
         may_read: bool,
     ) {
         let mut requests = requests.into_iter();
-        let begun = Instant::now();
+        let begun = clock::instant();
         let mut locked = None;
         while let Some(request) = requests.next() {
             // Each request waits for its row, so the last of many would wait as long as all of them together.
@@ -403,7 +405,7 @@ impl<'w> Committer<'w> {
         let mut culprit = Culprit::Request(0);
         if alone.iter().any(Request::claims) {
             culprit = self.suspect.take().map_or(culprit, Culprit::Claim);
-            self.one_by_one = Some(Instant::now() + ONE_BY_ONE);
+            self.one_by_one = Some(clock::instant() + ONE_BY_ONE);
         }
         self.note_fault(&alone, &culprit, panicked.message);
         refuse(alone, &StoreError::Panicked);
@@ -418,7 +420,7 @@ impl<'w> Committer<'w> {
         let by_operator = alone.iter().any(Request::is_by_operator);
         let task = match alone.first() {
             Some(request) if request.claims() => {
-                self.one_by_one = Some(Instant::now() + ONE_BY_ONE);
+                self.one_by_one = Some(clock::instant() + ONE_BY_ONE);
                 self.suspect.take().map(|suspect| suspect.task)
             }
             Some(Request::Apply { apply, .. }) => Some(apply.task),
@@ -444,7 +446,7 @@ impl<'w> Committer<'w> {
         taken: &mut BatchGuard<'w>,
         may_read: bool,
     ) -> Result<(), Failed> {
-        let started = Instant::now();
+        let started = clock::instant();
         let mut interrupted = None;
         let mut lost = 0;
         let mut culprits = Vec::new();
@@ -452,7 +454,7 @@ impl<'w> Committer<'w> {
         let mut tried = 0;
         while tried < TRIES {
             if tried > 1 {
-                tokio::time::sleep(BACKOFF.full_jitter(tried, rand::random())).await;
+                clock::sleep(BACKOFF.full_jitter(tried, chance::random())).await;
             }
             tried += 1;
             // A panic changes nothing in the database: the transaction is rolled back when it is dropped.
@@ -583,7 +585,9 @@ impl<'w> Committer<'w> {
         left_out: &Damage,
     ) -> Result<Option<(BatchDraft, Arc<Batch>)>, Halted> {
         let writer = self.writer;
-        let careful = self.one_by_one.is_some_and(|until| Instant::now() < until);
+        let careful = self
+            .one_by_one
+            .is_some_and(|until| clock::instant() < until);
         let begun = self.backend.begin().await;
         let mut tx = begun.map_err(|error| match error {
             // The connection was lost. The next one may be ready already.

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use futures::future::join_all;
-use tokio::time::Instant;
 use tracing::debug;
 
 use crate::{
+    clock,
     domain::{
         task::{Actor, Command},
         values::{InstanceId, TaskId, Term},
@@ -42,7 +42,7 @@ impl Supervisor {
 
     /// Returns the work that is due in the store, or `None` if this instance does not supervise.
     pub async fn due(&self) -> Result<Option<DueSummary>, StoreError> {
-        if self.local_lease.term(Instant::now()).is_none() {
+        if self.local_lease.term(clock::instant()).is_none() {
             return Ok(None);
         }
         let due = self.store.housekeeping.due_summary(&self.instance);
@@ -53,7 +53,7 @@ impl Supervisor {
     /// many recoveries were requested.
     pub async fn recover_expired(&self) -> Result<usize, StoreError> {
         let mut recovered = 0;
-        while let Some(term) = self.local_lease.term(Instant::now()) {
+        while let Some(term) = self.local_lease.term(clock::instant()) {
             let expired = self.find().await?;
             let full = expired.len() >= self.batch;
             let done = self.recover(term, expired).await?;
@@ -62,7 +62,7 @@ impl Supervisor {
                 break;
             }
         }
-        while let Some(term) = self.local_lease.term(Instant::now()) {
+        while let Some(term) = self.local_lease.term(clock::instant()) {
             let most = self.batch + self.store.resting();
             let mut overdue = self.store.housekeeping.overdue(most).await?;
             overdue.retain(|task| !self.store.rests(*task));

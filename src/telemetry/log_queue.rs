@@ -5,13 +5,15 @@ use std::{
     io::{self, Write},
     sync::Arc,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use metrics::{counter, describe_counter};
 use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 use tracing_subscriber::fmt::MakeWriter;
+
+use crate::clock;
 
 /// The most bytes of lines that wait for the thread. The thread holds as many again while it writes them.
 const MAX_WAITING_BYTES: usize = 1 << 20;
@@ -100,11 +102,11 @@ impl LogQueue {
 
 impl Drop for LogGuard {
     fn drop(&mut self) {
-        let until = Instant::now() + FLUSH_TIMEOUT;
+        let until = clock::instant() + FLUSH_TIMEOUT;
         let LogState { lines, changed } = &*self.0.0;
         let mut lines = lines.lock();
         while !lines.waiting.is_empty() || lines.is_writing {
-            if changed.wait_until(&mut lines, until).timed_out() {
+            if changed.wait_until(&mut lines, until.into_std()).timed_out() {
                 return;
             }
         }

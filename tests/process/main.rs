@@ -7,9 +7,10 @@
 //! API delays (`?wait=`).
 
 #![allow(
+    clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a test fails by a panic, in its helpers too"
+    reason = "a test fails by a panic, in its helpers too, and has the clock of its machine"
 )]
 
 #[path = "../cluster/mod.rs"]

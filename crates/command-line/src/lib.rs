@@ -7,6 +7,10 @@
 //! A file is a command or a family of commands: its arguments, which are the help, and below them what it does.
 
 #![allow(
+    clippy::disallowed_methods,
+    reason = "it is a client with the clock of its machine, and no part of an instance"
+)]
+#![allow(
     rustdoc::bare_urls,
     reason = "comments of arguments are the help in a terminal"
 )]

@@ -8,6 +8,11 @@
 //! of them: a template that the compiler checks. `shell.rs` is the frame around every page, `parts.rs` has the small
 //! components, and `templates/` has one file for each page. Every page works without script.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "only sessions and pages use them: no task depends on either"
+)]
+
 mod assets;
 mod json;
 mod params;

@@ -1,5 +1,7 @@
 //! Explores the worlds whose names are given, or all of them: `explore [states] [world]…`
 
+#![allow(clippy::disallowed_methods, reason = "it reports how long it took")]
+
 use std::{env, process::ExitCode, time::Instant};
 
 use provost_worlds::{explore, worlds};

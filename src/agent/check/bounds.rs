@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
-
-use crate::domain::values::{Span, Timestamp};
+use crate::{
+    clock::{self, Instant, sleep_until},
+    domain::values::{Span, Timestamp},
+};
 
 /// Why the check ends before it is complete.
 pub(super) struct CutShort(pub String);
@@ -21,7 +22,7 @@ impl CheckTime {
     /// Begins now. `now` is the store's time, `within` the most time for all calls together.
     pub fn begin(now: Timestamp, within: Duration) -> Self {
         Self {
-            start: Instant::now(),
+            start: clock::instant(),
             store_start: now,
             within,
         }
@@ -33,7 +34,7 @@ impl CheckTime {
     }
 
     pub fn left(&self) -> Duration {
-        self.end().saturating_duration_since(Instant::now())
+        self.end().saturating_duration_since(clock::instant())
     }
 
     /// Returns the store's time.
@@ -43,7 +44,7 @@ impl CheckTime {
 
     /// Waits, but not for longer than the check may take.
     pub async fn pause(&self, length: Duration) -> Result<(), CutShort> {
-        let until = Instant::now() + length;
+        let until = clock::instant() + length;
         sleep_until(until.min(self.end())).await;
         if until > self.end() {
             return Err(self.cut_short());

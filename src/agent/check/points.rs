@@ -3,16 +3,17 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
-use uuid::Uuid;
-
 use super::{bounds::CutShort, call_options::CallOptions, run::CheckRun};
-use crate::domain::{
-    agent::{CheckAnswer, CheckObservations, CheckSubject, DroppedAnswer, LateArrival},
-    definition::Method,
-    task::{CallBody, Purpose, render::Rendered},
-    template::Payload,
-    values::Timestamp,
+use crate::{
+    chance,
+    clock::{self, sleep},
+    domain::{
+        agent::{CheckAnswer, CheckObservations, CheckSubject, DroppedAnswer, LateArrival},
+        definition::Method,
+        task::{CallBody, Purpose, render::Rendered},
+        template::Payload,
+        values::Timestamp,
+    },
 };
 
 /// The complete-by of the late request passed this long ago, which is more than clocks usually differ.
@@ -26,7 +27,7 @@ const HEAD_START: Duration = Duration::from_millis(50);
 const PROBES: u32 = 10;
 
 fn new_subject() -> CheckSubject {
-    CheckSubject::new(Uuid::now_v7())
+    CheckSubject::new(chance::id())
 }
 
 /// Makes the calls of all points, as far as they apply to the step.
@@ -65,7 +66,7 @@ pub(super) async fn check_points(
 /// One request under two keys: a service whose outputs are equal then shows by none of them what it did.
 async fn two_keys(run: &CheckRun<'_>, seen: &mut CheckObservations) -> Result<(), CutShort> {
     let one = new_subject();
-    let other = one.under_other_keys(Uuid::now_v7());
+    let other = one.under_other_keys(chance::id());
     let calls = [run.work(&one).await?, run.work(&other).await?];
     let outputs = calls.each_ref().map(|call| call.output().cloned());
     seen.two_keys = Some(calls);
@@ -107,7 +108,7 @@ async fn at_once(
     let subject = new_subject();
     let timed = async || {
         let call = run.work(&subject).await?;
-        Ok::<_, CutShort>((call, Instant::now()))
+        Ok::<_, CutShort>((call, clock::instant()))
     };
     let probe = async || {
         if !run.has_probe() {
@@ -120,7 +121,7 @@ async fn at_once(
         if call.answer == CheckAnswer::NotDone {
             call = run.probe_once(&subject).await?;
         }
-        Ok::<_, CutShort>(Some((call, Instant::now())))
+        Ok::<_, CutShort>(Some((call, clock::instant())))
     };
     let (one, other, probe) = tokio::join!(timed(), timed(), probe());
     let ((one, one_ended), (other, other_ended)) = (one?, other?);
@@ -180,7 +181,7 @@ async fn after_complete_by(
     let subject = new_subject();
     let within = (latency * 4).max(SHORT_COMPLETE_BY);
     let within = within.min(run.requests.step.complete_within.duration());
-    let begun = Instant::now();
+    let begun = clock::instant();
     let first = run
         .work_with(
             &subject,
@@ -192,7 +193,7 @@ async fn after_complete_by(
         .await?;
     let passed = begun + within + Duration::from_millis(50);
     run.time
-        .pause(passed.saturating_duration_since(Instant::now()))
+        .pause(passed.saturating_duration_since(clock::instant()))
         .await?;
     let again = run.work(&subject).await?;
     let output = first.output().or(again.output()).cloned();

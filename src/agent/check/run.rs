@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use super::{
     bounds::{CheckTime, CutShort, millis},
@@ -15,11 +14,14 @@ use crate::agent::{
     queue::capacity::Slot,
     registry::{Agent, Agents},
 };
-use crate::domain::{
-    agent::{AgentStop, CheckAnswer, CheckSubject, CheckedCall, EffectCount, StepRequests},
-    task::{Call, Purpose, render::Rendered},
-    template::Payload,
-    values::{Attempt, Span, Timestamp},
+use crate::{
+    clock,
+    domain::{
+        agent::{AgentStop, CheckAnswer, CheckSubject, CheckedCall, EffectCount, StepRequests},
+        task::{Call, Purpose, render::Rendered},
+        template::Payload,
+        values::{Attempt, Span, Timestamp},
+    },
 };
 
 /// The shortest wait before a retry. The service may ask for a longer wait.
@@ -154,7 +156,7 @@ impl CheckRun<'_> {
             if left.is_zero() {
                 return Err(self.time.cut_short());
             }
-            let begun = Instant::now();
+            let begun = clock::instant();
             let end = begun + options.within.min(left);
             let complete_by = options.complete_by.unwrap_or_else(|| {
                 let within = Span::from_millis(millis(options.within));
@@ -201,9 +203,9 @@ impl CheckRun<'_> {
         let within = self.requests.step.complete_within;
         let complete_by = self.time.now() + within;
         let request = self.call(subject, &Purpose::Work, &rendered, complete_by, 1);
-        let end = (Instant::now() + within.duration()).min(self.time.end());
+        let end = (clock::instant() + within.duration()).min(self.time.end());
         let patience = ResponseWait::CloseAfter(soon, end);
-        let begun = Instant::now();
+        let begun = clock::instant();
         let body = rendered.body.clone();
         let wire = self.agent.wire();
         let exchange = wire

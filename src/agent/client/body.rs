@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use super::{connections::ResponseStream, connector::Unanswered, response::encoding};
-use crate::domain::{
-    task::{BodyRecord, Redactor},
-    values::BODY_EXCERPT,
+use crate::{
+    clock,
+    domain::{
+        task::{BodyRecord, Redactor},
+        values::BODY_EXCERPT,
+    },
 };
 
 /// The longest time that the excerpt of an error's body may take. The status has already decided the result: a service
@@ -71,6 +74,6 @@ async fn first(mut answer: ResponseStream, most: usize) -> Vec<u8> {
         }
     };
     // If the body is late or breaks off, its beginning is still worth showing.
-    let _ = tokio::time::timeout(EXCERPT_PATIENCE, read).await;
+    let _ = clock::timeout(EXCERPT_PATIENCE, read).await;
     body
 }

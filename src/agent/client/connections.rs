@@ -22,7 +22,6 @@ use hyper::{
     client::conn::http1,
 };
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use super::{
     connector::{AgentStream, CallConnector, RequestBody, TooSlow, Unanswered},
@@ -30,7 +29,11 @@ use super::{
     http2::{Http2Body, Http2Pool},
     times::ExchangeClock,
 };
-use crate::domain::agent::usable_idle_time;
+use crate::{
+    chance,
+    clock::{self, Instant},
+    domain::agent::usable_idle_time,
+};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
@@ -106,14 +109,14 @@ impl AgentConnection {
             let driver = Some(Box::new(driver));
             Ok(Self {
                 opened_by: connector.id(),
-                use_until: connector.use_until(Instant::now(), rand::random()),
+                use_until: connector.use_until(clock::instant(), chance::random()),
                 longest_idle: LONGEST_IDLE,
                 sender,
                 driver,
                 received,
             })
         };
-        let in_time = tokio::time::timeout(connector.timeout(), opened).await;
+        let in_time = clock::timeout(connector.timeout(), opened).await;
         in_time
             .unwrap_or_else(|_| Err(TooSlow(connector.timeout()).into()))
             .map_err(Unanswered::Unconnected)
@@ -223,7 +226,7 @@ impl OriginPool {
         }
         loop {
             let kept = match reuse {
-                Reuse::Allowed => self.take(Instant::now()),
+                Reuse::Allowed => self.take(clock::instant()),
                 Reuse::None => None,
             };
             let was_kept = kept.is_some();
@@ -273,7 +276,7 @@ impl OriginPool {
             // On HTTP/2 the stream is reset, which the service cannot distinguish from the end of a connection.
             let pool = Arc::new(Http2Pool::default());
             let sent = pool.send(&self.origin, connector, request);
-            return match tokio::time::timeout(after, sent).await {
+            return match clock::timeout(after, sent).await {
                 Ok(Err(unanswered @ Unanswered::Unconnected(_))) => Err(unanswered),
                 _ => Ok(()),
             };
@@ -281,7 +284,7 @@ impl OriginPool {
         let mut connection = Box::pin(self.open(connector, None)).await?;
         let sent = connection.sender.try_send_request(request);
         connection.received.expect_head();
-        let _ = tokio::time::timeout(after, connection.drive(sent)).await;
+        let _ = clock::timeout(after, connection.drive(sent)).await;
         Ok(())
     }
 
@@ -313,7 +316,7 @@ impl OriginPool {
     }
 
     fn keep(self: &Arc<Self>, connection: AgentConnection) {
-        if Instant::now() >= connection.use_until || connection.longest_idle.is_zero() {
+        if clock::instant() >= connection.use_until || connection.longest_idle.is_zero() {
             return;
         }
         let Some(counting) = IdleCount::one_more(&IDLE) else {
@@ -321,7 +324,7 @@ impl OriginPool {
         };
         let mut kept = self.kept.lock();
         kept.idle.push(Idle {
-            since: Instant::now(),
+            since: clock::instant(),
             connection,
             _counting: counting,
         });
@@ -335,11 +338,11 @@ impl OriginPool {
 /// Drops connections that have been idle for too long. Ends when no idle connection is left.
 async fn sweep(connections: Weak<OriginPool>) {
     loop {
-        tokio::time::sleep(LONGEST_IDLE_IN_A_CROWD).await;
+        clock::sleep(LONGEST_IDLE_IN_A_CROWD).await;
         let Some(connections) = connections.upgrade() else {
             return;
         };
-        let now = Instant::now();
+        let now = clock::instant();
         let mut kept = connections.kept.lock();
         let longest = longest_idle(IDLE.load(Ordering::Relaxed));
         kept.idle.retain(|idle| idle.is_fresh(now, longest));
@@ -540,13 +543,13 @@ mod tests {
         assert_eq!(server.exchange().await, 1);
         assert_eq!(server.exchange().await, 1);
         // If the close has already arrived, the connection was not even kept.
-        if let Some(mut kept) = server.connections.take(Instant::now()) {
+        if let Some(mut kept) = server.connections.take(clock::instant()) {
             let closed = async {
                 while kept.is_usable().await {
                     tokio::task::yield_now().await;
                 }
             };
-            tokio::time::timeout(AMPLE, closed).await.unwrap();
+            clock::timeout(AMPLE, closed).await.unwrap();
             server.connections.keep(kept);
         }
         assert_eq!(server.exchange().await, 2);
@@ -556,7 +559,7 @@ mod tests {
     async fn a_connection_that_was_idle_for_long_is_not_used_again() {
         let mut server = Server::start(usize::MAX).await;
         server.exchange().await;
-        let later = Instant::now() + LONGEST_IDLE;
+        let later = clock::instant() + LONGEST_IDLE;
         assert!(server.connections.take(later).is_none());
     }
 
@@ -564,8 +567,8 @@ mod tests {
     async fn a_connection_beyond_its_age_is_neither_used_again_nor_kept() {
         let mut server = Server::start(usize::MAX).await;
         assert_eq!(server.exchange().await, 1);
-        let mut kept = server.connections.take(Instant::now()).unwrap();
-        kept.use_until = Instant::now();
+        let mut kept = server.connections.take(clock::instant()).unwrap();
+        kept.use_until = clock::instant();
         server.connections.keep(kept);
         assert!(server.connections.kept.lock().idle.is_empty());
         assert_eq!(server.exchange().await, 2);
@@ -577,17 +580,17 @@ mod tests {
         let younger = {
             let mut kept = server.connections.kept.lock();
             assert_eq!(kept.idle.len(), 2);
-            kept.idle[1].connection.use_until = Instant::now();
+            kept.idle[1].connection.use_until = clock::instant();
             kept.idle[0].connection.use_until
         };
-        let taken = server.connections.take(Instant::now()).unwrap();
+        let taken = server.connections.take(clock::instant()).unwrap();
         assert_eq!(taken.use_until, younger);
         assert!(server.connections.kept.lock().idle.is_empty());
     }
 
     #[test]
     fn the_age_of_a_connection_is_the_setting_or_up_to_a_fifth_less() {
-        let (connector, now) = (connector(), Instant::now());
+        let (connector, now) = (connector(), clock::instant());
         let age = |random| connector.use_until(now, random).duration_since(now);
         assert_eq!(age(0.0), MAX_AGE);
         assert_eq!(age(1.0), MAX_AGE.mul_f64(0.8));
@@ -618,7 +621,7 @@ mod tests {
         assert_eq!(server.connections.kept.lock().idle.len(), 1);
         // Other tests of this process may have idle connections too.
         assert!(IDLE.load(Ordering::Relaxed) >= 1);
-        let taken = server.connections.take(Instant::now());
+        let taken = server.connections.take(clock::instant());
         assert!(taken.is_some() && server.connections.kept.lock().idle.is_empty());
     }
 

@@ -15,13 +15,13 @@ use http_body_util::Full;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, MaybeHttpsStream};
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
 use rustls::{ClientConfig, pki_types::ServerName};
-use tokio::time::Instant;
 use tower::ServiceExt;
 
 use super::{
     address::{self, AddressPolicy, GuardedResolver},
     counted::{BytesReceived, LimitedStream},
 };
+use crate::clock::Instant;
 
 /// The protocols that the client offers by ALPN. HTTP/1.1 is among them, so that a server without HTTP/2 is recognised
 /// by the protocol that it selects, and not by a failed handshake.

@@ -15,8 +15,9 @@ use hyper_util::client::legacy::connect::{Connected, Connection};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    time::Instant,
 };
+
+use crate::clock::{self, Instant};
 
 /// The most bytes that are read before the head of a response is complete. Most of them would be interim responses
 /// (1xx), of which a service may send any number. It is several times the size of one read, because the driver of a
@@ -24,7 +25,7 @@ use tokio::{
 const LONGEST_HEAD: usize = 256 << 10;
 
 /// The moment from which the times of writes are counted.
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+static START: LazyLock<Instant> = LazyLock::new(clock::instant);
 
 #[derive(Debug, thiserror::Error)]
 #[error(
@@ -89,7 +90,7 @@ impl BytesReceived {
     }
 
     pub fn note_resolved(&self) {
-        let _ = self.0.resolved.set(Instant::now());
+        let _ = self.0.resolved.set(clock::instant());
     }
 
     /// Returns when the name of the host was resolved. `None` if the URL has an address.
@@ -115,7 +116,7 @@ pub(in crate::agent) struct LimitedStream {
 
 impl LimitedStream {
     pub fn new(stream: TcpStream, received: BytesReceived) -> Self {
-        let _ = received.0.connected.set(Instant::now());
+        let _ = received.0.connected.set(clock::instant());
         Self { stream, received }
     }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use ::http::{StatusCode, header};
 use async_trait::async_trait;
-use tokio::time::{Instant, timeout_at};
 
 use super::{
     address,
@@ -20,11 +19,14 @@ use crate::agent::{
     secret::credentials::Credentials,
     transport::{CallAttempt, Permission, Transport, text_without_secrets, without_secrets},
 };
-use crate::domain::{
-    agent::CheckAnswer,
-    task::{Call, CallBody, Purpose},
-    template::Payload,
-    values::Timestamp,
+use crate::{
+    clock::{self, Instant, timeout_at},
+    domain::{
+        agent::CheckAnswer,
+        task::{Call, CallBody, Purpose},
+        template::Payload,
+        values::Timestamp,
+    },
 };
 
 /// The longest text of an invalid Retry-After that is shown, in characters.
@@ -101,7 +103,7 @@ impl Transport {
         let attempt = CallAttempt {
             call,
             // The complete-by minus `now` is the time that remains.
-            deadline: Instant::now() + call.complete_by.since(now),
+            deadline: clock::instant() + call.complete_by.since(now),
             permission: &AlwaysGranted,
             notes: &CallNotes::new(false),
         };

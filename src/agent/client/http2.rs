@@ -23,13 +23,14 @@ use http_body_util::BodyExt;
 use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     connector::{AgentStream, CallConnector, HTTP_2, RequestBody, TooSlow, Unanswered, root_cause},
     counted::BytesReceived,
 };
 use crate::{
+    chance,
+    clock::{self, Instant, sleep, timeout},
     domain::agent::{Http2Flood, Http2Frames},
     http2_guard::Http2Guard,
 };
@@ -225,13 +226,13 @@ impl Http2Pool {
         origin: &Uri,
         connector: &CallConnector,
     ) -> Result<StreamLease, Unanswered> {
-        let since = Instant::now();
+        let since = clock::instant();
         for _ in 0..MOST_OPENED {
-            if let Some(lease) = self.take(connector.id(), Instant::now()) {
+            if let Some(lease) = self.take(connector.id(), clock::instant()) {
                 return Ok(lease);
             }
             let mut opening = self.opening.lock().await;
-            if let Some(lease) = self.take(connector.id(), Instant::now()) {
+            if let Some(lease) = self.take(connector.id(), clock::instant()) {
                 return Ok(lease);
             }
             // Another call has failed to open a connection while this one waited. A second attempt would probably take
@@ -249,12 +250,12 @@ impl Http2Pool {
                 }
                 Err(unanswered) => {
                     let why = root_cause(unanswered.error());
-                    *opening = Some((Instant::now(), why));
+                    *opening = Some((clock::instant(), why));
                     return Err(unanswered);
                 }
             }
         }
-        self.take(connector.id(), Instant::now())
+        self.take(connector.id(), clock::instant())
             .ok_or_else(|| Unanswered::Unconnected(Http2Fault::NoStreams.into()))
     }
 
@@ -284,7 +285,7 @@ impl Http2Pool {
         let (sender, connection, ping_pong) = opened.map_err(Unanswered::Unconnected)?;
         let shared = Arc::new(SharedConnection {
             opened_by: connector.id(),
-            use_until: connector.use_until(Instant::now(), rand::random()),
+            use_until: connector.use_until(clock::instant(), chance::random()),
             sender,
             streams: AtomicUsize::new(0),
             closed: OnceLock::new(),
@@ -388,7 +389,7 @@ async fn watch(mut ping_pong: PingPong, weak: &Weak<SharedConnection>) {
             return;
         };
         if shared.is_idle() {
-            let since = *idle_since.get_or_insert_with(Instant::now);
+            let since = *idle_since.get_or_insert_with(clock::instant);
             if since.elapsed() + PING_EVERY >= LONGEST_IDLE {
                 return;
             }

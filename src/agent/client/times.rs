@@ -1,9 +1,9 @@
 //! The times of one exchange with a service. Noting them costs little, and they are read only if the attempt is recorded.
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use super::counted::BytesReceived;
+use crate::clock::{self, Instant};
 
 /// Notes when the parts of an exchange are done.
 #[derive(Default)]
@@ -28,7 +28,7 @@ pub(in crate::agent) struct NotedTimes {
 
 impl ExchangeClock {
     pub fn begin(&self) {
-        self.0.lock().began = Some(Instant::now());
+        self.0.lock().began = Some(clock::instant());
     }
 
     /// A new connection can be used, or could not be opened.
@@ -36,14 +36,14 @@ impl ExchangeClock {
         let mut noted = self.0.lock();
         noted.resolved = opening.resolved();
         noted.connected = opening.connected();
-        noted.ready = is_ready.then(Instant::now);
+        noted.ready = is_ready.then(clock::instant);
     }
 
     /// The head of the response has come.
     pub fn responded(&self, sent: Option<Instant>) {
         let mut noted = self.0.lock();
         noted.sent = sent;
-        noted.responded = Some(Instant::now());
+        noted.responded = Some(clock::instant());
     }
 
     pub fn noted(&self) -> NotedTimes {

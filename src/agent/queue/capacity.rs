@@ -11,10 +11,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::{
-    sync::{Notify, oneshot},
-    time::{Instant, timeout},
-};
+use tokio::sync::{Notify, oneshot};
 
 use super::{
     gate::{Gate, Wants},
@@ -22,10 +19,13 @@ use super::{
     slots::SlotLimiter,
 };
 use crate::agent::meters::InFlight;
-use crate::domain::{
-    queue::{CallPace, claims_ahead},
-    task::Release,
-    values::{AgentName, RateLimitSpec},
+use crate::{
+    clock::{self, Instant, timeout},
+    domain::{
+        queue::{CallPace, claims_ahead},
+        task::Release,
+        values::{AgentName, RateLimitSpec},
+    },
 };
 
 /// The value of `max_open` if the number of awaited replies is not limited.
@@ -79,7 +79,7 @@ impl Bulkhead {
             max: AtomicU32::new(max),
             max_open: AtomicU32::new(UNLIMITED),
             open: AtomicU32::new(UNKNOWN),
-            rate: RateLimiter::new(Instant::now()),
+            rate: RateLimiter::new(clock::instant()),
             wants: wants.calls,
             slots: SlotLimiter::new(),
             wants_slots: wants.slots,
@@ -89,7 +89,7 @@ impl Bulkhead {
                 is_allowed: AtomicBool::new(false),
                 count: AtomicU32::new(0),
                 ended: AtomicU64::new(0),
-                start: Instant::now(),
+                start: clock::instant(),
                 pace: Mutex::default(),
                 waiting: Mutex::default(),
                 waiting_count: AtomicUsize::new(0),
@@ -254,7 +254,7 @@ impl Bulkhead {
 
     /// Returns the rate limit if it stops the next call, and the number of slots does not.
     pub fn blocking_rate(&self) -> Option<RateLimitSpec> {
-        let is_limited = self.rate.is_limited().then(Instant::now);
+        let is_limited = self.rate.is_limited().then(clock::instant);
         let limit = self.rate.exhausted(is_limited?)?;
         (self.in_flight() < self.most()).then_some(limit)
     }
@@ -272,7 +272,7 @@ impl Bulkhead {
         if !self.rate.is_limited() {
             return slots as usize;
         }
-        match self.rate.available(slots, Instant::now()) {
+        match self.rate.available(slots, clock::instant()) {
             Ok(free) => free as usize,
             Err(RateUsedUp) => {
                 self.wants.notify_one();
@@ -314,7 +314,7 @@ impl Bulkhead {
             }
         }
         if self.rate.is_limited()
-            && let Err(RateUsedUp) = self.rate.try_take(Instant::now())
+            && let Err(RateUsedUp) = self.rate.try_take(clock::instant())
         {
             self.in_flight.fetch_sub(1, Ordering::Relaxed);
             self.wants.notify_one();

@@ -8,9 +8,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
-use crate::domain::{queue::RateBucket, values::RateLimitSpec};
+use crate::{
+    clock::Instant,
+    domain::{queue::RateBucket, values::RateLimitSpec},
+};
 
 /// The calls of a grant must begin within this time. Up to this share of the rate may coincide with calls of other
 /// instances.

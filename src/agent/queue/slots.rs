@@ -8,9 +8,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
-use crate::domain::queue::{SlotGrant, SlotNeed};
+use crate::{
+    clock::{self, Instant},
+    domain::queue::{SlotGrant, SlotNeed},
+};
 
 const UNLIMITED: u32 = u32::MAX;
 const FOREVER: u64 = u64::MAX;
@@ -69,7 +71,7 @@ impl Demand {
 impl SlotLimiter {
     pub fn new() -> Self {
         Self {
-            start: Instant::now(),
+            start: clock::instant(),
             max: AtomicU32::new(UNLIMITED),
             is_shared: AtomicBool::new(false),
             granted: AtomicU32::new(UNLIMITED),
@@ -78,7 +80,7 @@ impl SlotLimiter {
             is_in_vain: AtomicBool::new(false),
             peak: AtomicU32::new(0),
             demand: Mutex::new(Demand {
-                since: Instant::now(),
+                since: clock::instant(),
                 now: 0,
                 before: 0,
                 last: None,
@@ -118,7 +120,7 @@ impl SlotLimiter {
             return UNLIMITED;
         }
         let valid_until = self.valid_until.load(Ordering::Acquire);
-        let is_valid = valid_until == FOREVER || self.millis(Instant::now()) < valid_until;
+        let is_valid = valid_until == FOREVER || self.millis(clock::instant()) < valid_until;
         if is_valid { granted } else { 0 }
     }
 
@@ -215,7 +217,7 @@ mod tests {
         let slots = SlotLimiter::new();
         assert_eq!(slots.most(), UNLIMITED);
         assert!(!slots.refused(7));
-        assert_eq!(slots.take_need(7, Instant::now()), None);
+        assert_eq!(slots.take_need(7, clock::instant()), None);
     }
 
     #[test]
@@ -225,7 +227,7 @@ mod tests {
         assert!(!slots.is_wanting());
         assert_eq!(slots.most(), 3);
         assert!(!slots.refused(3));
-        assert_eq!(slots.take_need(3, Instant::now()), None);
+        assert_eq!(slots.take_need(3, clock::instant()), None);
         slots.configure(None, false);
         assert_eq!(slots.most(), UNLIMITED);
     }
@@ -241,7 +243,7 @@ mod tests {
             wants: 8,
             max: 8,
         };
-        let now = Instant::now();
+        let now = clock::instant();
         assert_eq!(slots.take_need(0, now), Some(all(0)));
         let long = now + Duration::from_secs(3600);
         assert!(slots.granted(grant(4), 4, long));
@@ -262,7 +264,7 @@ mod tests {
         };
         slots.granted(short, 8, long);
         assert_eq!(slots.take_need(1, later), Some(all(1)), "until it has come");
-        assert!(!slots.granted(grant(4), 8, Instant::now()));
+        assert!(!slots.granted(grant(4), 8, clock::instant()));
         assert_eq!(slots.most(), 0, "the trust is over");
         assert!(slots.granted(grant(4), 8, long));
         slots.configure(Some(2), true);
@@ -274,7 +276,10 @@ mod tests {
     fn what_others_have_is_not_asked_for_again_and_again() {
         let slots = SlotLimiter::new();
         slots.configure(Some(8), true);
-        let (now, long) = (Instant::now(), Instant::now() + Duration::from_secs(3600));
+        let (now, long) = (
+            clock::instant(),
+            clock::instant() + Duration::from_secs(3600),
+        );
         slots.take_need(0, now);
         slots.granted(grant(4), 8, long);
         assert!(!slots.refused(4), "it would get no more");
@@ -294,7 +299,7 @@ mod tests {
         let slots = SlotLimiter::new();
         assert!(slots.used(1000), "without a limit");
         slots.configure(Some(8), true);
-        slots.granted(grant(6), 8, Instant::now() + Duration::from_secs(3600));
+        slots.granted(grant(6), 8, clock::instant() + Duration::from_secs(3600));
         assert!(slots.used(6));
         assert_eq!(slots.cap(3), 3);
         // This call was counted a moment ago.
@@ -307,7 +312,7 @@ mod tests {
     fn idle_slots_are_given_back_after_a_while() {
         let slots = SlotLimiter::new();
         slots.configure(Some(8), true);
-        let now = Instant::now();
+        let now = clock::instant();
         assert!(slots.take_need(1, now).is_some());
         let none = |in_use| SlotNeed {
             in_use,

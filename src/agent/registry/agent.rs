@@ -2,8 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
-
 use crate::agent::{
     guard::Guard,
     meters::{self, CallMetrics},
@@ -15,6 +13,7 @@ use crate::agent::{
     transport::Transport,
 };
 use crate::{
+    clock::{self, Instant},
     domain::{
         agent::{
             AdaptedLimit, AdaptiveLimit, AgentSpec, AgentStop, BreakerReport, DowntimeWindow,
@@ -127,7 +126,8 @@ impl Agent {
         if let Some(fault) = self.secret_fault()
             && !fault.is_unread
         {
-            self.guard.note_secret_fault(fault.message, Instant::now());
+            self.guard
+                .note_secret_fault(fault.message, clock::instant());
         }
     }
 
@@ -173,7 +173,7 @@ impl Agent {
     /// Returns the way to get the calls that its rate has kept from beginning since the previous look, or `None` if
     /// there were none.
     pub fn take_want(&self) -> Option<RateAction> {
-        self.bulkhead.rate.take_want(Instant::now())
+        self.bulkhead.rate.take_want(clock::instant())
     }
 
     /// Reports that no call was granted, and that one is available after `next_in`. Returns the time after which a
@@ -185,13 +185,13 @@ impl Agent {
     /// Adds `calls` to the calls that may begin, and announces free capacity. `calls` is 0 if the instance's own bucket
     /// has filled.
     pub fn granted(&self, calls: u32) {
-        self.bulkhead.rate.granted(calls, Instant::now());
+        self.bulkhead.rate.granted(calls, clock::instant());
         self.bulkhead.announce();
     }
 
     /// Returns the slots to request from the record, or `None` if the record need hold nothing.
     pub fn take_slot_need(&self) -> Option<SlotNeed> {
-        let now = Instant::now();
+        let now = clock::instant();
         self.bulkhead.slots.take_need(self.in_flight(), now)
     }
 

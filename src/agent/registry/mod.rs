@@ -22,7 +22,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use tokio::{sync::Notify, time::Instant};
+use tokio::sync::Notify;
 
 pub use self::{agent::Agent, last_checks::check_tag};
 use self::{
@@ -31,11 +31,14 @@ use self::{
     shared_parts::SharedParts,
 };
 use super::settings::AgentSettings;
-use crate::domain::{
-    agent::{AgentCheck, AgentSpec, PastStop},
-    queue::LaneRule,
-    task::{RecordSuccesses, ReplyAddresses},
-    values::{AgentName, Timestamp},
+use crate::{
+    clock::Instant,
+    domain::{
+        agent::{AgentCheck, AgentSpec, PastStop},
+        queue::LaneRule,
+        task::{RecordSuccesses, ReplyAddresses},
+        values::{AgentName, Timestamp},
+    },
 };
 
 /// The agents of an instance.

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
 use super::agent::Agent;
 use crate::agent::{
     client::{connector::CallConnector, http},
@@ -18,10 +16,13 @@ use crate::agent::{
     settings::AgentSettings,
     transport::Transport,
 };
-use crate::domain::{
-    agent::{AgentSpec, HttpVersion},
-    queue::LaneRule,
-    values::AgentName,
+use crate::{
+    clock,
+    domain::{
+        agent::{AgentSpec, HttpVersion},
+        queue::LaneRule,
+        values::AgentName,
+    },
 };
 
 pub(super) struct SharedParts {
@@ -97,7 +98,7 @@ impl SharedParts {
         bulkhead.rate.configure(
             spec.rate_limit.as_ref(),
             self.settings.is_shared,
-            Instant::now(),
+            clock::instant(),
         );
         bulkhead
             .slots

@@ -6,18 +6,20 @@ use std::sync::Arc;
 use ::http::{HeaderMap, HeaderName, HeaderValue, Request, header, uri::PathAndQuery};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, value::RawValue};
-use uuid::Uuid;
 
 use super::{file::SecretText, reader::SecretStore};
 use crate::agent::client::{
     connector::{CallConnector, RequestBody},
     http::text_or_encoded,
 };
-use crate::domain::{
-    definition::Target,
-    message::{Secret, signatures},
-    task::{Call, CallBody, Purpose, Redactor, SHORTEST_SECRET},
-    values::{AgentName, SecretName, Timestamp, WebAddress, entries},
+use crate::{
+    chance,
+    domain::{
+        definition::Target,
+        message::{Secret, signatures},
+        task::{Call, CallBody, Purpose, Redactor, SHORTEST_SECRET},
+        values::{AgentName, SecretName, Timestamp, WebAddress, entries},
+    },
 };
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -149,7 +151,7 @@ impl Credentials {
                 key.to_str().unwrap_or_default().replace('.', "%2E")
             }
             // Each of these requests is a message of its own, for services that accept a message id only once.
-            Purpose::Probe(_) | Purpose::Poll | Purpose::Cancel(_) => Uuid::now_v7().to_string(),
+            Purpose::Probe(_) | Purpose::Poll | Purpose::Cancel(_) => chance::id().to_string(),
         };
         self.add(request, &id, body, now)
     }
@@ -160,7 +162,7 @@ impl Credentials {
         request: &mut Request<RequestBody>,
         now: Timestamp,
     ) -> Result<(), String> {
-        self.add(request, &Uuid::now_v7().to_string(), "", now)
+        self.add(request, &chance::id().to_string(), "", now)
     }
 
     fn add(

@@ -14,7 +14,7 @@ use arc_swap::ArcSwapOption;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::{sync::Mutex, time::Instant};
+use tokio::sync::Mutex;
 use url::{Position, Url, form_urlencoded};
 
 use super::credentials::Credentials;
@@ -27,7 +27,10 @@ use crate::agent::{
     },
     routing::{EndpointTarget, endpoint_target},
 };
-use crate::domain::agent::{ClientAuthMethod, OAuthSpec};
+use crate::{
+    clock::{self, Instant},
+    domain::agent::{ClientAuthMethod, OAuthSpec},
+};
 
 /// The limit for the whole exchange with the token endpoint.
 const FETCH_WITHIN: Duration = Duration::from_secs(10);
@@ -105,7 +108,7 @@ impl TokenCache {
         }
         let cache = Arc::clone(self);
         let fetching = tokio::spawn(async move {
-            let fetched = tokio::time::timeout(FETCH_WITHIN, cache.fetch(&base)).await;
+            let fetched = clock::timeout(FETCH_WITHIN, cache.fetch(&base)).await;
             let fetched = fetched
                 .unwrap_or_else(|_| Err(format!("no response within {FETCH_WITHIN:?}")))
                 .map_err(|why| {
@@ -121,7 +124,7 @@ impl TokenCache {
                 }
                 Err(why) => {
                     tracing::warn!(reason = why, "an access token could not be fetched");
-                    let at = Instant::now();
+                    let at = clock::instant();
                     *turn = Some(FetchFailure {
                         at,
                         why: why.clone(),
@@ -138,7 +141,7 @@ impl TokenCache {
     pub fn known(&self, base: &Arc<Credentials>) -> Option<Arc<Credentials>> {
         let current = self.current.load();
         let current = current.as_ref()?;
-        let is_usable = Arc::ptr_eq(&current.base, base) && Instant::now() < current.replace_at;
+        let is_usable = Arc::ptr_eq(&current.base, base) && clock::instant() < current.replace_at;
         is_usable.then(|| Arc::clone(&current.full))
     }
 
@@ -223,7 +226,7 @@ impl TokenCache {
         let full = base.with_bearer(&granted.access_token).ok_or_else(|| {
             "its token cannot be sent in a header, or is shorter than 8 characters".to_owned()
         })?;
-        let now = Instant::now();
+        let now = clock::instant();
         Ok(CachedToken {
             base: Arc::clone(base),
             full: Arc::new(full),

@@ -12,6 +12,7 @@ use super::{
     used::UsedSecrets,
 };
 use crate::{
+    clock,
     config::SecretConfig,
     domain::{
         agent::{AgentSpec, SecretScope},
@@ -193,7 +194,7 @@ impl SecretReader {
             let changed = std::mem::take(&mut self.changed);
             tokio::task::spawn_blocking(move || check_secrets(&known, &changed))
         });
-        let Ok(ended) = tokio::time::timeout(PATIENCE, &mut looking).await else {
+        let Ok(ended) = clock::timeout(PATIENCE, &mut looking).await else {
             if is_new {
                 warn!(
                     after_seconds = PATIENCE.as_secs_f64(),

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use ::http::StatusCode;
 use async_trait::async_trait;
-use tokio::time::Instant;
 
 use crate::agent::{client::response, notes::CallNotes};
-use crate::domain::{
-    task::{Call, CallOutcome, Purpose},
-    values::{Effect, Fault, FaultKind, Timestamp},
+use crate::{
+    clock::{self, Instant},
+    domain::{
+        task::{Call, CallOutcome, Purpose},
+        values::{Effect, Fault, FaultKind, Timestamp},
+    },
 };
 
 /// Asked before a call is made.
@@ -31,7 +33,7 @@ pub(in crate::agent) struct CallAttempt<'a> {
 impl CallAttempt<'_> {
     /// The store's clock, without asking the store: complete-by is known on both clocks.
     pub(super) fn store_time(&self) -> Timestamp {
-        let left = self.deadline.saturating_duration_since(Instant::now());
+        let left = self.deadline.saturating_duration_since(clock::instant());
         let left = i64::try_from(left.as_millis()).unwrap_or(i64::MAX);
         Timestamp::from_millis(self.call.complete_by.as_millis().saturating_sub(left))
     }

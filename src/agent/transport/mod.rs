@@ -14,7 +14,6 @@ mod unanswered;
 use std::sync::{Arc, OnceLock};
 
 use ::http::{Request, StatusCode};
-use tokio::time::Instant;
 
 pub use self::attempt::Permission;
 pub(super) use self::{
@@ -36,11 +35,14 @@ use super::{
     secret::{access::AgentAccess, credentials::Credentials},
     settings::QueueCalls,
 };
-use crate::domain::{
-    agent::{LoadSample, RetrySpec, is_ill_health},
-    definition::Target,
-    task::{CallBody, CallOutcome, ReplyAddresses},
-    values::{AgentName, Fault, FaultKind},
+use crate::{
+    chance, clock,
+    domain::{
+        agent::{LoadSample, RetrySpec, is_ill_health},
+        definition::Target,
+        task::{CallBody, CallOutcome, ReplyAddresses},
+        values::{AgentName, Fault, FaultKind},
+    },
 };
 
 /// Sends a call to the least loaded endpoint and weighs the answer.
@@ -105,7 +107,7 @@ impl Transport {
             result => result,
         };
         let outcome = result.unwrap_or_else(|Transient { fault, retry_after }| {
-            let (call, chance) = (request.call, rand::random());
+            let (call, chance) = (request.call, chance::random());
             let backoff = retry::call_wait(call, &self.retry, retry_after, chance);
             let wait = match &self.budget {
                 Some(budget) => budget.reserve(&self.retry, backoff),
@@ -137,7 +139,7 @@ impl Transport {
         request.notes.clock.begin();
         // A process that was suspended wakes up with a call to begin and complete-by both due, and this is
         // looked at first; a claim may have taken longer to save than the step has.
-        if Instant::now() >= request.deadline {
+        if clock::instant() >= request.deadline {
             return std::future::pending().await;
         }
         let endpoint = match &request.call.target {

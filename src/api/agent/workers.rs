@@ -23,6 +23,7 @@ use crate::api::{
 use crate::{
     agent::{Agent, metrics_label},
     api::openapi::words::{DurationSchema, JsonSchema},
+    clock,
     domain::{
         agent::AgentMode,
         definition::Method,
@@ -203,7 +204,7 @@ async fn claim(
         biased;
         fetched = asked.arrived() => fetched,
         () = app.stop.cancelled() => asked.rest(),
-        () = tokio::time::sleep(request.wait) => asked.rest(),
+        () = clock::sleep(request.wait) => asked.rest(),
     };
     let calls = app.local.still_held(fetched, &app.store).await;
     // Nothing awaits from here on, so that the response has everything that was claimed.

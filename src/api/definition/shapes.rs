@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 use crate::api::openapi::words::{
-    AskFieldTypeSchema, DeadlinePolicySchema, DurationSchema, JsonSchema, MethodSchema,
-    OnChildErrorSchema, OnParentUndoSchema, OnUndoSchema, PolicySchema, RaceRestSchema,
-    RepeatOutputSchema, ReplyModeSchema, StatusPoliciesSchema, StopStateSchema, UndoPolicySchema,
-    UndoStatusPoliciesSchema,
+    AskFieldTypeSchema, DeadlinePolicySchema, DurationSchema, EarlySignalSchema, JsonSchema,
+    MethodSchema, OnChildErrorSchema, OnParentUndoSchema, OnUndoSchema, PolicySchema,
+    RaceRestSchema, RepeatOutputSchema, ReplyModeSchema, StatusPoliciesSchema, StopStateSchema,
+    UndoPolicySchema, UndoStatusPoliciesSchema,
 };
 
 /// One step: a call to one remote service, a wait, a signal that is awaited, or a task of its own.
@@ -276,6 +276,9 @@ pub struct SignalBody {
     /// false is refused.
     #[schema(example = "signal.order == input.order")]
     r#match: Option<String>,
+    /// What becomes of a signal that comes before the step is ready.
+    #[schema(default = "keep", example = "refuse")]
+    early: Option<EarlySignalSchema>,
     /// People are asked, and their decision is the signal. Not together with `schema` and `match`.
     ask: Option<AskBody>,
 }

@@ -10,7 +10,6 @@ use axum::{
 use futures::FutureExt;
 use http_body_util::BodyExt;
 use serde_json::value::RawValue;
-use tokio::time::{Instant, timeout_at};
 
 use crate::{
     api::{
@@ -18,6 +17,7 @@ use crate::{
         problem::{Problem, ProblemKind},
         state::App,
     },
+    clock::{self, timeout_at},
     domain::values::{DEEPEST, is_json, too_deep},
 };
 
@@ -140,7 +140,7 @@ pub(super) async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Pr
         let frame = match body.frame().now_or_never() {
             Some(frame) => frame,
             None => {
-                let now = Instant::now();
+                let now = clock::instant();
                 let end = *patience.get_or_insert_with(|| now + limit.whole);
                 let until = end.min(now + limit.pause);
                 let frame = timeout_at(until, body.frame()).await;
@@ -372,7 +372,7 @@ mod tests {
             ProblemKind::RequestTimeout
         );
         let drip = || async {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            clock::sleep(Duration::from_millis(5)).await;
             Some((" ", ()))
         };
         let drip = futures::stream::unfold((), move |()| drip());

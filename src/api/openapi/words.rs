@@ -13,8 +13,8 @@ use crate::domain::definition::Policy;
 pub use crate::domain::{
     agent::BreakerAction as BreakerActionSchema,
     definition::{
-        AskFieldKind as AskFieldTypeSchema, Method as MethodSchema,
-        EarlySignal as EarlySignalSchema, OnChildError as OnChildErrorSchema, OnConflict as OnConflictSchema,
+        AskFieldKind as AskFieldTypeSchema, EarlySignal as EarlySignalSchema,
+        Method as MethodSchema, OnChildError as OnChildErrorSchema, OnConflict as OnConflictSchema,
         OnParentUndo as OnParentUndoSchema, OnUndo as OnUndoSchema, Policy as PolicySchema,
         RaceRest as RaceRestSchema, RepeatOutput as RepeatOutputSchema,
         ReplyMode as ReplyModeSchema, StopState as StopStateSchema,

@@ -1,14 +1,15 @@
 //! The log line of each bulk command: the caller, the command, the selection, and the number of tasks or messages
 //! that it changed.
 
-use std::time::Instant;
-
 use serde_json::{Map, Value, value::RawValue};
 use tracing::info;
 
 use crate::api::extract::Caller;
 use crate::domain::values::shortened;
-use crate::store::BulkJobRecord;
+use crate::{
+    clock::{self, Instant},
+    store::BulkJobRecord,
+};
 
 /// The most bytes of a selection in the log.
 const LONGEST_SELECTION: usize = 500;
@@ -58,7 +59,7 @@ impl<'a> BulkLog<'a> {
                     .and_then(Value::as_str)
                     .map(|reason| shortened(reason, LONGEST_REASON)),
                 selection: selection(body),
-                began: Instant::now(),
+                began: clock::instant(),
                 counts: BulkCounts::default(),
             }
         })

@@ -4,14 +4,14 @@
 use std::{sync::Arc, time::Duration};
 
 use metrics::gauge;
-use tokio::{
-    sync::Mutex,
-    time::{Instant, sleep},
-};
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::store::{EndedCount, SharedReader, StoreError};
+use crate::{
+    clock::{self, sleep},
+    store::{EndedCount, SharedReader, StoreError},
+};
 
 /// The number of index entries that are counted together, in some milliseconds.
 const PAGE: usize = 10_000;
@@ -48,7 +48,7 @@ async fn count<P, R>(
 {
     let mut so_far = EndedCount::default();
     while so_far.complete().is_none() {
-        let asked = Instant::now();
+        let asked = clock::instant();
         let counted = page(so_far).await;
         let for_so_long = asked.elapsed() * REST;
         match counted {

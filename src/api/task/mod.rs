@@ -51,6 +51,7 @@ use super::{
     extract::LONGEST_WAIT,
 };
 use crate::{
+    clock,
     domain::{
         queue::LaneRule,
         task::Task,
@@ -150,7 +151,7 @@ async fn wait_until_settled(
     tokio::select! {
         task = watch.newer(known) => TaskWaitResult::Settled(task),
         () = app.stop.cancelled() => TaskWaitResult::NotSettled,
-        () = tokio::time::sleep(wait.min(LONGEST_WAIT.duration())) => TaskWaitResult::NotSettled,
+        () = clock::sleep(wait.min(LONGEST_WAIT.duration())) => TaskWaitResult::NotSettled,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use axum::{
@@ -13,7 +13,7 @@ use axum::{
 };
 use metrics::gauge;
 use serde::Serialize;
-use tokio::{sync::Mutex, time::timeout_at};
+use tokio::sync::Mutex;
 use tracing::warn;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -27,6 +27,7 @@ use crate::api::{
 };
 use crate::{
     agent::{Agents, metrics_label},
+    clock::{self, Instant, timeout_at},
     domain::task::{AlertKind, StepStatus, TaskStatus},
     store::{SharedReader, StoreCounts, StoreError},
     telemetry::Metrics,
@@ -122,7 +123,7 @@ async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
     if let Some(fault) = app.store.health.worst() {
         return Err(fault.error().into());
     }
-    match tokio::time::timeout(COMMIT_WITHIN, app.store.heartbeat()).await {
+    match clock::timeout(COMMIT_WITHIN, app.store.heartbeat()).await {
         Ok(committed) => committed?,
         Err(_) => {
             return Err(Problem::new(
@@ -181,7 +182,7 @@ impl Gauges {
     /// Counts again if the last count is too old. Scrapers that arrive meanwhile wait briefly for the same count,
     /// which continues without them.
     async fn refresh(&self, reader: &SharedReader, agents: &Arc<Agents>) {
-        let until = tokio::time::Instant::now() + COUNT_WITHIN;
+        let until = clock::instant() + COUNT_WITHIN;
         let (reader, agents) = (reader.clone(), Arc::clone(agents));
         let Ok(mut counted) = timeout_at(until, self.0.clone().lock_owned()).await else {
             return;
@@ -190,7 +191,7 @@ impl Gauges {
             return;
         }
         let counting = tokio::spawn(async move {
-            let asked = Instant::now();
+            let asked = clock::instant();
             let read = async {
                 let counts = reader.counts().await?;
                 let blocks = QueueBlocks::read(&agents, &counts, &reader).await?;
@@ -207,7 +208,7 @@ impl Gauges {
                 Err(error) => warn!(%error, "could not count tasks and steps for the metrics"),
             }
             counted.good_for = COUNT_EVERY.max(asked.elapsed() * COUNT_SHARE);
-            counted.at = Some(Instant::now());
+            counted.at = Some(clock::instant());
         });
         let _ = timeout_at(until, counting).await;
     }

@@ -3,10 +3,13 @@
 use axum::{http::StatusCode, response::Response};
 
 use crate::api::{App, Problem, bulkhead::EvaluationPermit, response::json};
-use crate::domain::{
-    definition::Definition,
-    values::{Timestamp, WorkflowName},
-    view::{PlannedAgent, TaskFields, dry_run},
+use crate::{
+    clock,
+    domain::{
+        definition::Definition,
+        values::WorkflowName,
+        view::{PlannedAgent, TaskFields, dry_run},
+    },
 };
 
 /// The most workflows that a definition names whose existence is checked.
@@ -43,7 +46,7 @@ pub async fn respond(
 ) -> Result<Response, Problem> {
     let unknown = unknown_workflows(app, definition).await?;
     // The clock of this machine is precise enough for a forecast.
-    let now = Timestamp::from_millis(jiff::Timestamp::now().as_millisecond());
+    let now = clock::wall();
     let fields = TaskFields {
         now: Some(now),
         ..*fields

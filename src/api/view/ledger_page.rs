@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use serde::Serialize;
-use tokio::time::{Instant, timeout_at};
 use utoipa::ToSchema;
 
 use crate::{
@@ -13,6 +12,7 @@ use crate::{
         problem::ProblemKind,
         task::{events::HistoryEntry, hidden_bodies::hides_bodies_of},
     },
+    clock::{self, timeout_at},
     domain::{
         values::{TaskId, Timestamp},
         view::{LedgerEntryIndex, LedgerFilter, LedgerPosition, LedgerRecord, PositionFault},
@@ -145,7 +145,7 @@ impl EventReader {
         limit: usize,
         wait: Duration,
     ) -> Result<ReadEvents, Problem> {
-        let end = Instant::now() + wait;
+        let end = clock::instant() + wait;
         // The subscription comes before the read: a commit between the two must not be missed.
         let mut follow = self.app.store.ledger.follow();
         let mut page = self.page(after, limit).await?;

@@ -1,8 +1,10 @@
 //! One address of a service, and the counts of its requests. A sick one refuses all work at first.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+
+use crate::clock::Instant;
 
 /// The time after its first request in which a sick address refuses work.
 const SICK_FOR: Duration = Duration::from_millis(1500);

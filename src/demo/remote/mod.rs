@@ -14,7 +14,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use axum::{
@@ -32,7 +32,7 @@ use tokio::net::TcpListener;
 
 use self::line::WaitingLine;
 use super::orders::{DECLINED_CARD, InjectedFault, Order, Remote, STOLEN_CARD};
-use crate::plain_http;
+use crate::{clock, plain_http};
 pub use door::{Door, DoorCounts};
 pub use ledger::Ledger;
 
@@ -126,7 +126,7 @@ async fn open(door: Door, router: Router) -> io::Result<RunningDoor> {
 
 /// Passes a request on, unless it asks for work (a POST) and the door refuses it.
 async fn pass(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
-    if request.method() == Method::POST && !door.enter(Instant::now()) {
+    if request.method() == Method::POST && !door.enter(clock::instant()) {
         let (error, message) = ("sick", "this address is being repaired");
         return refusal(StatusCode::SERVICE_UNAVAILABLE, error, message);
     }
@@ -156,7 +156,7 @@ async fn work(
     if let Some(refusal) = desk.outage() {
         return refusal;
     }
-    tokio::time::sleep(desk.thinking_time(order)).await;
+    clock::sleep(desk.thinking_time(order)).await;
     let trouble = desk.next_trouble(order);
     match trouble {
         Some(InjectedFault::Busy) => {
@@ -203,7 +203,7 @@ async fn work(
 async fn reply_later(client: reqwest::Client, address: String, answer: Value, wait: Duration) {
     let reply = json!({ "output": answer });
     loop {
-        tokio::time::sleep(wait).await;
+        clock::sleep(wait).await;
         let sent = client.post(&address).json(&reply).send().await;
         if sent.is_ok_and(|response| !response.status().is_server_error()) {
             return;

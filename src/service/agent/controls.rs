@@ -3,12 +3,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::service::loops::{NextRound, PeriodicLoop};
 use crate::{
     agent::{Agent, Agents},
+    clock,
     domain::{
         agent::{
             Breaker, BreakerReport, BreakerState, ControlChange, Ejection, Observation,
@@ -82,7 +82,7 @@ impl BreakerUpkeep {
         if !self.has_looked && agent.control().control.has_strangers(agent.spec()) {
             self.change(agent, ControlChange::Respecified, None).await?;
         }
-        let may_probe = self.local_lease.may_claim(Instant::now());
+        let may_probe = self.local_lease.may_claim(clock::instant());
         if may_probe && agent.spec().breaker.is_some() {
             for url in agent.control().control.due_probes(agent.spec(), now) {
                 let seen = Observation::Due;

@@ -7,15 +7,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    task::{AbortHandle, JoinSet},
-    time::Instant,
-};
+use tokio::task::{AbortHandle, JoinSet};
 use tracing::{debug, info, warn};
 
 use crate::service::loops::{NextRound, PeriodicLoop};
 use crate::{
     agent::{Agents, CheckResult},
+    chance,
+    clock::{self, Instant},
     domain::{
         agent::{CheckTally, ControlChange, HealthChange, HealthSpec, RecordSource},
         values::{AgentName, InstanceId},
@@ -54,7 +53,7 @@ struct PlannedCheck {
 impl PlannedCheck {
     /// Plans the first check for a random time within the interval, so that the checks do not coincide.
     fn new(spec: HealthSpec, now: Instant) -> Self {
-        let chance: f64 = rand::random();
+        let chance: f64 = chance::random();
         Self {
             next: now + spec.interval.duration().mul_f64(chance),
             spec,
@@ -88,7 +87,7 @@ impl PeriodicLoop for EndpointChecks {
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
-        let now = Instant::now();
+        let now = clock::instant();
         if self.local_lease.term(now).is_none() {
             self.planned.clear();
             self.results.clear();

@@ -4,11 +4,11 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use metrics::{Gauge, describe_gauge, gauge};
-use tokio::time::Instant;
 
 use crate::service::loops::{NextRound, PeriodicLoop};
 use crate::{
     agent::Agents,
+    clock::{self, Instant},
     domain::{
         agent::{CONFIRM_SECRETS_EVERY, SECRET_ALERT_AFTER, SecretSubject, UnusableSecrets},
         values::InstanceId,
@@ -55,7 +55,7 @@ impl SecretAlerts {
             gauge: gauge!("provost_secrets_unusable"),
             steady: SteadySecrets::default(),
             reported: None,
-            looked_at_record: Instant::now(),
+            looked_at_record: clock::instant(),
         }
     }
 
@@ -100,7 +100,7 @@ impl PeriodicLoop for SecretAlerts {
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
-        let now = Instant::now();
+        let now = clock::instant();
         let found = self.agents.unusable_secrets();
         self.gauge
             .set(f64::from(u32::try_from(found.len()).unwrap_or(u32::MAX)));
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_lasts_counts_and_what_flaps_does_not() {
-        let start = Instant::now();
+        let start = clock::instant();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut steady = SteadySecrets::default();
         let gone = unusable(&[("token", "gone")]);

@@ -4,13 +4,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
 
 use crate::service::loops::{NextRound, PeriodicLoop};
 use crate::{
+    clock,
     config::DeliveryConfig,
     domain::{
         message::{Sender, full_receivers},
@@ -85,7 +86,7 @@ impl PeriodicLoop for WaitingLimit {
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
-        let begun = Instant::now();
+        let begun = clock::instant();
         // Only receivers that may be full are counted. A full receiver ceases to be full at half of the bound.
         let counted = self.store.housekeeping.waiting_bytes(self.most / 2).await?;
         let waiting: BTreeMap<_, _> = counted.into_iter().collect();

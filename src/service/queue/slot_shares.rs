@@ -3,11 +3,10 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
-
 use crate::service::loops::{NextRound, PeriodicLoop};
 use crate::{
     agent::Agents,
+    clock,
     domain::{
         queue::{SlotGrant, SlotNeed},
         values::{AgentName, Holder},
@@ -53,12 +52,12 @@ impl PeriodicLoop for SlotUpkeep {
         if needs.is_empty() {
             return Ok(NextRound::After(LONG));
         }
-        let asked = Instant::now();
+        let asked = clock::instant();
         let settled = self.grant(needs.clone()).await;
         let grants = settled.inspect_err(|_| self.ask_again(needs.keys()))?;
         // The slots belong to this instance while no other can have treated it as lost, from before the read of the
         // store on.
-        let now = Instant::now();
+        let now = clock::instant();
         let valid_until = match self.local_lease.was_alive_since(asked, now) {
             true => self.local_lease.alive_until(),
             false => now,

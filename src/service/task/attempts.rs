@@ -3,9 +3,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
-
 use crate::{
+    clock,
     domain::{
         upkeep::next_purge,
         values::{Span, Timestamp},
@@ -52,7 +51,7 @@ impl PeriodicLoop for AttemptPurge {
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
-        if self.local_lease.term(Instant::now()).is_none() {
+        if self.local_lease.term(clock::instant()).is_none() {
             return Ok(NextRound::AfterInterval);
         }
         let reader = &self.store.housekeeping;
@@ -62,7 +61,7 @@ impl PeriodicLoop for AttemptPurge {
         let Some(purge) = next_purge(&hours, keep_from, self.most_bytes) else {
             return Ok(NextRound::AfterInterval);
         };
-        let started = Instant::now();
+        let started = clock::instant();
         let (before, succeeded) = (purge.before, purge.succeeded);
         self.store.purge_attempts(before, succeeded, BATCH).await?;
         Ok(NextRound::After(started.elapsed() * RESTS))

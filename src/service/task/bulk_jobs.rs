@@ -5,12 +5,12 @@
 use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use tokio::time::Instant;
 use tracing::{error, warn};
 use uuid::Uuid;
 
 use crate::{
     api::{App, BulkProgress, fail_bulk_job, process_bulk_job},
+    chance, clock,
     domain::values::{Timestamp, jittered},
     instance::LocalLease,
     service::loops::{NextRound, PeriodicLoop},
@@ -60,7 +60,7 @@ impl BulkJobLoop {
     }
 
     fn supervises(&self) -> bool {
-        self.local_lease.term(Instant::now()).is_some()
+        self.local_lease.term(clock::instant()).is_some()
     }
 
     async fn since(&mut self) -> Result<Option<Timestamp>, StoreError> {
@@ -133,7 +133,7 @@ impl PeriodicLoop for BulkJobLoop {
             return Ok(idle());
         }
         let now = self.store.housekeeping.now().await?;
-        let started = Instant::now();
+        let started = clock::instant();
         let mut next = None;
         let mut first_error = None;
         for DueBulkJob { id, due_at } in due {
@@ -171,7 +171,7 @@ impl PeriodicLoop for BulkJobLoop {
 }
 
 fn idle() -> NextRound {
-    NextRound::After(jittered(IDLE, rand::random()))
+    NextRound::After(jittered(IDLE, chance::random()))
 }
 
 pub(in crate::service) struct BulkJobPurge {
@@ -187,10 +187,10 @@ impl PeriodicLoop for BulkJobPurge {
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
-        if self.local_lease.term(Instant::now()).is_none() {
+        if self.local_lease.term(clock::instant()).is_none() {
             return Ok(NextRound::AfterInterval);
         }
-        let started = Instant::now();
+        let started = clock::instant();
         Ok(match self.store.purge_bulk_jobs(PURGE_BATCH).await? {
             true => NextRound::After(started.elapsed() * PURGE_RESTS),
             false => NextRound::AfterInterval,

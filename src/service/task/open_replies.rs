@@ -4,11 +4,10 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
-
 use crate::service::loops::{NextRound, PeriodicLoop};
 use crate::{
     agent::Agents,
+    clock,
     store::{Store, StoreError},
 };
 
@@ -34,7 +33,7 @@ impl PeriodicLoop for OpenReplyCount {
         if agents.is_empty() {
             return Ok(NextRound::AfterInterval);
         }
-        let started = Instant::now();
+        let started = clock::instant();
         let counts = self.store.housekeeping.open_replies().await?;
         let counts: HashMap<_, _> = counts.into_iter().collect();
         for agent in agents {

@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use metrics::{Gauge, Unit, describe_gauge, gauge};
-use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::service::loops::{NextRound, PeriodicLoop};
 use crate::{
+    clock::{self, Instant},
     domain::upkeep::{clocks_differ, is_clock_alerted, is_clock_set_again},
     store::{Store, StoreClock, StoreError},
 };
@@ -72,7 +72,7 @@ impl ClockWatch {
             let said = jump.in_words();
             warn!(from = %jump.from, to = %jump.to, "{said}");
             self.store.schedules.notify_one();
-            self.jump = Some((said, Instant::now() + JUMP_ALERTED_FOR));
+            self.jump = Some((said, clock::instant() + JUMP_ALERTED_FOR));
             self.is_set = true;
         }
         let differed = self.differs;
@@ -99,7 +99,7 @@ impl ClockWatch {
             ),
             _ => {}
         }
-        self.jump.take_if(|(_, until)| *until <= Instant::now());
+        self.jump.take_if(|(_, until)| *until <= clock::instant());
         match self.differs {
             true => Some(clocks_differ(ahead)),
             false => self.jump.as_ref().map(|(said, _)| said.clone()),
@@ -136,7 +136,7 @@ impl PeriodicLoop for ClockWatch {
         };
         if self.saved.is_none_or(|at| at.elapsed() >= saved_every) {
             self.store.save_clock(&self.clock).await?;
-            self.saved = Some(Instant::now());
+            self.saved = Some(clock::instant());
         }
         Ok(NextRound::AfterInterval)
     }

@@ -2,12 +2,12 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::service::loops::{NextRound, PeriodicLoop};
 use crate::{
+    clock::{self, Instant},
     domain::{
         agent::MissingAgents,
         values::{AgentName, ReceiverName},
@@ -68,7 +68,7 @@ impl Supervision {
     /// be created again while the instance runs, so the report is repeated. A failed report does not stop the
     /// recovery.
     async fn report_agents(&mut self) {
-        let now = Instant::now();
+        let now = clock::instant();
         let is_recent = |at| now.duration_since(at) < REPORT_AGENTS_EVERY;
         if !self.store.is_shared || self.reported_agents.is_some_and(is_recent) {
             return;
@@ -221,7 +221,7 @@ impl PeriodicLoop for TaskPurge {
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
-        let supervises = || self.local_lease.term(Instant::now()).is_some();
+        let supervises = || self.local_lease.term(clock::instant()).is_some();
         if supervises() {
             let swept = self.sweep.round(&mut self.store, &supervises).await?;
             if swept.tasks > 0 {
@@ -277,7 +277,7 @@ impl PeriodicLoop for AlertUpkeep {
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
-        if self.local_lease.term(Instant::now()).is_none() {
+        if self.local_lease.term(clock::instant()).is_none() {
             return Ok(NextRound::AfterInterval);
         }
         let begins = !self.seen.has_more_unclosed();

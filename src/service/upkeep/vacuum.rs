@@ -4,11 +4,11 @@
 use std::{sync::Arc, time::Duration};
 
 use metrics::{Gauge, Unit, describe_gauge, gauge};
-use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::service::loops::{NextRound, PeriodicLoop};
 use crate::{
+    clock,
     domain::upkeep::{FileSpace, Vacuum, VacuumPace},
     instance::Hold,
     store::{Store, StoreError, StoreFault},
@@ -115,7 +115,7 @@ impl PeriodicLoop for VacuumLoop {
             Vacuum::Checkpoint => {
                 // This takes as long as the disk needs. A connection for callers is used, so that no other work is
                 // blocked.
-                let began = Instant::now();
+                let began = clock::instant();
                 self.store.reader.fold().await?;
                 Ok(match self.vacuuming.is_running() && !space.is_held_up {
                     true => NextRound::After(VacuumPace::rest_after(began.elapsed())),
@@ -123,7 +123,7 @@ impl PeriodicLoop for VacuumLoop {
                 })
             }
             Vacuum::Step(pages) => {
-                let asked = Instant::now();
+                let asked = clock::instant();
                 let busy = self.store.give_back(pages).await?;
                 let rest = self.vacuuming.record_step(busy, asked.elapsed());
                 Ok(NextRound::After(rest))

@@ -3,9 +3,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
-
 use crate::{
+    clock,
     instance::LocalLease,
     service::loops::{NextRound, PeriodicLoop},
     store::{Store, StoreError},
@@ -39,7 +38,7 @@ impl PeriodicLoop for ActivityTidying {
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
-        if self.local_lease.term(Instant::now()).is_none() {
+        if self.local_lease.term(clock::instant()).is_none() {
             return Ok(NextRound::AfterInterval);
         }
         Ok(match self.store.tidy_activity().await? {

@@ -3,9 +3,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
-
 use crate::{
+    clock,
     domain::{values::Span, view::kept_from},
     instance::LocalLease,
     service::loops::{NextRound, PeriodicLoop},
@@ -39,7 +38,7 @@ impl PeriodicLoop for LedgerUpkeep {
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
-        if self.local_lease.term(Instant::now()).is_none() {
+        if self.local_lease.term(clock::instant()).is_none() {
             return Ok(NextRound::AfterInterval);
         }
         let reader = &self.store.housekeeping;
@@ -59,7 +58,7 @@ impl PeriodicLoop for LedgerUpkeep {
         if !reader.has_old_ledger_rows(cutoff).await? {
             return Ok(NextRound::AfterInterval);
         }
-        let started = Instant::now();
+        let started = clock::instant();
         match self.store.purge_ledger(cutoff, BATCH).await? {
             true => Ok(NextRound::After(started.elapsed() * RESTS)),
             false => Ok(NextRound::AfterInterval),

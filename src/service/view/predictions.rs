@@ -8,11 +8,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
-
 use crate::service::loops::{NextRound, PeriodicLoop};
 use crate::{
     agent::Agents,
+    clock::{self, Instant},
     domain::{
         agent::AgentStop,
         task::Task,
@@ -68,7 +67,7 @@ impl PeriodicLoop for Predictions {
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
-        let begun = Instant::now();
+        let begun = clock::instant();
         self.report().await?;
         if self.local_lease.term(begun).is_none() {
             self.rest();

@@ -1,8 +1,6 @@
 //! The controls of agents: their pauses and breakers, one record for each agent. A change is decided on the current
 //! record, even if the instance knew an older one.
 
-use uuid::Uuid;
-
 use crate::domain::{
     agent::{
         AgentControl, AgentSpec, ControlAlertChange, ControlChange, ControlledBy, control_alert,
@@ -13,11 +11,14 @@ use crate::domain::{
     values::{AgentName, InstanceId},
     view::{ChangeOrigin, LedgerRecord, LedgerSubject},
 };
-use crate::store::{
-    Reader, StoreError, Transaction,
-    error::corrupt,
-    rows::{Columns, Row},
-    statement::Statement,
+use crate::{
+    chance,
+    store::{
+        Reader, StoreError, Transaction,
+        error::corrupt,
+        rows::{Columns, Row},
+        statement::Statement,
+    },
 };
 
 const ALL: &str = "SELECT agent, version, control FROM agent_controls";
@@ -174,7 +175,7 @@ async fn save(
         let Some(change) = control.alert_change(&before.control, kind) else {
             continue;
         };
-        let alert = control_alert(kind, Uuid::now_v7(), agent, &control, endpoints, tx.now());
+        let alert = control_alert(kind, chance::id(), agent, &control, endpoints, tx.now());
         match change {
             ControlAlertChange::Raise => tx.raise_alert(&alert, None, sender).await?,
             ControlAlertChange::Reword { has_grown } => {

@@ -4,18 +4,20 @@
 use std::collections::BTreeSet;
 
 use futures::FutureExt;
-use uuid::Uuid;
 
 use crate::domain::{
     agent::{MissingAgentChanges, missing_agent_alert},
     task::AlertKind,
     values::{AgentName, InstanceId, ReceiverName},
 };
-use crate::store::{
-    Reader, Store, StoreError, Transaction,
-    error::corrupt,
-    rows::{Columns, Row},
-    statement::Statement,
+use crate::{
+    chance,
+    store::{
+        Reader, Store, StoreError, Transaction,
+        error::corrupt,
+        rows::{Columns, Row},
+        statement::Statement,
+    },
 };
 
 /// The most steps that are counted.
@@ -65,7 +67,7 @@ impl Transaction<'_> {
     ) -> Result<(), StoreError> {
         self.lock_out_of_order();
         for agent in &changes.raise {
-            let alert = missing_agent_alert(Uuid::now_v7(), agent, self.now());
+            let alert = missing_agent_alert(chance::id(), agent, self.now());
             self.raise_alert(&alert, None, sender).await?;
         }
         for subject in &changes.close {

@@ -1,18 +1,19 @@
 //! The secrets that instances cannot use: one record with their reports, and an alert for each secret.
 
-use uuid::Uuid;
-
 use crate::domain::{
     agent::{SecretAlertChange, SecretReports, UnusableSecrets, secret_unusable},
     message::Sender,
     task::AlertKind,
     values::InstanceId,
 };
-use crate::store::{
-    Reader, StoreError, Transaction,
-    error::corrupt,
-    rows::{Columns, Row},
-    statement::Statement,
+use crate::{
+    chance,
+    store::{
+        Reader, StoreError, Transaction,
+        error::corrupt,
+        rows::{Columns, Row},
+        statement::Statement,
+    },
 };
 
 const READ: &str = "SELECT version, reports FROM unusable_secrets";
@@ -74,11 +75,11 @@ pub(in crate::store) async fn change(
     for change in after.alert_changes(&before) {
         match change {
             SecretAlertChange::Raise(subject, message) => {
-                let alert = secret_unusable(Uuid::now_v7(), &subject, &message, now);
+                let alert = secret_unusable(chance::id(), &subject, &message, now);
                 tx.raise_alert(&alert, None, sender).await?;
             }
             SecretAlertChange::Reword(subject, message) => {
-                let alert = secret_unusable(Uuid::now_v7(), &subject, &message, now);
+                let alert = secret_unusable(chance::id(), &subject, &message, now);
                 tx.reword_alert(kind, &alert, None, sender).await?;
             }
             SecretAlertChange::Close(subject) => {

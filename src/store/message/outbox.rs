@@ -35,7 +35,10 @@ use crate::domain::{
     values::{Destination, InstanceId, ReceiverName, Timestamp},
     view::ChangeOrigin,
 };
-use crate::store::{MessageId, StoreError, Transaction, rows::Columns, statement::Statement};
+use crate::{
+    chance,
+    store::{MessageId, StoreError, Transaction, rows::Columns, statement::Statement},
+};
 
 /// The claim of a queue: until it ends, only this instance sends the queue's first message.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -162,7 +165,7 @@ impl Transaction<'_> {
     ) -> Result<(), StoreError> {
         match most {
             Some(most) => {
-                let alert = too_many_waiting(Uuid::now_v7(), receiver, most, self.now());
+                let alert = too_many_waiting(chance::id(), receiver, most, self.now());
                 self.raise_alert(&alert, None, sender).await
             }
             None => {

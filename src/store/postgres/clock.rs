@@ -4,9 +4,11 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
-use crate::domain::values::{Span, Timestamp};
+use crate::{
+    clock::Instant,
+    domain::values::{Span, Timestamp},
+};
 
 /// Within this time two clocks drift apart by less than a millisecond, or by a few while one of them is being adjusted.
 const FRESH: Duration = Duration::from_secs(5);

@@ -9,10 +9,7 @@ use std::{
 };
 
 use sqlx::{Connection as _, Executor, PgConnection, Row, raw_sql};
-use tokio::{
-    sync::oneshot,
-    time::{Instant, sleep, timeout, timeout_at},
-};
+use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use super::{
@@ -22,7 +19,11 @@ use super::{
     servers::{NoPrimary, Servers},
     session_settings::SESSION_SETTINGS,
 };
-use crate::store::RECONNECT;
+use crate::{
+    chance,
+    clock::{self, Instant, sleep, timeout, timeout_at},
+    store::RECONNECT,
+};
 
 const READ_ONLY: &str = "the database accepts no writes: check default_transaction_read_only of the database, the user and the server";
 
@@ -173,7 +174,7 @@ impl WriterConnection {
         let (give, on_its_way) = oneshot::channel();
         self.state = ConnectionState::Connecting {
             on_its_way,
-            wait_until: Instant::now() + PATIENCE,
+            wait_until: clock::instant() + PATIENCE,
         };
         let connector = self.connector.clone();
         // Without a runtime there will be no further writes.
@@ -205,7 +206,7 @@ async fn recover(
 ) {
     if let Some(mut session) = connection
         && let Ok(Ok(_)) =
-            tokio::time::timeout(ROLLBACK_WITHIN, session.connection.execute("ROLLBACK")).await
+            clock::timeout(ROLLBACK_WITHIN, session.connection.execute("ROLLBACK")).await
         && let Some(false) = is_read_only(&mut session.connection).await
     {
         // The receiver is gone if the process is about to end.
@@ -214,7 +215,7 @@ async fn recover(
     }
     let mut failures = 0_u32;
     loop {
-        let tried = Instant::now();
+        let tried = clock::instant();
         let mut connected = connector.connect().await;
         let mut read_only = None;
         if let Ok(session) = &mut connected {
@@ -248,7 +249,7 @@ async fn recover(
             }
         }
         // The waits are random, so that instances do not all reconnect at the same moment.
-        let wait = RECONNECT.equal_jitter(failures, rand::random());
+        let wait = RECONNECT.equal_jitter(failures, chance::random());
         tokio::select! {
             () = sleep(wait) => {}
             () = connector.servers.connected_after(tried) => {}

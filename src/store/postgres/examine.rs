@@ -1,11 +1,12 @@
 //! Looks at a PostgreSQL database for `provost doctor`. Changes nothing.
 
-use std::time::Instant;
-
 use sqlx::{Executor, PgConnection, Row, raw_sql};
 
 use super::{OpenError, connect, fault, prepared::Prepared, schema, servers};
-use crate::store::examine::DatabaseFacts;
+use crate::{
+    clock::{self, Instant},
+    store::examine::DatabaseFacts,
+};
 
 const SERVER: &str = "
 SELECT current_setting('server_version') AS version, pg_database_size(current_database()) AS bytes,
@@ -33,7 +34,7 @@ ORDER BY total_exec_time DESC LIMIT 5";
 
 /// Returns the facts.
 pub async fn examine(url: &str) -> Result<DatabaseFacts, OpenError> {
-    let began = Instant::now();
+    let began = clock::instant();
     let servers = servers(url, Prepared::Named)?;
     let name = servers.describe();
     let mut connection = connect(&servers).await?;
@@ -49,7 +50,7 @@ async fn look(
 ) -> Result<DatabaseFacts, sqlx::Error> {
     let server = connection.fetch_one(raw_sql(SERVER)).await?;
     let took = began.elapsed();
-    let here = jiff::Timestamp::now().as_millisecond();
+    let here = clock::wall().as_millis();
     let there: i64 = server.try_get("now")?;
     let bytes: i64 = server.try_get("bytes")?;
     let long_transactions = texts(connection, LONG_TRANSACTIONS).await?;

@@ -20,11 +20,7 @@ mod servers;
 mod session_settings;
 mod transaction;
 
-use std::{
-    net::IpAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{
@@ -48,6 +44,7 @@ use super::{
     Backend, CompiledDefinitions, OpenError, Reader, Readers, StoreConnections, StoreError,
     Transaction, open::note_migration,
 };
+use crate::clock::{instant, timeout};
 
 /// The connections of the loops that keep tasks moving. The loops read little, but several may read at once, and a
 /// connection that hangs must not delay all of them.
@@ -128,7 +125,7 @@ pub async fn open(
     // A user without the right to change the schema can still open a schema that needs no change.
     match in_time(&name, schema::check(&mut writer, &name)).await {
         Err(OpenError::OlderSchema { found, known, .. }) if settings.migrate => {
-            let began = Instant::now();
+            let began = instant();
             schema::run(&mut writer, &name).await?;
             note_migration(&name, found, known, began);
         }
@@ -326,7 +323,7 @@ impl Backend for PgBackend {
 
 /// Pings the connection. After an error the pool drops it.
 async fn is_there(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    match tokio::time::timeout(THERE_WITHIN, connection.ping()).await {
+    match timeout(THERE_WITHIN, connection.ping()).await {
         Ok(answer) => answer.map(|()| true),
         Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
     }
@@ -346,7 +343,7 @@ async fn in_time<T>(
     database: &str,
     asked: impl Future<Output = Result<T, OpenError>>,
 ) -> Result<T, OpenError> {
-    let answer = tokio::time::timeout(ANSWER_WITHIN, asked).await;
+    let answer = timeout(ANSWER_WITHIN, asked).await;
     answer.unwrap_or_else(|_| {
         Err(OpenError::Unreachable {
             database: database.to_owned(),
@@ -362,7 +359,7 @@ async fn answered_within<T, E>(
 where
     StoreError: From<E>,
 {
-    match tokio::time::timeout(limit, work).await {
+    match timeout(limit, work).await {
         Ok(done) => Ok(done?),
         Err(_) => Err(StoreError::Lost(format!(
             "the database did not respond within {limit:?}"

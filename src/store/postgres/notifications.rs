@@ -17,15 +17,16 @@ use sqlx::{
     Executor, PgPool,
     postgres::{PgListener, PgPoolOptions},
 };
-use tokio::{
-    sync::{Notify, mpsc},
-    time::sleep,
-};
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{ACQUIRE_WITHIN, answered, servers::Servers};
-use crate::domain::values::jittered;
+use crate::{
+    chance,
+    clock::{self, sleep},
+    domain::values::jittered,
+};
 
 const REST: Duration = Duration::from_millis(100);
 /// The shortest pause before any notification, also an urgent one.
@@ -149,7 +150,7 @@ pub struct NotificationListener {
 
 /// Creates the notifier and the listener. The notifier's task ends when the notifier is dropped.
 pub(super) fn start(pool: PgPool, servers: Arc<Servers>) -> (Notifier, NotificationListener) {
-    let own = format!("{:032x}", rand::random::<u128>());
+    let own = format!("{:032x}", chance::random::<u128>());
     let due = Arc::new(AtomicU8::new(0));
     let (wake, woken) = mpsc::channel(1);
     let urgent = Arc::new(Notify::new());
@@ -204,7 +205,7 @@ impl NotificationListener {
                     }
                 }
                 lost = true;
-                sleep(jittered(CONNECT_AGAIN, rand::random())).await;
+                sleep(jittered(CONNECT_AGAIN, chance::random())).await;
             }
         };
         stop.run_until_cancelled(listening).await;
@@ -229,7 +230,7 @@ impl NotificationListener {
         // This comes after LISTEN has begun, so that no change in between is missed.
         hear(Notification::EVERYTHING);
         loop {
-            match tokio::time::timeout(SILENCE, listener.try_recv()).await {
+            match clock::timeout(SILENCE, listener.try_recv()).await {
                 Ok(Ok(Some(note))) if note.payload() == self.own => {}
                 Ok(Ok(Some(note))) => hear(Notification::of_channel(note.channel())),
                 // The connection was lost, and has been made again.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sqlx::{PgPool, Postgres};
-use tokio::time::Instant;
 
 use super::{
     answered,
@@ -14,6 +13,7 @@ use super::{
     transaction::IS_ONE_OF,
 };
 use crate::{
+    clock,
     domain::{
         task::TaskStatus,
         values::{TaskId, Timestamp},
@@ -121,7 +121,7 @@ async fn to_its_end<T: Send + 'static>(
 #[async_trait]
 impl Source for PgSource {
     async fn now(&self) -> Result<Timestamp, StoreError> {
-        let asked = Instant::now();
+        let asked = clock::instant();
         if let Some(estimate) = self.clock.at(asked) {
             return Ok(estimate.now);
         }
@@ -133,13 +133,13 @@ impl Source for PgSource {
         self.clock.set(ClockSample {
             now,
             asked,
-            answered: Instant::now(),
+            answered: clock::instant(),
         });
         Ok(now)
     }
 
     fn estimated_now(&self) -> Option<Timestamp> {
-        self.clock.estimated_now(Instant::now())
+        self.clock.estimated_now(clock::instant())
     }
 
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Row>>, StoreError> {

@@ -6,11 +6,10 @@ use sqlx::{
     Connection, Executor, PgConnection, Row,
     migrate::{MigrateError, Migrator},
 };
-use tokio::time::sleep;
 use tracing::warn;
 
 use super::{OpenError, connect, fault, prepared::Prepared, servers};
-use crate::store::migrations;
+use crate::{chance, clock::sleep, store::migrations};
 
 /// The crate's own lock is off, because it belongs to a connection, and a pooler gives out connections for one
 /// transaction.
@@ -44,7 +43,7 @@ pub async fn migrate(url: &str) -> Result<(i64, i64), OpenError> {
         match migrate_once(url).await {
             Err(error @ OpenError::Busy { .. }) if tries < TRIES => {
                 warn!("{error}; trying again, {tries} of {TRIES}");
-                sleep(Duration::from_secs(1).mul_f64(rand::random())).await;
+                sleep(Duration::from_secs(1).mul_f64(chance::random())).await;
                 tries += 1;
             }
             done => return done,

@@ -17,16 +17,14 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use sqlx::{ConnectOptions, Executor, PgConnection, PgPool, Row, postgres::PgConnectOptions};
 use thiserror::Error;
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
-};
+use tokio::sync::watch;
 use tracing::info;
 
 use super::{
     certificates::{self, TlsFiles},
     remedy,
 };
+use crate::clock::{self, Instant, sleep_until};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// The time for which other servers are waited for once one was found that takes writes: a newer primary may respond
@@ -207,11 +205,11 @@ impl Servers {
             files,
             current: Mutex::new(Current {
                 server: 0,
-                since: Instant::now(),
+                since: clock::instant(),
             }),
             timeline: AtomicU32::new(0),
             pools: OnceLock::new(),
-            connected: watch::Sender::new(Instant::now()),
+            connected: watch::Sender::new(clock::instant()),
         })
     }
 
@@ -240,7 +238,7 @@ impl Servers {
             .collect();
         let mut best: Option<PrimaryCandidate> = None;
         let mut unfit = Vec::new();
-        let mut patience = Instant::now() + CONNECT_WITHIN;
+        let mut patience = clock::instant() + CONNECT_WITHIN;
         loop {
             let (server, answer) = tokio::select! {
                 answer = asked.next() => match answer {
@@ -259,7 +257,7 @@ impl Servers {
                     best = Some(match best {
                         Some(best) => self.better(best, found),
                         None => {
-                            patience = Instant::now() + self.wait_for_others(&found);
+                            patience = clock::instant() + self.wait_for_others(&found);
                             found
                         }
                     });
@@ -307,7 +305,7 @@ impl Servers {
 
     /// Notes that a connection was made that can write. A connection that cannot is no reason to wait for another.
     pub fn note_connected(&self) {
-        self.connected.send_replace(Instant::now());
+        self.connected.send_replace(clock::instant());
     }
 
     /// Returns the time at which a connection that can write was last made.
@@ -353,7 +351,7 @@ impl Servers {
         }
         *current = Current {
             server,
-            since: Instant::now(),
+            since: clock::instant(),
         };
         let options = self.all[server].clone();
         for pool in self.pools.get().into_iter().flatten() {
@@ -423,7 +421,7 @@ async fn connect(
         };
         Ok((connection, timeline))
     };
-    match tokio::time::timeout(CONNECT_WITHIN, connecting).await {
+    match clock::timeout(CONNECT_WITHIN, connecting).await {
         Ok(connected) => connected,
         Err(_) => Err(UnusableServer::Silent),
     }

@@ -9,7 +9,6 @@ use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{Executor, PgConnection, Row as _, raw_sql};
-use tokio::time::{Instant, sleep, timeout_at};
 use tracing::warn;
 
 use super::{
@@ -23,6 +22,7 @@ use super::{
     session_settings::{BEGIN, BEGIN_ANYWHERE},
 };
 use crate::{
+    clock::{self, Instant, sleep, timeout_at},
     domain::{
         message::Message,
         queue::QueuedStep,
@@ -180,7 +180,7 @@ enum LockOrder {
 impl<'b> PgTransaction<'b> {
     pub async fn begin(backend: &'b mut PgBackend) -> Result<Self, StoreError> {
         let session = backend.writer.take().await?;
-        let instant = Instant::now();
+        let instant = clock::instant();
         let known = match backend.writer.prepared() {
             Prepared::Named => backend.clock.at(instant),
             Prepared::Unnamed => None,
@@ -209,7 +209,7 @@ impl<'b> PgTransaction<'b> {
             Prepared::Unnamed => BEGIN_ANYWHERE,
         };
         self.cut_off();
-        let asked = Instant::now();
+        let asked = clock::instant();
         let begun = self.session()?.connection.fetch_all(raw_sql(begin));
         // The time is in the last row.
         let row = answered_within(BEGIN_WITHIN, begun).await?.pop();
@@ -218,7 +218,7 @@ impl<'b> PgTransaction<'b> {
         self.backend.clock.set(ClockSample {
             now,
             asked,
-            answered: Instant::now(),
+            answered: clock::instant(),
         });
         let id = match self.prepared() {
             Prepared::Named => None,
@@ -345,9 +345,9 @@ impl<'b> PgTransaction<'b> {
             _ => None,
         };
         let connection = self.take_session().and_then(|session| session.id);
-        let asked = Instant::now();
+        let asked = clock::instant();
         let mut until = asked + SOMEBODY_WITHIN;
-        while Instant::now() < until {
+        while clock::instant() < until {
             if let Ok(Ok(mut session)) = timeout_at(until, self.backend.writer.another()).await {
                 until = asked + OUTCOME_WITHIN;
                 let lost_session = match (&connection, id) {
@@ -521,7 +521,7 @@ impl Session for PgTransaction<'_> {
         // Unless the statement completes, the connection is not used again.
         self.cut_off();
         let query = self.prepared().with_values(prolong);
-        let asked = Instant::now();
+        let asked = clock::instant();
         let found = answered(query.fetch_optional(self.reading()?)).await?;
         if let Some(session) = self.take_session() {
             self.state = TransactionState::NotBegun(session);
@@ -532,7 +532,7 @@ impl Session for PgTransaction<'_> {
         self.backend.clock.set(ClockSample {
             now: row.get("now")?,
             asked,
-            answered: Instant::now(),
+            answered: clock::instant(),
         });
         Ok(leases::prolonged(&row)?.map(|lease| Leases {
             instance: after.instance.clone(),

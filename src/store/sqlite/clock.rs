@@ -1,25 +1,17 @@
 //! The clock of the file: see [`crate::domain::upkeep::SteadyClock`]. All connections of a process share one.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension};
-use rustix::time::{ClockId, clock_gettime};
-use tokio::time::Instant;
 
-use crate::domain::{
-    upkeep::{ClockJump, ClockReading, ClockRecord, SteadyClock},
-    values::Timestamp,
+use crate::{
+    clock::{self, Instant},
+    domain::{
+        upkeep::{ClockJump, ClockReading, ClockRecord, SteadyClock},
+        values::Timestamp,
+    },
 };
-
-/// The clock of the system that continues while the machine is suspended, if there is one.
-#[cfg(target_os = "linux")]
-const ELAPSED: ClockId = ClockId::Boottime;
-#[cfg(not(target_os = "linux"))]
-const ELAPSED: ClockId = ClockId::Monotonic;
 
 /// Contains another value after each start of the machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -55,7 +47,7 @@ impl StoreClock {
     }
 
     pub fn moment(&self) -> Moment {
-        let instant = Instant::now();
+        let instant = clock::instant();
         let mut steady = self.steady.lock();
         let now = steady.read(reading());
         Moment {
@@ -90,16 +82,9 @@ impl StoreClock {
 }
 
 fn reading() -> ClockReading {
-    let elapsed = clock_gettime(ELAPSED);
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     ClockReading {
-        // Neither value is ever negative.
-        elapsed: Duration::new(
-            u64::try_from(elapsed.tv_sec).unwrap_or(0),
-            u32::try_from(elapsed.tv_nsec).unwrap_or(0),
-        ),
-        // A wall clock before 1970 counts as 1970.
-        wall: since_epoch.unwrap_or_default(),
+        elapsed: clock::since_boot(),
+        wall: clock::since_epoch(),
     }
 }
 

@@ -1,12 +1,12 @@
 //! Looks at a database file for `provost doctor`, while a service may be using it. Changes nothing.
 
-use std::{path::Path, time::Instant};
+use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use tokio::task::spawn_blocking;
 
 use super::{known, migrate};
-use crate::store::examine::DatabaseFacts;
+use crate::{clock, store::examine::DatabaseFacts};
 
 /// Returns the facts; `None` if the file does not exist yet.
 pub async fn examine(path: &Path) -> Result<Option<DatabaseFacts>, String> {
@@ -19,7 +19,7 @@ pub async fn examine(path: &Path) -> Result<Option<DatabaseFacts>, String> {
 }
 
 fn look(path: &Path) -> rusqlite::Result<DatabaseFacts> {
-    let began = Instant::now();
+    let began = clock::instant();
     // A file that a service has open has its latest data in `-wal`, which only a connection that may write can use.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;

@@ -19,11 +19,13 @@ use std::{
 };
 
 use rustix::fs::{Gid, Uid};
-use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::wal::Wal;
-use crate::store::OpenError;
+use crate::{
+    clock::{self, sleep},
+    store::OpenError,
+};
 
 /// The suffix of the copy that was made because the file was deleted. It follows the name of the database.
 pub const RESCUED: &str = ".rescued";
@@ -91,10 +93,10 @@ pub enum FileState {
 impl DatabaseFile {
     /// Opens the file, or creates it if it does not exist. `name` may lead to it by symbolic links.
     pub async fn open(name: &Path) -> Result<Self, OpenError> {
-        let until = Instant::now() + LOCK_WITHIN;
+        let until = clock::instant() + LOCK_WITHIN;
         loop {
             match Self::try_open(name) {
-                Err(OpenError::InUse { .. }) if Instant::now() < until => sleep(LOCK_AGAIN).await,
+                Err(OpenError::InUse { .. }) if clock::instant() < until => sleep(LOCK_AGAIN).await,
                 opened => return opened,
             }
         }

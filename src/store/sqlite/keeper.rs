@@ -3,7 +3,6 @@
 use std::{fs, sync::Arc, time::Duration};
 
 use rusqlite::Connection;
-use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{
@@ -14,7 +13,10 @@ use super::{
     rescue::rescue,
     reserve::{Disk, LEAST, Reserve},
 };
-use crate::store::{StoreError, StoreFault};
+use crate::{
+    clock::{self, Instant},
+    store::{StoreError, StoreFault},
+};
 
 /// The bytes that must become free after the disk was full before anything new is accepted: a share of the reserve
 /// within these bounds. Without this margin, each few bytes that are freed would be used and then refused again.
@@ -57,7 +59,7 @@ impl Keeper {
             max_pages,
             is_lost: false,
             is_saved: false,
-            save_at: Instant::now(),
+            save_at: clock::instant(),
             lowest: None,
         }
     }
@@ -78,7 +80,7 @@ impl Keeper {
 
     /// Saves data that could not be saved before at once, because no process can after this one.
     pub async fn look_a_last_time(&mut self) {
-        self.save_at = Instant::now();
+        self.save_at = clock::instant();
         self.look().await;
     }
 
@@ -89,7 +91,7 @@ impl Keeper {
             // never closed.
             std::mem::forget(self.pool.clone());
         }
-        let is_due = !self.is_saved && Instant::now() >= self.save_at;
+        let is_due = !self.is_saved && clock::instant() >= self.save_at;
         if is_due && matches!(state, FileState::Missing(_)) {
             self.is_saved = match self.files.file.is_kept() {
                 true => self.save_wal().await,
@@ -97,7 +99,7 @@ impl Keeper {
                 // The database was only moved.
                 false => false,
             };
-            self.save_at = Instant::now() + SAVE_AGAIN;
+            self.save_at = clock::instant() + SAVE_AGAIN;
         }
     }
 

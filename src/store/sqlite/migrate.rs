@@ -3,13 +3,14 @@
 //! Earlier versions of provost left this to sqlx, and an operator may go back to one of them. So this code keeps the
 //! table that sqlx keeps, with the same rows, and refuses the same states.
 
-use std::{collections::HashMap, time::Instant};
+use std::collections::HashMap;
 
 use rusqlite::{Connection, OptionalExtension, params};
 use sqlx::migrate::Migration;
 use thiserror::Error;
 
 use super::connection::run_script;
+use crate::clock;
 
 /// Has a row for each migration that was applied: `checksum` is the SHA-384 of its script, `execution_time` is in
 /// nanoseconds.
@@ -81,7 +82,7 @@ fn checksums(connection: &Connection) -> rusqlite::Result<HashMap<i64, Vec<u8>>>
 }
 
 fn apply(connection: &mut Connection, migration: &Migration) -> rusqlite::Result<()> {
-    let started = Instant::now();
+    let started = clock::instant();
     let transaction = connection.transaction()?;
     run_script(&transaction, migration.sql.as_str())?;
     let took = i64::try_from(started.elapsed().as_nanos()).unwrap_or(i64::MAX);

@@ -34,7 +34,7 @@ use std::{
 
 use async_trait::async_trait;
 use sqlx::migrate::Migration;
-use tokio::{sync::RwLock, time::Instant};
+use tokio::sync::RwLock;
 
 pub use backup::backup;
 pub use clock::StoreClock;
@@ -59,6 +59,7 @@ use super::{
     Backend, CompiledDefinitions, Health, OpenError, Reader, Readers, SharedReader,
     StoreConnections, StoreError, Transaction, migrations, open::note_migration,
 };
+use crate::clock::instant;
 
 static MIGRATIONS: LazyLock<Vec<Migration>> = LazyLock::new(migrations::sqlite);
 
@@ -153,9 +154,9 @@ async fn open_file(
     let writer = open_writer(file, max_pages).await?;
     match file.is_locked() {
         true => {
-            let (before, began) = (last_applied(&writer, file).await?, Instant::now());
+            let (before, began) = (last_applied(&writer, file).await?, instant());
             bring_up_to_date(&writer, file).await?;
-            note_migration(file.name(), before, known(), began.into_std());
+            note_migration(file.name(), before, known(), began);
         }
         false => check_schema(&writer, file).await?,
     }

@@ -4,16 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use rusqlite::Connection;
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::timeout,
-};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     connection::{ConnectionAccess, ConnectionThread, connect},
     files::DatabaseFiles,
 };
-use crate::store::StoreError;
+use crate::{clock::timeout, store::StoreError};
 
 /// The longest time for which a read waits for a connection.
 const WITHIN: Duration = Duration::from_secs(10);

@@ -10,13 +10,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rand::RngExt;
 use rustix::{
     fs::{FallocateFlags, fallocate, statvfs},
     io::Errno,
 };
 
 use super::{PAGE_SIZE, file::PRIVATE};
+use crate::chance;
 
 /// A checkpoint of 4,000 pages blocks the writer for about 5 ms; one of 10,000 pages for over 30 ms.
 const MOST_PAGES: u64 = 4000;
@@ -136,7 +136,7 @@ fn allocate(mut file: &File, bytes: u64) -> io::Result<()> {
     }
     // The block is random, so that no file system stores it compressed.
     let mut block = [0; 4096];
-    rand::rng().fill(&mut block[..]);
+    chance::fill(&mut block[..]);
     for _ in 0..bytes / block.len() as u64 {
         file.write_all(&block)?;
     }

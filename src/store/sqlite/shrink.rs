@@ -6,8 +6,7 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rusqlite::{Connection, OptionalExtension};
@@ -20,7 +19,7 @@ use super::{
     reserve::{Disk, Reserve},
     unopened,
 };
-use crate::store::OpenError;
+use crate::{clock, store::OpenError};
 
 /// One part in this number is added for the frames of `-wal`, each a page with 24 bytes before it, and for the few
 /// pages more that the packed data may take.
@@ -126,7 +125,7 @@ fn shrink_open(database: &Connection, file: &DatabaseFile) -> Result<u64, Shrink
 /// Writes all of `-wal` into the database and empties it. Only after that the file is as long as its content.
 fn fold(database: &Connection, file: &DatabaseFile) -> Result<(), ShrinkError> {
     let unusable = |error: rusqlite::Error| ShrinkError::from(unopened(file, &error));
-    let until = Instant::now() + READ_ENDS_WITHIN;
+    let until = clock::instant() + READ_ENDS_WITHIN;
     loop {
         // The statement waits for the busy timeout by itself.
         let fold = "PRAGMA wal_checkpoint(TRUNCATE)";
@@ -136,10 +135,10 @@ fn fold(database: &Connection, file: &DatabaseFile) -> Result<(), ShrinkError> {
         if !is_busy {
             return Ok(());
         }
-        if Instant::now() + BUSY > until {
+        if clock::instant() + BUSY > until {
             return Err(ShrinkError::Read(file.name().to_owned()));
         }
-        thread::sleep(Duration::from_millis(100));
+        clock::block(Duration::from_millis(100));
     }
 }
 

@@ -4,10 +4,7 @@ use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use async_trait::async_trait;
 use rusqlite::Connection;
-use tokio::{
-    sync::{OwnedRwLockWriteGuard, RwLock},
-    time::Instant,
-};
+use tokio::sync::{OwnedRwLockWriteGuard, RwLock};
 
 use super::{
     clock::Moment,
@@ -17,6 +14,7 @@ use super::{
     save, space,
 };
 use crate::{
+    clock::Instant,
     domain::{
         message::Message,
         queue::QueuedStep,

@@ -26,11 +26,14 @@ use crate::domain::{
     task::{AlertCause, AlertChange, AlertKind, BEFORE_WORDS, FirstFailure, MOST_WORDED},
     values::{AgentName, Timestamp},
 };
-use crate::store::{
-    Batch, COUNTED_AT_ONCE, StoreError, Transaction,
-    error::corrupt,
-    rows::{Columns, Row},
-    statement::Statement,
+use crate::{
+    chance,
+    store::{
+        Batch, COUNTED_AT_ONCE, StoreError, Transaction,
+        error::corrupt,
+        rows::{Columns, Row},
+        statement::Statement,
+    },
 };
 
 /// The most attempts to join a cause that other instances close and raise at the same time.
@@ -157,7 +160,7 @@ impl Transaction<'_> {
                     false => cause.without_words(),
                 };
                 first.entry(key).or_insert_with(|| {
-                    let id = Uuid::now_v7();
+                    let id = chance::id();
                     let notice = AlertNotice::raised(id, kind.as_str(), message, change.at);
                     let notice = AlertNotice {
                         agent: cause.agent.clone(),
@@ -290,7 +293,7 @@ impl Transaction<'_> {
             }
             let notice = AlertNotice { count, ..notice };
             let version = CauseVersion::Raised.number();
-            messages.extend(sender.alert(&notice, version, at, Uuid::now_v7));
+            messages.extend(sender.alert(&notice, version, at, chance::id));
             self.record_alert(&notice).await?;
         }
         Ok(messages)
@@ -322,7 +325,7 @@ impl Transaction<'_> {
             }
             if let Some(notice) = self.close_locked(*id, at).await? {
                 let version = CauseVersion::Closed.number();
-                messages.extend(sender.alert(&notice, version, at, Uuid::now_v7));
+                messages.extend(sender.alert(&notice, version, at, chance::id));
                 self.record_alert(&notice).await?;
             }
         }

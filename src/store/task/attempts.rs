@@ -3,18 +3,19 @@
 
 use std::collections::BTreeSet;
 
-use uuid::Uuid;
-
 use crate::domain::{
     task::AttemptRecord,
     upkeep::RecordedHour,
     values::{Attempt, HOUR_MILLIS, StepIndex, StepRef, TaskId, Timestamp},
 };
-use crate::store::{
-    Batch, Health, Reader, StoreError, StoreFault, Transaction,
-    error::corrupt,
-    rows::{Columns, Row, json},
-    statement::Statement,
+use crate::{
+    chance,
+    store::{
+        Batch, Health, Reader, StoreError, StoreFault, Transaction,
+        error::corrupt,
+        rows::{Columns, Row, json},
+        statement::Statement,
+    },
 };
 
 /// The most rows that one statement adds.
@@ -286,7 +287,7 @@ impl Transaction<'_> {
             rows = left;
         }
         let hour = self.now().as_millis() / HOUR_MILLIS;
-        let shard = Uuid::now_v7().as_u128() as u8 % SHARDS;
+        let shard = chance::id().as_u128() as u8 % SHARDS;
         for (has_succeeded, bytes) in [false, true].into_iter().zip(by_hour) {
             if bytes > 0 {
                 let count = Statement::new(ADD_HOUR)

@@ -6,10 +6,13 @@ use crate::domain::{
     task::{ChildRecord, MOST_DESCENDANTS},
     values::{Span, StepIndex, TaskId, Timestamp},
 };
-use crate::store::{
-    Batch, Reader, Store, StoreError, Transaction,
-    rows::{Columns, Row},
-    statement::Statement,
+use crate::{
+    chance,
+    store::{
+        Batch, Reader, Store, StoreError, Transaction,
+        rows::{Columns, Row},
+        statement::Statement,
+    },
 };
 
 const ADD_CHILD: &str =
@@ -85,7 +88,7 @@ impl Transaction<'_> {
             let mark = Statement::new(MARK)
                 .bind(*parent)
                 .bind(*step)
-                .bind(rand::random::<i64>())
+                .bind(chance::random::<i64>())
                 .bind(due_at);
             self.run(mark).await?;
         }

@@ -13,10 +13,9 @@ mod purge;
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use uuid::Uuid;
-
 pub use self::missing::{FailuresSeen, first_failure};
 use crate::{
+    chance,
     domain::{
         task::{CauseFingerprint, FailureCause, FirstFailure},
         values::{Attempt, StepName, TaskId, Timestamp},
@@ -175,7 +174,7 @@ impl Transaction<'_> {
                 .bind(new.at);
             self.run(add).await?;
         }
-        let shard = Uuid::now_v7().as_u128() as u8 % SHARDS;
+        let shard = chance::id().as_u128() as u8 % SHARDS;
         for (fingerprint, new) in &failures.0 {
             let count = Statement::new(COUNT)
                 .bind(fingerprint.as_str())

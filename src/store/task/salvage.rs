@@ -16,12 +16,15 @@ use crate::domain::{
     task::{AlertKind, SavedReplies, Task},
     values::{StepIndex, TaskId},
 };
-use crate::store::{
-    StoreError, Transaction,
-    definition::stored_workflow::compile,
-    record::{NewStepRow, NewTaskRow, StepRow, TaskRow, loaded_names},
-    rows::{self, Columns},
-    statement::Statement,
+use crate::{
+    chance,
+    store::{
+        StoreError, Transaction,
+        definition::stored_workflow::compile,
+        record::{NewStepRow, NewTaskRow, StepRow, TaskRow, loaded_names},
+        rows::{self, Columns},
+        statement::Statement,
+    },
 };
 
 /// Relies on the primary key.
@@ -52,7 +55,7 @@ impl Transaction<'_> {
         let kind = AlertKind::TaskUnreadable.as_str();
         let alert = AlertNotice {
             task: Some(task),
-            ..AlertNotice::raised(Uuid::now_v7(), kind, message, self.now())
+            ..AlertNotice::raised(chance::id(), kind, message, self.now())
         };
         self.raise_alert(&alert, Some(step), sender).await
     }

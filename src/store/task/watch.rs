@@ -8,14 +8,17 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::domain::{task::Task, values::TaskId};
-use crate::store::{Reader, StoreError, source::SeenVersion};
+use crate::{
+    clock::{self, Instant},
+    store::{Reader, StoreError, source::SeenVersion},
+};
 
 /// For this time after this process has changed a task, it does not check whether another has: the process that changes
 /// a task usually continues with it.
@@ -83,7 +86,7 @@ impl Watchers {
 
     /// Watches a task that this process is about to create, and no other process knows yet.
     pub fn watch_new(self: &Arc<Self>, task: TaskId) -> Watch {
-        self.begin_watch(task, Some(Instant::now()))
+        self.begin_watch(task, Some(clock::instant()))
     }
 
     fn begin_watch(self: &Arc<Self>, task: TaskId, changed_here: Option<Instant>) -> Watch {
@@ -127,7 +130,7 @@ impl Watchers {
     /// Publishes the changes of this process.
     pub(in crate::store) fn tell<'a>(&self, changed: impl Iterator<Item = &'a Arc<Task>>) {
         if self.count.load(Ordering::Acquire) > 0 {
-            self.spread(changed, Some(Instant::now()));
+            self.spread(changed, Some(clock::instant()));
         }
     }
 
@@ -181,7 +184,7 @@ impl Watchers {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
-        let known = self.left_to_others(Instant::now());
+        let known = self.left_to_others(clock::instant());
         for known in known.chunks(LOOKED_AT) {
             let ids: Vec<_> = known.iter().map(|(id, _)| *id).collect();
             let seen = reader.versions(&ids).await?;
@@ -294,16 +297,16 @@ mod tests {
     fn a_task_that_this_process_creates_is_looked_for_no_sooner_than_another_may_have_changed_it() {
         let watchers = Arc::new(Watchers::default());
         let [new, old] = [1, 2].map(|id| TaskId(Uuid::from_u128(id)));
-        let now = Instant::now();
+        let now = clock::instant();
         let _old = watchers.watch(old);
         let created = watchers.watch_new(new);
         assert_eq!(watchers.left_to_others(now), [(old, 0)]);
-        let mut later = watchers.left_to_others(Instant::now() + OWN);
+        let mut later = watchers.left_to_others(clock::instant() + OWN);
         later.sort_unstable();
         assert_eq!(later, [(new, 0), (old, 0)]);
         drop(created);
         assert_eq!(
-            watchers.left_to_others(Instant::now() + OWN),
+            watchers.left_to_others(clock::instant() + OWN),
             [(old, 0)],
             "nobody waits for it any more"
         );
@@ -324,7 +327,7 @@ mod tests {
             futures::FutureExt::now_or_never(woken).is_some()
         };
         follow.has_read(3);
-        assert_eq!(watchers.left_to_others(Instant::now()), [(task, 3)]);
+        assert_eq!(watchers.left_to_others(clock::instant()), [(task, 3)]);
         for (seen, expected) in [
             (Some(seen(3)), false),
             (Some(seen(4)), true),

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use futures::FutureExt;
-use uuid::Uuid;
 
 use crate::domain::{
     task::AlertKind,
     upkeep::{clock_alert, clock_alert_subject, is_of_earlier_setting},
     values::Span,
 };
-use crate::store::{Store, StoreError, sqlite::StoreClock, statement::Statement};
+use crate::{
+    chance,
+    store::{Store, StoreError, sqlite::StoreClock, statement::Statement},
+};
 
 const SAVE: &str = r#"
 INSERT INTO clock (id, at, boot, elapsed) VALUES (1, $1, $2, $3)
@@ -61,7 +63,7 @@ impl Store {
                     tx.close_alert_of(kind, &subject, &sender).await?;
                 }
                 if let Some(reason) = &*reason {
-                    let alert = clock_alert(Uuid::now_v7(), reason, tx.now());
+                    let alert = clock_alert(chance::id(), reason, tx.now());
                     tx.raise_alert(&alert, None, &sender).await?;
                 }
                 Ok(())

@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+
+use crate::clock::{self, Instant};
 
 /// An instance that is busy notifies the others several times a second.
 const BUSY: Duration = Duration::from_secs(1);
@@ -15,7 +16,7 @@ pub struct Peers(Arc<Mutex<Option<Instant>>>);
 impl Peers {
     /// Notes that another instance has changed tasks.
     pub fn heard(&self) {
-        *self.0.lock() = Some(Instant::now());
+        *self.0.lock() = Some(clock::instant());
     }
 
     pub(in crate::store) fn are_busy(&self, now: Instant) -> bool {

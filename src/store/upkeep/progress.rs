@@ -3,8 +3,10 @@
 
 use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use crate::clock::{self, Instant};
 
 /// The longest time that a transaction may take. A database that does not respond ends one much sooner.
 const LONGEST_TRANSACTION: Duration = Duration::from_secs(60);
@@ -25,7 +27,7 @@ pub struct TransactionUnderWay<'p>(&'p WriterProgress);
 impl Default for WriterProgress {
     fn default() -> Self {
         Self {
-            started: Instant::now(),
+            started: clock::instant(),
             under_way: AtomicUsize::new(0),
             last_change: AtomicU64::new(0),
         }
@@ -34,12 +36,12 @@ impl Default for WriterProgress {
 
 impl WriterProgress {
     pub fn begin(&self) -> TransactionUnderWay<'_> {
-        self.begin_at(Instant::now())
+        self.begin_at(clock::instant())
     }
 
     /// Returns for how long the writer has made no progress, if that is longer than any transaction takes.
     pub fn stood_still(&self) -> Option<Duration> {
-        self.stood_still_at(Instant::now())
+        self.stood_still_at(clock::instant())
     }
 
     fn begin_at(&self, now: Instant) -> TransactionUnderWay<'_> {
@@ -66,7 +68,7 @@ impl WriterProgress {
 
 impl Drop for TransactionUnderWay<'_> {
     fn drop(&mut self) {
-        self.0.changed(Instant::now());
+        self.0.changed(clock::instant());
         self.0.under_way.fetch_sub(1, Ordering::Release);
     }
 }

@@ -6,19 +6,21 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use futures::FutureExt;
 use parking_lot::Mutex;
-use uuid::Uuid;
 
 use crate::domain::{
     task::{Event, StepState},
     values::{AgentName, HOUR_MILLIS, Timestamp},
     view::{AgentActivity, INLINE_TASKS, OTHER_NAMES, WorkflowActivity, counted_name},
 };
-use crate::store::{
-    Reader, Store, StoreError, Transaction,
-    batch::TaskChange,
-    error::corrupt,
-    rows::{Columns, Row},
-    statement::Statement,
+use crate::{
+    chance,
+    store::{
+        Reader, Store, StoreError, Transaction,
+        batch::TaskChange,
+        error::corrupt,
+        rows::{Columns, Row},
+        statement::Statement,
+    },
 };
 
 /// The hours whose activity is on record, apart from the current one.
@@ -69,7 +71,7 @@ pub struct ActivityMeter {
 impl Default for ActivityMeter {
     fn default() -> Self {
         Self {
-            shard: Uuid::now_v7().simple().to_string(),
+            shard: chance::id().simple().to_string(),
             counted: Mutex::default(),
         }
     }

@@ -10,14 +10,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::{Notify, watch},
-    time::{sleep, timeout},
-};
+use tokio::sync::{Notify, watch};
 use tracing::debug;
 
 use crate::domain::view::LedgerPosition;
-use crate::store::SharedReader;
+use crate::{
+    clock::{sleep, timeout},
+    store::SharedReader,
+};
 
 /// The shortest time between two reads, so that followers read several commits at once.
 const LEAST_REST: Duration = Duration::from_millis(20);

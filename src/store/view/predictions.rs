@@ -11,11 +11,14 @@ use crate::domain::{
     values::{AgentName, InstanceId, ReceiverName, TaskId, Timestamp},
     view::{AtRisk, CompleteSteps, QueueOutline, QueueRange, at_risk_subject},
 };
-use crate::store::{
-    Reader, Store, StoreError, Transaction,
-    error::corrupt,
-    rows::{Columns, Row, at_risk},
-    statement::Statement,
+use crate::{
+    chance,
+    store::{
+        Reader, Store, StoreError, Transaction,
+        error::corrupt,
+        rows::{Columns, Row, at_risk},
+        statement::Statement,
+    },
 };
 
 /// The most tasks at risk that are on record. An operator needs no more of them to see the problem.
@@ -259,7 +262,7 @@ impl Transaction<'_> {
         }
         for (agent, message) in &changes.raise {
             let kind = AlertKind::TasksAtRisk;
-            let id = uuid::Uuid::now_v7();
+            let id = chance::id();
             let alert = AlertNotice {
                 receiver: Some(at_risk_subject(agent)),
                 ..AlertNotice::raised(id, kind.as_str(), message, self.now())

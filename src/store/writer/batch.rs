@@ -8,8 +8,6 @@ mod task_limits;
 
 use std::{collections::HashMap, sync::Arc};
 
-use tokio::time::Instant;
-
 use self::{
     lanes::LaneClaims,
     task_limits::{Admission, TaskLimits},
@@ -22,6 +20,7 @@ use super::{
     stale_refusals::StaleRefusals,
 };
 use crate::{
+    clock::Instant,
     domain::{
         message::LinkForm,
         queue::ClaimPlan,

@@ -8,13 +8,14 @@
 use std::{collections::HashSet, ops::Range, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::{
-    sync::{Mutex as AsyncMutex, Notify, mpsc},
-    time::{Instant, sleep_until},
-};
+use tokio::sync::{Mutex as AsyncMutex, Notify, mpsc};
 
 use super::request::{Apply, LeaseCall, Request};
-use crate::{domain::values::TaskId, store::Peers};
+use crate::{
+    clock::{self, Instant, sleep_until},
+    domain::values::TaskId,
+    store::Peers,
+};
 
 /// The fewest requests that a committer takes while another is saving a batch.
 const BESIDE: usize = 24;
@@ -135,7 +136,7 @@ impl CommandQueue {
                 return (!batch.is_empty()).then(|| self.take(batch));
             }
             if self.is_enough(batch.len(), most) {
-                let now = Instant::now();
+                let now = clock::instant();
                 let last_batch = self.last_batch();
                 let until = *until.get_or_insert_with(|| self.until(now));
                 if now >= until
@@ -151,7 +152,7 @@ impl CommandQueue {
                     is_open = received.is_some();
                 }
                 () = self.saved.notified() => {}
-                () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {}
+                () = sleep_until(until.unwrap_or_else(clock::instant)), if until.is_some() => {}
             }
             arrivals.waiting.append(&mut arrived);
         }
@@ -214,7 +215,7 @@ impl CommandQueue {
             command_queue: self,
             keys,
             requests: batch.len(),
-            since: Instant::now(),
+            since: clock::instant(),
         }
     }
 }
@@ -287,7 +288,7 @@ impl Drop for BatchGuard<'_> {
         in_flight.last_batch = Some(LastBatch {
             requests: self.requests,
             took: self.since.elapsed(),
-            ended: Instant::now(),
+            ended: clock::instant(),
         });
         drop(in_flight);
         self.command_queue.saved.notify_one();
@@ -510,7 +511,7 @@ mod tests {
 
     #[test]
     fn right_after_a_small_batch_a_lane_waits_but_not_for_long() {
-        let ended = Instant::now();
+        let ended = clock::instant();
         let took = Duration::from_millis(10);
         let waits = |requests, later, peers_are_busy| {
             let now = ended + Duration::from_millis(later);
@@ -535,7 +536,7 @@ mod tests {
     #[test]
     fn an_instance_beside_others_waits_for_longer_only_while_they_are_busy() {
         let (_requests, command_queue) = command_queue(2);
-        let now = Instant::now();
+        let now = clock::instant();
         assert_eq!(command_queue.until(now), now, "nothing was saved yet");
         let took = Duration::from_secs(10);
         command_queue.in_flight.lock().last_batch = Some(LastBatch {
@@ -546,7 +547,7 @@ mod tests {
         assert_eq!(command_queue.until(now), now + took / 2);
         command_queue.peers.heard();
         assert_eq!(command_queue.until(now), now + took);
-        let later = Instant::now() + Duration::from_secs(1);
+        let later = clock::instant() + Duration::from_secs(1);
         assert_eq!(command_queue.until(later), later + took / 2);
     }
 

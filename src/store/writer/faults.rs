@@ -17,7 +17,7 @@ use std::{
 
 use metrics::{Gauge, describe_gauge, gauge};
 use parking_lot::Mutex;
-use tokio::{sync::oneshot, time::Instant};
+use tokio::sync::oneshot;
 use tracing::{error, warn};
 
 use super::{
@@ -25,6 +25,7 @@ use super::{
     request::{Apply, Request},
 };
 use crate::{
+    clock::{self, Instant},
     domain::{
         task::{Actor, Command},
         values::{Backoff, StepIndex, StepRef, TaskId},
@@ -108,7 +109,7 @@ struct Rest {
 impl TaskFaults {
     /// Notes a fault of the task. Returns true if an alert must be raised, because the fault is new.
     pub(super) fn note(&self, task: TaskId, step: Option<StepIndex>, is_unreadable: bool) -> bool {
-        let now = Instant::now();
+        let now = clock::instant();
         let mut tasks = self.tasks.lock();
         if let Some(rest) = tasks.get_mut(&task).filter(|rest| !rest.is_expected) {
             if rest.until <= now {
@@ -144,7 +145,7 @@ impl TaskFaults {
                 is_expected: true,
                 is_unreadable: false,
                 step,
-                until: Instant::now(),
+                until: clock::instant(),
                 faults: 1,
             });
             self.count(&tasks);
@@ -177,7 +178,7 @@ impl TaskFaults {
                 .tasks
                 .lock()
                 .get(&task)
-                .is_some_and(|rest| rest.until > Instant::now())
+                .is_some_and(|rest| rest.until > clock::instant())
     }
 
     /// Removes a fault after the same decision has succeeded, and returns the step whose alert must be closed.
@@ -187,7 +188,7 @@ impl TaskFaults {
         }
         let mut tasks = self.tasks.lock();
         let rest = tasks.get(&task)?;
-        if rest.until > Instant::now() || (rest.step.is_some() && rest.step != step) {
+        if rest.until > clock::instant() || (rest.step.is_some() && rest.step != step) {
             return None;
         }
         let of = rest.step.unwrap_or(OF_NO_STEP);

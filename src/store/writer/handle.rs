@@ -14,12 +14,8 @@ use futures::{
     future::{OptionFuture, join_all, pending},
 };
 use parking_lot::Mutex;
-use tokio::{
-    sync::{Notify, RwLock, mpsc, watch},
-    time::Instant,
-};
+use tokio::sync::{Notify, RwLock, mpsc, watch};
 use tracing::warn;
-use uuid::{ContextV7, Uuid};
 
 use super::{
     BatchWriter, Cache, TaskFaults, WriterSettings,
@@ -34,6 +30,7 @@ use super::{
     waiting_tasks::WaitingTasks,
 };
 use crate::{
+    chance, clock,
     domain::{
         message::Sender,
         task::{Details, KeyPrefixes, ReplyKey},
@@ -279,16 +276,9 @@ impl Store {
     /// Returns an id for a new task, by the store's clock: lists and queues are in the order of ids, and an instance
     /// whose own clock is wrong must not put its tasks before or after those of others.
     pub fn new_task_id(&self) -> TaskId {
-        /// Keeps the ids of one millisecond in the order in which they were made.
-        // uuid requires the mutex of the standard library.
-        static ORDER: std::sync::Mutex<ContextV7> = std::sync::Mutex::new(ContextV7::new());
         TaskId::of_new_task(match self.housekeeping.estimated_now() {
-            Some(now) => {
-                let millis = u64::try_from(now.as_millis()).unwrap_or_default();
-                let (seconds, nanos) = (millis / 1000, (millis % 1000) * 1_000_000);
-                Uuid::new_v7(uuid::Timestamp::from_unix(&ORDER, seconds, nanos as u32))
-            }
-            None => Uuid::now_v7(),
+            Some(now) => chance::id_at(u64::try_from(now.as_millis()).unwrap_or_default()),
+            None => chance::id(),
         })
     }
 
@@ -460,7 +450,7 @@ impl Store {
     pub async fn give_back(&self, pages: u32) -> Result<Duration, StoreError> {
         self.write(move |tx| {
             async move {
-                let began = Instant::now();
+                let began = clock::instant();
                 tx.give_back(pages).await?;
                 Ok(began.elapsed())
             }

@@ -8,13 +8,14 @@
 
 use std::time::Duration;
 
-use tokio::{sync::mpsc, time::timeout};
+use tokio::sync::mpsc;
 
 use super::{
     Committer, Store, TRIES,
     request::{LeaseCall, LeaseRequest, Renewed, Request, ask},
 };
 use crate::{
+    clock::timeout,
     domain::values::{DeadHolders, Holder, Lease, Leases, Renewal, Span, Term, Timestamp},
     store::{Backend, Saved, StoreError},
 };

@@ -3,13 +3,11 @@
 
 use std::time::Duration;
 
-use tokio::{
-    sync::mpsc,
-    time::{Instant, timeout},
-};
+use tokio::sync::mpsc;
 
 use super::{TRIES, request::ReplySender};
 use crate::{
+    clock::{self, timeout},
     domain::values::{TaskId, Timestamp},
     store::{Backend, Purged, StoreError, Transaction},
 };
@@ -22,7 +20,7 @@ pub(super) async fn purge(
     tasks: &[TaskId],
     ended_before: Timestamp,
 ) -> Result<Purged, StoreError> {
-    let started = Instant::now();
+    let started = clock::instant();
     let tasks = tx.purge(tasks, ended_before).await?;
     Ok(Purged {
         tasks,
@@ -83,7 +81,7 @@ async fn try_purge(
 ) -> Result<Purged, StoreError> {
     let mut tx = backend.begin().await?;
     // The wait for another writer is not counted, because it delays no other request.
-    let started = Instant::now();
+    let started = clock::instant();
     let tasks = tx.purge(tasks, ended_before).await?;
     tx.commit().await?;
     Ok(Purged {

@@ -4,16 +4,14 @@ use std::{any::Any, pin::pin, sync::Arc};
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
-use tokio::{
-    sync::{Notify, mpsc, oneshot},
-    time::Instant,
-};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{
     known_queues::KnownQueues,
     ticket::{CallerTicket, Refusals},
 };
 use crate::{
+    clock,
     domain::{
         task::{Actor, AttemptExchange, Command, Details, Task},
         values::{AgentName, Holder, IdInUse, Lease, Renewal, TaskId, Term, Timestamp},
@@ -129,7 +127,7 @@ pub(super) async fn ask_in_time<R, T, E: From<StoreError>>(
     refusals: &Refusals,
     request: impl FnOnce(ReplySender<T, E>) -> R,
 ) -> Result<T, E> {
-    let arrived = Instant::now();
+    let arrived = clock::instant();
     let ticket = CallerTicket::default();
     let (sender, answered) = oneshot::channel();
     let request = request(ReplySender {

@@ -12,12 +12,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until, timeout_at},
-};
+use tokio::sync::watch;
 
-use crate::store::StoreError;
+use crate::{
+    clock::{self, Instant, sleep_until, timeout_at},
+    store::StoreError,
+};
 
 /// The longest wait for a request to be begun if the database has refused to save anything in the meantime. A request
 /// that was begun may wait for a connection or a lock as well, and after three seconds the caller has a response.
@@ -76,7 +76,7 @@ impl Refusals {
     /// Notes an error, unless it concerns only the data that was to be saved.
     pub fn note(&self, error: &StoreError) {
         if error.may_pass() {
-            let (at, error) = (Instant::now(), error.clone());
+            let (at, error) = (clock::instant(), error.clone());
             self.0.send_replace(Some(SaveRefusal { at, error }));
         }
     }
@@ -137,7 +137,7 @@ mod tests {
     #[tokio::test]
     async fn only_a_refusal_since_its_arrival_turns_a_caller_away_early() {
         let refusals = Refusals::default();
-        let now = Instant::now();
+        let now = clock::instant();
         let slow = refusals.turn_away(now - LONGEST_WAIT).await;
         assert!(slow.to_string().contains("60s"), "{slow}");
 
@@ -153,7 +153,7 @@ mod tests {
         refusals.note(&StoreError::NotNow("a lock".to_owned()));
         let refused = waits.await;
         assert!(refused.to_string().contains("a lock"), "{refused}");
-        let mut new = pin!(refusals.turn_away(Instant::now()));
+        let mut new = pin!(refusals.turn_away(clock::instant()));
         assert!(poll!(&mut new).is_pending());
     }
 }

@@ -1,7 +1,7 @@
 //! Rare writes: every write that is not a command on a task. Each is a closure over a transaction, which runs again if
 //! the transaction has to be retried.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use tokio::sync::Notify;
@@ -10,7 +10,10 @@ use super::{
     CONNECTIONS_WITHIN, Committer, Store, TRIES,
     request::{RareWrite, Request, TypedWrite, WriteResult},
 };
-use crate::store::{Backend, StoreError, Transaction};
+use crate::{
+    clock,
+    store::{Backend, StoreError, Transaction},
+};
 
 impl Store {
     /// Runs a write in the transaction of the next batch.
@@ -83,7 +86,7 @@ async fn in_transaction(
     write: &RareWrite,
 ) -> Result<WriteResult, StoreError> {
     let mut last = String::new();
-    let (started, mut lost) = (Instant::now(), 0);
+    let (started, mut lost) = (clock::instant(), 0);
     for _ in 0..TRIES {
         match try_in_transaction(backend, write).await {
             Err(StoreError::Retryable(reason)) => last = reason,

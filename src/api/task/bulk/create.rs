@@ -7,7 +7,6 @@ use axum::{
     response::Response,
 };
 use serde_json::{Map, Value, value::RawValue};
-use tokio::time::{Instant, sleep_until};
 use tracing::info;
 
 use super::{
@@ -24,6 +23,7 @@ use crate::{
         response::json,
         task::{POLL_AFTER, mark_as_replayed},
     },
+    clock::{self, sleep_until},
     domain::task::{BulkAction, BulkJob, BulkOrder},
     store::{BulkJobError, BulkJobId, BulkJobRecord, Idempotency, NewBulkJob, StoreError},
 };
@@ -132,7 +132,7 @@ async fn wait_for(
     mut record: BulkJobRecord,
     wait: Duration,
 ) -> Result<(BulkJobRecord, bool), Problem> {
-    let until = Instant::now() + wait;
+    let until = clock::instant() + wait;
     let mut changes = app.store.bulk_jobs.subscribe();
     let Ok(_place) = app.waits.try_acquire() else {
         return Ok((record, false));
@@ -141,10 +141,10 @@ async fn wait_for(
         if let Some(now) = app.store.reader.bulk_job(record.id).await? {
             record = now;
         }
-        if !record.job.is_running() || Instant::now() >= until || app.stop.is_cancelled() {
+        if !record.job.is_running() || clock::instant() >= until || app.stop.is_cancelled() {
             return Ok((record, true));
         }
-        let again = until.min(Instant::now() + LOOK_AGAIN);
+        let again = until.min(clock::instant() + LOOK_AGAIN);
         tokio::select! {
             _ = changes.changed() => {}
             () = sleep_until(again) => {}

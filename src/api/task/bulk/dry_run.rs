@@ -1,10 +1,7 @@
 //! A dry run: decides a bulk command on copies of the tasks, and counts the outcomes. It returns after a number of tasks
 //! or a time, with a cursor for the next request: its memory and its time are bounded for any number of tasks.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use axum::{http::StatusCode, response::Response};
 use serde::Serialize;
@@ -21,6 +18,7 @@ use super::{
 };
 use crate::{
     api::{App, Problem, extract::Caller, response},
+    clock,
     domain::{
         task::{BulkAction, BulkOutcome, Draft, TaskCount, bulk_sentence},
         values::{TaskId, Timestamp},
@@ -181,7 +179,7 @@ async fn walk(
     mut moves: Option<&mut BulkMove<'_>>,
     result: &mut BulkResult,
 ) -> Result<(), Problem> {
-    let started = Instant::now();
+    let started = clock::instant();
     let (mut left, mut left_to_look_at) = (request.limit, request.most_examined());
     while left > 0 && left_to_look_at > 0 {
         let wanted = MOST_PER_QUERY.min(left);

@@ -2,10 +2,9 @@
 //!
 //! [`ReceiverAlert`]: crate::domain::message::ReceiverAlert
 
-use uuid::Uuid;
-
 use super::DeadByReceiver;
 use crate::{
+    chance,
     domain::{
         message::{
             AlertNotice, CauseVersion, Sender, alert_subject, broker_unreachable, undeliverable,
@@ -53,7 +52,7 @@ pub async fn report_broker(
     let now = tx.now();
     match reason {
         Some(reason) => {
-            let alert = broker_unreachable(Uuid::now_v7(), broker, reason, now);
+            let alert = broker_unreachable(chance::id(), broker, reason, now);
             tx.raise_alert(&alert, None, sender).await
         }
         None => {
@@ -72,7 +71,7 @@ pub async fn change(
 ) -> Result<(), StoreError> {
     let now = tx.now();
     for (receiver, reason) in dead {
-        let alert = undeliverable(Uuid::now_v7(), &receiver, &reason, now);
+        let alert = undeliverable(chance::id(), &receiver, &reason, now);
         if tx.insert_alert(&alert, None, None, None).await? {
             let count = Statement::new(COUNT_DEAD)
                 .bind(&receiver)

@@ -1,9 +1,8 @@
 //! Claims steps in the transaction that made them ready, and queued steps as [`ClaimPlan`] orders them.
 
-use tokio::time::Instant;
-
 use super::{BatchDraft, LoadedTask};
 use crate::{
+    clock::Instant,
     domain::{
         queue::{ClaimPlan, ClaimSteps, QueueRank, StepClaimResult},
         task::{Actor, AlertChange, Call, Claimant, Command, CommandOutput, Refusal, Task},

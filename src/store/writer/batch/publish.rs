@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use tokio::sync::Notify;
-use uuid::Uuid;
 
 use super::{
     BatchDraft, LoadedTask, PendingReply,
     lanes::{ended_steps, lanes_of},
 };
 use crate::{
+    chance,
     domain::{
         message::Sender,
         task::{AttemptRecord, Draft, Event},
@@ -66,17 +66,12 @@ impl BatchDraft {
         planted::strike(draft.task.details.key.as_deref(), "collect");
         draft.task.version += 1;
         if draft.task.details.reply_to.is_some() {
-            let replies = sender.replies(
-                &draft.task,
-                &draft.events,
-                self.now,
-                self.links,
-                Uuid::now_v7,
-            );
+            let replies =
+                sender.replies(&draft.task, &draft.events, self.now, self.links, chance::id);
             self.batch.messages.extend(replies);
         }
         if !draft.asks.is_empty() {
-            let asks = sender.asks(&draft.task, &draft.asks, self.now, self.links, Uuid::now_v7);
+            let asks = sender.asks(&draft.task, &draft.asks, self.now, self.links, chance::id);
             self.batch.messages.extend(asks);
         }
         self.mark(&draft);
@@ -113,7 +108,7 @@ impl BatchDraft {
             had_steps: draft.had_steps,
             lanes,
             events: draft.events,
-            alerts: alerts.map(|alert| (Uuid::now_v7(), alert)).collect(),
+            alerts: alerts.map(|alert| (chance::id(), alert)).collect(),
             asks: draft.asks,
             attempts,
             drops_elsewhere: !others.is_empty(),
