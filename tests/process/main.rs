@@ -117,6 +117,7 @@ mod overview;
 mod pages;
 mod panics;
 mod passwords;
+mod patterns;
 mod plans;
 mod polling;
 mod pooler;
