@@ -148,14 +148,14 @@ const DIRECT: [Direct; 37] = [
     ),
     (
         23,
-        concat!(r#""steps": [{ "name": "a", "wait": { "for": "1h" } }, { "name": "rung", "signal": { "within": "1d", "on_timeout": "skip", "early": "refuse" } }]"#),
+        r#""steps": [{ "name": "a", "wait": { "for": "1h" } }, { "name": "rung", "signal": { "within": "1d", "on_timeout": "skip", "early": "refuse" } }]"#,
         "
   - { name: nobody listens yet, signals: [{ step: rung, at: 1m, refused: true }], services: {}, expect: { state: processed, ended_after: 25h, steps: { rung: { state: skipped } } } }
   - { name: somebody listens, signals: [{ step: rung, at: 2h }], services: {}, expect: { state: processed, ended_after: 2h } }",
     ),
     (
         24,
-        concat!(r#""steps": [{ "name": "a", "wait": { "for": "1h" } }, { "name": "rung", "signal": { "within": "1d" } }]"#),
+        r#""steps": [{ "name": "a", "wait": { "for": "1h" } }, { "name": "rung", "signal": { "within": "1d" } }]"#,
         "
   - { name: it is kept, signals: [{ step: rung, at: 1m }], services: {}, expect: { state: processed, ended_after: 1h } }",
     ),
@@ -260,7 +260,7 @@ const DIRECT: [Direct; 37] = [
     ),
     (
         43,
-        concat!(r#""steps": [{ "name": "a", "after": [], "wait": { "for": "9d" } }, { "name": "end", "after": [], "stop": { "state": "processed" } }]"#),
+        r#""steps": [{ "name": "a", "after": [], "wait": { "for": "9d" } }, { "name": "end", "after": [], "stop": { "state": "processed" } }]"#,
         "
   - { name: at once, services: {}, expect: { state: processed, ended_after: 0s } }",
     ),

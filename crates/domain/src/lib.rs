@@ -5,6 +5,14 @@
 //! Schema; what is only shown derives `serde::Serialize` and `utoipa::ToSchema`, so that its fields, their comments and
 //! their types are those of the OpenAPI document.
 
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        reason = "tests measure how long they take, and say which seed they drew"
+    )
+)]
+
 pub mod agent;
 pub mod definition;
 pub mod message;

@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Definition, KnownAgents, inline, json_template};
+use super::{
+    Definition, KnownAgents,
+    inline::{self, Nesting},
+    json_template,
+};
 use crate::{
     template::{JsonTemplate, Origin, Reads, RenderError, Scope, Template, payload::Payload},
     values::{
@@ -171,7 +175,7 @@ pub(super) fn read(
     origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
     known: &dyn KnownAgents,
-    depth: usize,
+    nesting: Nesting,
 ) -> Option<ChildRule> {
     let complete_within = match step.peek("task").is_some() {
         true => step.span("complete_within", Span::from_millis(100)..=Span::LONGEST),
@@ -189,7 +193,7 @@ pub(super) fn read(
     if has_steps && version.is_some() {
         fields.fault("version", "belongs to a workflow: remove it");
     }
-    let steps = inline::read(&mut fields, origin, known, depth);
+    let steps = inline::read(&mut fields, origin, known, nesting);
     let is_awaited = fields.boolean("await").unwrap_or(true);
     let on_undo = fields.choice("on_undo", OnParentUndo::ALL);
     if is_awaited && on_undo.is_some() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::{Definition, KnownAgents, MOST_STEPS, POLICY_FIELDS, Policies, parse::parse_at};
+use super::{Definition, KnownAgents, POLICY_FIELDS, Policies};
 use crate::{
     template::{Origin, payload::Payload},
     values::fields::{FieldFault, Fields, entries},
@@ -17,13 +17,30 @@ const MOST_INSIDE: usize = MOST_TASK_DEPTH as usize;
 /// The most bytes of the steps and what is beside them: each child has a copy of them in its record.
 const LONGEST: usize = 64 << 10;
 
-/// Reads the field `steps` of a `task`, and the fields that a workflow has beside its steps. `depth`: the number of
-/// definitions that it lies in.
+/// The place of a definition among those that it lies in, and the function that reads one inside it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nesting {
+    /// The number of definitions that it lies in.
+    pub depth: usize,
+    /// Reads the steps of a definition of this depth, whose pointers begin with `/steps`. A function, because the steps that
+    /// it reads may have steps themselves.
+    pub read: ReadInside,
+}
+
+type ReadInside = fn(
+    &Payload,
+    &Policies,
+    &dyn KnownAgents,
+    Origin<'_>,
+    usize,
+) -> Result<Definition, Vec<FieldFault>>;
+
+/// Reads the field `steps` of a `task`, and the fields that a workflow has beside its steps.
 pub(super) fn read(
     task: &mut Fields<'_>,
     origin: Origin<'_>,
     known: &dyn KnownAgents,
-    depth: usize,
+    nesting: Nesting,
 ) -> Option<Arc<Definition>> {
     let steps = task.value("steps").filter(|steps| steps.get() != "null");
     let given = POLICY_FIELDS.map(|field| task.peek(field).is_some());
@@ -39,7 +56,7 @@ pub(super) fn read(
         }
         return None;
     };
-    if depth >= MOST_INSIDE {
+    if nesting.depth >= MOST_INSIDE {
         task.fault(
             "steps",
             format!("lie in {MOST_INSIDE} other tasks, and tasks lie at most {MOST_INSIDE} deep: register a workflow of these steps"),
@@ -55,16 +72,8 @@ pub(super) fn read(
         return None;
     }
     let steps = Payload::new(steps.to_owned());
-    // How many they are is checked with the steps around them.
-    let read = parse_at(
-        &steps,
-        "/steps",
-        &policies,
-        MOST_STEPS,
-        known,
-        origin,
-        depth + 1,
-    );
+    // The number of steps is checked with those of the steps around them.
+    let read = (nesting.read)(&steps, &policies, known, origin, nesting.depth + 1);
     let around = task.pointer("");
     let around = around.trim_end_matches('/');
     read.map(Arc::new)

@@ -10,6 +10,7 @@ use super::{
     condition::ConditionPart,
     finally,
     graph::{self, Graph},
+    inline::Nesting,
     known_agents::KnownAgents,
     lanes::Races,
     names::{Names, REPLY, SCOPE_NAMES, check_names, unknown_step_message},
@@ -91,8 +92,19 @@ pub fn parse_steps_within(
     parse_at(source, pointer, policies, most, known, origin, 0)
 }
 
+/// Reads the steps of a definition that lies in others.
+fn parse_inside(
+    source: &Payload,
+    policies: &Policies,
+    known: &dyn KnownAgents,
+    origin: Origin<'_>,
+    depth: usize,
+) -> Result<Definition, Vec<FieldFault>> {
+    parse_at(source, "/steps", policies, MOST_STEPS, known, origin, depth)
+}
+
 /// Does the same for a definition that lies in `depth` others. `most`: the most steps that it may have.
-pub(super) fn parse_at(
+fn parse_at(
     source: &Payload,
     pointer: &str,
     policies: &Policies,
@@ -322,9 +334,10 @@ fn place_in(
     place: Option<BlockBranch>,
     blocks: &[GivenByBlock],
     policies: &Policies,
+    nesting: Nesting,
 ) -> (StepPlace, Policies) {
     let Some(BlockBranch { block, branch }) = place else {
-        return (StepPlace::default(), policies.clone());
+        return (StepPlace::outside(nesting), policies.clone());
     };
     let given = &blocks[block];
     let mut own = given.place.clone();
@@ -343,12 +356,16 @@ fn read_drafts(
     depth: usize,
     faults: &mut Vec<FieldFault>,
 ) -> Option<Vec<ParsedStep>> {
+    let nesting = Nesting {
+        depth,
+        read: parse_inside,
+    };
     let mut blocks = Vec::with_capacity(written.blocks.len());
     let mut given = Vec::with_capacity(written.blocks.len());
     // An outer block comes before those in it.
     for block in &written.blocks {
         let end = &written.steps[block.end];
-        let (mut place, policies) = place_in(block.place, &given, policies);
+        let (mut place, policies) = place_in(block.place, &given, policies, nesting);
         place.pointer = end.pointer_in(pointer);
         let draft = block::read(end, block, &place, &policies, origin, faults);
         place.conditions.extend(draft.when.clone());
@@ -363,7 +380,7 @@ fn read_drafts(
         blocks.push(Some(draft));
     }
     let lengths = written.steps.iter().map(|step| {
-        let (place, _) = place_in(step.place, &given, policies);
+        let (place, _) = place_in(step.place, &given, policies, nesting);
         let lengths = place.conditions.iter().map(ConditionPart::length);
         lengths.sum::<usize>()
     });
@@ -379,12 +396,11 @@ fn read_drafts(
     let mut drafts = Vec::with_capacity(written.steps.len());
     let mut found = Vec::new();
     for step in &written.steps {
-        let (mut place, policies) = place_in(step.place, &given, policies);
+        let (mut place, policies) = place_in(step.place, &given, policies, nesting);
         place.block = place.prefix.clone();
         place.in_list = step.pointer.as_str().into();
         place.is_finally = step.is_finally;
         place.pointer = step.pointer_in(pointer);
-        place.depth = depth;
         drafts.push(match step.ends.and_then(|block| blocks[block].take()) {
             Some(draft) => {
                 if let Some(block) = step.ends {

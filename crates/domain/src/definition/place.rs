@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use super::condition::ConditionPart;
+use super::{condition::ConditionPart, inline::Nesting};
 use crate::template::Reads;
 
 /// The place of a step in its definition.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct StepPlace {
     /// The JSON pointer in the request's body.
     pub pointer: String,
     /// The JSON pointer in the list that has it.
     pub in_list: Arc<str>,
-    /// The number of definitions that its own one lies in.
-    pub depth: usize,
+    pub nesting: Nesting,
     /// True for a step that runs when all others have ended.
     pub is_finally: bool,
     /// The names of the blocks that it is in, each with a dot behind it: the first part of its name.
@@ -24,6 +23,22 @@ pub(super) struct StepPlace {
     pub conditions: Vec<ConditionPart>,
     /// The names that these conditions read.
     pub outer_reads: Vec<OuterReads>,
+}
+
+impl StepPlace {
+    /// Returns the place of the steps that lie in no block.
+    pub fn outside(nesting: Nesting) -> Self {
+        Self {
+            nesting,
+            pointer: String::new(),
+            in_list: Arc::default(),
+            is_finally: false,
+            prefix: Arc::default(),
+            block: Arc::default(),
+            conditions: Vec::new(),
+            outer_reads: Vec::new(),
+        }
+    }
 }
 
 /// The names that the condition of a block reads, and the prefix of the steps beside the block.

@@ -238,7 +238,7 @@ impl ParsedStep {
             &mut self.signal_reads,
             known,
             on_item_error.unwrap_or(Policy::Error),
-            self.place.depth,
+            self.place.nesting,
         );
         if let Some(work) = work {
             if self.group.is_some() && matches!(work, Some(StepWork::Stop(_))) {

@@ -6,7 +6,9 @@ use super::{
     AskRule, FromInput, GroupRule, KnownAgents, Policy, RequestTemplate, Target, ask_rule,
     child_rule,
     child_rule::ChildRule,
-    from_input, set,
+    from_input,
+    inline::Nesting,
+    set,
     set::{SetRule, StopRule},
 };
 use crate::{
@@ -288,7 +290,7 @@ const SIGNAL_WITHIN_RANGE: RangeInclusive<Span> = Span::from_secs(1)..=Span::LON
 
 /// Reads the work of a step that calls no service, and collects the names that its expressions read. Returns `None` if
 /// the step has none of the fields for such work, and `Some(None)` if the field has a fault. `on_timeout` is the policy
-/// of a signal that does not set one, and `depth` the number of definitions that this one lies in.
+/// of a signal that does not set one, and `nesting` the place of this definition in others.
 pub(super) fn read_uncalled_work(
     step: &mut Fields<'_>,
     origin: Origin<'_>,
@@ -296,7 +298,7 @@ pub(super) fn read_uncalled_work(
     signal_reads: &mut Vec<(String, Reads)>,
     known: &dyn KnownAgents,
     on_timeout: Policy,
-    depth: usize,
+    nesting: Nesting,
 ) -> Option<Option<StepWork>> {
     let is_there = WORKS.map(|field| step.peek(field).is_some());
     let task = step.peek("task").is_some();
@@ -332,7 +334,7 @@ pub(super) fn read_uncalled_work(
     let waits = read_wait(step, origin, reads).map(StepWork::Wait);
     let signals = read_signal(step, origin, reads, signal_reads, known, on_timeout);
     let signals = signals.map(StepWork::Signal);
-    let task = child_rule::read(step, origin, reads, known, depth).map(Arc::new);
+    let task = child_rule::read(step, origin, reads, known, nesting).map(Arc::new);
     let sets = set::read_set(step, origin, reads).map(StepWork::Set);
     let stops = set::read_stop(step, origin, reads).map(StepWork::Stop);
     let task = task.map(StepWork::Task);
