@@ -208,6 +208,20 @@ impl<'s> WrittenSteps<'s> {
         Above::Step(self.steps.len() - 1)
     }
 
+    /// Returns the JSON pointer of a chosen name in its step, and that of the field in its place; `None` for a step that is not one
+    /// of a choice.
+    pub fn chosen_name(&self, step: &WrittenStep<'_>) -> Option<(String, String)> {
+        let place = step.place?;
+        let BlockKind::Choice(choice) = &self.blocks[place.block].kind else {
+            return None;
+        };
+        let field = choice.field.join("/");
+        Some((
+            format!("/{field}/one_of/{}", place.branch),
+            format!("/{field}"),
+        ))
+    }
+
     /// Returns whether a step is in a block, or in a block that is in it.
     pub fn is_in(&self, step: usize, block: usize) -> bool {
         let places = std::iter::successors(self.steps[step].place, |place| {

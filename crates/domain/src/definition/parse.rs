@@ -410,8 +410,15 @@ fn read_drafts(
             }
             None => ParsedStep::read(&step.source, place, known, &policies, origin, &mut found),
         });
-        // The steps of a choice are one step, and have the same faults.
-        for fault in found.drain(..) {
+        let chosen = written.chosen_name(step);
+        // The steps of a choice are one step, and have the same faults, but for those of their own names.
+        for mut fault in found.drain(..) {
+            if let Some((name, field)) = &chosen
+                && let Some(around) = fault.pointer.strip_suffix(field)
+                && around == step.pointer_in(pointer)
+            {
+                fault.pointer = format!("{around}{name}");
+            }
             if !faults.contains(&fault) {
                 faults.push(fault);
             }

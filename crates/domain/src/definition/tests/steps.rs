@@ -473,3 +473,19 @@ fn only_the_request_of_a_reply_that_comes_later_reads_its_address() {
         "`reply` has no `token`: use `reply.url`",
     );
 }
+
+#[test]
+fn an_unknown_name_of_a_choice_is_told_where_it_stands() {
+    let choice = json!({ "one_of": ["inventory", "nobody"], "by": "{{ input.x }}" });
+    let step = json!({ "name": "s", "agent": choice });
+    refused(
+        json!([step]),
+        "/steps/0/agent/one_of/1",
+        "no agent `nobody`",
+    );
+    refused(
+        json!([{ "name": "b", "steps": [{ "name": "first", "agent": "inventory" }, step] }]),
+        "/steps/0/steps/1/agent/one_of/1",
+        "no agent `nobody`",
+    );
+}
