@@ -127,27 +127,9 @@ impl Definition {
         (0..self.steps.len() as u16).map(StepIndex)
     }
 
-    /// Returns this definition and those of the tasks whose steps stand in it, in any order.
-    pub fn with_those_inside(&self) -> Vec<&Definition> {
-        let mut all = vec![self];
-        let mut looked = 0;
-        while let Some(definition) = all.get(looked).copied() {
-            looked += 1;
-            all.extend(definition.steps.iter().filter_map(|step| {
-                let rule = step.rule_to_run().child_rule()?;
-                rule.source.definition().map(|definition| &**definition)
-            }));
-        }
-        all
-    }
-
     /// Returns whether `known` still allows all agents, URLs and forms of reply that it allowed when this was compiled.
     pub fn is_still_allowed(&self, known: &dyn KnownAgents) -> bool {
-        let mut steps = self
-            .with_those_inside()
-            .into_iter()
-            .flat_map(|definition| &definition.steps);
-        steps.all(|step| {
+        self.steps.iter().all(|step| {
             let step = step.rule_to_run();
             let can_be_called = match step.target() {
                 Some(Target::Agent(agent)) => known.knows(agent),
@@ -159,14 +141,17 @@ impl Definition {
             can_be_called
                 && (step.reply.mode() != ReplyMode::Callback || known.takes_later_replies().is_ok())
                 && (step.work.ask().is_none() || known.reaches_people().is_ok())
+                && (step.definition_inside()).is_none_or(|inside| inside.is_still_allowed(known))
         })
     }
 
     /// Returns whether a step names a time itself. Only then [`Definition::time_faults`] has something to check.
     pub fn names_times(&self) -> bool {
-        let all = self.with_those_inside();
-        all.into_iter()
-            .any(|definition| definition.literal_untils().next().is_some())
+        let mut inside = self
+            .steps
+            .iter()
+            .filter_map(|step| step.rule_to_run().definition_inside());
+        self.literal_untils().next().is_some() || inside.any(|inside| inside.names_times())
     }
 
     /// Returns the faults of the times that steps name, as of `now`. A definition that was accepted is not checked
@@ -177,9 +162,8 @@ impl Definition {
             Some(FieldFault::new(step.pointer_of("wait/until"), message))
         });
         let inside = self.steps.iter().flat_map(|step| {
-            let rule = step.rule_to_run().child_rule();
-            let definition = rule.and_then(|rule| rule.source.definition());
-            let faults = definition.map(|definition| definition.time_faults(now));
+            let inside = step.rule_to_run().definition_inside();
+            let faults = inside.map(|inside| inside.time_faults(now));
             let around = step.pointer_of("task");
             faults.unwrap_or_default().into_iter().map(move |fault| {
                 FieldFault::new(format!("{around}{}", fault.pointer), fault.message)
@@ -477,6 +461,11 @@ impl StepRule {
             | StepWork::Stop(_)
             | StepWork::Group(_) => None,
         }
+    }
+
+    /// Returns the definition of a child whose steps stand in the step.
+    fn definition_inside(&self) -> Option<&Definition> {
+        self.child_rule()?.source.definition().map(Arc::as_ref)
     }
 
     pub fn has_child(&self) -> bool {

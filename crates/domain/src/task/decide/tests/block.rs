@@ -328,7 +328,10 @@ fn what_a_block_cannot_have_is_refused_with_the_pointer_of_the_field() {
     has("/steps/4/steps", "must be an array");
     has("/steps/5/agent/by", "give the text");
     has("/steps/5/agent/one_of", "2 to 100 different names");
-    has("/steps/6/for_each", "a block is run several times as a task of its own");
+    has(
+        "/steps/6/for_each",
+        "a block is run several times as a task of its own",
+    );
     has("/steps/7/when", "`t.x` does not come before `t`");
     has("/steps/8/agent", "is missing");
     has("/steps/9/agent/one_of", "is missing");
