@@ -154,11 +154,9 @@ impl CallNotes {
         replies: Option<&ReplyAddresses>,
         redactor: Option<&Redactor>,
     ) {
-        let reply = call.reply_url.as_deref();
-        let reply = reply.and_then(|url| url.rsplit('/').next());
-        let reply = reply.map(|token| Redactor::of([token]));
+        let address = call.address_redactor();
         let hide = |text: String| {
-            let redactors = redactor.into_iter().chain(&reply);
+            let redactors = redactor.into_iter().chain(&address);
             redactors.fold(text, |text, redactor| redactor.hide_in_text(text))
         };
         let mut sent = RecordedRequest::of(call);
@@ -193,6 +191,13 @@ impl CallNotes {
             let text = String::from_utf8_lossy(&body).into_owned();
             BodyRecord::of(hide(text).as_bytes())
         });
+        if let (Some(address), Some(response)) = (&address, &mut noted.response) {
+            let body = response.body.take();
+            response.body = body.map(|body| address.hide_in_text(body));
+            for (_, value) in &mut response.headers {
+                *value = address.hide_in_text(std::mem::take(value));
+            }
+        }
         noted.request = Some(sent);
         noted.endpoint = Some(hide(endpoint.url.clone()));
     }

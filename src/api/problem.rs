@@ -356,7 +356,7 @@ impl From<CommandError> for Problem {
                     Refusal::Unmapped { .. } => ProblemKind::CannotMigrate,
                     Refusal::PastPivot { .. } => ProblemKind::PastPivot,
                     Refusal::UndoExpired { .. } => ProblemKind::UndoExpired,
-                    Refusal::Late { .. } => ProblemKind::LateReply,
+                    Refusal::Late { .. } | Refusal::UsedAddress { .. } => ProblemKind::LateReply,
                     Refusal::SignalMismatch { .. } => ProblemKind::SignalMismatch,
                     Refusal::NoRoom { .. } => ProblemKind::TaskFull,
                     Refusal::StepState { .. }

@@ -154,7 +154,7 @@ impl WriterMetrics {
 
     pub fn refused(&self, error: &CommandError) {
         if let CommandError::Refused {
-            refusal: Refusal::Late { .. },
+            refusal: Refusal::Late { .. } | Refusal::UsedAddress { .. },
             ..
         } = error
         {

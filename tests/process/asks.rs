@@ -163,6 +163,22 @@ async fn a_person_decides_by_a_link_and_the_task_goes_on_after_a_crash() {
             .find(|event| event["type"] == "step.decided")
             .unwrap();
         assert_eq!(decided["by"], "person:cfo@x");
+        // The ledger has who decided what, without the comment.
+        let changes = provost
+            .get("/v1/changes?types=ask.decided")
+            .await
+            .expect(200);
+        let changes = changes["items"].as_array().unwrap().clone();
+        assert_eq!(changes.len(), 1, "{changes:?}");
+        assert_eq!(
+            (&changes[0]["name"], &changes[0]["step"]),
+            (&json!(id), &json!("approval"))
+        );
+        assert_eq!(
+            (&changes[0]["by"], &changes[0]["reason"]),
+            (&json!("person:cfo@x"), &json!("chose approve"))
+        );
+        assert!(changes[0]["address"].is_string(), "{changes:?}");
         // A link can be used once.
         let api = provost.api();
         page(

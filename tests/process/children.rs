@@ -775,6 +775,19 @@ async fn a_child_that_nobody_waits_for_goes_on_or_ends_with_its_parent_as_its_st
                 .expect(200);
             children.push((id, child));
         }
+        // A cancelled parent takes the child along that it says.
+        let mut order = order("undo");
+        order["steps"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({ "name": "hold", "signal": { "within": "1h" } }));
+        let id = provost.submit(&order).await;
+        let child = child(api, &id, "ship").await;
+        until("processing".to_owned(), async || state(api, &child).await).await;
+        api.command(&format!("/v1/tasks/{id}/cancel"))
+            .await
+            .expect(200);
+        until("cancelled".to_owned(), async || state(api, &child).await).await;
         let (left, undone) = (&children[0], &children[1]);
         until("undone".to_owned(), async || state(api, &left.0).await).await;
         assert_eq!(state(api, &left.1).await, "processing");

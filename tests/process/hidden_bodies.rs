@@ -162,3 +162,41 @@ async fn a_workflow_hides_payloads_from_readers_on_both_databases() {
         hides_payloads(setup).await;
     }
 }
+
+#[tokio::test]
+async fn the_children_whose_steps_stand_in_the_workflow_are_hidden_with_it() {
+    for setup in setups().await {
+        let service = Remote::with(|_| Act::answer(422, &[], CANARY)).await;
+        let provost = setup.config(TOKENS).start().await;
+        let inner =
+            json!({ "name": "inner", "url": service.url(), "request": { "body": "{{ input }}" } });
+        let workflow = json!({ "hide_bodies": true, "steps": [
+            { "name": "outer", "task": { "input": "{{ input }}", "steps": [inner] } }
+        ] });
+        admin(provost.put("/v1/workflows/payroll", &workflow), 201).await;
+        let submission = json!({ "workflow": "payroll", "input": { "word": CANARY } });
+        let parent = id_of(&admin(provost.post("/v1/tasks", &submission), 202).await);
+        let children = format!("/v1/tasks?state=error&parent={parent}");
+        until(1, async || {
+            let list = get(&provost, "boss", &children).await.expect(200);
+            list["items"].as_array().unwrap().len()
+        })
+        .await;
+        let child = id_of(&get(&provost, "boss", &children).await.expect(200)["items"][0]);
+        let whole = seen(&provost, "desk", &format!("/v1/tasks/{child}")).await;
+        assert!(whole.contains(CANARY), "{whole}");
+        for path in [
+            children.clone(),
+            format!("/v1/tasks/{child}"),
+            format!("/v1/tasks/{child}/steps"),
+            format!("/v1/tasks/{child}/history"),
+            "/v1/events".to_owned(),
+        ] {
+            let shown = seen(&provost, "eye", &path).await;
+            assert!(!shown.contains(CANARY), "{path}: {shown}");
+        }
+        let attempts = format!("/v1/tasks/{child}/steps/inner/attempts/1");
+        let attempts = get(&provost, "eye", &attempts).await;
+        assert!(!attempts.body.to_string().contains(CANARY), "{attempts:?}");
+    }
+}

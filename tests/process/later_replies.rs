@@ -408,7 +408,8 @@ async fn heartbeats_show_progress_and_silence_is_a_failure_long_before_complete_
 async fn a_service_gets_the_address_in_its_request_and_replies_with_what_it_has() {
     for setup in setups().await {
         let remote = Remote::with(|seen| match seen.attempt() {
-            1 => Act::status(503),
+            // It echoes what it was sent.
+            1 => Act::answer(503, &[], &format!("refused: {}", seen.body)),
             _ => Act::status(202),
         })
         .await;
@@ -451,6 +452,14 @@ async fn a_service_gets_the_address_in_its_request_and_replies_with_what_it_has(
             assert!(!attempts.contains(secret.as_str()), "{attempts}");
         }
         assert!(attempts.contains("***?body=output"), "{attempts}");
+        assert!(attempts.contains("refused: "), "{attempts}");
+        for path in ["", "/steps", "/history"] {
+            let shown = provost
+                .get(&format!("/v1/tasks/{id}{path}"))
+                .await
+                .expect(200);
+            assert!(!format!("{shown:#}").contains(&token), "{path}: {shown:#}");
+        }
 
         let refused = json!({ "replies": [{ "token": token, "error": { "message": 7 } }] });
         provost.post("/v1/replies", &refused).await.expect(200);

@@ -6,6 +6,10 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use crate::{
+    changes::{
+        lines::{ChangeLine, lines},
+        record::{ChangePage, LedgerChange},
+    },
     params::Params,
     parts::{counted, duration_in_words},
     respond::next_page,
@@ -61,6 +65,9 @@ impl Ask {
     }
 }
 
+/// The latest decisions of people.
+const DECIDED: &str = "/v1/changes?types=ask.decided&limit=10";
+
 #[derive(Template)]
 #[template(path = "asks.html")]
 pub struct AsksPage {
@@ -69,10 +76,12 @@ pub struct AsksPage {
     pub lead: String,
     pub asks: Vec<Ask>,
     pub next: Option<String>,
+    /// The latest decisions; none on later pages, and if they cannot be read.
+    pub lines: Vec<ChangeLine>,
 }
 
 impl AsksPage {
-    pub fn new(page: Shell, list: AskPage) -> Self {
+    pub fn new(page: Shell, list: AskPage, decided: Vec<LedgerChange>) -> Self {
         let mut asks = list.items;
         asks.sort_by_key(Ask::closes_at);
         let count = asks.len() as u64;
@@ -98,6 +107,7 @@ impl AsksPage {
             lead,
             next: next_page(&Params::default(), list.next_cursor.as_deref()),
             asks,
+            lines: lines(&page, decided),
             page,
         }
     }
@@ -113,6 +123,16 @@ async fn build(visit: &Visit) -> Result<AsksPage, Refusal> {
     if let Some(cursor) = visit.query.get("after") {
         query = query.with("cursor", cursor);
     }
-    let list = visit.get(&format!("/v1/asks{}", query.query())).await?;
-    Ok(AsksPage::new(visit.shell(Section::Asks, "Asks"), list))
+    let target = format!("/v1/asks{}", query.query());
+    let is_first = visit.query.get("after").is_none();
+    let decided = async {
+        match is_first {
+            true => visit.get::<ChangePage>(DECIDED).await.ok(),
+            false => None,
+        }
+    };
+    let (list, decided) = tokio::join!(visit.get(&target), decided);
+    let decided = decided.map_or_else(Vec::new, |page| page.items);
+    let page = visit.shell(Section::Asks, "Asks");
+    Ok(AsksPage::new(page, list?, decided))
 }

@@ -20,7 +20,10 @@ pub(super) use self::{
     attempt::{CallAttempt, Transient},
     redaction::{text_without_secrets, without_secrets},
 };
-use self::{redaction::without_secrets_in_messages, unanswered::broken};
+use self::{
+    redaction::{without_address, without_secrets_in_messages},
+    unanswered::broken,
+};
 use super::{
     client::{
         connections::{ResponseStream, Reuse},
@@ -162,6 +165,10 @@ impl Transport {
         let redactor = credentials.as_deref().map(Credentials::redactor);
         let result = match redactor {
             Some(redactor) => without_secrets_in_messages(result, redactor),
+            None => result,
+        };
+        let result = match request.call.address_redactor() {
+            Some(address) => without_address(result, &address),
             None => result,
         };
         if request

@@ -3,6 +3,7 @@
 use super::attempt::Transient;
 use crate::domain::{
     task::{CallOutcome, Redactor},
+    template::Payload,
     values::Fault,
 };
 
@@ -31,6 +32,40 @@ pub(super) fn without_secrets_in_messages(
         }),
         other => other,
     }
+}
+
+/// Hides the address for the reply in all that its service has returned.
+pub(super) fn without_address(
+    result: Result<CallOutcome, Transient>,
+    address: &Redactor,
+) -> Result<CallOutcome, Transient> {
+    let hidden = |output: Payload| match address.hide(output.as_json().as_bytes()) {
+        Some(hidden) => {
+            let hidden = String::from_utf8(hidden).ok().and_then(Payload::parse);
+            hidden.unwrap_or_else(Payload::null)
+        }
+        None => output,
+    };
+    let in_fault = |mut fault: Fault| {
+        fault.body = fault.body.map(|body| address.hide_in_text(body));
+        fault
+    };
+    Ok(match without_secrets_in_messages(result, address) {
+        Ok(CallOutcome::Success(output)) => CallOutcome::Success(hidden(output)),
+        Ok(CallOutcome::Kept { output, response }) => CallOutcome::Kept {
+            output: hidden(output),
+            response,
+        },
+        Ok(CallOutcome::Failed(fault)) => CallOutcome::Failed(in_fault(fault)),
+        Ok(CallOutcome::Crashed(fault)) => CallOutcome::Crashed(in_fault(fault)),
+        Ok(other) => other,
+        Err(Transient { fault, retry_after }) => {
+            return Err(Transient {
+                fault: in_fault(fault),
+                retry_after,
+            });
+        }
+    })
 }
 
 pub(in crate::agent) fn text_without_secrets(text: String, redactor: Option<&Redactor>) -> String {

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use axum::{
+    Extension,
     extract::{FromRequestParts, RawPathParams, State},
     http::{StatusCode, request::Parts},
     response::Response,
@@ -22,7 +23,9 @@ use crate::{
     domain::{
         task::{Actor, Command, StepState, Task},
         values::{Attempt, StepRef},
+        view::ChangeOrigin,
     },
+    listener::PeerAddress,
     store::{Apply, CommandError},
 };
 
@@ -121,6 +124,7 @@ async fn show(State(app): State<Arc<App>>, path: AskPath) -> Response {
 async fn decide(
     State(app): State<Arc<App>>,
     path: AskPath,
+    peer: Option<Extension<PeerAddress>>,
     form: Result<FormBody, Problem>,
 ) -> Response {
     let form = match form {
@@ -144,7 +148,13 @@ async fn decide(
         // The page says why the person cannot decide.
         Err(_) => return answer(&app, &path).await,
     };
-    let applied = app.store.apply(Apply::new(
+    let person = Actor::person(asked.ask.person(path.person).unwrap_or_default());
+    let store = app.store.ordered_by(ChangeOrigin {
+        by: person.to_string(),
+        address: peer.map(|Extension(peer)| peer.0.to_string()),
+        ..ChangeOrigin::default()
+    });
+    let applied = store.apply(Apply::new(
         path.step.task,
         Command::Decide {
             step: path.step.step,
@@ -152,7 +162,7 @@ async fn decide(
             person: path.person,
             answer: answer_read,
         },
-        Actor::person(asked.ask.person(path.person).unwrap_or_default()),
+        person,
     ));
     match applied.await {
         Ok(_) => answer(&app, &path).await,

@@ -12,7 +12,10 @@ use crate::{
         problem::ProblemKind,
     },
     config::Role,
-    domain::{task::Task, values::WorkflowName},
+    domain::{
+        task::Task,
+        values::{TaskId, WorkflowName},
+    },
 };
 
 /// Returns whether this caller sees no payloads of the task: its own version of the workflow hides them, or the active one.
@@ -42,6 +45,20 @@ pub(in crate::api) async fn hides_bodies_of(
     }
     let active = resolve(app, workflow, VersionChoice::Active).await?;
     Ok(active.is_some_and(|active| active.definition.policies.hide_bodies))
+}
+
+/// Returns whether this caller sees no payloads of a task without a workflow: its steps may stand in a step of a task that
+/// hides them.
+pub(in crate::api) async fn hides_bodies_of_task(
+    app: &App,
+    caller: &Caller,
+    task: TaskId,
+) -> Result<bool, Problem> {
+    if caller.role != Role::Read {
+        return Ok(false);
+    }
+    let task = app.store.reader.task(task).await?;
+    Ok(task.is_some_and(|task| task.details.definition.policies.hide_bodies))
 }
 
 /// Refuses what consists of payloads.

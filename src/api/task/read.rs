@@ -15,7 +15,7 @@ use super::{
     TaskWaitResult,
     bulk::jobs::BulkResultSchema,
     failures::{cause, text},
-    hidden_bodies::{hidden, hide_in_head, hides_bodies, hides_bodies_of},
+    hidden_bodies::{hidden, hide_in_head, hides_bodies, hides_bodies_of, hides_bodies_of_task},
     json, load, render_with_positions,
     summary::SummaryView,
     wait_until_settled, watch,
@@ -154,11 +154,15 @@ pub(super) async fn list(
     };
     let mut hidden_items = Vec::new();
     for (at, task) in found.tasks.iter().enumerate() {
-        // The active versions are in memory.
-        if let Some(workflow) = &task.workflow
-            && task.error.is_some()
-            && hides_bodies_of(&app, &caller, &workflow.name).await?
-        {
+        if task.error.is_none() {
+            continue;
+        }
+        let hides_bodies = match &task.workflow {
+            // The active versions are in memory.
+            Some(workflow) => hides_bodies_of(&app, &caller, &workflow.name).await?,
+            None => hides_bodies_of_task(&app, &caller, task.id).await?,
+        };
+        if hides_bodies {
             hidden_items.push(at);
         }
     }

@@ -426,11 +426,23 @@ impl BatchDraft {
             let mut events = draft.events.iter().skip(events_before);
             let reason =
                 events.find_map(|event| event.reason.as_deref().filter(|_| event.by == apply.by));
-            let record = LedgerRecord::new("task.command", LedgerSubject::Task, apply.task, origin);
+            let (kind, command, reason) = match &apply.command {
+                // The comment of the person is in the history, which fewer may read.
+                Command::Decide { answer, .. } => (
+                    "ask.decided",
+                    None,
+                    Some(format!("chose {}", answer.choice)),
+                ),
+                command => {
+                    let name = command.name().to_owned();
+                    ("task.command", Some(name), reason.map(str::to_owned))
+                }
+            };
+            let record = LedgerRecord::new(kind, LedgerSubject::Task, apply.task, origin);
             self.batch.commands.push(LedgerRecord {
                 step: step.map(|step| draft.task.definition(step).name.to_string()),
-                command: Some(apply.command.name().to_owned()),
-                ..record.because(reason)
+                command,
+                ..record.because(reason.as_deref())
             });
         }
         let reports = matches!(apply.command, Command::ReportFault { .. });

@@ -23,12 +23,13 @@ pub const FILTER: [&str; 1] = ["types"];
 
 const ROWS: &str = "50";
 /// The filters that are offered as links: the types of the API, and their name.
-const FAMILIES: [(&str, &str); 9] = [
+const FAMILIES: [(&str, &str); 10] = [
     ("", "everything"),
     ("agent.*", "agents"),
     ("workflow.*", "workflows"),
     ("schedule.*", "schedules"),
     ("task.command", "commands on tasks"),
+    ("ask.*", "decisions"),
     ("bulk_job.*", "bulk jobs"),
     ("message.*", "messages"),
     ("alert.*", "alerts"),

@@ -65,6 +65,10 @@ impl LedgerChange {
     pub fn action(&self) -> String {
         let (subject, action) = self.kind.split_once('.').unwrap_or(("", &self.kind));
         let words = match (subject, action) {
+            ("ask", "decided") => {
+                let choice = self.reason.as_deref().unwrap_or("decided");
+                return format!("{choice} at");
+            }
             ("task", "command") => self.command.as_deref().unwrap_or("command"),
             ("workflow", "registered") => return self.with_reason("registered"),
             ("bulk_job", "added") => "begun",
@@ -134,7 +138,7 @@ impl LedgerChange {
 
     /// Returns the reason as the end of the sentence, if it is not in the action already.
     pub fn because(&self) -> Option<&str> {
-        let is_in_action = self.kind == "workflow.registered";
+        let is_in_action = matches!(&*self.kind, "workflow.registered" | "ask.decided");
         self.reason.as_deref().filter(|_| !is_in_action)
     }
 
@@ -144,7 +148,7 @@ impl LedgerChange {
     }
 
     fn is_by_person(&self) -> bool {
-        self.by.starts_with("operator:")
+        self.by.starts_with("operator:") || self.by.starts_with("person:")
     }
 
     /// Returns the party that made the change: its name, its role and its address.

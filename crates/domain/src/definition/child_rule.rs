@@ -210,6 +210,12 @@ pub(super) fn read(
     });
     let labels = labels(&mut fields, origin, reads);
     let on_error = fields.choice("on_error", OnChildError::ALL);
+    if !is_awaited && on_error == Some(OnChildError::Undo) {
+        fields.fault(
+            "on_error",
+            "belongs to a task that is awaited: nobody looks at the errors of this one; remove it, or `await`",
+        );
+    }
     if let Err(faults) = fields.finish() {
         step.extend(faults);
         return None;

@@ -25,6 +25,8 @@ pub(super) struct Nesting {
     /// Reads the steps of a definition of this depth, whose pointers begin with `/steps`. A function, because the steps that
     /// it reads may have steps themselves.
     pub read: ReadInside,
+    /// True if the workflow hides the payloads of its tasks: those of their children are hidden as well.
+    pub hide_bodies: bool,
 }
 
 type ReadInside = fn(
@@ -44,7 +46,7 @@ pub(super) fn read(
 ) -> Option<Arc<Definition>> {
     let steps = task.value("steps").filter(|steps| steps.get() != "null");
     let given = POLICY_FIELDS.map(|field| task.peek(field).is_some());
-    let policies = Policies::read(task);
+    let policies = Policies::read(task).hiding_bodies(nesting.hide_bodies);
     let Some(steps) = steps else {
         for (field, is_given) in POLICY_FIELDS.into_iter().zip(given) {
             if is_given {

@@ -359,6 +359,7 @@ fn read_drafts(
     let nesting = Nesting {
         depth,
         read: parse_inside,
+        hide_bodies: policies.hide_bodies,
     };
     let mut blocks = Vec::with_capacity(written.blocks.len());
     let mut given = Vec::with_capacity(written.blocks.len());

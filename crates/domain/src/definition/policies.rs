@@ -168,6 +168,21 @@ impl Policies {
         }
     }
 
+    /// Adds that payloads are hidden, to policies of a task that cannot say so itself.
+    #[must_use]
+    pub(super) fn hiding_bodies(mut self, hides: bool) -> Self {
+        if !hides || self.hide_bodies {
+            return self;
+        }
+        let written = self.as_json().unwrap_or("{}");
+        let others = written.trim_start_matches('{');
+        let comma = if others == "}" { "" } else { "," };
+        // What was an object is one with another member.
+        self.source = Payload::parse(format!("{{\"{HIDE_BODIES}\":true{comma}{others}"));
+        self.hide_bodies = true;
+        self
+    }
+
     fn read_fields(fields: &mut Fields<'_>, names: &[&str]) -> Self {
         Self {
             source: present_fields(fields, names),

@@ -6,7 +6,7 @@ use http::{HeaderMap, StatusCode};
 
 use crate::{
     definition::{AttemptRules, Method, ReplyMode, Target},
-    task::{kept_response::KeptResponse, retry_budget::RetryWait},
+    task::{kept_response::KeptResponse, redact::Redactor, retry_budget::RetryWait},
     template::payload::Payload,
     values::{
         fault::Fault,
@@ -58,6 +58,12 @@ pub struct Call {
 }
 
 impl Call {
+    /// Returns what hides the address for the reply, if the request has it: a service may echo what it was sent.
+    pub fn address_redactor(&self) -> Option<Redactor> {
+        let token = self.reply_url.as_deref()?.rsplit('/').next()?;
+        Some(Redactor::of([token]))
+    }
+
     /// Returns the rules for its attempts. Polls and cancellations have none: they make no attempt of their own.
     pub fn attempt_rules(&self) -> Option<&AttemptRules> {
         match self.purpose {

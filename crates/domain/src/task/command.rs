@@ -308,6 +308,10 @@ pub enum Refusal {
     )]
     Late { step: StepName, attempt: Attempt },
     #[error(
+        "the address is not that of the reply which step {step} awaits: a reply to it was accepted, the step runs again under another one, or its probe runs now"
+    )]
+    UsedAddress { step: StepName },
+    #[error(
         "the service has promised to reply to attempt {attempt} of step {step} later: no instance holds it any more"
     )]
     Deferred { step: StepName, attempt: Attempt },

@@ -190,6 +190,17 @@ impl ReplyLog {
         self.accepted.push(reply);
     }
 
+    /// The step is run again: the address for replies to the attempts until now is not that of the next ones. The digest
+    /// is that of no reply.
+    pub fn close(&mut self, last: Attempt) {
+        if self.accepted.last().map(|reply| reply.attempt) != Some(last) {
+            self.accept(AcceptedReply {
+                attempt: last,
+                digest: ReplyDigest(String::new()),
+            });
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

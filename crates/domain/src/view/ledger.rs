@@ -222,7 +222,8 @@ pub struct LedgerRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "retry")]
     pub command: Option<String>,
-    /// `operator:` and the name of the caller, or the instance that made the change, as in the history of a task.
+    /// `operator:` and the name of the caller, `person:` and the name of a person who was asked, or the instance that made the
+    /// change, as in the history of a task.
     #[schema(example = "operator:ada")]
     pub by: String,
     /// The role of the caller's token. Absent if an instance made the change.

@@ -599,6 +599,9 @@ impl Planner<'_> {
         } else if may_have && undo.is_some() {
             let message = "its undo was skipped: its effect remains";
             (NotUndoneReason::UndoSkipped, message)
+        } else if may_have && self.task.definition(index).has_child() {
+            let message = "its task is not undone with this one: `pivot` or `on_undo` says so";
+            (NotUndoneReason::NoUndo, message)
         } else if may_have {
             let message = "it has no `undo`: its effect remains";
             (NotUndoneReason::NoUndo, message)

@@ -161,3 +161,31 @@ fn it_is_no_longer_than_each_child_may_keep() {
         json!({ "steps": [{ "name": "a", "agent": "inventory" }], "output": "x".repeat(64 << 10) });
     refused(with_task(long), "/steps/0/task/steps", "at most 65536");
 }
+
+#[test]
+fn it_hides_the_payloads_that_its_workflow_hides_also_when_it_is_read_again() {
+    let inner =
+        json!([{ "name": "b", "task": { "steps": [{ "name": "a", "agent": "inventory" }] } }]);
+    let steps =
+        Payload::from_value(&json!([{ "name": "c", "task": { "steps": inner, "output": 1 } }]));
+    for hides in [true, false] {
+        let policies = Policies::parse(&json!({ "hide_bodies": hides }).to_string()).unwrap();
+        let definition =
+            parse_steps(&steps, "/steps", &policies, &Limits::default(), &Some2).unwrap();
+        let inside = |definition: &Definition| {
+            let rule = definition.steps[0].child_rule().unwrap();
+            rule.source.definition().unwrap().clone()
+        };
+        let (child, grandchild) = (inside(&definition), inside(&inside(&definition)));
+        for definition in [child, grandchild] {
+            assert_eq!(definition.policies.hide_bodies, hides);
+            let written = definition.policies.as_json();
+            let again = written.map(|written| Policies::parse(written).unwrap());
+            assert_eq!(
+                again.is_some_and(|again| again.hide_bodies),
+                hides,
+                "{written:?}"
+            );
+        }
+    }
+}

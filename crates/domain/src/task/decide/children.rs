@@ -11,7 +11,7 @@ use crate::{
         child_record::{Child, ChildEnd, ChildReport},
         command::Refusal,
         status::TaskStatus,
-        step::StepState,
+        step::{StepState, StepStatus},
     },
     template::payload::Payload,
     values::{
@@ -165,6 +165,17 @@ impl Draft {
             let child = self.task.step(index).child.as_ref();
             let has_failed = child.is_some_and(|child| child.state == TaskStatus::Error);
             if has_failed && self.task.waits_for_child(index) {
+                self.touch(index);
+            }
+        }
+    }
+
+    /// Has the steps compared with their children that are done already and whose children may run: nobody waits for these.
+    pub(super) fn cancel_unawaited_children(&mut self) {
+        for index in self.task.indexes() {
+            let child = self.task.step(index).child.as_ref();
+            let may_run = child.is_some_and(|child| !child.state.is_ended());
+            if may_run && self.task.step(index).status() == StepStatus::Processed {
                 self.touch(index);
             }
         }

@@ -81,9 +81,8 @@ impl Draft {
         let is_current = after == self.last_accepted(index) && !self.is_probing(index);
         match is_current {
             true => Ok(current),
-            false => Err(Refusal::Late {
+            false => Err(Refusal::UsedAddress {
                 step: self.task.definition(index).name.clone(),
-                attempt: current,
             }),
         }
     }
@@ -116,9 +115,10 @@ impl Draft {
                 if log.accepted.iter().any(is_repeated) {
                     return Ok(CommandOutput::Unchanged);
                 }
-                let step_attempt = self.task.step(index).attempt;
-                let attempt = attempt.named_after().map_or(attempt, |_| step_attempt);
-                self.record_late_reply(index, attempt);
+                // Of an address that was used, no attempt is known that the reply could be late for.
+                if let Refusal::Late { attempt, .. } = &late {
+                    self.record_late_reply(index, *attempt);
+                }
                 return Ok(CommandOutput::Late(late));
             }
         };

@@ -415,6 +415,7 @@ impl Draft {
                 | StepStatus::Undone => {}
             }
         }
+        self.cancel_unawaited_children();
         self.take_waiting_undos();
         self.ready.clear();
         self.task.start_at = None;

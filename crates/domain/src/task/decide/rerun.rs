@@ -10,7 +10,7 @@ use crate::{
         command::Refusal,
         step::{StepState, StepStatus},
     },
-    values::ids::StepIndex,
+    values::ids::{Attempt, StepIndex},
 };
 
 impl Draft {
@@ -162,12 +162,16 @@ impl Draft {
     fn reset(&mut self, index: StepIndex, reason: &str) {
         let definition = self.task.definition(index);
         let may_have_effect = definition.is_call() || definition.has_child();
+        let has_address = definition.reads_reply;
         let step = self.task.step_mut(index);
         step.failure_count = 0;
         step.extensions_used = 0;
         step.last_fault = None;
         self.grant_attempts(index);
         let step = self.task.step_mut(index);
+        if has_address && step.attempt > Attempt::default() {
+            step.reply_log.close(step.attempt);
+        }
         // It is asked for again, unless it has come and was never used.
         step.signal.take_if(|signal| signal.payload.is_none());
         if may_have_effect && step.is_done() && step.may_have_taken_effect() {

@@ -186,7 +186,8 @@ fn not_undoable(definition: &Definition, behind: &[bool], warnings: &mut Vec<War
         .filter(|index| !behind[index.at()])
         .map(|index| definition.step(index))
         .filter(|step| {
-            let may_change = step.method().is_some_and(|method| method != Method::Get);
+            let may_change = step.method().is_some_and(|method| method != Method::Get)
+                || step.rule_to_run().has_child();
             let is_left = step.undo.is_none() && step.undoes.is_none();
             is_left && !step.pivot && !step.is_finally && may_change
         })

@@ -711,6 +711,38 @@ fn an_address_of_before_a_reply_does_not_reply_to_the_step_that_is_run_again() {
 }
 
 #[test]
+fn a_step_that_is_run_again_has_another_address_although_nothing_was_replied_to_the_first() {
+    let mut bench = Bench::replying(with_address());
+    let first = bench.claim_address();
+    let attempt = bench.record("a").attempt;
+    bench.reply("a", attempt, ok()).unwrap();
+    let step = bench.step("a");
+    bench
+        .apply(Command::RetryFrom { step, reason: None })
+        .unwrap();
+    let again = bench.claim_address();
+    assert_ne!(first, again);
+    let attempt = bench.record("a").attempt;
+    bench.reply("a", attempt, CallOutcome::Deferred).unwrap();
+    let told = bench.draft.events.len();
+    let CommandOutput::Late(refusal) = bench.named_reply(&first, ok(), "1") else {
+        panic!("it was accepted");
+    };
+    assert!(
+        refusal
+            .to_string()
+            .contains("is not that of the reply which step a awaits"),
+        "{refusal}"
+    );
+    // The history of the running attempt says nothing of it.
+    assert_eq!(bench.draft.events.len(), told);
+    assert!(matches!(
+        bench.named_reply(&again, ok(), "1"),
+        CommandOutput::Done
+    ));
+}
+
+#[test]
 fn a_reply_does_not_end_a_probe() {
     let mut bench = Bench::replying(with_address());
     let address = bench.claim_address();
