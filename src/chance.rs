@@ -18,16 +18,27 @@ use rand::{
 };
 use uuid::{ContextV7, Timestamp, Uuid};
 
+#[cfg(test)]
+use crate::{clock, host};
+
 #[inline]
 pub fn random<T>() -> T
 where
     StandardUniform: Distribution<T>,
 {
+    #[cfg(test)]
+    if let Some(host) = host::current() {
+        return host.with_chance(RngExt::random);
+    }
     rand::random()
 }
 
 #[inline]
 pub fn random_range<T: SampleUniform>(range: impl SampleRange<T>) -> T {
+    #[cfg(test)]
+    if let Some(host) = host::current() {
+        return host.with_chance(|chance| chance.random_range(range));
+    }
     rand::random_range(range)
 }
 
@@ -40,12 +51,21 @@ pub fn fill(bytes: &mut [u8]) {
 /// Returns a new id that is ordered by the machine's wall clock.
 #[inline]
 pub fn id() -> Uuid {
+    #[cfg(test)]
+    if host::current().is_some() {
+        let millis = clock::since_epoch().as_millis();
+        return id_at(u64::try_from(millis).unwrap_or(u64::MAX));
+    }
     Uuid::now_v7()
 }
 
 /// Returns a new id of this time, in milliseconds since 1970. Those of one millisecond are in the order in which they
 /// were made.
 pub fn id_at(millis: u64) -> Uuid {
+    #[cfg(test)]
+    if let Some(host) = host::current() {
+        return host.id_at(millis);
+    }
     // uuid requires the mutex of the standard library.
     static ORDER: Mutex<ContextV7> = Mutex::new(ContextV7::new());
     let nanos = u32::try_from((millis % 1000) * 1_000_000).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! The clock of the product: every module reads the time, waits and limits a wait through this one, and through no other
 //! (clippy.toml refuses the clocks of the standard library and of tokio elsewhere). So a simulation can give each
-//! instance a time of its own. In the product these functions are those of tokio and of the system.
+//! instance a time of its own: the monotonic clock and all waits are those of the runtime, and the other clocks are those of
+//! the [host](crate::host). In the product these functions are those of tokio and of the system.
 
 #![allow(
     clippy::disallowed_methods,
@@ -14,6 +15,8 @@ pub use tokio::time::{Instant, MissedTickBehavior};
 use tokio::time::{Interval, Sleep, Timeout};
 
 use crate::domain::values::Timestamp;
+#[cfg(test)]
+use crate::host;
 
 /// The clock of the system that continues while the machine is suspended, if there is one.
 #[cfg(target_os = "linux")]
@@ -36,6 +39,10 @@ pub fn wall() -> Timestamp {
 /// Returns the time of the machine's wall clock since 1970. A clock before 1970 counts as 1970.
 #[inline]
 pub fn since_epoch() -> Duration {
+    #[cfg(test)]
+    if let Some(host) = host::current() {
+        return host.since_epoch();
+    }
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since_epoch.unwrap_or_default()
 }
@@ -43,6 +50,10 @@ pub fn since_epoch() -> Duration {
 /// Returns the time since the start of the machine, with the times in which it was suspended.
 #[inline]
 pub fn since_boot() -> Duration {
+    #[cfg(test)]
+    if let Some(host) = host::current() {
+        return host.since_boot();
+    }
     let elapsed = clock_gettime(ELAPSED);
     // Neither value is ever negative.
     Duration::new(
@@ -79,5 +90,10 @@ pub fn interval(period: Duration) -> Interval {
 /// Keeps the thread waiting. Only threads that run no futures may call it.
 #[inline]
 pub fn block(duration: Duration) {
+    // The thread of a simulation runs everything.
+    #[cfg(test)]
+    if host::current().is_some() {
+        return;
+    }
     std::thread::sleep(duration);
 }

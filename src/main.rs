@@ -9,6 +9,7 @@
 mod agent;
 mod api;
 mod bench;
+mod blocking;
 mod broker;
 mod chance;
 mod cli;
@@ -17,6 +18,8 @@ mod config;
 mod console;
 mod delivery;
 mod demo;
+#[cfg(test)]
+mod host;
 mod http2_guard;
 mod instance;
 mod intake;
@@ -28,6 +31,8 @@ mod planted;
 mod retention;
 mod scheduler;
 mod service;
+#[cfg(test)]
+mod simulation;
 mod store;
 mod supervisor;
 mod telemetry;

@@ -16,6 +16,7 @@ use std::{
 /// `rehearsal` are crates of their own, so the compiler itself keeps them below the others.
 const LAYERS: &[&[&str]] = &[
     &["main"],
+    &["simulation"],
     &["demo", "bench"],
     &["cli"],
     &["service"],
@@ -35,8 +36,10 @@ const LAYERS: &[&[&str]] = &[
     &["config"],
     &["store"],
     &["telemetry", "planted", "output", "interrupt", "http2_guard"],
+    &["blocking"],
     &["chance"],
     &["clock"],
+    &["host"],
     &["rehearsal"],
     &["domain"],
 ];

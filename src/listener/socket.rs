@@ -1,5 +1,7 @@
 //! The listening socket, and the streams that it accepts.
 
+#[cfg(test)]
+use std::future::poll_fn;
 use std::{
     io::{self, IoSlice},
     net::{IpAddr, SocketAddr},
@@ -9,7 +11,11 @@ use std::{
     time::Duration,
 };
 
+#[cfg(test)]
+use parking_lot::Mutex;
 use rustix::net::sockopt;
+#[cfg(test)]
+use tokio::{io::DuplexStream, sync::mpsc};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream},
@@ -18,6 +24,8 @@ use tokio_rustls::server::TlsStream;
 
 use super::{connection::Connection, unix::SocketFile};
 use crate::config::{Listen, UnixMode};
+#[cfg(test)]
+use crate::host;
 
 /// The most connections that wait to be accepted. The system has a limit of its own (somaxconn).
 const BACKLOG: u32 = 4096;
@@ -29,11 +37,17 @@ const PROBE: Duration = Duration::from_secs(10);
 pub enum Socket {
     Tcp(TcpListener),
     Unix(UnixListener, SocketFile),
+    #[cfg(test)]
+    Simulated(SocketAddr, Mutex<mpsc::UnboundedReceiver<DuplexStream>>),
 }
 
 impl Socket {
     pub fn bind(listen: &Listen, mode: UnixMode) -> io::Result<Self> {
         let address = match listen {
+            #[cfg(test)]
+            Listen::Tcp(address) if host::current().is_some() => {
+                return Ok(Self::simulated(*address));
+            }
             Listen::Tcp(address) => *address,
             Listen::Unix(path) => {
                 let (listener, file) = SocketFile::bind(path, mode.0, BACKLOG)?;
@@ -50,8 +64,16 @@ impl Socket {
         Ok(Self::Tcp(socket.listen(BACKLOG)?))
     }
 
+    #[cfg(test)]
+    fn simulated(address: SocketAddr) -> Self {
+        let host = host::current().expect("a simulation runs");
+        Self::Simulated(address, Mutex::new(host.surroundings.listen(address)))
+    }
+
     pub fn address(&self) -> io::Result<Listen> {
         match self {
+            #[cfg(test)]
+            Self::Simulated(address, _) => Ok(Listen::Tcp(*address)),
             Self::Tcp(listener) => listener.local_addr().map(Listen::Tcp),
             Self::Unix(_, file) => Ok(Listen::Unix(file.path().to_owned())),
         }
@@ -59,6 +81,13 @@ impl Socket {
 
     pub async fn accept(&self) -> io::Result<Stream> {
         let listener = match self {
+            #[cfg(test)]
+            Self::Simulated(_, accepted) => {
+                let stream = poll_fn(|context| accepted.lock().poll_recv(context)).await;
+                return stream
+                    .map(Stream::Simulated)
+                    .ok_or_else(|| io::ErrorKind::ConnectionAborted.into());
+            }
             Self::Tcp(listener) => listener,
             Self::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
@@ -80,6 +109,8 @@ impl Socket {
 pub enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    #[cfg(test)]
+    Simulated(DuplexStream),
 }
 
 /// The address of the client of a connection, or of the proxy before it.
@@ -92,6 +123,8 @@ impl PeerAddress {
         match stream {
             Stream::Tcp(stream) => stream.peer_addr().ok(),
             Stream::Unix(_) => None,
+            #[cfg(test)]
+            Stream::Simulated(_) => None,
         }
         .map(|address| Self(address.ip().to_canonical()))
     }
@@ -103,6 +136,8 @@ macro_rules! either {
         match $self {
             Stream::Tcp($stream) => $do,
             Stream::Unix($stream) => $do,
+            #[cfg(test)]
+            Stream::Simulated($stream) => $do,
         }
     };
 }
@@ -124,7 +159,13 @@ impl MeteredStream {
 
     /// Waits for the first byte, or until the client closes the connection.
     pub async fn readable(&self) -> io::Result<()> {
-        either!(&self.stream, stream => stream.readable().await)
+        match &self.stream {
+            Stream::Tcp(stream) => stream.readable().await,
+            Stream::Unix(stream) => stream.readable().await,
+            // HTTP waits for the byte.
+            #[cfg(test)]
+            Stream::Simulated(_) => Ok(()),
+        }
     }
 
     fn note<T>(&self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {

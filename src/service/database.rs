@@ -26,6 +26,16 @@ pub(super) struct Database {
 pub(super) async fn open(config: &Config, health: &Health) -> Result<Database, OpenError> {
     let definitions = Arc::new(CompiledDefinitions::new(DEFINITIONS));
     match &config.database_url {
+        #[cfg(test)]
+        DatabaseUrl::Sqlite(path) if crate::host::current().is_some() => {
+            let connections = sqlite::open_simulated(path, definitions.clone(), health.clone());
+            Ok(Database {
+                connections: connections.await?,
+                definitions,
+                listener: None,
+                keeper: None,
+            })
+        }
         DatabaseUrl::Sqlite(path) => {
             let max_size = config.store.max_size.map(|size| size.as_u64());
             let opened = sqlite::open(path, max_size, definitions.clone(), health.clone()).await?;

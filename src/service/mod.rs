@@ -134,7 +134,7 @@ impl Service {
         let database = start::open(&config, &address, &health).await?;
         let calls = AgentSettings {
             instance: instance.clone(),
-            is_shared: matches!(config.database_url, DatabaseUrl::Postgres(_)),
+            is_shared: database.connections.is_shared,
             max_output: config.limits.max_output.as_usize(),
             connect_timeout: config.calls.connect_timeout.duration(),
             max_connection_age: config.calls.max_connection_age.duration(),

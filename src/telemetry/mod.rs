@@ -124,6 +124,12 @@ impl Metrics {
         Ok(Self(handle))
     }
 
+    /// Returns metrics that nothing is added to.
+    #[cfg(test)]
+    pub fn detached() -> Self {
+        Self(recorder().unwrap().handle())
+    }
+
     /// Returns the body of `/metrics`, with [`Metrics::CONTENT_TYPE`].
     pub fn render(&self) -> String {
         let mut text = self.0.render();

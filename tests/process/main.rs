@@ -32,6 +32,7 @@ mod asks;
 mod attempt_bounds;
 mod attempts;
 mod audit;
+mod audit_reader;
 mod away;
 mod backlog;
 mod backup;

@@ -12,7 +12,7 @@ use super::{
     used::UsedSecrets,
 };
 use crate::{
-    clock,
+    blocking, clock,
     config::SecretConfig,
     domain::{
         agent::{AgentSpec, SecretScope},
@@ -192,7 +192,7 @@ impl SecretReader {
         let mut looking = self.running.take().unwrap_or_else(|| {
             let known: Vec<_> = secrets.known.load().values().cloned().collect();
             let changed = std::mem::take(&mut self.changed);
-            tokio::task::spawn_blocking(move || check_secrets(&known, &changed))
+            blocking::spawn(move || check_secrets(&known, &changed))
         });
         let Ok(ended) = clock::timeout(PATIENCE, &mut looking).await else {
             if is_new {

@@ -10,6 +10,7 @@ use tracing::{debug, warn};
 use crate::service::loops::{NextRound, PeriodicLoop};
 use crate::{
     api::WorkflowCache,
+    blocking,
     domain::{
         definition::{ChildSource, SchemaOwner},
         task::{
@@ -355,7 +356,7 @@ async fn input_faults(details: &Details) -> Option<String> {
                 Some(schema) => schema.check(&input, "/input", SchemaOwner::Workflow),
                 None => Ok(()),
             };
-            match tokio::task::spawn_blocking(check).await {
+            match blocking::spawn(check).await {
                 Ok(checked) => checked,
                 Err(_) => return Some("it could not be checked".to_owned()),
             }

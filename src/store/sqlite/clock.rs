@@ -82,6 +82,15 @@ impl StoreClock {
 }
 
 fn reading() -> ClockReading {
+    #[cfg(test)]
+    if let Some(host) = crate::host::current()
+        && let Some(time) = host.database_clock()
+    {
+        return ClockReading {
+            elapsed: time,
+            wall: time,
+        };
+    }
     ClockReading {
         elapsed: clock::since_boot(),
         wall: clock::since_epoch(),

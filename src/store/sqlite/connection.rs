@@ -17,6 +17,8 @@ use rusqlite::{
 use tokio::sync::oneshot;
 
 use super::{BUSY, PAGE_SIZE, file::DatabaseFile, reserve::Disk};
+#[cfg(test)]
+use crate::host;
 
 /// The number of statements that are kept prepared.
 const STATEMENTS: usize = 128;
@@ -28,14 +30,26 @@ type Outcome<R> = Result<R, Box<dyn Any + Send>>;
 /// A connection and its thread. The connection is closed when this is dropped and all its jobs are done.
 #[derive(Debug)]
 pub struct ConnectionThread {
-    jobs: mpsc::Sender<Job>,
+    jobs: JobSender,
     closed: oneshot::Receiver<()>,
+}
+
+#[derive(Debug)]
+enum JobSender {
+    Thread(mpsc::Sender<Job>),
+    /// In a simulation the jobs are done by a task of their host.
+    #[cfg(test)]
+    Task(tokio::sync::mpsc::UnboundedSender<Job>),
 }
 
 impl ConnectionThread {
     pub async fn start(
         open: impl FnOnce() -> rusqlite::Result<Connection> + Send + 'static,
     ) -> rusqlite::Result<Self> {
+        #[cfg(test)]
+        if let Some(host) = host::current() {
+            return Self::start_simulated(&host, open()?);
+        }
         let (jobs, taken) = mpsc::channel::<Job>();
         let (opened, answer) = oneshot::channel();
         let (open_end, closed) = oneshot::channel();
@@ -60,11 +74,43 @@ impl ConnectionThread {
         answer
             .await
             .map_err(|_| no_thread("its thread ended".to_owned()))??;
+        let jobs = JobSender::Thread(jobs);
+        Ok(Self { jobs, closed })
+    }
+
+    #[cfg(test)]
+    fn start_simulated(host: &host::Host, mut connection: Connection) -> rusqlite::Result<Self> {
+        let only_reads: bool = connection.query_row("PRAGMA query_only", [], |row| row.get(0))?;
+        let turn = host::DatabaseTurn::new(host.surroundings.clone(), !only_reads);
+        let (jobs, mut taken) = tokio::sync::mpsc::unbounded_channel::<Job>();
+        let (open_end, closed) = oneshot::channel();
+        tokio::spawn(async move {
+            let _open_end = open_end;
+            while let Some(job) = taken.recv().await {
+                turn.wait().await;
+                job(&mut connection);
+                turn.note(!connection.is_autocommit());
+            }
+        });
+        let jobs = JobSender::Task(jobs);
         Ok(Self { jobs, closed })
     }
 
     /// Runs the job, even if its caller no longer waits. A panic of the job continues in the caller.
     pub async fn run<R: Send + 'static, E: From<rusqlite::Error> + Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Connection) -> Result<R, E> + Send + 'static,
+    ) -> Result<R, E> {
+        #[cfg(test)]
+        if let Some(host) = host::current() {
+            return host
+                .job(self.run_one(job), || simulated_loss().into())
+                .await;
+        }
+        self.run_one(job).await
+    }
+
+    async fn run_one<R: Send + 'static, E: From<rusqlite::Error> + Send + 'static>(
         &self,
         job: impl FnOnce(&mut Connection) -> Result<R, E> + Send + 'static,
     ) -> Result<R, E> {
@@ -83,7 +129,11 @@ impl ConnectionThread {
     /// Runs the job, which must not panic, after the jobs before it. There is no response.
     pub fn post(&self, job: impl FnOnce(&mut Connection) + Send + 'static) {
         // A thread that has ended runs no job.
-        let _ = self.jobs.send(Box::new(job));
+        match &self.jobs {
+            JobSender::Thread(jobs) => drop(jobs.send(Box::new(job))),
+            #[cfg(test)]
+            JobSender::Task(jobs) => drop(jobs.send(Box::new(job))),
+        }
     }
 
     /// Waits until the connection is closed.
@@ -92,6 +142,16 @@ impl ConnectionThread {
         // The connection is closed in either case.
         let _ = self.closed.await;
     }
+}
+
+/// The code of the error of a lost connection to a simulated database. SQLite itself has no such connections.
+#[cfg(test)]
+pub const LOST: i32 = 9999;
+
+#[cfg(test)]
+fn simulated_loss() -> rusqlite::Error {
+    let reason = "the simulation has cut the connection";
+    rusqlite::Error::SqliteFailure(ffi::Error::new(LOST), Some(reason.to_owned()))
 }
 
 fn no_thread(reason: String) -> rusqlite::Error {

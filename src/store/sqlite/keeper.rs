@@ -14,6 +14,7 @@ use super::{
     reserve::{Disk, LEAST, Reserve},
 };
 use crate::{
+    blocking,
     clock::{self, Instant},
     store::{StoreError, StoreFault},
 };
@@ -201,7 +202,7 @@ impl Keeper {
             return;
         }
         let reserve = self.reserve.clone();
-        let made = tokio::task::spawn_blocking(move || reserve.make(bytes)).await;
+        let made = blocking::spawn(move || reserve.make(bytes)).await;
         if let Ok(Err(error)) = made {
             debug!(%error, bytes, "could not create the reserve");
         }

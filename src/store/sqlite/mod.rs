@@ -135,6 +135,25 @@ pub async fn open_beside(
     open_file(file, None, definitions, Health::default()).await
 }
 
+/// Opens the file for a simulated host: for all hosts, if several use it.
+#[cfg(test)]
+pub async fn open_simulated(
+    path: &Path,
+    definitions: Arc<CompiledDefinitions>,
+    health: Health,
+) -> Result<StoreConnections, OpenError> {
+    let is_shared = crate::host::current().is_some_and(|host| host.shares_database);
+    let opened = match is_shared {
+        true => open_file(DatabaseFile::open_beside(path)?, None, definitions, health).await?,
+        false => open(path, None, definitions, health).await?,
+    };
+    let (connections, _) = opened.connections();
+    Ok(StoreConnections {
+        is_shared,
+        ..connections
+    })
+}
+
 async fn open_file(
     file: DatabaseFile,
     max_size: Option<u64>,
@@ -329,6 +348,10 @@ const NOT_READ: [i32; 4] = [266, 522, 8202, 8458];
 
 /// Converts an error of SQLite by its code.
 pub(super) fn error(code: i32, message: String) -> StoreError {
+    #[cfg(test)]
+    if code == connection::LOST {
+        return StoreError::Lost(message);
+    }
     if code & 0xff == FULL {
         return StoreError::Full;
     }

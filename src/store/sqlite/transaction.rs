@@ -167,7 +167,13 @@ fn commit(connection: &Connection, files: &DatabaseFiles) -> Result<(), StoreErr
     connection.prepare_cached("COMMIT")?.execute([])?;
     // This must come after the commit: a commit to a file that was removed in the meantime must not be reported as
     // done.
-    files.check_committed()
+    files.check_committed()?;
+    #[cfg(test)]
+    if crate::host::current().is_some_and(|host| host.loses_commit()) {
+        let lost = "the simulation has lost the result".to_owned();
+        return Err(StoreError::CommitUnknown(lost));
+    }
+    Ok(())
 }
 
 impl Drop for SqliteTransaction<'_> {

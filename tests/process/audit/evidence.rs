@@ -8,8 +8,6 @@ use std::{
 
 use serde_json::Value;
 
-use crate::harness::Seen;
-
 /// Microseconds since 1970, by the clock of the machine that everything runs on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct At(pub i64);
@@ -111,17 +109,6 @@ pub struct Promised {
     pub task: String,
     pub step: String,
     pub attempt: usize,
-}
-
-impl Promised {
-    /// Returns the attempt of a request.
-    pub fn by(seen: &Seen) -> Self {
-        Self {
-            task: seen.header("provost-task").to_owned(),
-            step: seen.header("provost-step").to_owned(),
-            attempt: seen.attempt() as usize,
-        }
-    }
 }
 
 /// A step that a worker has fetched.
@@ -566,7 +553,71 @@ pub fn is_revert(step: &str) -> bool {
     step.ends_with(".revert")
 }
 
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+impl Entry {
+    fn read(entry: &Value, committed: &impl Fn(u64) -> Option<At>) -> Self {
+        let seq = text(&entry["seq"]);
+        let version = seq.split('.').next().unwrap().parse().unwrap();
+        let optional = |name: &str| entry[name].as_str().map(str::to_owned);
+        Self {
+            at: committed(version).unwrap_or_else(|| At::of(&text(&entry["at"]))),
+            version,
+            kind: text(&entry["type"]),
+            step: optional("step"),
+            attempt: entry["attempt"].as_u64().unwrap_or(0) as usize,
+            from: optional("from"),
+            to: text(&entry["to"]),
+            by: text(&entry["by"]),
+            reason: optional("reason").unwrap_or_default(),
+            unknown: entry["outcome"] == "unknown",
+            versions: entry["versions"].is_object().then(|| {
+                let version = |end: &str| {
+                    let version = entry["versions"][end].as_u64().unwrap();
+                    u32::try_from(version).unwrap()
+                };
+                (version("from"), version("to"))
+            }),
+        }
+    }
+}
+
 impl Record {
+    /// Reads what the API shows of a task. `committed` returns when a version was committed, if that is known; otherwise
+    /// the time of the decision counts.
+    pub fn read(
+        task: &Value,
+        history: &[Value],
+        steps: &[Value],
+        alerts: Vec<String>,
+        committed: impl Fn(u64) -> Option<At>,
+    ) -> Self {
+        let entries = history.iter().map(|entry| Entry::read(entry, &committed));
+        Self {
+            state: text(&task["state"]),
+            key: text(&task["key"]),
+            version: task["version"].as_u64().unwrap(),
+            workflow: task["workflow"].as_str().map(|name| {
+                let version = task["workflow_version"].as_u64().unwrap();
+                (name.to_owned(), u32::try_from(version).unwrap())
+            }),
+            schedule: task["labels"]["schedule"].as_str().map(str::to_owned),
+            parent: task["parent"].is_object().then(|| Parent {
+                task: text(&task["parent"]["task"]),
+                step: text(&task["parent"]["step"]),
+                attempt: task["parent"]["attempt"].as_u64().unwrap() as usize,
+            }),
+            steps: steps
+                .iter()
+                .map(|step| (text(&step["name"]), text(&step["state"])))
+                .collect(),
+            history: entries.collect(),
+            alerts,
+        }
+    }
+
     pub fn of_step<'a>(&'a self, step: &'a str) -> impl Iterator<Item = &'a Entry> {
         let entries = self.history.iter();
         entries.filter(move |entry| entry.step.as_deref() == Some(step))

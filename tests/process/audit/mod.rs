@@ -50,7 +50,6 @@ mod moves;
 mod order;
 mod promises;
 mod queued;
-mod reader;
 mod replies;
 mod rest;
 mod schedules;
@@ -65,7 +64,6 @@ pub use evidence::{
     Heartbeat, Kind, Ledger, Plan, Promised, QueuedReply, Record, Reply, Run, Scheduled, Stalls,
     Suspension, Trouble, subject,
 };
-pub use reader::{OpenAlerts, Reader, items};
 pub use story::story;
 
 /// A violation of a rule.

@@ -40,7 +40,8 @@ use super::{
     workflows::Workflows,
 };
 use crate::{
-    audit::{self, Accepted, At, Evidence, Finding, Kind, OpenAlerts, Reader, Stalls, items},
+    audit::{self, Accepted, At, Evidence, Finding, Kind, Stalls},
+    audit_reader::{OpenAlerts, Reader, items},
     cluster::Server,
     harness::{Api, Rabbit},
 };

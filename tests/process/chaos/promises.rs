@@ -23,6 +23,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The number of connections to the broker.
 const PUBLISHERS: usize = 4;
 
+/// Returns the attempt of a request.
+pub fn promised_by(seen: &Seen) -> Promised {
+    Promised {
+        task: seen.header("provost-task").to_owned(),
+        step: seen.header("provost-step").to_owned(),
+        attempt: seen.attempt() as usize,
+    }
+}
+
 /// The connections to Provost, and the record of what was sent.
 #[derive(Default)]
 pub struct Outbox {
@@ -54,7 +63,7 @@ impl Promise {
         let address = seen.header("provost-reply-to");
         let at = address.find("/v1/replies/").expect("an address of the API");
         Self {
-            attempt: Promised::by(seen),
+            attempt: promised_by(seen),
             path: address[at..].to_owned(),
             queue: seen.headers.get(broker::REPLY_QUEUE).cloned(),
             seed,

@@ -16,7 +16,8 @@ use super::{
     workflows::{Workflows, of_order},
 };
 use crate::{
-    audit::{At, Run, Scheduled, items},
+    audit::{At, Run, Scheduled},
+    audit_reader::items,
     harness::{Api, until},
 };
 

@@ -15,7 +15,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::promises::{Outbox, Promise};
+use super::promises::{Outbox, Promise, promised_by};
 use crate::{
     audit::{At, Call, Deed, Effect, Fetched, Found, Kind, Ledger, Promised, subject},
     harness::{Act, Api, Hook, Remote, Seen},
@@ -204,7 +204,7 @@ impl Desk {
             Kind::Undo => seen.path.starts_with("/later"),
             _ => false,
         };
-        if is_queued && !books.replied.insert(Promised::by(seen)) {
+        if is_queued && !books.replied.insert(promised_by(seen)) {
             return Act::Close;
         }
         if let Entry::UnderWay(_) = entry
@@ -262,7 +262,7 @@ impl Desk {
                         if does {
                             works(&mut books);
                         } else {
-                            books.replied.remove(&Promised::by(seen));
+                            books.replied.remove(&promised_by(seen));
                         }
                         return Act::Close;
                     }

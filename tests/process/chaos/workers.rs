@@ -7,9 +7,9 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{operators::Odd, services::Services};
+use super::{operators::Odd, promises::promised_by, services::Services};
 use crate::{
-    audit::{Fetched, Promised},
+    audit::Fetched,
     harness::{Api, Seen},
 };
 
@@ -90,7 +90,7 @@ impl Worker {
         self.services.fetched(
             &seen,
             Fetched {
-                of: Promised::by(&seen),
+                of: promised_by(&seen),
                 worker: self.name.clone(),
             },
         );

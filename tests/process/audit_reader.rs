@@ -11,8 +11,10 @@ use serde_json::Value;
 use sqlx::{Connection, PgConnection, Row};
 use tokio::time::sleep;
 
-use super::evidence::{At, Entry, Parent, Record};
-use crate::harness::Api;
+use crate::{
+    audit::{At, Record},
+    harness::Api,
+};
 
 /// An alert that was locked when the last of its steps was resolved closes this much later.
 const ALERTS_CLOSE_WITHIN: Duration = Duration::from_secs(20);
@@ -109,58 +111,13 @@ impl Reader {
         let history = items(&self.api, &format!("/v1/tasks/{id}/history?limit=500")).await;
         // The items of lists are not shown with their task.
         let steps = items(&self.api, &format!("/v1/tasks/{id}/steps?limit=500")).await;
-        Some(Record {
-            state: text(&task["state"]),
-            key: text(&task["key"]),
-            version: task["version"].as_u64().unwrap(),
-            workflow: task["workflow"].as_str().map(|name| {
-                let version = task["workflow_version"].as_u64().unwrap();
-                (name.to_owned(), u32::try_from(version).unwrap())
-            }),
-            schedule: task["labels"]["schedule"].as_str().map(str::to_owned),
-            parent: task["parent"].is_object().then(|| Parent {
-                task: text(&task["parent"]["task"]),
-                step: text(&task["parent"]["step"]),
-                attempt: task["parent"]["attempt"].as_u64().unwrap() as usize,
-            }),
-            steps: steps
-                .iter()
-                .map(|step| (text(&step["name"]), text(&step["state"])))
-                .collect::<BTreeMap<_, _>>(),
-            history: history.iter().map(|entry| self.entry(id, entry)).collect(),
-            alerts: self.alerts.steps.get(id).cloned().unwrap_or_default(),
-        })
+        let alerts = self.alerts.steps.get(id).cloned().unwrap_or_default();
+        let committed = |version| self.committed.get(&(id.to_owned(), version)).copied();
+        Some(Record::read(&task, &history, &steps, alerts, committed))
     }
 
     pub fn miscounts(&self) -> &[String] {
         &self.alerts.miscounts
-    }
-
-    fn entry(&self, id: &str, entry: &Value) -> Entry {
-        let seq = text(&entry["seq"]);
-        let version = seq.split('.').next().unwrap().parse().unwrap();
-        let optional = |name: &str| entry[name].as_str().map(str::to_owned);
-        let decided: jiff::Timestamp = entry["at"].as_str().unwrap().parse().unwrap();
-        let committed = self.committed.get(&(id.to_owned(), version));
-        Entry {
-            at: committed.copied().unwrap_or(At(decided.as_microsecond())),
-            version,
-            kind: text(&entry["type"]),
-            step: optional("step"),
-            attempt: entry["attempt"].as_u64().unwrap_or(0) as usize,
-            from: optional("from"),
-            to: text(&entry["to"]),
-            by: text(&entry["by"]),
-            reason: optional("reason").unwrap_or_default(),
-            unknown: entry["outcome"] == "unknown",
-            versions: entry["versions"].is_object().then(|| {
-                let version = |end: &str| {
-                    let version = entry["versions"][end].as_u64().unwrap();
-                    u32::try_from(version).unwrap()
-                };
-                (version("from"), version("to"))
-            }),
-        }
     }
 }
 

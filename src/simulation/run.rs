@@ -1,0 +1,236 @@
+//! Runs the plan of a seed from its start until all is at rest, and returns what was found.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    thread,
+    time::Duration,
+};
+
+use rand::seq::SliceRandom;
+use tokio::{
+    runtime::Builder,
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::{
+    audit::{At, Evidence, Exit, Suspension, Trouble},
+    judge,
+    machine::Machine,
+    operators, orders,
+    plan::{Harm, Hazard, Plan},
+    services,
+    world::SimulatedWorld,
+};
+use crate::{
+    host::{DatabaseFaults, EPOCH, Surroundings},
+    store::sqlite,
+};
+
+/// The number of clients that submit tasks at once.
+const SUBMITTERS: usize = 4;
+/// The time in which all tasks must be at rest once there are no more faults.
+const REST_WITHIN: Duration = Duration::from_secs(300);
+/// The longest simulation.
+const LONGEST: Duration = Duration::from_secs(1_800);
+
+#[derive(Debug)]
+pub struct SimulationResult {
+    pub findings: Vec<String>,
+    pub hash: u64,
+    pub events: Vec<String>,
+    pub tasks: usize,
+    pub calls: usize,
+    /// The time that was simulated.
+    pub time: Duration,
+}
+
+/// Runs a plan in a thread of its own, whose maps have the order of the seed.
+pub fn run(plan: Plan, keeps_events: bool) -> SimulationResult {
+    let template = template();
+    let running = thread::Builder::new()
+        .stack_size(16 << 20)
+        .spawn(move || {
+            provost_seeded::seed_this_thread(plan.seed);
+            simulate(plan, template, keeps_events)
+        })
+        .unwrap();
+    running
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Returns a database whose schema is up to date.
+fn template() -> &'static [u8] {
+    static TEMPLATE: OnceLock<Vec<u8>> = OnceLock::new();
+    TEMPLATE.get_or_init(|| {
+        let folder = folder();
+        let path = folder.path().join("template.db");
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(sqlite::migrate(&path)).unwrap();
+        std::fs::read(path).unwrap()
+    })
+}
+
+/// Returns a folder in memory, if there is one.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
+}
+
+fn simulate(plan: Plan, template: &[u8], keeps_events: bool) -> SimulationResult {
+    let folder = folder();
+    let database: PathBuf = folder.path().join("provost.db");
+    std::fs::write(&database, template).unwrap();
+    let runtime = Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    let surroundings = Arc::new(Surroundings::default());
+    let world =
+        runtime.block_on(async { SimulatedWorld::begin(plan.clone(), surroundings, keeps_events) });
+    let mut machines: Vec<_> = (0..plan.instances)
+        .map(|number| Machine::new(&plan, number, &database, &world))
+        .collect();
+    for machine in &machines {
+        machine.set_faults(plan.database);
+    }
+    let mut script = runtime.spawn(script(world.clone()));
+    let mut random = world.random(4);
+    let mut harms = plan.harms.iter().peekable();
+    let mut found = Evidence::default();
+    let mut now = Duration::ZERO;
+    // The number of the world is that after the last machine.
+    let mut order: Vec<_> = (0..=machines.len()).collect();
+    while !script.is_finished() && now < LONGEST {
+        while let Some((_, number, harm)) = harms.next_if(|(at, ..)| *at <= now) {
+            world
+                .events
+                .note(now, format_args!("host-{number}: {harm:?}"));
+            machines[*number].harm(*harm, now);
+            note_harm(&mut found, now, *number, *harm);
+        }
+        if world.is_well() {
+            for machine in &machines {
+                machine.set_faults(DatabaseFaults::default());
+            }
+        }
+        order.shuffle(&mut random);
+        let until = now + plan.turn;
+        for number in &order {
+            let Some(machine) = machines.get_mut(*number) else {
+                runtime.block_on(async { sleep(plan.turn).await });
+                continue;
+            };
+            if let Some(said) = machine.run_until(now, until) {
+                world
+                    .events
+                    .note(now, format_args!("host-{number} ended: {said}"));
+                found.exits.push(Exit {
+                    at: at(now),
+                    instance: *number,
+                    said,
+                });
+            }
+        }
+        now = until;
+    }
+    let (mut findings, tasks) = match script.is_finished() {
+        true => {
+            let evidence = runtime.block_on(&mut script).unwrap();
+            let tasks = evidence.accepted.len();
+            let evidence = Evidence {
+                exits: found.exits,
+                suspensions: found.suspensions,
+                troubles: found.troubles,
+                ..evidence
+            };
+            let found = judge::judge(&evidence).into_iter();
+            let said = found.map(|(finding, story)| format!("{finding}\n{story}"));
+            (said.collect::<Vec<_>>(), tasks)
+        }
+        false => (vec!["the simulation does not end".to_owned()], 0),
+    };
+    findings.dedup();
+    let calls = world.books.lock().ledger.calls.len();
+    drop(machines);
+    SimulationResult {
+        findings,
+        hash: world.events.hash(),
+        events: world.events.lines(),
+        tasks,
+        calls,
+        time: now,
+    }
+}
+
+fn at(time: Duration) -> At {
+    At(i64::try_from((EPOCH + time).as_micros()).unwrap())
+}
+
+fn note_harm(found: &mut Evidence, now: Duration, number: usize, harm: Harm) {
+    let length = match harm {
+        Harm::Crash(length) | Harm::Pause(length) => length,
+        Harm::SetClock(_) => return,
+    };
+    let (from, to) = (at(now), at(now + length));
+    found.troubles.push(Trouble { from, to });
+    if let Harm::Pause(_) = harm {
+        found.suspensions.push(Suspension {
+            instance: Some(format!("host-{number}")),
+            from,
+            to,
+        });
+    }
+}
+
+/// Has tasks submitted while there are faults, then waits until all is at rest, and reads the record.
+async fn script(world: Arc<SimulatedWorld>) -> Evidence {
+    services::start(&world);
+    orders::register(&world).await;
+    let mut people = JoinSet::new();
+    let each = world.plan.tasks.div_ceil(SUBMITTERS);
+    for number in 0..SUBMITTERS {
+        people.spawn(orders::submit(world.clone(), number, each));
+    }
+    if world.plan.has(Hazard::Operators) {
+        people.spawn(operators::work(world.clone()));
+    }
+    let left = world.plan.length.saturating_sub(world.time());
+    sleep(left).await;
+    world.be_well();
+    people.join_all().await;
+    rest(&world).await;
+    operators::end_errors(&world).await;
+    rest(&world).await;
+    messages_are_delivered(&world).await;
+    judge::read(&world).await
+}
+
+/// Waits until all is at rest.
+async fn rest(world: &SimulatedWorld) {
+    let until = Instant::now() + REST_WITHIN;
+    let mut quiet = 0;
+    while quiet < 2 && Instant::now() < until {
+        operators::resume(world).await;
+        sleep(Duration::from_secs(1)).await;
+        match operators::moving(world).await.is_empty() {
+            true => quiet += 1,
+            false => quiet = 0,
+        }
+    }
+    // The alerts of steps that have just ended close.
+    sleep(Duration::from_secs(5)).await;
+}
+
+async fn messages_are_delivered(world: &SimulatedWorld) {
+    let until = Instant::now() + REST_WITHIN;
+    loop {
+        let pending = world.items("/v1/messages?state=pending&limit=500").await;
+        if pending.is_empty() || Instant::now() >= until {
+            return;
+        }
+        sleep_until(Instant::now() + Duration::from_millis(500)).await;
+    }
+}
