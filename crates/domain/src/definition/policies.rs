@@ -177,7 +177,7 @@ impl Policies {
         let written = self.as_json().unwrap_or("{}");
         let others = written.trim_start_matches('{');
         let comma = if others == "}" { "" } else { "," };
-        // What was an object is one with another member.
+        // It was an object, and is one with another member.
         self.source = Payload::parse(format!("{{\"{HIDE_BODIES}\":true{comma}{others}"));
         self.hide_bodies = true;
         self

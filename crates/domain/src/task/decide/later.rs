@@ -115,7 +115,7 @@ impl Draft {
                 if log.accepted.iter().any(is_repeated) {
                     return Ok(CommandOutput::Unchanged);
                 }
-                // Of an address that was used, no attempt is known that the reply could be late for.
+                // No attempt is known that a reply to a used address could be late for.
                 if let Refusal::Late { attempt, .. } = &late {
                     self.record_late_reply(index, *attempt);
                 }
