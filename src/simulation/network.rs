@@ -27,8 +27,6 @@ pub fn instance(number: usize) -> SocketAddr {
 
 /// A request as a server received it.
 pub struct Received {
-    pub method: String,
-    pub path: String,
     pub headers: http::HeaderMap,
     pub body: bytes::Bytes,
 }
@@ -65,8 +63,6 @@ pub async fn serve<F>(
                     return Err("the request is not complete".to_owned());
                 };
                 let received = Received {
-                    method: head.method.to_string(),
-                    path: head.uri.to_string(),
                     headers: head.headers,
                     body: body.to_bytes(),
                 };

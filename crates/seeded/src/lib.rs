@@ -65,6 +65,10 @@ mod system {
 }
 
 #[cfg(all(test, target_os = "linux"))]
+#[allow(
+    clippy::unwrap_used,
+    reason = "a test that fails by a panic says where"
+)]
 mod tests {
     use std::{
         hash::{BuildHasher, RandomState},
