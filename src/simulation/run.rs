@@ -144,6 +144,8 @@ fn simulate(plan: Plan, template: &[u8], keeps_events: bool) -> SimulationResult
                 exits: found.exits,
                 suspensions: found.suspensions,
                 troubles: found.troubles,
+                // A host is at most one turn ahead of the services.
+                skew: plan.turn,
                 ..evidence
             };
             let found = judge::judge(&evidence).into_iter();

@@ -151,7 +151,7 @@ fn queued(count: u32) -> String {
     )
 }
 
-/// Returns the plans of some statements in a server's log.
+/// Returns the plans of some statements in a server's log. One that the server is still writing is left out.
 pub fn plans_of(log: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<Value> {
     let mut plans = Vec::new();
     let mut lines = log.lines().peekable();
@@ -163,7 +163,10 @@ pub fn plans_of(log: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<Value> {
         while let Some(more) = lines.next_if(|line| line.starts_with('\t')) {
             text.push_str(more);
         }
-        let told: Value = serde_json::from_str(&text).unwrap();
+        let told: Value = match serde_json::from_str(&text) {
+            Err(error) if error.is_eof() && lines.peek().is_none() => break,
+            told => told.unwrap(),
+        };
         if is_wanted(told["Query Text"].as_str().unwrap()) {
             let mut plan = told["Plan"].clone();
             plan["Query Text"] = told["Query Text"].clone();

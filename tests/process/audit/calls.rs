@@ -27,7 +27,7 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
                 let what = format!("no attempt {} is recorded: {}", call.attempt, said(call));
                 findings.push(Rule::CallUnclaimed.of(&call.task, what));
             }
-            Some(attempt) if call.at < attempt.claimed => {
+            Some(attempt) if call.at.plus(evidence.skew) < attempt.claimed => {
                 let early = attempt.claimed.after(call.at);
                 let what = format!("{early} ms before its claim was saved: {}", said(call));
                 findings.push(Rule::CallUnclaimed.of(&call.task, what));

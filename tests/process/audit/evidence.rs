@@ -413,6 +413,8 @@ pub struct Evidence {
     pub miscounts: Vec<String>,
     pub schedules: Vec<Scheduled>,
     pub decisions: Vec<Decision>,
+    /// The most that the clocks of services and records part: nothing where all is on one machine.
+    pub skew: Duration,
 }
 
 /// The largest number of iterations, with all that operators allow when they are used up.

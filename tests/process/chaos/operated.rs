@@ -222,6 +222,7 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
         troubles: std::mem::take(&mut harm.troubles),
         stalls: Stalls(stalls.lock().unwrap().clone()),
         answers: odd.all(),
+        skew: Duration::ZERO,
     };
     findings.extend(audit::audit(&evidence));
     summarise(&evidence, mix);
