@@ -153,7 +153,9 @@ impl LedgerChange {
 
     /// Returns the party that made the change: its name, its role and its address.
     pub fn origin(&self) -> String {
-        let name = self.by.strip_prefix("instance:").unwrap_or(actor(&self.by));
+        let mut prefixes = ["instance:", "person:"].into_iter();
+        let name = prefixes.find_map(|prefix| self.by.strip_prefix(prefix));
+        let name = name.unwrap_or(actor(&self.by));
         let parts = [Some(name), self.role.as_deref(), self.address.as_deref()];
         sentence_end(&parts)
     }
