@@ -417,7 +417,7 @@ async fn a_service_gets_the_address_in_its_request_and_replies_with_what_it_has(
         let task = json!({ "steps": [{
             "name": "slow", "url": remote.url(), "reply": "callback", "complete_within": "1h",
             "request": { "path": "/jobs?to={{ reply.url }}", "headers": { "x-coded": "{{ reply.url | b64encode }}" },
-                         "body": { "callback": "{{ reply.url }}?body=output" } },
+                         "body": { "callback": "{{ reply.url }}?raw=true" } },
             "failed": { "when": "output.status != 'done'", "message": "output.why" },
         }] });
         let id = provost.submit(&task).await;
@@ -447,11 +447,11 @@ async fn a_service_gets_the_address_in_its_request_and_replies_with_what_it_has(
                 .await
                 .expect(200)
         );
-        let coded = STANDARD.encode(callback.trim_end_matches("?body=output"));
+        let coded = STANDARD.encode(callback.trim_end_matches("?raw=true"));
         for secret in [&token, &coded, &coded[52..80].to_owned()] {
             assert!(!attempts.contains(secret.as_str()), "{attempts}");
         }
-        assert!(attempts.contains("***?body=output"), "{attempts}");
+        assert!(attempts.contains("***?raw=true"), "{attempts}");
         assert!(attempts.contains("refused: "), "{attempts}");
         for path in ["", "/steps", "/history"] {
             let shown = provost

@@ -117,14 +117,6 @@ pub struct HeartbeatBody {
     details: Option<String>,
 }
 
-/// What a reply consists of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ReplyPart {
-    /// The whole body is the output.
-    Output,
-}
-
 /// Reply to a call later
 ///
 /// For services that responded 202 to the call. The token is the only credential; at every instance, one from the header
@@ -134,7 +126,7 @@ pub enum ReplyPart {
     post, path = "/v1/replies/{token}", tag = "replies", operation_id = "reply_later",
     params(
         ReplyParams,
-        ("body" = inline(Option<ReplyPart>), Query, description = "`output`: the whole body is the output, for services that send a body of their own. Other parameters are then ignored", example = "output"),
+        ("raw" = Option<bool>, Query, description = "`true`: the whole body is the output, for services that send a body of their own. Other parameters are then ignored", example = true),
     ),
     request_body(content = LaterReplyBody),
     responses(
@@ -152,10 +144,10 @@ async fn reply(
     headers: HeaderMap,
     JsonBody(body): JsonBody,
 ) -> Result<StatusCode, Problem> {
-    let part = query.one_of("body", [ReplyPart::Output], |_| "output")?;
+    let is_raw = query.boolean("raw")?.unwrap_or(false);
     let content_type = content_type(&headers);
-    let command = match part {
-        Some(ReplyPart::Output) => {
+    let command = match is_raw {
+        true => {
             let (outcome, digest) = output_of(&app, data(content_type, body)?)?;
             Command::LaterReply {
                 step: step.step,
@@ -164,7 +156,7 @@ async fn reply(
                 digest,
             }
         }
-        None => {
+        false => {
             query.finish()?;
             later_reply(&app, step, attempt, content_type, body)?
         }
