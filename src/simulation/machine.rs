@@ -114,7 +114,7 @@ impl Machine {
             let _entered = runtime.enter();
             Instant::now()
         };
-        // By the clock of the database, the time of a pause has passed already.
+        // The time of a pause has passed already by the clock of the database.
         let _presence = self.host.enter(before, until.saturating_sub(missing));
         let ran = service.block_on(runtime, async {
             // The time of a pause passes at once.

@@ -95,7 +95,7 @@ fn every_task_of_a_seed_is_at_rest_in_the_end_and_its_record_agrees_with_the_led
 }
 
 #[test]
-#[ignore = "it is run by scripts/simulate"]
+#[ignore = "it fails: a message is sent at another time in the second run"]
 fn a_seed_does_the_same_again() {
     let seed = of_environment("PROVOST_TEST_SEED").unwrap_or(1);
     let plan = Plan::of(seed, &left_out());

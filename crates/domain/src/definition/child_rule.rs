@@ -34,7 +34,7 @@ pub struct ChildRule {
     on_undo: OnParentUndo,
 }
 
-/// Where the steps of a child come from.
+/// The steps of a child, or the workflow that has them.
 #[derive(Clone, Debug)]
 pub enum ChildSource {
     Workflow {

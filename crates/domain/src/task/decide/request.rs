@@ -27,7 +27,7 @@ use crate::{
 /// address for the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Secrets<'a> {
-    /// As the request is sent, with the address for the reply, which is known only where a step is claimed.
+    /// It is as it is sent. The address for the reply is known only where a step is claimed.
     Sent { reply_url: Option<&'a str> },
     /// The text that replaces it where the request is shown.
     Hidden,
