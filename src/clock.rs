@@ -1,7 +1,7 @@
 //! The clock of the product: every module reads the time, waits and limits a wait through this one, and through no other
 //! (clippy.toml refuses the clocks of the standard library and of tokio elsewhere). So a simulation can give each
 //! instance a time of its own: the monotonic clock and all waits are those of the runtime, and the other clocks are those of
-//! the [host](crate::host). In the product these functions are those of tokio and of the system.
+//! the host (`crate::host`, only in tests). In the product these functions are those of tokio and of the system.
 
 #![allow(
     clippy::disallowed_methods,
