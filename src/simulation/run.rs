@@ -1,8 +1,8 @@
 //! Runs the plan of a seed from its start until all is at rest, and returns what was found.
 
 use std::{
-    path::PathBuf,
-    sync::{Arc, OnceLock},
+    path::{Path, PathBuf},
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -46,14 +46,13 @@ pub struct SimulationResult {
     pub time: Duration,
 }
 
-/// Runs a plan in a thread of its own, whose maps have the order of the seed.
-pub fn run(plan: Plan, keeps_events: bool) -> SimulationResult {
-    let template = template();
+/// Runs a plan on a database that is a copy of the template, in a thread of its own, whose maps have the order of the seed.
+pub fn run(plan: Plan, template: Vec<u8>, keeps_events: bool) -> SimulationResult {
     let running = thread::Builder::new()
         .stack_size(16 << 20)
         .spawn(move || {
             provost_seeded::seed_this_thread(plan.seed);
-            simulate(plan, template, keeps_events)
+            simulate(plan, &template, keeps_events)
         })
         .unwrap();
     running
@@ -61,16 +60,27 @@ pub fn run(plan: Plan, keeps_events: bool) -> SimulationResult {
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Returns a database whose schema is up to date.
-fn template() -> &'static [u8] {
-    static TEMPLATE: OnceLock<Vec<u8>> = OnceLock::new();
-    TEMPLATE.get_or_init(|| {
+/// A database whose schema is up to date, in a file.
+pub struct Template {
+    path: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Template {
+    pub fn written() -> Self {
         let folder = folder();
         let path = folder.path().join("template.db");
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(sqlite::migrate(&path)).unwrap();
-        std::fs::read(path).unwrap()
-    })
+        Self {
+            path,
+            _folder: folder,
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 /// Returns a folder in memory, if there is one.
