@@ -91,6 +91,13 @@ pub struct DatabaseFaults {
     pub longest_delay: Duration,
 }
 
+impl DatabaseFaults {
+    /// Returns whether a job may end with an error that no database without faults returns.
+    pub fn breaks(self) -> bool {
+        self.fails > 0 || self.loses_result > 0
+    }
+}
+
 pub struct Host {
     pub name: String,
     pub surroundings: Arc<Surroundings>,

@@ -23,6 +23,8 @@ use crate::{
     telemetry::Metrics,
 };
 
+/// Begins the reason of an instance that has not started.
+pub const CANNOT_START: &str = "it cannot start";
 /// The time after which an instance that ended by itself starts again.
 const RESTART: Duration = Duration::from_secs(1);
 
@@ -148,7 +150,7 @@ impl Machine {
                     service.failed().await;
                     "a component has ended".to_owned()
                 }
-                Err(error) => format!("it cannot start: {error}"),
+                Err(error) => format!("{CANNOT_START}: {error}"),
             };
             *ended.lock() = Some(reason);
         });
