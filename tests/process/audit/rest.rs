@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Accepted, Evidence, Finding, Plan, Record, Rule, children};
+use super::{Accepted, Evidence, Finding, Plan, Record, Rule, children, subject};
 
 pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
     let mut asked = BTreeMap::new();
@@ -198,7 +198,7 @@ fn claimed_too_late(record: &Record) -> Option<String> {
             ("task.undoing", _) => undoing = true,
             ("task.cancelled", _) => cancelled = true,
             ("step.claimed" | "step.began", Some(step))
-                if cancelled || undoing && !step.ends_with(".undo") =>
+                if cancelled || undoing && subject(step) == step =>
             {
                 return Some(format!("{step} was claimed at {}", entry.at));
             }
