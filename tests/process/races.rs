@@ -91,6 +91,79 @@ async fn a_loser_is_undone_once_although_its_instance_is_killed() {
     }
 }
 
+/// A call competes with a task of two steps, of which the second one waits for the gate. The first one is undoable, or a
+/// pivot.
+fn race_with_task(url: &str, is_pivot: bool) -> Value {
+    let mut book = json!({ "name": "book", "url": url, "request": { "path": "/book" } });
+    match is_pivot {
+        true => book["pivot"] = json!(true),
+        false => book["undo"] = json!({ "request": { "path": "/book/undo" } }),
+    }
+    let hold =
+        json!({ "name": "hold", "url": url, "request": { "path": "/us" }, "on_undo": "drop" });
+    json!({ "steps": [
+        { "name": "eu", "url": url, "after": [], "request": { "path": "/eu" } },
+        { "name": "us", "after": [], "task": { "steps": [book, hold] } },
+        { "name": "join", "url": url, "after": { "any": 1, "of": ["eu", "us"], "rest": "undo" },
+          "request": { "path": "/join" } },
+    ] })
+}
+
+/// `/eu` waits for the first gate, `/us` for the second one.
+async fn gated(first: &Gate, second: &Gate) -> Remote {
+    let (first, second) = (first.clone(), second.clone());
+    Remote::with(move |seen: &Seen| match seen.path.as_str() {
+        "/eu" => first.then(json!({})),
+        "/us" => second.then(json!({})),
+        _ => Act::Ok(json!({})),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_task_of_a_loser_is_undone_once_although_its_instance_is_killed() {
+    for setup in setups().await {
+        let (first, second) = (Gate::closed(), Gate::closed());
+        let remote = gated(&first, &second).await;
+        let mut provost = setup.start().await;
+        let id = provost.submit(&race_with_task(&remote.url(), false)).await;
+        remote.paths("/us", 1).await;
+        first.open();
+        remote.paths("/join", 1).await;
+        provost.kill().await;
+        provost.restart().await;
+        let task = provost.settled(&id).await;
+        assert_eq!(task["state"], "processed", "{task:#}");
+        assert_eq!(step(&task, "us")["state"], "cancelled");
+        assert_eq!(step(&task, "us.revert")["state"], "skipped");
+        assert_eq!(calls(&remote, "/book/undo").len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn the_task_of_a_loser_that_cannot_be_undone_needs_an_operator() {
+    for setup in setups().await {
+        let (first, second) = (Gate::closed(), Gate::closed());
+        let remote = gated(&first, &second).await;
+        let provost = setup.start().await;
+        let id = provost.submit(&race_with_task(&remote.url(), true)).await;
+        remote.paths("/us", 1).await;
+        first.open();
+        remote.paths("/join", 1).await;
+        second.open();
+        let task = provost.settled(&id).await;
+        assert_eq!(task["state"], "error", "{task:#}");
+        let revert = step(&task, "us.revert");
+        let fault = revert["error"]["message"].as_str().unwrap();
+        assert!(fault.contains("pivot"), "{revert:#}");
+        assert_eq!(revert["blocked_by"]["reason"], "operator", "{revert:#}");
+        let skip = format!("/v1/tasks/{id}/steps/us.revert/skip");
+        provost.post(&skip, &json!({})).await.expect(200);
+        let task = provost.settled(&id).await;
+        assert_eq!(task["state"], "processed", "{task:#}");
+    }
+}
+
 #[tokio::test]
 async fn a_race_that_nobody_can_win_is_in_error_until_an_operator_decides() {
     let remote = Remote::with(|seen: &Seen| match seen.path.as_str() {

@@ -19,6 +19,7 @@ pub fn worlds() -> Vec<SmallWorld> {
         timeout(),
         limit(),
         child(),
+        rival(),
         list(),
         enough(),
         signal(),
@@ -205,6 +206,28 @@ fn child() -> SmallWorld {
     SmallWorld::new("child", "a step that has a task of its own", &workflow)
         .with_child(&child)
         .with_troubles(troubles)
+}
+
+fn rival() -> SmallWorld {
+    let workflow = json!({ "steps": [
+        undoable("a", json!({ "after": [], "max_failures": 0, "on_permanent": "skip" })),
+        { "name": "b", "after": [], "task": { "workflow": "child" }, "on_permanent": "skip" },
+        call("c", json!({ "after": { "any": 1, "of": ["a", "b"], "rest": "undo" }, "max_failures": 0, "on_permanent": "undo" })),
+    ] });
+    let child =
+        json!({ "steps": [undoable("d", json!({ "max_failures": 0, "on_permanent": "undo" }))] });
+    let troubles = Troubles::none()
+        .with(Trouble::Crash, 1)
+        .with(Trouble::LostMessage, 1)
+        .with(Trouble::Refusal, 2)
+        .with(Trouble::Command, 2);
+    SmallWorld::new(
+        "rival",
+        "a step races with a task, and what the loser did is undone",
+        &workflow,
+    )
+    .with_child(&child)
+    .with_troubles(troubles)
 }
 
 fn list() -> SmallWorld {

@@ -55,6 +55,11 @@ fn a_step_and_its_child_agree() {
 }
 
 #[test]
+fn the_task_of_a_loser_is_undone() {
+    explores("rival");
+}
+
+#[test]
 fn the_items_of_a_list_are_run_and_undone() {
     explores("list");
 }

@@ -183,7 +183,7 @@ fn parse_at(
     // The steps that a race may have undone, each before those that it follows.
     let reverted = graph.order().iter().rev().copied();
     let reverted: Vec<usize> = reverted
-        .filter(|step| races.has_undone(*step) && drafts[*step].undo.is_some())
+        .filter(|step| races.has_undone(*step) && drafts[*step].is_undone())
         .collect();
     let count = drafts.len() + reverted.len();
     if count > MOST_STEPS {
@@ -197,9 +197,10 @@ fn parse_at(
         let policies = Policies::default();
         let (source, place) = (&written.steps[*undone].source, &drafts[*undone].place);
         let again = ParsedStep::read(source, place.clone(), known, &policies, origin, &mut faults);
-        let (Some(undo), Some(target), true) =
-            (again.undo, again.target.as_ref(), faults.is_empty())
-        else {
+        let block = drafts[*undone].place.block.clone();
+        let name = again.name.clone();
+        let rule = again.undo_rule(indices(reads[*undone].undo.clone()), block);
+        let (Some(name), Some(rule), true) = (name, rule, faults.is_empty()) else {
             // The second reading went beyond the budget.
             return Err(faults);
         };
@@ -209,11 +210,8 @@ fn parse_at(
         let earlier = others().filter(|(_, other)| graph.comes_before(*other, *undone));
         let own = StepIndex(*undone as u16);
         let after = [own].into_iter().chain(later.map(|(at, _)| position(at)));
-        let block = drafts[*undone].place.block.clone();
-        let rule = undo.finish(target, indices(reads[*undone].undo.clone()), block);
-        let name = again.name.as_ref().ok_or_else(Vec::new)?;
         reverts.push(StepDefinition::of_revert(
-            name,
+            &name,
             own,
             after.collect(),
             earlier.map(|(at, _)| position(at)).collect(),

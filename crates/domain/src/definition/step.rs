@@ -398,13 +398,29 @@ impl ParsedStep {
                 "is a pivot, which cannot be cancelled: put it after the join, or set `rest` to \"let\"",
             );
         }
-        let is_task = matches!(self.uncalled_work, Some(Some(StepWork::Task(_))));
-        if rest == RaceRest::Undo && (is_task || self.group.is_some()) {
+        if rest == RaceRest::Undo && self.group.is_some() {
             return Some(
-                "has a `task`, `for_each` or `repeat`, which a race cannot undo: set `rest` to \"cancel\" or \"let\"",
+                "has `for_each` or `repeat`, which a race cannot undo: put the list into a `task` with `steps`, or set `rest` to \"cancel\" or \"let\"",
             );
         }
         None
+    }
+
+    /// Returns whether there is something that undoes the step.
+    pub fn is_undone(&self) -> bool {
+        match &self.uncalled_work {
+            Some(Some(StepWork::Task(rule))) => !self.pivot && rule.ends_with_parent(),
+            _ => self.undo.is_some(),
+        }
+    }
+
+    /// Returns the rule of what undoes the step, which has these reads and is in this block. `None`: nothing does, or the
+    /// step has faults.
+    pub fn undo_rule(self, reads: Vec<StepIndex>, block: Arc<str>) -> Option<StepRule> {
+        if let Some(Some(StepWork::Task(rule))) = &self.uncalled_work {
+            return Some(undo_of_child(rule));
+        }
+        Some(self.undo?.finish(self.target.as_ref()?, reads, block))
     }
 
     /// Returns whether the request, and that of the undo, may read the address for the reply.

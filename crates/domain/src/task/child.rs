@@ -84,10 +84,12 @@ pub fn child_actions(
     if !parent.has_step(index) {
         return Vec::new();
     }
-    let definition = parent.definition(index);
-    if let Some(undo) = definition.undo.filter(|undo| parent.has_step(*undo))
-        && parent.waits_for_child(undo)
-    {
+    if parent.definition(index).undoes.is_some() {
+        // The children are those of the step that it undoes.
+        return Vec::new();
+    }
+    let mut undos = parent.undos_of(index);
+    if let Some(undo) = undos.find(|undo| parent.waits_for_child(*undo)) {
         return undo_actions(parent, undo, children);
     }
     if !parent.waits_for_child(index) {

@@ -151,6 +151,17 @@ impl Task {
         index.at() < self.details.definition.steps.len() && self.definition(index).undoes.is_some()
     }
 
+    /// Returns the steps that undo this one: where it has lost a race, and with the task.
+    pub fn undos_of(&self, index: StepIndex) -> impl Iterator<Item = StepIndex> {
+        let definition = self.definition(index);
+        let followers = definition.followers.iter().copied();
+        let reverts = followers.filter(move |step| {
+            self.is_revert(*step) && self.definition(*step).undoes == Some(index)
+        });
+        let undo = definition.undo.filter(|undo| self.has_step(*undo));
+        reverts.chain(undo)
+    }
+
     /// Returns the joins whose races say whether the step is undone.
     fn joins_that_undo(&self, index: StepIndex) -> impl Iterator<Item = StepIndex> {
         let lanes = self.definition(index).lanes.iter();

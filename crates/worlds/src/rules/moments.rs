@@ -1,6 +1,7 @@
 //! The rules of every moment: what the record says and what the service did agree.
 
 use provost_domain::{
+    definition::{ChildRule, RaceRest},
     task::{Actor, Command, Draft, StepState, StepStatus, Task, TaskStatus},
     values::StepIndex,
 };
@@ -21,6 +22,7 @@ pub fn check(world: &SmallWorld, state: &WorldState) -> Result<(), Breach> {
             if task.definition(step).undoes.is_none() && task.definition(step).is_call() {
                 effect(state, task, at)?;
             }
+            children(state, task, at)?;
         }
         waits_for_something(task)?;
         runs_at_the_end(state, number, task)?;
@@ -115,6 +117,31 @@ fn effect(state: &WorldState, task: &Task, at: StepOfTask) -> Result<(), Breach>
         )?;
     }
     Ok(())
+}
+
+/// The children of a step that is undone do not stand.
+fn children(state: &WorldState, task: &Task, at: StepOfTask) -> Result<(), Breach> {
+    let is_undone = match task.status() {
+        TaskStatus::Undone => true,
+        TaskStatus::Processed => task.loss(at.step) == Some(RaceRest::Undo),
+        _ => false,
+    };
+    let rule = task.definition(at.step).child_rule();
+    let mut undos = task.undos_of(at.step);
+    let is_excused = undos.any(|step| state.excused.has(StepOfTask { step, ..at }));
+    if !is_undone || is_excused || !rule.is_some_and(ChildRule::ends_with_parent) {
+        return Ok(());
+    }
+    let attempt = task.step(at.step).attempt;
+    let mut own = state.children_of(at.task, at.step).filter(|child| {
+        let parent = child.details.parent.as_ref();
+        parent.is_some_and(|parent| parent.attempt == attempt)
+    });
+    keep(
+        own.all(|child| child.status() != TaskStatus::Processed),
+        "the task of an undone step does not stand",
+        || state.name(at),
+    )
 }
 
 /// The steps of `finally` begin when all others have ended, and have run when the task has.

@@ -154,7 +154,11 @@ impl Draft {
             None => {
                 let pending = StepState::Pending { ready_at: self.now };
                 self.change(revert, "step.ready", pending, None);
-                self.offer(revert);
+                if self.task.definition(revert).is_call() {
+                    self.offer(revert);
+                } else {
+                    self.await_event(revert);
+                }
                 false
             }
         }

@@ -18,6 +18,7 @@ mod milestone;
 mod patch;
 mod prediction;
 mod race;
+mod race_of_tasks;
 mod record;
 mod repeat;
 mod rerun;

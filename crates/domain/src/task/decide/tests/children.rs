@@ -4,6 +4,7 @@ use proptest::{collection::vec, prelude::*};
 
 use super::*;
 use crate::{
+    definition::RaceRest,
     task::{
         child::{ChildAction, ChildWorkflow, MOST_DEPTH, News, child_actions},
         child_record::{Child, ChildEnd, ChildRecord, ChildReport},
@@ -23,14 +24,14 @@ fn ordering(more: Value) -> Value {
 }
 
 /// A task, and those of its steps.
-struct Family {
-    parent: Bench,
-    children: Vec<(StepIndex, Attempt, Draft)>,
-    workflow: ChildWorkflow,
+pub(super) struct Family {
+    pub parent: Bench,
+    pub children: Vec<(StepIndex, Attempt, Draft)>,
+    pub workflow: ChildWorkflow,
 }
 
 impl Family {
-    fn new(steps: &Value, of_child: &Value) -> Self {
+    pub fn new(steps: &Value, of_child: &Value) -> Self {
         Self {
             parent: Bench::new(steps.clone()),
             children: Vec::new(),
@@ -147,11 +148,12 @@ impl Family {
         let steps = definition.forward();
         steps
             .filter(|index| definition.step(*index).has_child())
+            .filter(|index| definition.step(*index).undoes.is_none())
             .collect()
     }
 
     /// Does what is to be done until nothing is.
-    fn agree(&mut self) {
+    pub fn agree(&mut self) {
         for _ in 0..50 {
             let mut acted = false;
             for step in self.steps() {
@@ -175,7 +177,7 @@ impl Family {
     }
 
     /// Every call succeeds, and every operator gives up.
-    fn finish(&mut self) {
+    pub fn finish(&mut self) {
         let (by, now) = (
             self.parent.by.clone(),
             self.parent.now + Span::from_secs(7200),
@@ -196,7 +198,7 @@ impl Family {
     }
 }
 
-fn finish_calls(draft: &mut Draft, by: &Actor, now: Timestamp) {
+pub(super) fn finish_calls(draft: &mut Draft, by: &Actor, now: Timestamp) {
     if draft.task.paused {
         let _ = draft.apply(Command::Resume { reason: None }, by, now);
     }
@@ -556,6 +558,7 @@ proptest! {
         of_child in prop_oneof![Just("error"), Just("undo")],
         pivot in any::<bool>(),
         unawaited in prop_oneof![2 => Just(None), 1 => Just(Some("leave")), 1 => Just(Some("undo"))],
+        rest in prop_oneof![3 => Just(None), 1 => Just(Some("cancel")), 1 => Just(Some("let")), 2 => Just(Some("undo"))],
     ) {
         let step = |name: &str| json!({ "name": name, "on_permanent": policy,
             "task": { "workflow": "ship", "on_error": on_error } });
@@ -567,10 +570,14 @@ proptest! {
         }
         let mut right = step("right");
         right["after"] = json!(["first"]);
+        let after = match rest {
+            None => json!(["left", "right"]),
+            Some(rest) => json!({ "any": 1, "of": ["left", "right"], "rest": rest }),
+        };
         let steps = json!([
             { "name": "first", "agent": "x", "on_permanent": policy, "undo": { "request": {} } },
             left, right,
-            { "name": "last", "agent": "x", "after": ["left", "right"], "on_permanent": policy },
+            { "name": "last", "agent": "x", "after": after, "on_permanent": policy },
         ]);
         let mut pack = json!([
             { "name": "pack", "agent": "y", "on_permanent": of_child, "undo": { "request": {} } },
@@ -655,6 +662,10 @@ proptest! {
             match parent.status() {
                 TaskStatus::Undone if !record_was_skipped(parent, *step) => {
                     prop_assert_ne!(state, TaskStatus::Processed, "{:?} {:?}", parent, child.task);
+                }
+                TaskStatus::Processed if parent.loss(*step) == Some(RaceRest::Undo) && record.attempt == *attempt => {
+                    let by_hand = all.iter().any(|one| matches!(one, Happens::Skip(_)));
+                    prop_assert!(by_hand || state != TaskStatus::Processed, "{:?} {:?}", parent, child.task);
                 }
                 _ if rule.is_awaited && record.attempt == *attempt && record.status() == StepStatus::Processed => {
                     prop_assert!(record.child.as_ref().is_some_and(|known| known.state == TaskStatus::Processed));
