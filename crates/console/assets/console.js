@@ -20,6 +20,16 @@
   showCurrent();
   addEventListener("resize", showCurrent);
 
+  // A wide graph opens at the selected step, or at the first one that failed.
+  const centre = () => {
+    for (const graph of document.querySelectorAll(".graph.scroll")) {
+      const [at, box] = [graph.querySelector("a.on") ?? graph.querySelector("a.error"), graph.getBoundingClientRect()];
+      const step = at?.getBoundingClientRect();
+      if (step) graph.scrollLeft += step.left - box.left - (box.width - step.width) / 2;
+    }
+  };
+  centre();
+
   // Times are written in the zone of the reader, with UTC beside them in the title. The button at the foot leaves them in UTC.
   const two = (number) => String(number).padStart(2, "0");
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
@@ -80,19 +90,68 @@
 
   // A page with data-live reads itself again, and waits while somebody uses it or it is hidden.
   const live = () => document.querySelector("main [data-live]");
+  // The time since an event, as the server writes it.
+  const age = (ms) => {
+    const [days, hours, minutes] = [ms / 864e5, ms / 36e5 % 24, ms / 6e4 % 60].map(Math.floor);
+    const two = (a, unit, b, smaller) => b ? `${a} ${unit} ${b} ${smaller}` : `${a} ${unit}`;
+    if (days) return two(days, "d", hours, "h");
+    if (hours) return two(hours, "h", minutes, "min");
+    const [unit, name] = ms < 1e3 ? [1, "ms"] : minutes ? [6e4, "min"] : [1e3, "s"];
+    const tenths = Math.floor(Math.max(ms, 0) * 10 / unit) / 10;
+    return `${tenths < 10 && ms >= 1e3 ? tenths : Math.floor(tenths)} ${name}`;
+  };
+  // The page has the time of the server: the browser only counts on from there.
+  const [opened, readAt] = [performance.now(), Date.parse(document.querySelector("footer time")?.dateTime)];
+  setInterval(() => {
+    const now = readAt + performance.now() - opened;
+    for (const element of document.querySelectorAll("main [data-since]")) {
+      const text = `${age(now - Date.parse(element.dataset.since))} ago`;
+      if (!document.hidden && element.textContent !== text) element.textContent = text;
+    }
+  }, 1000);
   const isUsed = () => document.hidden || isTyping() || document.getSelection()?.isCollapsed === false
     || document.querySelector("main details.menu[open], main input[name=ids]:checked") !== null;
   const wait = () => setTimeout(readAgain, 1000 * (Number(live()?.dataset.live) || 5));
+  // What the pointer or the keyboard focus is at does not move, or a click would open something else: what is new is offered.
+  // A pointer that has rested since another page was left aims at nothing.
+  let hasPointed = false;
+  addEventListener("pointermove", () => { hasPointed = true; }, { once: true });
+  const aim = () => {
+    const what = followed() ? "a, button, summary" : "a, button, summary, tr, li";
+    return document.querySelector(`main :is(${what}):is(${hasPointed ? ":hover, " : ""}:focus)`);
+  };
+  const rows = (main) => [...main.querySelectorAll("tbody tr, li")];
+  const address = (row) => row.querySelector("a")?.getAttribute("href") ?? row.textContent;
+  const offer = (page, main, aimed) => {
+    const known = new Set(rows(main).map(address));
+    const fresh = rows(page).filter((row) => !known.has(address(row))).length;
+    const texts = (main) => rows(main).map((row) => row.textContent).join();
+    let button = main.querySelector(".news");
+    if (!fresh && texts(page) === texts(main)) return button?.remove();
+    if (!button) {
+      button = document.createElement("button");
+      button.className = "news go";
+      main.append(button);
+    }
+    button.classList.toggle("up", aimed.getBoundingClientRect().top > innerHeight / 2);
+    button.textContent = fresh ? `${fresh} new: show` : "changed: show";
+    button.onclick = () => swap(page, main);
+  };
+  const swap = (page, target) => htmx.swap({ sourceElement: target, target, swap: "outerMorph", text: page.outerHTML });
   const refresh = async () => {
     if (isUsed()) return false;
     try {
       const response = await fetch(location.href, { headers: { accept: "text/html" } });
-      const page = new DOMParser().parseFromString(response.ok ? await response.text() : "", "text/html");
-      const main = page.querySelector("main");
-      if (!main || isUsed()) return false;
-      localise(main);
+      const page = new DOMParser().parseFromString(response.ok ? await response.text() : "", "text/html").querySelector("main");
+      if (!page || isUsed()) return false;
+      localise(page);
       const target = document.querySelector("main");
-      await htmx.swap({ sourceElement: target, target, swap: "outerMorph", text: main.outerHTML });
+      const aimed = aim();
+      if (aimed) {
+        offer(page, target, aimed);
+        return false;
+      }
+      await swap(page, target);
       return true;
     } catch {
       return false; // The service may be restarting: the next turn tries again.

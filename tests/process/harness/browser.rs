@@ -257,6 +257,19 @@ impl Browser {
         }
     }
 
+    /// Moves the pointer to an element with this text, without a click.
+    pub async fn point(&mut self, selector: &str, text: &str) {
+        self.see(selector, text).await;
+        let script = format!(
+            "test.place({}, {})",
+            Value::from(selector),
+            Value::from(text)
+        );
+        let place = self.value(&script).await;
+        let event = json!({ "type": "mouseMoved", "x": place["x"], "y": place["y"] });
+        self.command("Input.dispatchMouseEvent", event).await;
+    }
+
     /// Types into the element that has the focus.
     pub async fn keys(&mut self, text: &str) {
         self.command("Input.insertText", json!({ "text": text }))

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::shop::Shop;
+use super::{shop::Shop, tasks::without_tokens};
 use crate::harness::{Browser, Provost, free_port, new_database};
 
 async fn slow_task(shop: &Shop) -> String {
@@ -52,5 +52,43 @@ async fn a_page_follows_its_task_over_the_kill_of_an_instance_without_being_read
     browser.see("h1 .pill", "processed").await;
     let opened = browser.value("document.body.dataset.opened").await;
     assert_eq!(opened, "once", "the page was opened anew");
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn a_live_list_offers_what_is_new_while_the_pointer_or_the_focus_is_at_a_row_and_moves_nothing()
+ {
+    let mut browser = Browser::start().await;
+    let shop = without_tokens().await;
+    for key in ["order-1", "order-2", "order-3"] {
+        shop.order(key, json!({ "currency": "EUR" })).await;
+    }
+    browser.open(&shop.url("/console/tasks?live=2s")).await;
+    browser.loaded().await;
+    browser.point("tbody td a", "order-2").await;
+    let hovered = "document.querySelector('tbody tr:hover a').innerText";
+    assert_eq!(browser.value(hovered).await, "order-2");
+    shop.order("order-4", json!({ "currency": "EUR" })).await;
+    browser.see(".news", "1 new: show").await;
+    assert_eq!(browser.value(hovered).await, "order-2");
+    let first = "document.querySelector('tbody td a').innerText";
+    assert_eq!(browser.value(first).await, "order-3");
+    browser.click(".news", "1 new").await;
+    browser.see("tbody tr:first-child td a", "order-4").await;
+
+    // The keyboard focus keeps its row, too.
+    browser.point("h1", "").await;
+    browser
+        .value("test.find('tbody td a', 'order-3').focus()")
+        .await;
+    shop.order("order-5", json!({ "currency": "EUR" })).await;
+    browser.see(".news", "1 new: show").await;
+    assert_eq!(
+        browser.value("document.activeElement.innerText").await,
+        "order-3"
+    );
+    // Once neither is in the list, the page reads itself as before.
+    browser.value("document.activeElement.blur()").await;
+    browser.see("tbody tr:first-child td a", "order-5").await;
     browser.close().await;
 }
