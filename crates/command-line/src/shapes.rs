@@ -75,7 +75,7 @@ shapes! {
         id: String, key: Option<String>, workflow: Option<String>, workflow_version: Option<u64>, state: String, version: u64,
         created_at: String, start_at: Option<String>, complete_by: Option<String>, ended_at: Option<String>,
         labels: BTreeMap<String, String>, error: Option<FaultJson>, undo: Option<TaskUndoJson>, steps: Vec<StepJson>,
-        at_risk: Option<AtRiskJson>,
+        at_risk: Option<AtRiskJson>, paused: Option<bool>,
     }
     AtRiskJson = "AtRisk" { predicted_end: Option<String>, agent: String, }
     TaskUndoJson = "TaskUndo" { at: String, by: String, reason: Option<String>, error: Option<FaultJson>, }

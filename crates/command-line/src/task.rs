@@ -122,6 +122,7 @@ fn sentence(task: &TaskJson, times: &Times) -> String {
         None => format!(", {}: {}", times.show(&error.at), plain(&error.message)),
     };
     match (&task.error, &task.ended_at) {
+        (Some(error), _) if task.paused == Some(true) => format!(", and paused{}", reason(error)),
         (Some(error), _) => reason(error),
         (None, Some(ended)) => {
             let took = times.between(&task.created_at, ended);
@@ -274,6 +275,11 @@ pub fn commands(task: &TaskJson) -> Vec<String> {
     };
     let step = failing_step(task).map(|step| plain(&step.name));
     let all: Vec<String> = match (task.state.as_str(), step) {
+        ("error", _) if task.paused == Some(true) => vec![
+            format!("provost resume {name}"),
+            format!("provost retry {name}"),
+            format!("provost undo {name} --dry-run"),
+        ],
         ("error", Some(step)) => vec![
             format!("provost retry {name}"),
             format!("provost skip {name} {step}"),
@@ -451,6 +457,19 @@ mod tests {
                 "provost undo order-1 --dry-run"
             ]
         );
+    }
+
+    #[test]
+    fn a_failed_task_that_is_paused_says_so_and_is_resumed_first() {
+        let task = TaskJson {
+            paused: Some(true),
+            ..failed()
+        };
+        assert_eq!(
+            sentence(&task, &times()),
+            ", and paused: step charge failed, 3 min ago: 402 card_declined"
+        );
+        assert_eq!(commands(&task)[0], "provost resume order-1");
     }
 
     #[test]

@@ -106,10 +106,10 @@ impl Command {
                 }
                 Some(_) => None,
             },
-            Self::Resume if state != "paused" && ended.is_none() => {
+            Self::Resume if !task.is_paused() && ended.is_none() => {
                 Some(String::from("the task is not paused"))
             }
-            Self::Pause if state == "paused" => Some(String::from("the task is paused already")),
+            Self::Pause if task.is_paused() => Some(String::from("the task is paused already")),
             Self::Start if task.start_at.is_none() => Some(String::from("it has begun")),
             Self::Undo | Self::Migrate if state == "undoing" => {
                 Some(String::from("the task is being undone"))
@@ -158,6 +158,9 @@ impl Command {
             .and_then(|step| step.agent.as_deref())
             .unwrap_or("the service");
         match (self, step) {
+            (Self::Retry, _) if task.is_paused() => String::from(
+                "The task stays paused: what is retried begins once somebody resumes it.",
+            ),
             (Self::Retry, Some(step)) if step.items.is_some() => {
                 format!(
                     "The items in error are called again, each under its own Idempotency-Key.{}",
@@ -184,6 +187,9 @@ impl Command {
             ),
             (Self::Pause, _) => String::from(
                 "No step begins until somebody resumes the task. Calls in flight end, and are recorded.",
+            ),
+            (Self::Resume, _) if task.state == "error" => String::from(
+                "Steps that are ready begin at once. Those in error still wait for a retry, or for another command.",
             ),
             (Self::Resume, _) => String::from("Steps that are ready begin at once."),
             (Self::Cancel, _) => String::from(

@@ -1,5 +1,7 @@
 //! The first sentence of the page: the state of a task, why it is in it, and whether a person must act.
 
+use jiff::Timestamp;
+
 use super::{
     record::{Task, between, millis, span},
     words,
@@ -9,6 +11,25 @@ pub struct Note {
     pub class: &'static str,
     pub bold: String,
     pub rest: String,
+    /// The time of what happened, if `bold` says how long ago it was.
+    pub since: Option<String>,
+}
+
+impl Note {
+    /// Returns the sentence in bold: what precedes the time that has passed, that time as in `5 s ago`, and what follows.
+    pub fn parts(&self, now: &Timestamp) -> (&str, &str, &str) {
+        let since = self.since.as_deref().and_then(millis);
+        let passed = since.map(|at| format!("{} ago", span(now.as_millisecond() - at)));
+        let begin = passed.as_deref().and_then(|passed| self.bold.find(passed));
+        match (begin, passed) {
+            (Some(begin), Some(passed)) => {
+                let (before, rest) = self.bold.split_at(begin);
+                let (ago, after) = rest.split_at(passed.len());
+                (before, ago, after)
+            }
+            _ => (&self.bold, "", ""),
+        }
+    }
 }
 
 /// Returns the sentence about a task.
@@ -37,6 +58,7 @@ pub fn note(task: &Task, now: i64) -> Note {
             } else {
                 format!(" {} would go on.", runs.join(", "))
             },
+            since: None,
         },
         "undoing" => {
             let by = task.undo.as_ref().map_or_else(String::new, |undo| {
@@ -56,6 +78,7 @@ pub fn note(task: &Task, now: i64) -> Note {
                     "It is being undone: what took effect is taken back, the last first.",
                 ),
                 rest: by,
+                since: None,
             }
         }
         "undone" => Note {
@@ -71,16 +94,19 @@ pub fn note(task: &Task, now: i64) -> Note {
                         undo.passed_over.join(", ")
                     )
                 }),
+            since: task.ended_at.clone(),
         },
         "processed" => Note {
             class: "ok",
             bold: format!("It was processed{}.", took()),
             rest: String::from(" Nothing needs to be done."),
+            since: None,
         },
         "cancelled" => Note {
             class: "",
             bold: format!("It was cancelled{}.", ago(task.ended_at.as_deref())),
             rest: String::from(" What it had done remains."),
+            since: task.ended_at.clone(),
         },
         _ => running_note(task, now),
     }
@@ -96,6 +122,7 @@ fn error_note(task: &Task, now: i64, runs: &[&str]) -> Note {
             class: "error",
             bold: format!("It stopped: {why}."),
             rest: String::new(),
+            since: None,
         };
     };
     let at = task
@@ -142,6 +169,7 @@ fn error_note(task: &Task, now: i64, runs: &[&str]) -> Note {
         (None, false) => format!(" {} did not take effect.", step.name),
     };
     let rest = match runs {
+        _ if task.is_paused() => " An operator has paused the task, too: what is retried begins once it is resumed.".to_owned(),
         [] => " Nothing runs, and nothing happens until an operator retries, skips, resolves or undoes.".to_owned(),
         runs => format!(" {} still run; what follows {} waits for an operator.", runs.join(", "), step.name),
     };
@@ -149,6 +177,7 @@ fn error_note(task: &Task, now: i64, runs: &[&str]) -> Note {
         class: "error",
         bold,
         rest: format!("{effect}{rest}"),
+        since: task.error.as_ref().map(|fault| fault.at.clone()),
     }
 }
 
@@ -160,6 +189,7 @@ fn running_note(task: &Task, now: i64) -> Note {
             class: "",
             bold,
             rest: String::from(" Nothing needs to be done."),
+            since: None,
         };
     }
     let open = |state: &str| {
@@ -187,6 +217,7 @@ fn running_note(task: &Task, now: i64) -> Note {
             class,
             bold: format!("{} runs{since}.", names.join(", ")),
             rest: String::from(" Nothing needs to be done."),
+            since: None,
         };
     }
     let blocked = task.steps.iter().find_map(|step| {
@@ -201,6 +232,7 @@ fn running_note(task: &Task, now: i64) -> Note {
             class,
             bold: String::from("It is under way."),
             rest: String::new(),
+            since: None,
         };
     };
     let fault = step
@@ -211,12 +243,15 @@ fn running_note(task: &Task, now: i64) -> Note {
             let words = fault
                 .words()
                 .map_or_else(String::new, |words| format!(", “{words}”"));
-            format!(
-                "{} responded {}{words} on attempt {}; ",
-                step.agent.as_deref().unwrap_or("it"),
-                fault.short(),
-                step.attempt
-            )
+            let agent = step.agent.as_deref().unwrap_or("it");
+            let attempt = step.attempt;
+            match fault.status {
+                Some(_) => {
+                    let said = fault.short();
+                    format!("{agent} responded {said}{words} on attempt {attempt}; ")
+                }
+                None => format!("attempt {attempt} failed, {}; ", fault.short()),
+            }
         });
     let until = why.until.as_ref().and_then(|(word, at)| {
         let left = millis(at)? - now;
@@ -233,10 +268,20 @@ fn running_note(task: &Task, now: i64) -> Note {
             String::from(" now")
         })
     });
-    let needs = if step.ask.is_some() {
-        " A person must decide."
-    } else {
-        " Nothing needs to be done for it: it goes on by itself."
+    let reason = step
+        .blocked_by
+        .as_ref()
+        .map(|blocked| blocked.reason.as_str());
+    let needs = match reason {
+        _ if step.ask.is_some() => " A person must decide.",
+        Some("agent") => " Register the agent, or cancel the task.",
+        Some("secret") => " Correct the secret: it does not go on before.",
+        Some("held") => " Release the instance: it does not go on before.",
+        Some("agent_paused") if why.until.is_none() => {
+            " Resume the agent: it does not go on before."
+        }
+        Some("operator") => " An operator must act.",
+        _ => " Nothing needs to be done for it: it goes on by itself.",
     };
     Note {
         class,
@@ -247,6 +292,7 @@ fn running_note(task: &Task, now: i64) -> Note {
             until.unwrap_or_default()
         ),
         rest: needs.to_owned(),
+        since: None,
     }
 }
 

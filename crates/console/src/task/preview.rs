@@ -173,7 +173,7 @@ impl TaskCommandPage {
             (true, _) => String::from(
                 "This step and all that follow it run again, also those that are done. Calls keep their Idempotency-Key.",
             ),
-            (_, Some(difference)) => difference.sentence.clone(),
+            (_, Some(difference)) => as_sentence(&difference.sentence),
             _ => command.consequence(&task, step),
         };
         let mut hidden = Vec::new();
@@ -238,6 +238,13 @@ impl TaskCommandPage {
             None => format!("{} the task", self.command.title()),
         }
     }
+}
+
+/// Returns the text with the full stop that ends a sentence.
+fn as_sentence(text: &str) -> String {
+    let text = text.trim_end();
+    let end = if text.ends_with('.') { "" } else { "." };
+    format!("{text}{end}")
 }
 
 fn split<T>(result: Option<Result<T, Refusal>>) -> (Option<T>, Option<String>) {

@@ -16,6 +16,9 @@ pub struct Task {
     pub workflow: Option<String>,
     pub workflow_version: Option<u32>,
     pub state: String,
+    /// An operator's pause holds the task, also while its state is `error`.
+    #[serde(default)]
+    pub paused: bool,
     #[serde(default)]
     pub priority: i64,
     #[serde(default)]
@@ -53,6 +56,11 @@ impl Task {
 
     pub fn has_ended(&self) -> bool {
         matches!(self.state.as_str(), "processed" | "undone" | "cancelled")
+    }
+
+    /// Returns whether an operator has paused the task. The state of one in error says nothing about that.
+    pub fn is_paused(&self) -> bool {
+        self.paused || self.state == "paused"
     }
 
     pub fn step(&self, name: &str) -> Option<&Step> {

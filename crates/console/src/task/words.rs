@@ -1,7 +1,7 @@
 //! Sentences about tasks: why a step does not run, and what each entry of the history means.
 
 use super::record::{Blocked, Entry, Step};
-use crate::parts::counted;
+use crate::parts::{counted, number};
 
 /// The reason why a step does not run, and until when.
 pub struct Why {
@@ -48,11 +48,10 @@ pub fn why(blocked: &Blocked) -> Why {
             (Some(_), Some(state)) => format!("waits for its task, which is {state}"),
             _ => String::from("waits for its task"),
         },
-        "items" => format!(
-            "{}, {}, {} in error",
-            counted(blocked.running.unwrap_or(0), "item runs", "items run"),
-            counted(blocked.waiting.unwrap_or(0), "waits", "wait"),
-            counted(blocked.error.unwrap_or(0), "is", "are")
+        "items" => items(
+            blocked.running.unwrap_or(0),
+            blocked.waiting.unwrap_or(0),
+            blocked.error.unwrap_or(0),
         ),
         "repeat" => {
             until = "at";
@@ -116,6 +115,23 @@ pub fn why(blocked: &Blocked) -> Why {
         until,
         agent: blocked.agent.clone(),
         badge,
+    }
+}
+
+/// Says what the items of a step are at: they are what it waits for.
+fn items(running: u64, waiting: u64, error: u64) -> String {
+    let parts = [
+        (running, "running"),
+        (waiting, "waiting"),
+        (error, "in error"),
+    ];
+    let parts = parts.into_iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<_> = parts
+        .map(|(count, word)| format!("{} {word}", number(count)))
+        .collect();
+    match parts.is_empty() {
+        true => String::from("waits for its items"),
+        false => format!("waits for its items: {}", parts.join(", ")),
     }
 }
 

@@ -38,9 +38,43 @@ pub struct Summary {
     pub created_at: String,
 }
 
-/// One version of a workflow. Its steps stay the JSON text that came.
+/// One version of a workflow. Its steps, and all other parts of its definition, stay the JSON text that came.
 #[derive(Deserialize)]
+#[serde(try_from = "BTreeMap<String, Raw>")]
 pub struct Workflow {
+    pub head: WorkflowHead,
+    /// The parts of the definition besides its steps, such as `policies`, by their names.
+    pub parts: BTreeMap<String, Raw>,
+}
+
+impl TryFrom<BTreeMap<String, Raw>> for Workflow {
+    type Error = serde_json::Error;
+
+    fn try_from(mut parts: BTreeMap<String, Raw>) -> Result<Self, serde_json::Error> {
+        let head = serde_json::from_str(&serde_json::to_string(&parts)?)?;
+        let of_version = [
+            "name",
+            "version",
+            "active_version",
+            "created_at",
+            "activations",
+            "steps",
+        ];
+        parts.retain(|name, value| !of_version.contains(&name.as_str()) && value.get() != "null");
+        Ok(Self { head, parts })
+    }
+}
+
+impl std::ops::Deref for Workflow {
+    type Target = WorkflowHead;
+
+    fn deref(&self) -> &WorkflowHead {
+        &self.head
+    }
+}
+
+#[derive(Deserialize)]
+pub struct WorkflowHead {
     pub name: String,
     pub version: u32,
     pub active_version: u32,
@@ -144,8 +178,8 @@ pub async fn list(visit: Visit) -> Response {
     }))
 }
 
-/// A step that differs between two versions.
-pub struct StepDifference {
+/// A step, or another part of the definition, that differs between two versions.
+pub struct PartDifference {
     pub name: String,
     pub lines: Vec<Line>,
 }
@@ -153,7 +187,9 @@ pub struct StepDifference {
 pub struct VersionsDiffer {
     pub from: u32,
     pub to: u32,
-    pub steps: Vec<StepDifference>,
+    pub steps: Vec<PartDifference>,
+    /// The parts besides the steps, such as `policies`.
+    pub parts: Vec<PartDifference>,
     pub same: usize,
 }
 
@@ -327,7 +363,16 @@ impl OnePage {
             input: query.get("input").unwrap_or("{}").to_owned(),
             definition: query.get("raw").map(|_| {
                 let steps: Vec<&str> = shown.steps.iter().map(|step| step.get()).collect();
-                json::pretty(&format!("[{}]", steps.join(",")))
+                let steps = format!("[{}]", steps.join(","));
+                let parts = shown
+                    .parts
+                    .iter()
+                    .map(|(name, part)| (name.as_str(), part.get()));
+                let parts = parts.chain([("steps", steps.as_str())]);
+                let members: Vec<_> = parts
+                    .map(|(name, part)| format!("{}:{part}", serde_json::Value::from(name)))
+                    .collect();
+                json::pretty(&format!("{{{}}}", members.join(",")))
             }),
             step,
             shown,
@@ -425,7 +470,7 @@ fn nodes(
     steps.iter().enumerate().map(node).collect()
 }
 
-/// Compares the steps of two versions by their names.
+/// Compares two versions: their steps by their names, and every other part.
 fn differ(from: &Workflow, to: &Workflow) -> VersionsDiffer {
     #[derive(Deserialize)]
     struct Named {
@@ -460,16 +505,34 @@ fn differ(from: &Workflow, to: &Workflow) -> VersionsDiffer {
         if old == new {
             same += 1;
         } else {
-            steps.push(StepDifference {
-                name: name.clone(),
-                lines: json::only_changes(json::difference(&old, &new)),
-            });
+            steps.push(PartDifference::new(name, &old, &new));
         }
     }
+    let part = |workflow: &Workflow, name: &str| {
+        let part = workflow.parts.get(name);
+        part.map_or_else(String::new, |part| json::pretty(part.get()))
+    };
+    let mut names: Vec<&String> = from.parts.keys().chain(to.parts.keys()).collect();
+    names.sort();
+    names.dedup();
+    let parts = names.into_iter().filter_map(|name| {
+        let (old, new) = (part(from, name), part(to, name));
+        (old != new).then(|| PartDifference::new(name, &old, &new))
+    });
     VersionsDiffer {
         from: from.version,
         to: to.version,
+        parts: parts.collect(),
         steps,
         same,
+    }
+}
+
+impl PartDifference {
+    fn new(name: &str, old: &str, new: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            lines: json::only_changes(json::difference(old, new)),
+        }
     }
 }

@@ -298,7 +298,7 @@ pub enum Refusal {
         status: StepStatus,
         needed: &'static str,
     },
-    #[error("the task is {}: {needed}", .status.as_str())]
+    #[error("the task is {}: {needed}", .status.in_words())]
     TaskState {
         status: TaskStatus,
         needed: &'static str,

@@ -40,6 +40,15 @@ impl TaskStatus {
         self.into_str()
     }
 
+    /// Returns the state as the complement of a sentence.
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            TaskStatus::Error => "in error",
+            TaskStatus::Undoing => "being undone",
+            status => status.as_str(),
+        }
+    }
+
     /// Returns the event that reports that a task has reached this state.
     pub const fn event(self) -> &'static str {
         match self {

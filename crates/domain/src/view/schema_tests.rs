@@ -240,6 +240,12 @@ fn asking() -> Task {
     submit(details(7, &steps)).task
 }
 
+fn paused() -> Task {
+    let mut task = claimed().task;
+    task.paused = true;
+    task
+}
+
 /// Returns tasks that have between them every part of a view.
 fn tasks() -> Vec<Task> {
     let items = json!([{ "name": "all", "for_each": ["x"], "wait": { "for": "{{ item }}" } }]);
@@ -254,6 +260,7 @@ fn tasks() -> Vec<Task> {
         submit(processed()).task,
         asking(),
         nested(),
+        paused(),
     ]
 }
 

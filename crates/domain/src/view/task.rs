@@ -41,6 +41,11 @@ use crate::{
 pub struct TaskView<'a> {
     #[serde(flatten)]
     head: TaskHead<'a>,
+    /// True while an operator's pause holds the task. Its state can then still be `error`: no step begins, also after a
+    /// retry, until the task is resumed. Left out otherwise.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    paused: bool,
     /// The input as it was submitted.
     #[schema(value_type = Payload)]
     input: &'a RawValue,
@@ -607,6 +612,7 @@ impl<'a> TaskView<'a> {
         let has_output = task.details.definition.has_output();
         Self {
             head: TaskHead::of_task(task),
+            paused: task.paused && !task.is_ended(),
             input: input.unwrap_or(RawValue::NULL),
             output: has_output.then(|| match output {
                 Some(Ok(output)) => output,

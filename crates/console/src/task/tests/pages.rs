@@ -407,6 +407,106 @@ fn a_workflow_shows_how_its_versions_differ_and_what_a_dry_run_says() {
 }
 
 #[test]
+fn a_difference_of_versions_has_what_is_beside_the_steps_too() {
+    let order = |more: &str| read(&fixture!("order-2").replacen('{', &format!("{{{more}"), 1));
+    let sources = WorkflowSources {
+        shown: read(fixture!("order-2")),
+        versions: read(fixture!("versions")),
+        compared: Some(Ok((
+            order(r#""hide_bodies":false,"limits":{"max_open":1},"#),
+            order(r#""hide_bodies":true,"limits":{"max_open":1},"finally":[{"name":"clean"}],"#),
+        ))),
+        report: None,
+    };
+    let query = Params::read("raw=1");
+    let dom = Dom::of(&OnePage::new(shell(Role::Read), &query, sources));
+    let titles: Vec<_> = dom
+        .all("h3")
+        .iter()
+        .map(|title| title.text.as_str())
+        .collect();
+    assert_eq!(
+        titles,
+        ["finally of the workflow", "hide_bodies of the workflow"]
+    );
+    let added: Vec<_> = dom
+        .all("ins")
+        .iter()
+        .map(|line| line.text.as_str())
+        .collect();
+    assert!(
+        added.contains(&"+ true") && added.iter().any(|line| line.contains("clean")),
+        "{added:?}"
+    );
+    let titles: Vec<_> = dom
+        .all("h2")
+        .iter()
+        .map(|title| title.text.as_str())
+        .collect();
+    assert!(
+        titles
+            .iter()
+            .any(|title| title.ends_with("the steps are the same")),
+        "{titles:?}"
+    );
+}
+
+#[test]
+fn a_task_whose_agent_is_not_registered_says_what_to_do() {
+    let mut task: serde_json::Value = read(fixture!("task-waiting"));
+    for step in task["steps"].as_array_mut().unwrap() {
+        step["blocked_by"] = serde_json::Value::Null;
+        if step["state"] == "processing" {
+            step["state"] = "pending".into();
+        }
+    }
+    let steps = task["steps"].as_array_mut().unwrap();
+    let first = steps
+        .iter_mut()
+        .find(|step| step["state"] == "pending")
+        .unwrap();
+    first["blocked_by"] = serde_json::json!({"reason": "agent", "agent": "gone"});
+    let dom = page(&task.to_string(), fixture!("history-error"), "");
+    let note = &dom.classed("note")[0].text;
+    assert!(note.contains("agent gone is not registered"), "{note}");
+    assert!(note.contains("Register the agent"), "{note}");
+    assert!(!note.contains("goes on by itself."), "{note}");
+}
+
+#[test]
+fn the_time_since_a_failure_is_marked_so_that_it_goes_on() {
+    let dom = Dom::of(&failed_page(""));
+    let since: Vec<_> = dom
+        .0
+        .iter()
+        .filter(|part| part.get("data-since").is_some())
+        .collect();
+    assert_eq!(since.len(), 1);
+    assert_eq!(since[0].text, "31 min ago");
+}
+
+#[test]
+fn a_task_that_is_paused_while_in_error_says_both_and_offers_to_resume_it() {
+    let text = fixture!("task-error").replacen('{', "{\"paused\":true,", 1);
+    let dom = page(&text, fixture!("history-error"), "");
+    let pills: Vec<_> = dom.classed("pill").into_iter().collect();
+    let words: Vec<_> = pills.iter().map(|pill| pill.text.as_str()).collect();
+    assert_eq!(words, ["error", "paused"]);
+    assert!(dom.link("Resume…").ends_with("/resume"));
+    let not_now = dom.all("p").into_iter();
+    let not_now: String = not_now.map(|line| line.text.as_str()).collect();
+    assert!(
+        not_now.contains("pause (the task is paused already)"),
+        "{not_now}"
+    );
+    let note = &dom.classed("note")[0].text;
+    assert!(
+        note.contains("An operator has paused the task, too"),
+        "{note}"
+    );
+}
+
+#[test]
 fn a_state_of_a_later_version_is_shown_by_its_word() {
     let text = fixture!("task-error").replace("\"state\":\"waiting\"", "\"state\":\"hibernating\"");
     let dom = page(&text, fixture!("history-error"), "");
@@ -435,11 +535,11 @@ fn one_thing_has_a_verb_of_one_and_an_agent_that_is_a_url_no_link() {
     let why = |blocked: &str| crate::task::words::why(&read(blocked)).words;
     assert_eq!(
         why(r#"{"reason":"items","running":1,"waiting":1,"error":1}"#),
-        "1 item runs, 1 waits, 1 is in error"
+        "waits for its items: 1 running, 1 waiting, 1 in error"
     );
     assert_eq!(
         why(r#"{"reason":"items","running":2,"waiting":0,"error":3}"#),
-        "2 items run, 0 wait, 3 are in error"
+        "waits for its items: 2 running, 3 in error"
     );
     assert_eq!(
         why(r#"{"reason":"max_parallel","max_parallel":1}"#),
