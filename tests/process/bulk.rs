@@ -49,7 +49,7 @@ async fn many_tasks_are_retried_by_filter_and_a_dry_run_only_counts() {
     );
     assert_eq!(answer["next_cursor"], Value::Null);
     let sentence = answer["sentence"].as_str().unwrap();
-    let words = "retry 20 tasks that failed at agent payments, with label customer=acme, of workflow order, by 20";
+    let words = "retry 20 tasks of workflow order, with a step that failed at agent payments, with label customer=acme, that failed by 20";
     assert!(sentence.starts_with(words), "{sentence}");
     let examples = answer["examples"].as_array().unwrap();
     assert_eq!(examples.len(), 3, "{answer:#}");

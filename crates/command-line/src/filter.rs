@@ -134,7 +134,7 @@ pub struct Selection {
     pub all: bool,
 }
 
-const TEXTS: [&str; 10] = [
+const TEXTS: [&str; 11] = [
     "state",
     "workflow",
     "key",
@@ -144,6 +144,7 @@ const TEXTS: [&str; 10] = [
     "text",
     "bulk",
     "bulk_result",
+    "parent",
     "label",
 ];
 const TIMES: [&str; 2] = ["created_after", "created_before"];

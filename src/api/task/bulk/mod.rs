@@ -67,6 +67,8 @@ pub struct BulkCommandBody {
     /// With `bulk`: the tasks with this result. Default: `accepted`.
     #[schema(example = "failed_again")]
     bulk_result: Option<jobs::BulkResultSchema>,
+    /// Tasks of the steps of this task.
+    parent: Option<Uuid>,
     labels: Option<LabelsSchema>,
     #[schema(format = DateTime)]
     created_after: Option<String>,

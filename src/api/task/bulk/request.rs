@@ -343,7 +343,7 @@ fn filter(action: BulkAction, fields: &mut Fields<'_>) -> TaskFilter {
         created_after: time(fields, "created_after"),
         created_before: time(fields, "created_before"),
         at_risk: fields.boolean("at_risk").unwrap_or(false),
-        parent: None,
+        parent: parent(fields),
         alert: alert(fields),
         cause: cause(fields),
         text: text(fields),
@@ -394,6 +394,15 @@ fn bulk(fields: &mut Fields<'_>) -> Option<(BulkJobId, BulkResultFilter)> {
         fields.fault("bulk", format!("{text:?} is not the id of a bulk job"));
     }
     Some((id?, result.unwrap_or(BulkResultFilter::Accepted)))
+}
+
+fn parent(fields: &mut Fields<'_>) -> Option<TaskId> {
+    let text = fields.string("parent", 36)?;
+    let id = Uuid::try_parse(&text).ok().map(TaskId);
+    if id.is_none() {
+        fields.fault("parent", format!("{text:?} is not the id of a task"));
+    }
+    id
 }
 
 fn alert(fields: &mut Fields<'_>) -> Option<AlertId> {

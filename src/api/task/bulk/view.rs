@@ -28,7 +28,7 @@ pub struct BulkJobView {
     command: &'static str,
     /// The command and its tasks in words.
     #[schema(
-        example = "retry 12 tasks that failed at agent payments, by 2026-01-31T10:42:00.000Z"
+        example = "retry 12 tasks with a step that failed at agent payments, that failed by 2026-01-31T10:42:00.000Z"
     )]
     sentence: String,
     /// `running`, `stopping` (a batch is being completed), `stopped`, `ended`, or `failed` (it cannot continue until an

@@ -1,4 +1,4 @@
-//! A bulk command and its tasks in words, as in `retry 403 tasks in error, at agent payments, by 2026-01-31T10:42:00.000Z`.
+//! A bulk command and its tasks in words, as in `retry 403 tasks of workflow order, that failed by 2026-01-31T10:42:00.000Z`.
 
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -42,18 +42,23 @@ pub fn sentence(
         let _ = write!(text, " by {} {noun}", ids.len());
         return text;
     }
-    if fails {
-        text.push_str(" that failed");
-    }
-    let filters: BTreeMap<_, _> = body.iter().collect();
+    // The workflow is what most people name first.
+    let filters: BTreeMap<_, _> = (body.iter())
+        .map(|(name, value)| ((name != "workflow", name), value))
+        .collect();
     let filters = filters
         .into_iter()
+        .map(|((_, name), value)| (name, value))
         .filter_map(|(name, value)| phrase(name, value, fails));
     let filters: Vec<_> = filters.take(MOST_FILTERS).collect();
     if !filters.is_empty() {
         let _ = write!(text, " {}", filters.join(", "));
     }
-    let word = if fails { "by" } else { "created by" };
+    let word = if fails {
+        "that failed by"
+    } else {
+        "created by"
+    };
     let comma = if filters.is_empty() { "" } else { "," };
     let _ = write!(text, "{comma} {word} {at}");
     text
@@ -73,7 +78,9 @@ fn phrase(name: &str, value: &Value, fails: bool) -> Option<String> {
         "state" if fails => return None,
         "state" => format!("in state {text}"),
         "workflow" => format!("of workflow {text}"),
-        "agent" => format!("at agent {text}"),
+        "agent" if fails => format!("with a step that failed at agent {text}"),
+        "agent" => format!("with a step at agent {text}"),
+        "parent" => format!("of the steps of task {text}"),
         "labels" => {
             let labels = value.as_object()?.iter();
             let labels = labels.map(|(label, value)| {
@@ -116,7 +123,7 @@ mod tests {
             json!({ "agent": "payments", "workflow": "order", "reason": "x", "dry_run": true });
         assert_eq!(
             say(BulkAction::Retry, &body, 403),
-            "retry 403 tasks that failed at agent payments, of workflow order, by 2026-01-31T10:42:00.000Z"
+            "retry 403 tasks of workflow order, with a step that failed at agent payments, that failed by 2026-01-31T10:42:00.000Z"
         );
         let body = json!({ "state": "paused", "labels": { "a": "b", "c": "d" } });
         assert_eq!(
