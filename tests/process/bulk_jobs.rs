@@ -458,6 +458,13 @@ async fn many_tasks_are_cloned_once_each_although_the_instance_is_killed() {
                                "dry_run": true, "reason": "another card" });
         let dry = provost.bulk("clone", &body).await;
         assert_eq!(counts(&dry), [60, 60, 0], "{dry:#}");
+        let examples = dry["examples"].as_array().unwrap();
+        assert_eq!(examples.len(), 3, "{dry:#}");
+        let states = (
+            &examples[0]["before"]["state"],
+            &examples[0]["after"]["state"],
+        );
+        assert_eq!(states, (&json!("error"), &json!("pending")), "{dry:#}");
         let words = "clone 60 tasks with label batch=spring, in state error, created by 20";
         assert!(
             dry["sentence"].as_str().unwrap().starts_with(words),
@@ -530,7 +537,7 @@ async fn many_tasks_are_paused_resumed_and_a_step_of_many_is_resolved() {
         body["step"] = json!("charge");
         let resolved = provost.bulk("resolve", &body).await;
         assert_eq!(counts(&resolved), [5, 5, 0], "{resolved:#}");
-        let words = "resolve step charge of 5 tasks that failed with label batch=failed";
+        let words = "resolve step charge of 5 tasks with label batch=failed, that failed by";
         let sentence = resolved["sentence"].as_str().unwrap();
         assert!(sentence.starts_with(words), "{sentence}");
         for id in &failed {
@@ -567,4 +574,102 @@ async fn a_dry_run_of_an_undo_has_one_plan_for_all_tasks() {
     let plan = json!({ "tasks": 15, "other_calls": 0,
                        "steps": [step("reserve", 15, 0, 0), step("notify", 5, 10, 10)] });
     assert_eq!(dry["plan"], plan, "{dry:#}");
+}
+
+#[tokio::test]
+async fn a_task_that_is_paused_while_in_error_says_so_until_it_is_resumed() {
+    for setup in setups().await {
+        let remote = service().await;
+        let provost = setup.start().await;
+        let id = failed(&provost, &remote, "/never", 1).await.remove(0);
+        let task = provost.task(&id).await;
+        assert_eq!(
+            (&task["state"], task.get("paused")),
+            (&json!("error"), None)
+        );
+        let body = json!({ "ids": [id], "dry_run": true });
+        let dry = provost.bulk("pause", &body).await;
+        let after = json!({ "state": "error", "paused": true, "steps": [] });
+        assert_eq!(dry["examples"][0]["after"], after, "{dry:#}");
+        assert_eq!(dry["examples"][0]["before"].get("paused"), None, "{dry:#}");
+
+        provost
+            .command(&format!("/v1/tasks/{id}/pause"))
+            .await
+            .expect(200);
+        let paused = provost.task(&id).await;
+        let state = (&paused["state"], &paused["paused"]);
+        assert_eq!(state, (&json!("error"), &json!(true)), "{paused:#}");
+        let again = provost.command(&format!("/v1/tasks/{id}/pause")).await;
+        let problem = again.expect_problem(409, "wrong-task-state");
+        assert_eq!(
+            problem["detail"],
+            "the task is in error: it is already paused"
+        );
+        let resumed = provost.command(&format!("/v1/tasks/{id}/resume")).await;
+        let resumed = resumed.expect(200);
+        assert_eq!(
+            (&resumed["state"], resumed.get("paused")),
+            (&json!("error"), None)
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_children_of_a_task_are_selected_as_they_are_listed() {
+    for setup in setups().await {
+        let remote = service().await;
+        let provost = setup.start().await;
+        let child = json!({ "steps": [{ "name": "charge", "url": remote.url(), "request": { "path": "/never" } }] });
+        let parent = json!({ "steps": [{ "name": "all", "for_each": [1, 2, 3], "task": child }] });
+        let parent = provost.submit(&parent).await;
+        failed(&provost, &remote, "/never", 2).await;
+        let filter = format!("/v1/tasks?state=error&parent={parent}");
+        let listed = async || {
+            let page = provost.get(&filter).await.expect(200);
+            page["items"].as_array().unwrap().len()
+        };
+        until(3, listed).await;
+        let body = json!({ "parent": parent, "dry_run": true });
+        let dry = provost.bulk("retry", &body).await;
+        assert_eq!(counts(&dry), [3, 3, 0], "{dry:#}");
+        let words = format!("retry 3 tasks of the steps of task {parent}, that failed by ");
+        assert!(
+            dry["sentence"].as_str().unwrap().starts_with(&words),
+            "{dry:#}"
+        );
+        let wrong = json!({ "parent": "none" });
+        let refused = provost.post("/v1/tasks/retry", &wrong).await;
+        assert_eq!(refused.expect_faults(), ["/parent", "/all"]);
+    }
+}
+
+#[tokio::test]
+async fn no_ids_are_no_tasks_and_the_reason_of_a_stop_is_in_the_ledger() {
+    for setup in setups().await {
+        let remote = service().await;
+        let provost = setup.start().await;
+        let ids = failed(&provost, &remote, "/never", 3).await;
+        let none = provost.post("/v1/tasks/retry", &json!({ "ids": [] })).await;
+        assert_eq!(none.expect_faults(), ["/ids"]);
+        let body = json!({ "ids": ids, "rate": "1/h" });
+        let id = id_of(&provost.post("/v1/tasks/retry", &body).await.expect(202));
+        let reason = json!({ "reason": "the service refuses them all" });
+        let stopped = provost.post(&format!("/v1/bulk/{id}/stop"), &reason).await;
+        stopped.expect(200);
+        let ledger = provost
+            .get("/v1/events?types=bulk_job.stopped")
+            .await
+            .expect(200);
+        let noted = ledger["items"][0]["record"]["reason"]
+            .as_str()
+            .unwrap_or_default();
+        assert!(
+            noted.ends_with(": the service refuses them all"),
+            "{ledger:#}"
+        );
+        let unknown = json!({ "why": "?" });
+        let refused = provost.post(&format!("/v1/bulk/{id}/stop"), &unknown).await;
+        assert_eq!(refused.expect_faults(), ["/why"]);
+    }
 }

@@ -9,6 +9,9 @@ const MOST_IDS: usize = 1000;
 /// Parses the field `ids`. Every invalid id is reported with its JSON pointer.
 pub fn ids(fields: &mut Fields<'_>, of: &str) -> Option<Vec<Uuid>> {
     let texts = fields.string_list("ids", 36)?;
+    if texts.is_empty() {
+        fields.fault("ids", "is empty: name at least one");
+    }
     if texts.len() > MOST_IDS {
         fields.fault(
             "ids",

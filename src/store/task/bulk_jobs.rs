@@ -177,12 +177,26 @@ impl Store {
         id: BulkJobId,
         change: BulkChange,
     ) -> Result<Option<Result<BulkJobRecord, BulkRefusal>>, StoreError> {
+        self.command_bulk_job(id, change, None).await
+    }
+
+    /// Like [`Store::change_bulk_job`], with the reason that an operator gave, for the ledger.
+    pub async fn command_bulk_job(
+        &self,
+        id: BulkJobId,
+        change: BulkChange,
+        reason: Option<String>,
+    ) -> Result<Option<Result<BulkJobRecord, BulkRefusal>>, StoreError> {
         let is_command = matches!(change, BulkChange::Stop { .. } | BulkChange::Resume { .. });
         let wakes = is_command.then(|| self.bulk_due.clone());
-        let (change, origin) = (Arc::new(change), self.origin());
+        let (change, origin) = (Arc::new((change, reason)), self.origin());
         let changed = self.send_write(true, wakes, move |tx| {
             let (change, origin) = (change.clone(), origin.clone());
-            async move { change_job(tx, id, &change, &origin).await }.boxed()
+            async move {
+                let (change, reason) = &*change;
+                change_job(tx, id, change, reason.as_deref(), &origin).await
+            }
+            .boxed()
         });
         let changed = changed.await?;
         self.note_bulk_change();
@@ -271,10 +285,7 @@ async fn add(
         return Err(StoreError::Retryable(reason).into());
     }
     let noted = LedgerRecord::new("bulk_job.added", LedgerSubject::BulkJob, id, origin);
-    let said = match &order.reason {
-        Some(reason) => format!("{}: {reason}", order.sentence),
-        None => order.sentence.clone(),
-    };
+    let said = with_reason(&order.sentence, order.reason.as_deref());
     tx.add_records(&[noted.because(Some(&said))]).await?;
     Ok(CommandedBulkJob {
         record: BulkJobRecord {
@@ -287,10 +298,18 @@ async fn add(
     })
 }
 
+fn with_reason(sentence: &str, reason: Option<&str>) -> String {
+    match reason {
+        Some(reason) => format!("{sentence}: {reason}"),
+        None => sentence.to_owned(),
+    }
+}
+
 async fn change_job(
     tx: &mut Transaction<'_>,
     id: BulkJobId,
     change: &BulkChange,
+    reason: Option<&str>,
     origin: &ChangeOrigin,
 ) -> Result<Option<Result<BulkJobRecord, BulkRefusal>>, StoreError> {
     tx.lock_out_of_order();
@@ -336,8 +355,8 @@ async fn change_job(
     };
     if let Some(kind) = kind {
         let noted = LedgerRecord::new(kind, LedgerSubject::BulkJob, id, origin);
-        tx.add_records(&[noted.because(Some(&record.order.sentence))])
-            .await?;
+        let said = with_reason(&record.order.sentence, reason);
+        tx.add_records(&[noted.because(Some(&said))]).await?;
     }
     if let (BulkChange::Complete { outcomes, .. }, Some(batch)) = (change, &before.batch) {
         bulk_tasks::save(tx, id, outcomes, batch.at).await?;

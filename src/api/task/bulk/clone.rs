@@ -1,13 +1,14 @@
 //! Clones many tasks with the same changes. Each clone is a submission, whose idempotency key is that of the job and the
 //! original.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::http::StatusCode;
 use futures::future::join_all;
 use serde_json::value::RawValue;
 
 use super::{
+    examples::{BulkExample, MOST_EXAMPLES},
     outcome::{LOAD_BATCH, load, outcome, refusal},
     send::JobRun,
 };
@@ -21,14 +22,14 @@ use crate::{
         },
     },
     domain::{
-        task::BulkOutcome,
+        task::{BulkOutcome, Draft, Task},
         values::{FieldFault, TaskId},
     },
     store::{CommandError, Idempotency},
 };
 
 /// The submissions of clones by their originals, and the outcomes of the originals that have none.
-type Clones = (Vec<BulkOutcome>, Vec<(TaskId, Submission)>);
+type Clones = (Vec<BulkOutcome>, Vec<(Task, Submission)>);
 
 /// Returns the faults of the changes in the body of the command.
 pub(super) async fn faults(app: &App, body: &RawValue) -> Result<Vec<FieldFault>, Problem> {
@@ -52,7 +53,9 @@ pub(super) async fn run(
     for tasks in tasks.chunks(LOAD_BATCH) {
         let (refused, clones) = submissions(run.app, changes, tasks).await?;
         outcomes.extend(refused);
-        let submitted = clones.into_iter().map(async |(original, mut submission)| {
+        let clones = clones.into_iter();
+        let clones = clones.map(|(original, submission)| (original.id(), submission));
+        let submitted = clones.map(async |(original, mut submission)| {
             let idempotency = Idempotency {
                 key: run.job.key_of(original),
                 fingerprint: "bulk".to_owned(),
@@ -76,15 +79,24 @@ pub(super) async fn run(
     Ok(outcomes)
 }
 
-/// Decides whether these tasks could be cloned.
+/// Decides whether these tasks could be cloned, and adds the first ones to the examples.
 pub(super) async fn decide(
     app: &App,
     changes: &RawValue,
     tasks: &[TaskId],
+    examples: &mut Vec<BulkExample>,
 ) -> Result<Vec<BulkOutcome>, Problem> {
+    let now = app.store.reader.now().await?;
     let (mut outcomes, clones) = submissions(app, changes, tasks).await?;
-    let accepted = clones.into_iter();
-    outcomes.extend(accepted.map(|(original, _)| outcome(original, Ok(()))));
+    for (original, submission) in clones {
+        if examples.len() < MOST_EXAMPLES {
+            // The clone is not stored: the id of the original serves to see how it begins.
+            let details = new_details(submission, original.id(), &Conditions::default());
+            let clone = Draft::submit(Arc::new(details), now).task;
+            examples.push(BulkExample::of_clone(&original, &clone));
+        }
+        outcomes.push(outcome(original.id(), Ok(())));
+    }
     Ok(outcomes)
 }
 
@@ -93,7 +105,7 @@ async fn submissions(app: &App, changes: &RawValue, tasks: &[TaskId]) -> Result<
     let mut clones = Vec::with_capacity(loaded.len());
     for task in loaded {
         match clone_submission(app, &task.details, Some(changes)).await {
-            Ok(submission) => clones.push((task.id(), submission)),
+            Ok(submission) => clones.push((task, submission)),
             Err(problem) if problem.kind().status() == StatusCode::SERVICE_UNAVAILABLE => {
                 return Err(problem);
             }

@@ -60,7 +60,7 @@ pub struct BulkResult {
     total_is_at_least: Option<bool>,
     /// The command and its tasks in words.
     #[schema(
-        example = "retry 12 tasks that failed at agent payments, by 2026-01-31T10:42:00.000Z"
+        example = "retry 12 tasks with a step that failed at agent payments, that failed by 2026-01-31T10:42:00.000Z"
     )]
     sentence: String,
     /// Up to three tasks that would accept the command, before and after it.
@@ -240,7 +240,9 @@ async fn decide(
             let commands = commands.map(|(task, command)| TaskCommand::new(task, command));
             (outcomes, commands.collect())
         }
-        (BulkCommand::Clone(changes), _) => return clone::decide(app, changes, ids).await,
+        (BulkCommand::Clone(changes), _) => {
+            return clone::decide(app, changes, ids, &mut result.examples).await;
+        }
         (BulkCommand::Migrate(_), None) => (Vec::new(), Vec::new()),
     };
     for TaskCommand {

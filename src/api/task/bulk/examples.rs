@@ -20,7 +20,7 @@ const MOST_STEPS: usize = 20;
 /// The most bytes of a request body in an example.
 const LONGEST_BODY: usize = 4096;
 
-/// A task that would accept the command.
+/// A task that would accept the command. Of a clone, `after` is the new task.
 #[derive(Serialize, ToSchema)]
 pub struct BulkExample {
     #[schema(value_type = uuid::Uuid)]
@@ -36,6 +36,10 @@ pub struct BulkExample {
 pub struct BulkExampleSide {
     #[schema(value_type = TaskStatus)]
     state: &'static str,
+    /// True while an operator's pause holds the task: one in error stays so, and is paused too. Left out otherwise.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    paused: bool,
     /// The steps that the command changes, at most 20.
     #[schema(max_items = 20)]
     steps: Vec<BulkExampleStep>,
@@ -57,6 +61,7 @@ pub struct BulkExampleStep {
 /// The states of a task and its steps.
 pub(super) struct ExampleState {
     state: &'static str,
+    paused: bool,
     steps: Vec<(StepIndex, StepStatus)>,
 }
 
@@ -65,6 +70,7 @@ impl ExampleState {
         let steps = task.own_indexes();
         Self {
             state: task.status().as_str(),
+            paused: task.paused && !task.is_ended(),
             steps: steps.map(|step| (step, task.step(step).status())).collect(),
         }
     }
@@ -91,6 +97,7 @@ impl BulkExample {
         let side = |of: &ExampleState, body: Option<&Payload>| BulkExampleSide {
             request_body: body.map(|body| shown(app, body)),
             state: of.state,
+            paused: of.paused,
             steps: changed
                 .iter()
                 .filter_map(|step| {
@@ -106,6 +113,24 @@ impl BulkExample {
             key: task.details.key.as_deref().map(str::to_owned),
             before: side(before, bodies.map(|bodies| &bodies.before)),
             after: side(&after, bodies.map(|bodies| &bodies.after)),
+        }
+    }
+}
+
+impl BulkExample {
+    /// Returns a task before it is cloned, and the clone as it begins.
+    pub fn of_clone(original: &Task, clone: &Task) -> Self {
+        let side = |task: &Task| BulkExampleSide {
+            state: task.status().as_str(),
+            paused: false,
+            steps: Vec::new(),
+            request_body: None,
+        };
+        Self {
+            task: original.id(),
+            key: original.details.key.as_deref().map(str::to_owned),
+            before: side(original),
+            after: side(clone),
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::{
         openapi::words::words,
         problem::{ProblemBody, ProblemKind},
         response::{Page, json},
+        task::commands::reason,
     },
     domain::{
         task::{BulkChange, BulkRefusal},
@@ -55,6 +56,19 @@ pub struct ResumeBody {
     /// Replaces the rate.
     #[schema(example = "20/s", pattern = "^[0-9]+/[smh]$")]
     rate: Option<String>,
+    /// The reason, recorded in the ledger.
+    #[schema(example = "the service has recovered")]
+    reason: Option<String>,
+}
+
+/// The reason of a stop.
+#[derive(ToSchema)]
+#[schema(as = StopBulkJob)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct StopJobBody {
+    /// Recorded in the ledger.
+    #[schema(example = "the service refuses them all")]
+    reason: Option<String>,
 }
 
 /// List bulk jobs
@@ -156,6 +170,7 @@ async fn tasks(
 #[utoipa::path(
     post, path = "/v1/bulk/{id}/stop", tag = "operate", operation_id = "stop_bulk_job",
     params(BulkParams),
+    request_body(content = Option<StopJobBody>, description = "Optional"),
     responses(
         (status = 200, description = "The job: `stopping` until its batch is completed", body = BulkJobView),
         (status = 409, description = "The job has ended or failed", body = ProblemBody, content_type = "application/problem+json"),
@@ -169,12 +184,14 @@ async fn stop(
     OptionalJsonBody(body): OptionalJsonBody,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    if let Some(body) = &body {
-        let fields = Fields::of(body, "").map_err(Problem::invalid)?;
-        fields.finish().map_err(Problem::invalid)?;
-    }
+    let mut fields = match &body {
+        Some(body) => Fields::of(body, "").map_err(Problem::invalid)?,
+        None => Fields::default(),
+    };
+    let reason = reason(&mut fields);
+    fields.finish().map_err(Problem::invalid)?;
     let by = caller.name.to_string();
-    command(&app, &caller, id, BulkChange::Stop { by }).await
+    command(&app, &caller, id, BulkChange::Stop { by }, reason).await
 }
 
 /// Resume a bulk job
@@ -203,9 +220,11 @@ async fn resume(
         None => Fields::default(),
     };
     let BulkPace { first, rate } = BulkPace::read(&mut fields);
+    let reason = reason(&mut fields);
     fields.finish().map_err(Problem::invalid)?;
     let by = caller.name.to_string();
-    command(&app, &caller, id, BulkChange::Resume { by, first, rate }).await
+    let change = BulkChange::Resume { by, first, rate };
+    command(&app, &caller, id, change, reason).await
 }
 
 async fn command(
@@ -213,13 +232,14 @@ async fn command(
     caller: &Caller,
     id: BulkJobId,
     change: BulkChange,
+    reason: Option<String>,
 ) -> Result<Response, Problem> {
     let word = match &change {
         BulkChange::Stop { .. } => "stop",
         _ => "resume",
     };
     let store = app.store.ordered_by(caller.origin());
-    let changed = store.change_bulk_job(id, change).await?;
+    let changed = store.command_bulk_job(id, change, reason).await?;
     match changed.ok_or_else(|| no_such_job(id))? {
         Ok(record) => {
             info!(job = %id, command = word, "a bulk job was commanded");
