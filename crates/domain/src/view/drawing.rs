@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use crate::{
-    definition::{Definition, StepDefinition},
+    definition::{Definition, StepDefinition, StepKind},
     task::{aggregate::Task, step::StepStatus},
     values::ids::StepIndex,
 };
@@ -139,7 +139,20 @@ impl Picture<'_> {
 
     fn mermaid(&self, title: &str) -> String {
         let mut text = format!("---\ntitle: \"{}\"\n---\nflowchart TD\n", plain(title));
-        for index in self.indexes() {
+        self.grouped(&mut |part, depth| {
+            let indent = "    ".repeat(depth + 1);
+            let index = match part {
+                DiagramPart::Node(index) => index,
+                DiagramPart::Open(frame) => {
+                    let (id, name) = frame.names();
+                    let _ = writeln!(text, "{indent}subgraph {id}[\"{}\"]", encoded(name));
+                    return;
+                }
+                DiagramPart::Close => {
+                    let _ = writeln!(text, "{indent}end");
+                    return;
+                }
+            };
             let lines: Vec<_> = self.lines(index).iter().map(|line| encoded(line)).collect();
             let label = lines.join("<br/>");
             let (open, close) = match shape(self.definition.step(index)) {
@@ -148,8 +161,8 @@ impl Picture<'_> {
                 Shape::Undo => ("([", "])"),
             };
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "    s{}{open}\"{label}\"{close}", index.0);
-        }
+            let _ = writeln!(text, "{indent}s{}{open}\"{label}\"{close}", index.0);
+        });
         for (from, to, edge) in self.edges() {
             let arrow = match edge {
                 Edge::After => "-->",
@@ -179,7 +192,25 @@ impl Picture<'_> {
             "digraph \"{}\" {{\n    node [shape=box, fontname=\"sans-serif\", style=filled, fillcolor=white];\n    edge [fontname=\"sans-serif\"];\n",
             quoted(title)
         );
-        for index in self.indexes() {
+        self.grouped(&mut |part, depth| {
+            let indent = "    ".repeat(depth + 1);
+            let index = match part {
+                DiagramPart::Node(index) => index,
+                DiagramPart::Open(frame) => {
+                    let (id, name) = frame.names();
+                    let name = quoted(name);
+                    let _ = writeln!(text, "{indent}subgraph \"cluster_{id}\" {{");
+                    let _ = writeln!(
+                        text,
+                        "{indent}    label=\"{name}\"; style=\"rounded,dashed\";"
+                    );
+                    return;
+                }
+                DiagramPart::Close => {
+                    let _ = writeln!(text, "{indent}}}");
+                    return;
+                }
+            };
             let lines: Vec<_> = self.lines(index).iter().map(|line| quoted(line)).collect();
             let shape = match shape(self.definition.step(index)) {
                 Shape::Step => "",
@@ -190,8 +221,12 @@ impl Picture<'_> {
                 format!(", fillcolor=\"{}\"", colour(status))
             });
             let label = lines.join("\\n");
-            let _ = writeln!(text, "    s{} [label=\"{label}\"{shape}{fill}];", index.0);
-        }
+            let _ = writeln!(
+                text,
+                "{indent}s{} [label=\"{label}\"{shape}{fill}];",
+                index.0
+            );
+        });
         for (from, to, edge) in self.edges() {
             let style = match edge {
                 Edge::After => "",
@@ -203,6 +238,72 @@ impl Picture<'_> {
         text
     }
 
+    /// Returns the block that a step is in, the innermost one. A block itself, which ends it, is the last step in it.
+    fn block_of(&self, index: StepIndex) -> Option<StepIndex> {
+        let step = self.definition.step(index);
+        let step = step
+            .undoes
+            .map_or(step, |forward| self.definition.step(forward));
+        let blocks = self.definition.listed().filter(|block| {
+            let block = self.definition.step(*block);
+            let rest = step.name.as_str().strip_prefix(block.name.as_str());
+            let is_in = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+            block.work.kind() == StepKind::Block && is_in
+        });
+        blocks.max_by_key(|block| self.definition.step(*block).name.as_str().len())
+    }
+
+    /// Returns the block around a block.
+    fn block_around(&self, block: StepIndex) -> Option<StepIndex> {
+        let own = self.definition.step(block).name.as_str();
+        let (outer, _) = own.rsplit_once('.')?;
+        let mut blocks = self.definition.listed();
+        blocks.find(|other| {
+            let other = self.definition.step(*other);
+            other.work.kind() == StepKind::Block && other.name.as_str() == outer
+        })
+    }
+
+    /// Calls `write` with all nodes, those of a block and those of `finally` between the begin and the end of their frame.
+    fn grouped(&self, write: &mut impl FnMut(DiagramPart<'_>, usize)) {
+        let is_finally = |index: &StepIndex| {
+            let step = self.definition.step(*index);
+            let forward = step.undoes.unwrap_or(*index);
+            self.definition.step(forward).is_finally
+        };
+        let (last, own): (Vec<_>, Vec<_>) = self.indexes().partition(is_finally);
+        self.frame(None, &own, 0, write);
+        if !last.is_empty() {
+            write(DiagramPart::Open(Frame::Finally), 0);
+            self.frame(None, &last, 1, write);
+            write(DiagramPart::Close, 0);
+        }
+    }
+
+    fn frame(
+        &self,
+        block: Option<StepIndex>,
+        all: &[StepIndex],
+        depth: usize,
+        write: &mut impl FnMut(DiagramPart<'_>, usize),
+    ) {
+        for &index in all {
+            if self.block_of(index) == block {
+                write(DiagramPart::Node(index), depth);
+            }
+        }
+        for &inner in all {
+            let step = self.definition.step(inner);
+            let is_block = step.work.kind() == StepKind::Block && step.undoes.is_none();
+            if is_block && self.block_around(inner) == block {
+                let name = step.name.as_str();
+                write(DiagramPart::Open(Frame::Block(inner, name)), depth);
+                self.frame(Some(inner), all, depth + 1, write);
+                write(DiagramPart::Close, depth);
+            }
+        }
+    }
+
     fn edges(&self) -> impl Iterator<Item = (StepIndex, StepIndex, Edge)> {
         let steps = self.definition.listed();
         steps.flat_map(|index| {
@@ -211,6 +312,29 @@ impl Picture<'_> {
             let after = after.map(move |before| (before, index, Edge::After));
             after.chain(step.undo.map(|undo| (index, undo, Edge::Undo)))
         })
+    }
+}
+
+/// A part of a diagram.
+enum DiagramPart<'d> {
+    Node(StepIndex),
+    Open(Frame<'d>),
+    Close,
+}
+
+/// A frame around the steps of a block, or around those of `finally`.
+enum Frame<'d> {
+    Block(StepIndex, &'d str),
+    Finally,
+}
+
+impl<'d> Frame<'d> {
+    /// Returns the id in the diagram, and the name that people see.
+    fn names(&self) -> (String, &'d str) {
+        match self {
+            Frame::Block(index, name) => (format!("b{}", index.0), name),
+            Frame::Finally => ("finally".to_owned(), "finally"),
+        }
     }
 }
 
@@ -321,6 +445,39 @@ flowchart TD
     s1 --> s2
 "##
         );
+    }
+
+    #[test]
+    fn the_steps_of_a_block_have_a_frame_with_its_name() {
+        let steps = json!([
+            { "name": "check", "agent": "risk" },
+            { "name": "pay", "steps": [
+                { "name": "charge", "agent": "payments" },
+                { "name": "tell", "steps": [{ "name": "mail", "agent": "post" }] },
+            ] },
+            { "name": "payout", "agent": "payments" },
+        ]);
+        let mermaid = draw("t", &definition(&steps), None, DiagramFormat::Mermaid);
+        let lines: Vec<_> = mermaid.lines().map(str::trim).collect();
+        let at = |start: &str| {
+            let found = lines.iter().position(|line| line.contains(start));
+            found.unwrap_or_else(|| panic!("{start}: {mermaid}"))
+        };
+        let (pay, tell) = (at("[\"pay\"]"), at("[\"pay.tell\"]"));
+        assert!(lines[pay].starts_with("subgraph ") && lines[tell].starts_with("subgraph "));
+        let ends: Vec<_> = (0..lines.len())
+            .filter(|line| lines[*line] == "end")
+            .collect();
+        assert_eq!(ends.len(), 2, "{mermaid}");
+        let is_in = |node: usize, frame: usize, end: usize| frame < node && node < end;
+        assert!(is_in(at("\"pay.charge<"), pay, ends[1]), "{mermaid}");
+        assert!(is_in(at("\"pay.tell.mail<"), tell, ends[0]), "{mermaid}");
+        for outside in ["\"check<", "\"payout<"] {
+            assert!(!is_in(at(outside), pay, ends[1]), "{mermaid}");
+        }
+        let dot = draw("t", &definition(&steps), None, DiagramFormat::Dot);
+        assert_eq!(dot.matches("subgraph \"cluster_b").count(), 2, "{dot}");
+        assert_eq!(dot.matches('{').count(), dot.matches('}').count(), "{dot}");
     }
 
     #[test]
