@@ -48,7 +48,29 @@ pub fn router(app: &Arc<App>) -> Router {
         let pages = provost_console::router(Arc::new(service), Arc::new(sessions));
         pages.layer(axum::middleware::from_fn(with_peer))
     });
-    routes.layer(axum::middleware::from_fn(lead))
+    let base = app.config.public_path();
+    let below = move |request: Request, next: Next| locate_below(base.clone(), request, next);
+    routes
+        .layer(axum::middleware::from_fn(lead))
+        .layer(axum::middleware::from_fn(below))
+}
+
+/// Puts the path of `public_url` before the addresses of new resources, which a client resolves against the address that it
+/// has asked: the proxy has removed the path. The console's own redirects have it already.
+async fn locate_below(base: String, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    if base.is_empty() {
+        return response;
+    }
+    let location = response.headers().get(header::LOCATION);
+    let location = location.and_then(|location| location.to_str().ok());
+    let located = location.filter(|location| location.starts_with("/v1/"));
+    let located =
+        located.and_then(|location| HeaderValue::try_from(format!("{base}{location}")).ok());
+    if let Some(located) = located {
+        response.headers_mut().insert(header::LOCATION, located);
+    }
+    response
 }
 
 tokio::task_local! {

@@ -1,11 +1,13 @@
 //! The documentation that the service serves: the OpenAPI document, and an HTML page that renders it.
 
-use std::{sync::Arc, sync::LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use axum::{
+    extract::State,
     http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
+use utoipa::openapi::Server;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{response::etag_of, state::App};
@@ -23,6 +25,15 @@ static DOCUMENT: LazyLock<(String, HeaderValue)> = LazyLock::new(|| {
     (document, etag)
 });
 
+/// Returns the document of a service that is reached below a path: `servers` says so to those who read it.
+fn below(path: &str) -> (String, HeaderValue) {
+    let mut document = super::openapi();
+    document.servers = Some(vec![Server::new(path)]);
+    let document = document.to_json().unwrap_or_default();
+    let etag = etag_of(document.as_bytes());
+    (document, etag)
+}
+
 const PAGE: &str = include_str!("docs.html");
 
 /// The page contains its own style and script, and may connect to this service only.
@@ -36,8 +47,14 @@ pub(super) const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; 
     get, path = "/openapi.json", tag = "service",
     responses((status = 200, description = "The document", body = Payload, example = json!({"openapi": "3.1.0"}))),
 )]
-async fn openapi_json() -> Response {
-    let (document, etag) = &*DOCUMENT;
+async fn openapi_json(State(app): State<Arc<App>>) -> Response {
+    // `public_url` is of the start: a reload does not change it.
+    static BELOW_PATH: OnceLock<(String, HeaderValue)> = OnceLock::new();
+    let path = app.config.public_path();
+    let (document, etag) = match path.as_str() {
+        "" => &*DOCUMENT,
+        path => BELOW_PATH.get_or_init(|| below(path)),
+    };
     let headers = [
         (
             header::CONTENT_TYPE,
@@ -75,6 +92,15 @@ mod tests {
         for outside in ["http://", "https://", "//cdn", "@import", "src="] {
             let found = PAGE.match_indices(outside).next();
             assert_eq!(found, None, "{outside}");
+        }
+    }
+
+    #[test]
+    fn the_document_names_the_path_below_which_it_is_served() {
+        let document: serde_json::Value = serde_json::from_str(&below("/ops").0).unwrap();
+        assert_eq!(document["servers"], serde_json::json!([{ "url": "/ops" }]));
+        for link in ["href=\"/", "fetch(\"/"] {
+            assert!(!PAGE.contains(link), "{link} leaves the path");
         }
     }
 

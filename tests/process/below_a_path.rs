@@ -155,6 +155,22 @@ async fn links_forms_redirects_cookies_and_events_work_below_the_path_behind_ngi
         "{seen:?}"
     );
 
+    // The addresses that programs read lead below the path, too.
+    let own = |path: &str| format!("{}{path}", browser.origin);
+    let body = json!({ "steps": [{ "name": "only", "wait": { "for": "0s" } }] });
+    let made = browser.client.post(own("/ops/v1/tasks")).json(&body);
+    let made = made.header("authorization", ADA).send().await.unwrap();
+    assert!(location(&made).starts_with("/ops/v1/tasks/"), "{made:?}");
+    let read = browser.client.get(own(location(&made)));
+    let read = read.header("authorization", ADA).send().await.unwrap();
+    assert_eq!(read.status(), StatusCode::OK);
+    let document = browser.client.get(own("/ops/openapi.json"));
+    let document = document.send().await.unwrap().json::<serde_json::Value>();
+    let servers = document.await.unwrap()["servers"].clone();
+    assert_eq!(servers, json!([{ "url": "/ops" }]));
+    let docs = browser.html("/ops/docs").await;
+    assert!(docs.contains("fetch(\"openapi.json\")"), "{docs}");
+
     // Each event of the task passes while the stream is open.
     let events = links(&html)
         .into_iter()
