@@ -128,10 +128,22 @@ pub fn layout(vertices: &[Vertex]) -> Layout {
         return Layout::default();
     }
     let after = without_garbage(vertices);
-    let columns = columns(&ranks(&after));
-    let (mut slots, mut grid, ways) = slots(vertices, &after, &columns);
+    let is_forest = after.iter().all(|list| list.len() < 2);
+    let found = match is_forest {
+        true => discovered(&after),
+        false => (0..after.len()).collect(),
+    };
+    let columns = columns(&ranks(&after), &found);
+    let (mut slots, mut grid, ways) = slots(vertices, &after, &columns, &found);
     let sweeps = sweeps(&slots);
+    let walked = is_forest.then(|| grid.clone());
     order(&mut slots, &mut grid, sweeps);
+    // The sweeps make a drawing lower, and in a large tree they make edges cross, which the order of the walk does not have.
+    if let Some(walked) = walked
+        && crossings(&slots, &walked) < crossings(&slots, &grid)
+    {
+        grid = walked;
+    }
     level(&mut slots, &grid, sweeps);
     finish(vertices.len(), &slots, &columns, ways)
 }
@@ -241,17 +253,41 @@ fn ranks(after: &[Vec<usize>]) -> Vec<usize> {
     }
 }
 
+/// Returns the vertices in the order in which a walk in depth finds them. So begin the columns of a tree: nothing crosses, and
+/// what follows one step stays together where a rank takes several columns. The sweeps alone do not find that order.
+fn discovered(after: &[Vec<usize>]) -> Vec<usize> {
+    let mut before: Vec<Vec<usize>> = vec![Vec::new(); after.len()];
+    for (to, list) in after.iter().enumerate() {
+        for &from in list {
+            before[from].push(to);
+        }
+    }
+    let (first, others): (Vec<usize>, Vec<usize>) =
+        (0..after.len()).partition(|&vertex| after[vertex].is_empty());
+    let mut is_found = vec![false; after.len()];
+    let mut found = Vec::with_capacity(after.len());
+    for begin in first.into_iter().chain(others) {
+        let mut open = vec![begin];
+        while let Some(vertex) = open.pop() {
+            if !std::mem::replace(&mut is_found[vertex], true) {
+                found.push(vertex);
+                open.extend(before[vertex].iter().rev());
+            }
+        }
+    }
+    found
+}
+
 /// Returns the column of each vertex: a rank takes as many as it needs.
-fn columns(ranks: &[usize]) -> Vec<usize> {
+fn columns(ranks: &[usize], found: &[usize]) -> Vec<usize> {
     let last = ranks.iter().max().copied().unwrap_or(0);
-    let mut in_rank = vec![0; last + 1];
-    let places: Vec<usize> = ranks
-        .iter()
-        .map(|&rank| {
-            in_rank[rank] += 1;
-            in_rank[rank] - 1
-        })
-        .collect();
+    let mut in_rank = vec![0_usize; last + 1];
+    let mut places = vec![0; ranks.len()];
+    for &vertex in found {
+        let rank = ranks[vertex];
+        places[vertex] = in_rank[rank];
+        in_rank[rank] += 1;
+    }
     let mut first = vec![0; last + 1];
     for rank in 1..=last {
         first[rank] = first[rank - 1] + in_rank[rank - 1].div_ceil(MOST_IN_A_COLUMN);
@@ -317,19 +353,22 @@ fn slots(
     vertices: &[Vertex],
     after: &[Vec<usize>],
     columns: &[usize],
+    found: &[usize],
 ) -> (Vec<Slot>, Vec<Vec<usize>>, Vec<Way>) {
     let width = columns.iter().max().map_or(0, |last| last + 1);
     let mut grid = vec![Vec::new(); width];
     let mut slots = Vec::new();
-    for (vertex, &column) in columns.iter().enumerate() {
-        let height = if vertices[vertex].tall {
+    for &vertex in found {
+        grid[columns[vertex]].push(vertex);
+    }
+    for vertex in vertices {
+        let height = if vertex.tall {
             TALL_HEIGHT
         } else {
             NODE_HEIGHT
         };
-        grid[column].push(vertex);
         slots.push(Slot {
-            node: Some(vertex),
+            node: Some(slots.len()),
             height,
             left: vec![],
             right: vec![],
@@ -344,6 +383,12 @@ fn slots(
     let mut lanes_of_source = vec![Vec::new(); after.len()];
     let mut lanes_of_target = vec![Vec::new(); after.len()];
     let mut ways = Vec::new();
+    // The columns of a tree begin in the order of the walk. A lane is where the walk finds the step that it leads to, so that
+    // it is below all that was found before it: no edges cross then.
+    let mut keys = vec![0; after.len()];
+    for (key, &vertex) in found.iter().enumerate() {
+        keys[vertex] = key;
+    }
     for (to, list) in after.iter().enumerate() {
         for &from in list.iter().filter(|&&from| columns[from] < columns[to]) {
             let lane_of = LaneOf::new(from, to, &leaving);
@@ -368,6 +413,7 @@ fn slots(
                     LaneOf::Target(_) => passed.end - 1 - made,
                 };
                 grid[column].push(slots.len());
+                keys.push(keys[to]);
                 lanes.push(slots.len());
                 slots.push(Slot {
                     node: None,
@@ -395,6 +441,11 @@ fn slots(
             });
         }
     }
+    if after.iter().all(|list| list.len() < 2) {
+        for column in &mut grid {
+            column.sort_by_key(|&slot| keys[slot]);
+        }
+    }
     for slot in &mut slots {
         for beside in [&mut slot.left, &mut slot.right] {
             beside.sort_unstable();
@@ -402,6 +453,32 @@ fn slots(
         }
     }
     (slots, grid, ways)
+}
+
+/// Returns the number of crossings between neighbouring columns.
+fn crossings(slots: &[Slot], grid: &[Vec<usize>]) -> usize {
+    let mut places = vec![0; slots.len()];
+    for column in grid {
+        for (place, &slot) in column.iter().enumerate() {
+            places[slot] = place;
+        }
+    }
+    let mut count = 0;
+    for column in grid {
+        // The ends of the edges so far, sorted: an edge crosses those that begin above it and end below it.
+        let mut ends: Vec<usize> = Vec::new();
+        for &slot in column {
+            let mut own: Vec<usize> = slots[slot].right.iter().map(|&to| places[to]).collect();
+            own.sort_unstable();
+            for &end in &own {
+                count += ends.len() - ends.partition_point(|&other| other <= end);
+            }
+            for end in own {
+                ends.insert(ends.partition_point(|&other| other <= end), end);
+            }
+        }
+    }
+    count
 }
 
 /// Orders each column by the mean place of its neighbours, from the left and from the right in turns.
@@ -713,6 +790,52 @@ mod tests {
         assert_eq!(layout.width, 7 * 172 - 30 + 8);
     }
 
+    /// Returns how many pairs of edges between two columns cross.
+    fn crossed(layout: &Layout) -> usize {
+        let ends = |edge: &Edge| {
+            let (from, to) = (layout.places[edge.from], layout.places[edge.to]);
+            ((from.x, to.x), from.y, to.y)
+        };
+        let edges: Vec<_> = layout.edges.iter().map(ends).collect();
+        let pairs = edges.iter().enumerate();
+        pairs
+            .flat_map(|(at, one)| edges[at + 1..].iter().map(move |other| (one, other)))
+            .filter(|((columns, from, to), (others, begin, end))| {
+                columns == others && (from - begin).signum() * (to - end).signum() < 0
+            })
+            .count()
+    }
+
+    #[test]
+    fn a_tree_has_no_crossing_whatever_the_order_of_its_steps() {
+        // Each step but the first follows one that comes anywhere in the list.
+        for (children, count) in [(3, 13), (2, 15), (5, 11), (11, 12)] {
+            let place = |number: usize| number * 7 % count;
+            let mut vertices = vec![Vertex::default(); count];
+            for number in 1..count {
+                vertices[place(number)].after = vec![place((number - 1) / children)];
+            }
+            assert_eq!(crossed(&check(&vertices)), 0, "{children} of {count}");
+        }
+        let large = |number: usize| number * 7 % 480;
+        let mut vertices = vec![Vertex::default(); 480];
+        for number in 1..480 {
+            vertices[large(number)].after = vec![large((number - 1) / 3)];
+        }
+        assert_eq!(crossed(&check(&vertices)), 0);
+        // Where nothing crosses, the drawing stays low.
+        let fan = |to: usize| vec![0; to.min(1)];
+        let fan: Vec<_> = (0..49)
+            .map(|to| Vertex {
+                after: fan(to),
+                tall: false,
+            })
+            .collect();
+        let layout = check(&fan);
+        let most = (MOST_IN_A_COLUMN as i32 * (NODE_HEIGHT + BETWEEN_NODES)) * 3 / 2;
+        assert!(layout.height <= most, "{}", layout.height);
+    }
+
     #[test]
     fn no_nodes_overlap_and_no_edge_passes_through_one() {
         for vertices in many() {
@@ -823,8 +946,9 @@ mod tests {
         ];
         for (name, vertices) in shapes {
             let after = without_garbage(&vertices);
-            let columns = columns(&ranks(&after));
-            let (slots, _, ways) = slots(&vertices, &after, &columns);
+            let found = discovered(&after);
+            let columns = columns(&ranks(&after), &found);
+            let (slots, _, ways) = slots(&vertices, &after, &columns, &found);
             assert!(slots.len() <= 500 + MOST_LANES, "{name}: {}", slots.len());
             let visited = 3 * sweeps(&slots) * visits(&slots);
             assert!(visited <= MOST_VISITS, "{name}: {visited} visits");
