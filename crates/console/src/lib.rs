@@ -22,6 +22,7 @@ mod routes;
 mod service;
 mod session;
 mod shell;
+mod visible;
 mod visit;
 
 mod agents;
@@ -56,4 +57,5 @@ pub use routes::{is_page, prefers_html, router};
 pub use service::{Call, Installation, Person, Refusal, Reply, Role, Service};
 pub use session::{MemorySessions, Session, SessionId, SessionStore};
 pub use shell::{Section, Shell};
+pub use visible::visible;
 pub use visit::Visit;

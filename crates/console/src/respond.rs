@@ -5,7 +5,9 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use percent_encoding::percent_decode_str;
 
-use crate::{assets, console::Console, params::Params, service::Refusal, shell::Shell};
+use crate::{
+    assets, console::Console, params::Params, service::Refusal, shell::Shell, visible::visible,
+};
 
 /// Pages load only what the console itself serves, and have no style or script within them.
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -26,7 +28,7 @@ pub fn page(status: StatusCode, page: &impl Template) -> Response {
     };
     // `front.rs` adds the headers that all responses have.
     let headers = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
-    (status, headers, html).into_response()
+    (status, headers, visible(html)).into_response()
 }
 
 /// Goes to another page by GET.
