@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::{
     body::{Body, Bytes},
     extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State},
-    middleware::{Next, from_fn_with_state},
+    middleware::{Next, from_fn, from_fn_with_state},
     response::Response,
 };
 use http::{HeaderValue, Method, StatusCode, request::Parts};
@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use percent_encoding::{percent_decode, percent_decode_str};
 
 use crate::{
+    compressed::compress,
     console::Console,
     form::LONGEST_FORM,
     respond::{self, HEADERS},
@@ -34,6 +35,7 @@ pub fn before(
 ) -> axum::Router<Arc<Console>> {
     routes
         .layer(from_fn_with_state(console.clone(), front))
+        .layer(from_fn(compress))
         // The limit of axum is another one for each kind of handler.
         .layer(DefaultBodyLimit::max(LONGEST_FORM))
 }

@@ -14,6 +14,7 @@
 )]
 
 mod assets;
+mod compressed;
 mod json;
 mod params;
 mod parts;

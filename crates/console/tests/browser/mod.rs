@@ -7,6 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use axum::{Router, body::Body, extract::Request};
+use flate2::read::GzDecoder;
 use html5ever::{parse_document, tendril::TendrilSink};
 use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt;
@@ -71,6 +72,10 @@ impl FakeApi {
 
     pub fn refuses(&self, what: &str, status: StatusCode, detail: &str) {
         let problem = serde_json::json!({"type": "/problems/some", "title": "Refused", "status": status.as_u16(), "detail": detail});
+        self.refuses_with(what, status, &problem);
+    }
+
+    pub fn refuses_with(&self, what: &str, status: StatusCode, problem: &serde_json::Value) {
         let mut state = self.state.lock().unwrap();
         state
             .responses
@@ -87,6 +92,7 @@ impl FakeApi {
             name: name.to_owned(),
             role: match role {
                 "read" => Role::Read,
+                "submit" => Role::Submit,
                 _ => Role::Operate,
             },
             credential: Some([7; 32]),
@@ -214,10 +220,16 @@ impl Visitor {
         let response = self.0.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
+        let bytes = body.len();
+        let html = match parts.headers.get("content-encoding") {
+            Some(_) => std::io::read_to_string(GzDecoder::new(&body[..])).unwrap(),
+            None => String::from_utf8(body.to_vec()).unwrap(),
+        };
         Seen {
             status: parts.status,
             headers: parts.headers,
-            html: String::from_utf8(body.to_vec()).unwrap(),
+            html,
+            bytes,
         }
     }
 }
@@ -227,6 +239,8 @@ pub struct Seen {
     pub status: StatusCode,
     headers: HeaderMap,
     pub html: String,
+    /// The length of the body as it was sent.
+    pub bytes: usize,
 }
 
 #[derive(Debug)]
