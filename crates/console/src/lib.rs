@@ -27,6 +27,7 @@ mod visible;
 mod visit;
 
 mod agents;
+mod alerts;
 mod asks;
 mod bulk;
 mod causes;

@@ -11,7 +11,7 @@ use axum::{
 use http::StatusCode;
 
 use crate::{
-    agents, asks, assets, bulk, causes, changes,
+    agents, alerts, asks, assets, bulk, causes, changes,
     confirmations::Confirmations,
     console::Console,
     find, fix, front, home, instances, login, messages,
@@ -80,6 +80,11 @@ fn routes() -> Router<Arc<Console>> {
         .route(
             "/console/changes",
             page(&[&changes::page::FILTER], get(changes::page::show)),
+        )
+        .route("/console/alerts", page(&[&["state"]], get(alerts::list)))
+        .route(
+            "/console/alerts/{id}/acknowledge",
+            page(&[], get(alerts::preview).post(alerts::acknowledge)),
         )
         .route("/console/asks", page(&[], get(asks::list)))
         .route(

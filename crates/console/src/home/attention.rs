@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use crate::{
     overview::{Overview, OverviewAgent},
+    params::Params,
     parts::{Html, counted, duration_in_words},
     schedules::view::{ScheduleHead, SchedulePage},
     service::Refusal,
@@ -46,6 +47,9 @@ pub struct DeadLetter {
 pub struct Alert {
     pub kind: String,
     pub message: String,
+    /// The subject of an alert that is about no task, such as `missing-agent:payments`.
+    #[serde(default)]
+    pub receiver: Option<String>,
 }
 
 /// The responses that the lines are made of, besides the overview. Each may be refused without the others.
@@ -82,12 +86,7 @@ pub fn lines(
     let others = alerts
         .into_iter()
         .filter(|alert| OTHER_ALERTS.contains(&alert.kind.as_str()));
-    lines.extend(others.map(|alert| Notice {
-        badge: page.badge("error", "warn", alert.kind.replace(['.', '_'], " ")),
-        sentence: alert.message,
-        link: page.to("/instances"),
-        link_name: "instances",
-    }));
+    lines.extend(others.map(|alert| of_alert(page, alert)));
     if let Some(overview) = overview {
         if !overview.at_risk.is_none() {
             let tasks = overview.at_risk.with_noun("task", "tasks");
@@ -111,6 +110,25 @@ pub fn lines(
     let schedules = schedules.map_err(&mut read).unwrap_or_default();
     lines.extend(schedules.iter().filter_map(|item| of_schedule(page, item)));
     lines
+}
+
+fn of_alert(page: &Shell, alert: Alert) -> Notice {
+    let subject = alert.receiver.as_deref().unwrap_or_default();
+    let missing = subject.strip_prefix("missing-agent:");
+    let (link, link_name) = match missing {
+        // An agent that is not registered has no page: what can be seen are the tasks that wait for it.
+        Some(agent) => {
+            let tasks = Params::from_iter([("agent", agent)]).query();
+            (page.to(&format!("/tasks{tasks}")), "tasks")
+        }
+        None => (page.to("/alerts?state=open"), "alerts"),
+    };
+    Notice {
+        badge: page.badge("error", "warn", alert.kind.replace(['.', '_'], " ")),
+        sentence: alert.message,
+        link,
+        link_name,
+    }
 }
 
 fn of_agents(page: &Shell, overview: &Overview, lines: &mut Vec<Notice>) {
