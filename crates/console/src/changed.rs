@@ -117,7 +117,11 @@ impl ChangedPage {
             412 => format!("{name} has changed since you looked: nothing was done"),
             _ => format!("{name}: {} was refused, and nothing was done", sent.command),
         };
-        let kept = sent.form.without(SEEN).without("if_match");
+        let kept = sent
+            .form
+            .without(SEEN)
+            .without("if_match")
+            .without("as_seen");
         let again = format!("{}/{}{}", page.to(&sent.path), sent.command, kept.query());
         Self {
             list: Link {

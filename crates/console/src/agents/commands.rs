@@ -19,6 +19,9 @@ use crate::{
     visit::Visit,
 };
 
+/// The field with what operators had done to the agent when the person looked.
+const AS_SEEN: &str = "as_seen";
+
 pub async fn preview(Path((name, command)): Path<(String, String)>, visit: Visit) -> Response {
     let page = build(&visit, &name, &command).await;
     visit.show(page)
@@ -83,6 +86,8 @@ async fn build(visit: &Visit, name: &str, command: &str) -> Result<CommandPage, 
         }
     };
     let page = visit.shell(Section::Agents, title.clone());
+    let mut fields = fields;
+    fields.push(Field::hidden(AS_SEEN, &agent.commanded()));
     Ok(CommandPage {
         action: page.to(&format!("/agents/{}/{}", encoded(name), encoded(command))),
         back: page.agent(name),
@@ -103,6 +108,23 @@ pub async fn send(
 ) -> Response {
     let form = read_form(request.into_body()).await;
     let reason = form.get("reason");
+    let sent = changed::Refused {
+        section: Section::Agents,
+        list: "agents",
+        path: format!("/agents/{}", encoded(&name)),
+        name: format!("agent {name}"),
+        command: &command,
+        form: &form,
+        has_preview: true,
+    };
+    if let Some(seen) = form.get(AS_SEEN) {
+        let of = format!("/v1/agents/{}", encoded(&name));
+        match visit.get::<Agent>(&of).await {
+            Ok(now) if now.commanded() == seen => {}
+            Ok(now) => return changed::respond(&visit, since(&name), &sent, now.changes()),
+            Err(refusal) => return visit.refused(&refusal),
+        }
+    }
     let (path, body) = match command.as_str() {
         "pause" => {
             let mut body = json!({});
@@ -123,24 +145,26 @@ pub async fn send(
         }
     };
     let target = format!("/v1/agents/{}/{path}", encoded(&name));
-    let sent: Result<Value, Refusal> = visit.post(&target, HeaderMap::new(), &body).await;
-    match sent {
+    let done: Result<Value, Refusal> = visit.post(&target, HeaderMap::new(), &body).await;
+    match done {
         Ok(_) => visit.go(&format!("/agents/{}", encoded(&name))),
         Err(refusal) if is_change(&refusal) => {
             let of = format!("/v1/agents/{}", encoded(&name));
             let now = visit.get::<Agent>(&of).await;
             let changes = now.map(|agent| agent.changes());
-            let sent = changed::Refused {
-                section: Section::Agents,
-                list: "agents",
-                path: format!("/agents/{}", encoded(&name)),
-                name: format!("agent {name}"),
-                command: &command,
-                form: &form,
-                has_preview: true,
-            };
             changed::respond(&visit, refusal, &sent, changes.unwrap_or_default())
         }
         Err(refusal) => visit.refused(&refusal),
     }
+}
+
+/// Returns the refusal of a command whose preview showed an older state of the agent.
+fn since(name: &str) -> Refusal {
+    Refusal::new(
+        StatusCode::PRECONDITION_FAILED,
+        "The agent has changed",
+        format!(
+            "agent {name} was paused or resumed, or its breakers were commanded, since you looked"
+        ),
+    )
 }

@@ -8,7 +8,7 @@ use axum::{extract::Path, response::Response};
 use super::view::{Agent, AgentPage, Endpoint};
 use crate::{
     hours::{self, Since},
-    overview::Overview,
+    overview::{Capped, Overview},
     params::{Params, encoded},
     parts::Html,
     respond::next_page,
@@ -24,6 +24,7 @@ pub struct AgentsPage {
     pub page: Shell,
     pub title: String,
     pub agents: Vec<Agent>,
+    pub overview: Result<Overview, Refusal>,
     pub next: Option<String>,
 }
 
@@ -106,7 +107,7 @@ impl Activity {
 }
 
 impl AgentsPage {
-    pub fn new(page: Shell, list: AgentPage) -> Self {
+    pub fn new(page: Shell, list: AgentPage, overview: Result<Overview, Refusal>) -> Self {
         let mut agents = list.items;
         agents.sort_by_key(|agent| (agent.trouble(page.now).is_none(), agent.name.clone()));
         let troubled = agents
@@ -123,7 +124,19 @@ impl AgentsPage {
             title,
             next: next_page(&Params::default(), list.next_cursor.as_deref()),
             agents,
+            overview,
             page,
+        }
+    }
+
+    /// Returns the number of steps that wait for an agent.
+    pub fn queued(&self, agent: &str) -> String {
+        match &self.overview {
+            Ok(overview) => {
+                let queued = overview.agent(agent).map(|agent| agent.queued);
+                queued.unwrap_or(Capped::NONE).words()
+            }
+            Err(_) => String::from("not counted"),
         }
     }
 }
@@ -159,11 +172,10 @@ async fn build_list(visit: &Visit) -> Result<AgentsPage, Refusal> {
     if let Some(cursor) = visit.query.get("after") {
         query = query.with("cursor", cursor);
     }
-    let agents = visit.get(&format!("/v1/agents{}", query.query())).await?;
-    Ok(AgentsPage::new(
-        visit.shell(Section::Agents, "Agents"),
-        agents,
-    ))
+    let target = format!("/v1/agents{}", query.query());
+    let (agents, overview) = tokio::join!(visit.get(&target), visit.get("/v1/overview"));
+    let shell = visit.shell(Section::Agents, "Agents");
+    Ok(AgentsPage::new(shell, agents?, overview))
 }
 
 pub async fn show(Path(name): Path<String>, visit: Visit) -> Response {

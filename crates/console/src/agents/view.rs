@@ -5,8 +5,10 @@ use std::borrow::Borrow;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
 
 use crate::{
+    assets::hex,
     changed::LineRow,
     parts::{actor, counted, duration_in_words},
 };
@@ -176,6 +178,21 @@ impl Agent {
             Some(LineRow::done(since, by, what, breaker.reason.as_deref()))
         });
         pause.chain(breakers).collect()
+    }
+
+    /// Returns a text that differs once an operator has paused or resumed the agent, or has commanded its breakers. The
+    /// ETag of the API is that of the specification, which these commands do not change.
+    pub fn commanded(&self) -> String {
+        let mut hash = Sha256::new();
+        // A breaker that moves by itself is no command.
+        let is_commanded = |line: &LineRow| line.bold == "paused" || line.by.contains("operator");
+        for line in self.changes().into_iter().filter(is_commanded) {
+            for part in [&line.at, &line.by, &line.bold, &line.rest] {
+                hash.update(part);
+                hash.update([0]);
+            }
+        }
+        hex(&hash.finalize()[..8])
     }
 
     /// Returns the most important reason why calls do not reach the agent.
