@@ -88,6 +88,10 @@ pub struct JobFault {
 }
 
 impl JobTask {
+    pub fn why_not(&self, kind: &str) -> String {
+        crate::fix::why_not(kind)
+    }
+
     pub fn name(&self) -> &str {
         self.key.as_deref().unwrap_or(&self.task)
     }
@@ -118,6 +122,30 @@ impl Job {
 
     pub fn left(&self) -> u64 {
         self.total.saturating_sub(self.matched)
+    }
+
+    /// Returns the word for the tasks that the job has not processed.
+    pub fn rest_is(&self) -> &'static str {
+        match self.state.as_str() {
+            "ended" => "matched no longer",
+            _ => "not begun",
+        }
+    }
+
+    /// Returns what became of the tasks that an ended job has not processed: its filter is applied again to each batch, so that
+    /// those are left alone that something else has changed meanwhile.
+    pub fn unmatched(&self) -> Option<String> {
+        if self.state != "ended" || self.left() == 0 {
+            return None;
+        }
+        let (tasks, they) = match self.left() {
+            1 => ("1 task".to_owned(), "it"),
+            left => (format!("{} tasks", number(left)), "them"),
+        };
+        Some(format!(
+            "{tasks} matched the filter when the job was confirmed, and no longer when it came to {they}: another job, an \
+             operator or the service had changed {they}. The job left {they} alone; the history of each says who did what."
+        ))
     }
 
     pub fn went_on(&self) -> u64 {

@@ -176,6 +176,8 @@ pub struct DryRunExample {
 pub struct Side {
     pub state: String,
     #[serde(default)]
+    pub paused: bool,
+    #[serde(default)]
     pub steps: Vec<SideStep>,
     pub request_body: Option<String>,
 }
@@ -204,6 +206,32 @@ impl DryRun {
     /// Returns true if the selection has more tasks than the preview examined.
     pub fn is_part(&self) -> bool {
         self.next_cursor.is_some()
+    }
+}
+
+/// Returns the kind of a problem in words: why a task refuses a command.
+pub fn why_not(kind: &str) -> String {
+    String::from(match kind {
+        "wrong-task-state" => "the state of the task does not allow it",
+        "wrong-step-state" => "the state of the step does not allow it",
+        "task-ended" => "the task has ended",
+        "no-such-task" => "the task does not exist any more",
+        "no-such-step" => "the task has no such step",
+        "past-pivot" => "the task is past its point of no return",
+        "undo-expired" => "the time in which the task can be undone is over",
+        "cannot-migrate" => "a step of the task has no counterpart in the other version",
+        "task-full" => "the task has no room for another attempt",
+        "task-limit" => "the workflow has as many tasks as it may have",
+        "unreadable-record" => "the record of the task cannot be read",
+        "invalid" => "the changed task would not be valid",
+        other => return other.replace('-', " "),
+    })
+}
+
+impl Side {
+    /// Returns whether the task is in a state that does not say that it is paused, too.
+    pub fn is_paused_too(&self) -> bool {
+        self.paused && self.state != "paused"
     }
 }
 
@@ -253,14 +281,16 @@ pub struct PreviewPage {
     pub typed: Params,
     pub fault: Option<String>,
     pub first: u64,
-    pub rate: u64,
+    /// The rate as it was typed, or the usual one.
+    pub rate: String,
     pub note: &'static str,
 }
 
 impl PreviewPage {
     /// Returns how long the job takes at the usual rate.
     pub fn takes_about(&self) -> String {
-        let seconds = self.run.accepted.div_ceil(self.rate);
+        let rate = self.rate.parse().ok().filter(|rate| *rate > 0);
+        let seconds = self.run.accepted.div_ceil(rate.unwrap_or(USUAL_RATE));
         duration_in_words(i64::try_from(seconds).unwrap_or(i64::MAX))
     }
 
@@ -273,6 +303,10 @@ impl PreviewPage {
     /// Returns true if a person may choose the number of tasks with which the job begins.
     pub fn may_begin(&self) -> bool {
         self.run.accepted > self.first || !self.may_be_for_all()
+    }
+
+    pub fn why_not(&self, kind: &str) -> String {
+        why_not(kind)
     }
 
     pub fn reason(&self) -> &str {
@@ -395,6 +429,9 @@ pub async fn of_cause(Path(fingerprint): Path<String>, visit: Visit) -> Response
     let place = Place {
         cause: Some(&fingerprint),
     };
+    if visit.query.get("do").is_none() {
+        return visit.show(Ok(choice(&visit, &place)));
+    }
     let page = preview(&visit, &place, &visit.query, None).await;
     visit.show(page)
 }
@@ -417,7 +454,7 @@ pub async fn confirm_of_cause(
 
 pub async fn of_tasks(visit: Visit) -> Response {
     if visit.query.get("do").is_none() {
-        return visit.show(Ok(choice(&visit)));
+        return visit.show(Ok(choice(&visit, &Place { cause: None })));
     }
     let page = preview(&visit, &Place { cause: None }, &visit.query, None).await;
     visit.show(page)
@@ -428,11 +465,12 @@ pub async fn confirm_of_tasks(visit: Visit, request: Request) -> Response {
     confirm(&visit, &Place { cause: None }, &form).await
 }
 
-fn choice(visit: &Visit) -> ChoicePage {
+fn choice(visit: &Visit, place: &Place<'_>) -> ChoicePage {
     let ids = visit.query.all("ids").count() as u64;
     let filter = visit.query.only(&FILTER);
     let page = visit.shell(Section::Tasks, "Act on tasks");
     let tasks = match (ids, filter.is_empty()) {
+        (0, true) if place.cause.is_some() => String::from("the tasks of this cause"),
         (0, true) => String::from("all tasks"),
         (0, false) => {
             let words: Vec<_> = filter
@@ -445,8 +483,8 @@ fn choice(visit: &Visit) -> ChoicePage {
     };
     ChoicePage {
         tasks,
-        action: page.to("/tasks/fix"),
-        list: page.to(&format!("/tasks{}", filter.query())),
+        action: page.to(&place.path()),
+        list: page.to(&place.back(&filter)),
         hidden: match ids {
             0 => filter,
             _ => visit.query.only(&["ids"]),
@@ -481,7 +519,10 @@ async fn preview(
         once: hex(&rand::random::<[u8; 16]>()),
         typed: params.only(&["reason"]),
         first: FIRST,
-        rate: USUAL_RATE,
+        rate: match params.text("rate").trim() {
+            "" => USUAL_RATE.to_string(),
+            typed => typed.to_owned(),
+        },
         note: action.note(),
         command: action,
         title,

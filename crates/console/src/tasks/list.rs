@@ -142,10 +142,7 @@ impl TasksPage {
         let count = tasks.items.len() as u64;
         let chips = filter.iter().map(|(name, value)| Chip {
             words: format!("{name}:{value}"),
-            without: page.to(&format!(
-                "/tasks{}",
-                filter.without_value(name, value).query()
-            )),
+            without: page.to(&format!("/tasks{}", without(&filter, name, value).query())),
         });
         Self {
             sentence: sentence(&filter, count, is_part),
@@ -168,6 +165,15 @@ impl TasksPage {
     /// Returns the address of the commands for all tasks of this filter.
     pub fn act_on_all(&self) -> String {
         self.page.to(&format!("/tasks/fix{}", self.query.query()))
+    }
+}
+
+/// Returns the filter without one of its values. The result of a bulk job goes with the job that it belongs to.
+fn without(filter: &Params, name: &str, value: &str) -> Params {
+    let rest = filter.without_value(name, value);
+    match name {
+        "bulk" => rest.without("bulk_result"),
+        _ => rest,
     }
 }
 
@@ -201,7 +207,11 @@ fn sentence(filter: &Params, count: u64, is_part: bool) -> String {
             "alert" => format!(" of alert {value}"),
             "parent" => format!(" of parent {value}"),
             "bulk" => format!(" of bulk job {value}"),
-            "bulk_result" => format!(" that were {}", value.replace('_', " ")),
+            "bulk_result" => match value {
+                "accepted" => String::from(" that accepted the command"),
+                "refused" => String::from(" that refused the command"),
+                other => format!(" that {}", other.replace('_', " ")),
+            },
             _ => continue,
         };
         words.push_str(&phrase);
