@@ -82,7 +82,11 @@ impl<'t> Sentence<'t> {
         let mut parts = Vec::new();
         let (mut begin, mut at) = (0, 0);
         while at < text.len() {
-            match text.get(at..).and_then(time_at_start) {
+            // A time in quotes is an example of what to type.
+            let before = text.get(..at).unwrap_or_default();
+            let is_quoted = before.ends_with(['"', '`']);
+            let time = text.get(at..).and_then(time_at_start);
+            match time.filter(|_| !is_quoted) {
                 Some(time) => {
                     parts.push((&text[begin..at], Some(Time::new(time, now))));
                     at += time.len();

@@ -27,6 +27,11 @@ impl Role {
         }
     }
 
+    /// Returns whether there are pages for the person.
+    pub fn reads(self) -> bool {
+        matches!(self, Self::Read | Self::Operate | Self::Admin)
+    }
+
     /// Returns whether pages offer commands. The API decides again when a command is sent.
     pub fn operates(self) -> bool {
         matches!(self, Self::Operate | Self::Admin)
@@ -171,6 +176,47 @@ impl Refusal {
     /// Returns the last part of the type, such as `no-such-task`.
     pub fn slug(&self) -> &str {
         self.kind.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Returns the list in which something may be found that does not exist: its path, a sentence before the link to it, and
+    /// the words of the link. `None` for a task, and for what is no 404.
+    pub fn list(&self) -> Option<(&'static str, &'static str, &'static str)> {
+        if self.status != 404 {
+            return None;
+        }
+        Some(match self.slug() {
+            "no-such-task" | "no-such-step" => return None,
+            "no-such-agent" => (
+                "/agents",
+                "It may have been deleted, or is written otherwise. See",
+                "all agents",
+            ),
+            "no-such-schedule" => (
+                "/schedules",
+                "It may have been deleted, or is written otherwise. See",
+                "all schedules",
+            ),
+            "no-such-workflow" => (
+                "/workflows",
+                "It may have been deleted, or has no such version. See",
+                "all workflows",
+            ),
+            "no-such-bulk-job" => (
+                "/bulk",
+                "Jobs are kept for 30 days after their end. See",
+                "all bulk jobs",
+            ),
+            "no-such-message" => (
+                "/messages",
+                "Messages are deleted after their delivery. See",
+                "the messages",
+            ),
+            _ => (
+                "",
+                "Check the address, or begin with",
+                "what needs a person now",
+            ),
+        })
     }
 
     /// Returns the role that the person lacks.
