@@ -133,7 +133,8 @@ fn full() -> FakeApi {
     let letter = serde_json::json!({"id": "01a215c2-87c0-7511-8c40-d9553b745a25", "type": "task.error", "receiver": HOSTILE, "url": null, "task": null,
         "state": "dead", "created_at": "2026-11-26T02:00:00Z", "tries": 41, "next_try_at": null, "error": HOSTILE, "died_at": null});
     api.returns("GET /v1/messages", &page_of(&[letter]));
-    let alert = serde_json::json!({"kind": "secret.unusable", "message": HOSTILE});
+    let alert = serde_json::json!({"id": "01a2", "task": null, "step": null, "receiver": HOSTILE, "kind": "secret.unusable",
+        "message": HOSTILE, "state": "open", "raised_at": "2026-11-26T02:00:00Z", "acknowledged_by": null, "count": 1});
     api.returns("GET /v1/alerts", &page_of(&[alert]));
     let agent = serde_json::json!({"name": "payments", "source": "api", "spec": {"max_open": 1, "note": HOSTILE}, "in_flight": 3, "capacity": 8,
         "pause": {"until": null, "reason": HOSTILE, "by": "operator:ops", "since": "2026-11-26T02:00:00Z"},
@@ -178,7 +179,7 @@ fn full() -> FakeApi {
     api
 }
 
-const PAGES: [&str; 19] = [
+const PAGES: [&str; 20] = [
     "/console",
     "/console/causes/5f1d0a7c93b2e846",
     "/console/causes/5f1d0a7c93b2e846/fix?do=patch&patch={\"currency\":\"EUR\"}",
@@ -198,6 +199,7 @@ const PAGES: [&str; 19] = [
     "/console/instances",
     "/console/instances/release",
     "/console/workflows/order",
+    "/console/alerts",
 ];
 
 #[tokio::test]
@@ -1062,4 +1064,320 @@ async fn a_conflict_of_an_agent_a_schedule_or_a_job_names_who_came_first() {
         assert!(!seen.text(".log").contains(who), "{command}");
         assert!(seen.html.contains("Nothing is on record since you looked."));
     }
+}
+
+#[tokio::test]
+async fn a_command_for_an_agent_that_a_colleague_has_paused_meanwhile_is_not_sent() {
+    let api = full();
+    let mut agent = serde_json::json!({"name": "payments", "source": "api", "spec": {}, "in_flight": 0, "capacity": 8,
+        "pause": null, "endpoints": []});
+    api.returns("GET /v1/agents/payments", &agent);
+    api.returns("POST /v1/agents/payments/pause", &serde_json::json!({}));
+    let visitor = Visitor::of(api.clone());
+    let preview = visitor.get("/console/agents/payments/pause?for=2h").await;
+    let fields = preview.all("input");
+    let field = |name: &str| {
+        let found = fields
+            .iter()
+            .find(|field| field.attribute("name") == Some(name));
+        found.unwrap().attribute("value").unwrap().to_owned()
+    };
+    let form = format!(
+        "as_seen={}&seen=2026-11-26T01:59:00Z&for=2h&reason=count",
+        field("as_seen")
+    );
+    agent["pause"] = serde_json::json!({"until": null, "reason": "they are down", "by": "operator:eve",
+        "since": "2026-11-26T02:00:00Z"});
+    api.returns("GET /v1/agents/payments", &agent);
+    let seen = visitor.post("/console/agents/payments/pause", &form).await;
+    assert_eq!(seen.status, StatusCode::PRECONDITION_FAILED);
+    assert!(seen.text("h1").contains("has changed since you looked"));
+    let log = seen.text(".log");
+    assert!(
+        log.contains("they are down") && log.contains("eve"),
+        "{log}"
+    );
+    assert!(seen.html.contains("for=2h"), "what was typed is kept");
+    assert!(api.calls().iter().all(|call| call.method == "GET"));
+    // Once the person has seen it, the command is sent.
+    agent["pause"] = serde_json::Value::Null;
+    api.returns("GET /v1/agents/payments", &agent);
+    let seen = visitor.post("/console/agents/payments/pause", &form).await;
+    assert_eq!(seen.status, StatusCode::SEE_OTHER, "{}", seen.html);
+}
+
+#[tokio::test]
+async fn a_name_that_turns_text_around_is_shown_by_its_code_on_every_page() {
+    let api = full();
+    let name = "a\u{202e}b";
+    api.returns("GET /v1/tasks", &page_of(&[task(name, "error")]));
+    let visitor = Visitor::of(api);
+    for address in ["/console/tasks", "/console/tasks?text=a%E2%80%AEb"] {
+        let seen = visitor.get(address).await;
+        assert!(seen.text("tbody").contains("a\\u202eb"), "{}", seen.html);
+        let texts = seen.elements();
+        let title = texts.iter().find(|element| element.name == "h1").unwrap();
+        assert!(!title.text.contains('\u{202e}'), "{}", title.text);
+    }
+    let seen = visitor.get("/console/tasks?text=a%E2%80%AEb").await;
+    let fields = seen.all("input");
+    let text = fields
+        .iter()
+        .find(|field| field.attribute("name") == Some("text"));
+    assert_eq!(
+        text.unwrap().attribute("value"),
+        Some(name),
+        "a form keeps it"
+    );
+}
+
+#[tokio::test]
+async fn what_can_scroll_can_be_reached_with_the_keyboard() {
+    let visitor = Visitor::of(full());
+    for address in PAGES {
+        let seen = visitor.get(address).await;
+        for region in seen.all(".scroll") {
+            let is_named = region.attribute("aria-label").is_some();
+            let is_reached = region.attribute("tabindex") == Some("0");
+            assert_eq!(is_named, is_reached, "{address}: {region:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_missing_agent_leads_to_the_tasks_that_wait_for_it() {
+    let api = full();
+    let alert = serde_json::json!({"kind": "agent.missing", "message": "gone is not registered", "receiver": "missing-agent:gone"});
+    let of_agent = serde_json::json!({"kind": "secret.unusable", "message": "no secret", "receiver": "secret:token"});
+    api.returns("GET /v1/alerts", &page_of(&[alert, of_agent]));
+    let seen = Visitor::of(api).get("/console").await;
+    let links = seen.all("a");
+    let leads_to = |to: &str| links.iter().any(|link| link.attribute("href") == Some(to));
+    assert!(leads_to("/console/tasks?agent=gone"), "{}", seen.html);
+    assert!(leads_to("/console/alerts?state=open"), "{}", seen.html);
+}
+
+#[tokio::test]
+async fn a_list_without_a_bulk_job_is_without_its_result_too() {
+    let api = full();
+    api.returns("GET /v1/tasks", &page_of(&[]));
+    let seen = Visitor::of(api)
+        .get("/console/tasks?state=error&bulk=01a2&bulk_result=failed_again")
+        .await;
+    assert_eq!(
+        seen.text("h1"),
+        "No tasks in error of bulk job 01a2 that failed again"
+    );
+    let links = seen.all("a");
+    let without = |text: &str| {
+        let found = links.iter().find(|link| link.text.starts_with(text));
+        found.unwrap().attribute("href").unwrap().to_owned()
+    };
+    assert_eq!(without("without bulk:"), "/console/tasks?state=error");
+    assert_eq!(
+        without("without bulk_result:"),
+        "/console/tasks?state=error&bulk=01a2"
+    );
+}
+
+#[tokio::test]
+async fn a_command_for_a_cause_is_chosen_where_the_address_names_none() {
+    let seen = Visitor::of(full())
+        .get("/console/causes/5f1d0a7c93b2e846/fix")
+        .await;
+    assert_eq!(seen.status, StatusCode::OK, "{}", seen.html);
+    assert_eq!(seen.text("h1"), "What to do with the tasks of this cause");
+    let form = seen.all("form");
+    let form = form
+        .iter()
+        .find(|form| form.text.contains("Preview"))
+        .unwrap();
+    assert_eq!(
+        form.attribute("action"),
+        Some("/console/causes/5f1d0a7c93b2e846/fix")
+    );
+}
+
+#[tokio::test]
+async fn a_refused_confirmation_keeps_the_rate_and_the_reasons_are_words() {
+    let form = "do=retry&expected=399&once=abc&first=5&rate=3&reason=fixed+it";
+    let seen = Visitor::of(full())
+        .post("/console/causes/5f1d0a7c93b2e846/fix", form)
+        .await;
+    assert_eq!(seen.status, StatusCode::CONFLICT);
+    let fields = seen.all("input");
+    let rate = fields
+        .iter()
+        .find(|field| field.attribute("name") == Some("rate"));
+    assert_eq!(rate.unwrap().attribute("value"), Some("3"));
+    let refused = seen.all("td");
+    let words = "the state of the task does not allow it";
+    assert!(
+        refused.iter().any(|cell| cell.text.starts_with(words)),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_preview_says_that_a_task_in_error_is_paused_too() {
+    let api = full();
+    let mut run = dry_run(1);
+    run["examples"][0]["after"] =
+        serde_json::json!({"state": "error", "paused": true, "steps": []});
+    api.returns("POST /v1/tasks/pause", &run);
+    let seen = Visitor::of(api)
+        .get("/console/tasks/fix?state=error&do=pause")
+        .await;
+    let cols = seen.text(".cols");
+    assert!(cols.contains("error → error paused"), "{cols}");
+}
+
+#[tokio::test]
+async fn tasks_that_an_ended_job_did_not_meet_are_explained() {
+    let api = full();
+    let job = "01a216f2-7c40-7a51-9d0e-2b7f6f9c1e55";
+    let ended = serde_json::json!({"id": job, "command": "retry", "sentence": "retry 620 tasks", "state": "ended",
+        "by": "operator:ops", "created_at": "2026-11-26T01:13:20Z", "ended_at": "2026-11-26T01:14:20Z", "total": 620,
+        "matched": 100, "accepted": 100, "refused": 0, "events": []});
+    api.returns(&format!("GET /v1/bulk/{job}"), &ended);
+    let seen = Visitor::of(api).get(&format!("/console/bulk/{job}")).await;
+    assert!(!seen.html.contains("not begun"), "{}", seen.html);
+    assert!(
+        seen.html
+            .contains("520 tasks matched the filter when the job was confirmed, and no longer"),
+        "{}",
+        seen.html
+    );
+}
+
+#[tokio::test]
+async fn what_is_not_found_leads_to_its_list_and_a_time_to_type_stays_as_it_is_written() {
+    let api = full();
+    let problem = |slug: &str| serde_json::json!({"type": format!("/problems/{slug}"), "title": "Not found", "status": 404, "detail": "it does not exist"});
+    for (slug, address, list) in [
+        ("no-such-agent", "/console/agents/gone", "/console/agents"),
+        (
+            "no-such-schedule",
+            "/console/schedules/gone",
+            "/console/schedules",
+        ),
+        ("no-such-bulk-job", "/console/bulk/gone", "/console/bulk"),
+    ] {
+        let kind = address.trim_start_matches("/console");
+        api.refuses_with(
+            &format!("GET /v1{kind}"),
+            StatusCode::NOT_FOUND,
+            &problem(slug),
+        );
+        let seen = Visitor::of(api.clone()).get(address).await;
+        assert_eq!(seen.status, StatusCode::NOT_FOUND);
+        let panel = seen.text("main");
+        assert!(!panel.contains("tasks that ended are kept"), "{panel}");
+        let links = seen.all("a");
+        let in_list = links
+            .iter()
+            .filter(|link| link.attribute("href") == Some(list));
+        assert!(in_list.count() >= 2, "{address}: {}", seen.html);
+    }
+    api.refuses(
+        "GET /v1/tasks",
+        StatusCode::BAD_REQUEST,
+        r#"created_after: must be a time such as "2026-01-31T09:30:00Z""#,
+    );
+    let seen = Visitor::of(api)
+        .get("/console/tasks?created_after=yesterday")
+        .await;
+    assert!(
+        seen.text(".lead").contains("\"2026-01-31T09:30:00Z\""),
+        "{}",
+        seen.html
+    );
+}
+
+#[tokio::test]
+async fn a_page_with_its_files_takes_less_than_60_kilobytes_where_the_browser_accepts_gzip() {
+    let visitor = Visitor::of(full());
+    let gzip = [("accept-encoding", "gzip, deflate, br")];
+    for address in PAGES {
+        let seen = visitor.send("GET", address, &gzip, "").await;
+        let plain = visitor.get(address).await;
+        assert_eq!(seen.header("content-encoding"), "gzip", "{address}");
+        assert_eq!(seen.all("h1").len(), 1, "{address}");
+        assert_eq!(plain.header("vary"), "accept-encoding", "{address}");
+        assert!(seen.bytes * 2 < plain.bytes, "{address}: {}", seen.bytes);
+        let mut all = seen.bytes;
+        for (name, file) in [("link", "href"), ("script", "src")] {
+            for element in seen.all(name) {
+                let file = element.attribute(file).unwrap();
+                all += visitor.send("GET", file, &gzip, "").await.bytes;
+            }
+        }
+        assert!(all < 60_000, "{address}: {all}");
+    }
+}
+
+#[tokio::test]
+async fn a_role_without_pages_is_not_sent_home() {
+    let api = full().with_token("0123456789abcdef-ci", "ci", "submit");
+    api.refuses_with(
+        "GET /v1/tasks",
+        StatusCode::FORBIDDEN,
+        &serde_json::json!({"type": "/problems/forbidden", "title": "Insufficient role", "status": 403,
+            "detail": "this needs the role read", "needed_role": "read"}),
+    );
+    let visitor = Visitor::of(api);
+    let signed_in = visitor
+        .post("/console/login", "token=0123456789abcdef-ci&to=%2Fconsole")
+        .await;
+    let cookie = signed_in.header("set-cookie").split(';').next().unwrap();
+    let headers = [("cookie", cookie)];
+    let seen = visitor.send("GET", "/console/tasks", &headers, "").await;
+    assert_eq!(seen.status, StatusCode::FORBIDDEN);
+    assert!(!seen.html.contains("Go home"), "{}", seen.html);
+    assert!(
+        seen.html.contains("Sign in as another person"),
+        "{}",
+        seen.html
+    );
+}
+
+#[tokio::test]
+async fn the_list_of_agents_says_how_many_steps_wait_for_each() {
+    let api = full();
+    let seen = Visitor::of(api.clone()).get("/console/agents").await;
+    let row = seen
+        .all("tr")
+        .into_iter()
+        .find(|row| row.text.starts_with("payments"));
+    assert!(row.unwrap().text.contains("212"), "{}", seen.html);
+    api.refuses(
+        "GET /v1/overview",
+        StatusCode::SERVICE_UNAVAILABLE,
+        "too many reads",
+    );
+    let seen = Visitor::of(api).get("/console/agents").await;
+    assert_eq!(seen.status, StatusCode::OK);
+    assert!(seen.html.contains("not counted"), "{}", seen.html);
+}
+
+#[tokio::test]
+async fn an_alert_is_acknowledged_after_a_preview() {
+    let api = full();
+    api.returns("POST /v1/alerts/01a2/acknowledge", &serde_json::json!({}));
+    let visitor = Visitor::of(api.clone());
+    let list = visitor.get("/console/alerts?state=open").await;
+    assert_eq!(list.text("h1"), "1 alert waits for a person");
+    let address = "/console/alerts/01a2/acknowledge";
+    assert!(list.html.contains(address), "{}", list.html);
+    let preview = visitor.get(address).await;
+    assert_eq!(preview.status, StatusCode::OK, "{}", preview.html);
+    assert!(api.calls().iter().all(|call| call.method == "GET"));
+    let done = visitor.post(address, "").await;
+    assert_eq!(done.status, StatusCode::SEE_OTHER);
+    assert_eq!(
+        api.calls().pop().unwrap().target,
+        "/v1/alerts/01a2/acknowledge"
+    );
+    let unknown = visitor.get("/console/alerts/01ff/acknowledge").await;
+    assert_eq!(unknown.status, StatusCode::NOT_FOUND);
 }
