@@ -155,6 +155,7 @@ async fn paths(provost: &Api, failed: &[String]) -> Vec<String> {
         "/console/tasks?state=error&workflow=order",
         "/console/find?q=nothing",
         "/console/asks",
+        "/console/alerts?state=open",
         "/console/messages",
         "/console/changes",
         "/console/agents",

@@ -212,9 +212,9 @@ impl Refusal {
                 "the messages",
             ),
             _ => (
-                "",
-                "Check the address, or begin with",
-                "what needs a person now",
+                "/tasks",
+                "Check the address. The search above finds a task by its key or id, as do",
+                "all tasks",
             ),
         })
     }

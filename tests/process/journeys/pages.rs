@@ -181,6 +181,7 @@ async fn story(shop: &Shop) -> Vec<(&'static str, String)> {
         ("schedules", String::from("/console/schedules")),
         ("schedule", String::from("/console/schedules/price-feed")),
         ("asks", String::from("/console/asks")),
+        ("alerts", String::from("/console/alerts")),
         ("messages", String::from("/console/messages")),
         ("message", format!("/console/messages/{message}")),
         ("changes", String::from("/console/changes")),
