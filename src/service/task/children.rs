@@ -155,6 +155,9 @@ impl ChildrenLoop {
                 let name = &parent.definition(step).name;
                 let reason = match parent.undo {
                     Some(_) => format!("its parent, task {id}, is undone"),
+                    None if parent.is_lost(step) => {
+                        format!("step {name} of its parent, task {id}, is not needed any more")
+                    }
                     None => format!("it is in error, and step {name} of task {id} has it undone"),
                 };
                 let undo = Command::Undo {

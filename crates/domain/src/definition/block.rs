@@ -35,6 +35,23 @@ const MOST_BRANCHES: usize = 100;
 /// The members of a step that belong to it as a whole where its agent or its workflow is a choice.
 const OF_THE_WHOLE: [&str; 3] = ["name", "after", "when"];
 
+/// The fields that people give to a block and that only a step can have, and what to do instead.
+const OF_STEPS: [(&str, &str); 4] = [
+    (
+        "for_each",
+        "a block is run several times as a task of its own, \"task\": { \"steps\": [ … ] }",
+    ),
+    (
+        "repeat",
+        "a block is run several times as a task of its own, \"task\": { \"steps\": [ … ] }",
+    ),
+    ("while", "give it to the steps in the block"),
+    (
+        "limits",
+        "they belong to a workflow, and count the steps of all its tasks",
+    ),
+];
+
 /// The steps of a definition in a row, those of blocks included.
 pub(super) struct WrittenSteps<'s> {
     pub steps: Vec<WrittenStep<'s>>,
@@ -434,7 +451,10 @@ pub(super) fn read(
         BlockKind::Choice(choice) => {
             draft.read_choice(&mut fields, choice, prefix, origin);
             // The other fields are those of the step for each name, which reports their faults.
-            for (name, _) in entries(&written.source).unwrap_or_default() {
+            for (name, value) in entries(&written.source).unwrap_or_default() {
+                if name == "on_permanent" {
+                    draft.policies.on_permanent = policy_of(value).or(policies.on_permanent);
+                }
                 fields.value(&name);
             }
         }
@@ -453,15 +473,16 @@ impl BlockDraft {
         prefix: &Arc<str>,
         origin: Origin<'_>,
     ) {
-        for field in ["for_each", "repeat"] {
+        for (field, remedy) in OF_STEPS {
+            // A field that is not there is not one of those that a block can have.
+            if !fields.has(field) {
+                continue;
+            }
             if fields
                 .value(field)
                 .is_some_and(|value| value.get() != "null")
             {
-                fields.fault(
-                    field,
-                    "belongs to a step: a block is run several times as a task of its own, \"task\": { \"steps\": [ … ] }",
-                );
+                fields.fault(field, format!("belongs to a step: {remedy}"));
             }
         }
         self.has_own_policy =
@@ -628,6 +649,18 @@ impl BlockDraft {
             outputs,
         };
     }
+}
+
+/// Returns the policy for what has no status. `None`: there is none, or it has a fault.
+fn policy_of(value: &RawValue) -> Option<Policy> {
+    let otherwise = entries(value).and_then(|members| {
+        let found = members.into_iter().find(|(name, _)| name == "else");
+        found.map(|(_, value)| value)
+    });
+    let word = text(otherwise.unwrap_or(value).get())?;
+    { Policy::ALL.iter() }
+        .find(|policy| policy.as_str() == word)
+        .copied()
 }
 
 fn condition(

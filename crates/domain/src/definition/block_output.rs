@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::template::{Expression, JsonTemplate, Scope, Template, payload::Payload};
+use super::set::paths;
+use crate::template::{Expression, JsonTemplate, Reads, Scope, Template, payload::Payload};
 
 /// The output of a block.
 #[derive(Debug, Default)]
@@ -47,10 +48,19 @@ impl BlockOutput {
         }
     }
 
-    pub fn template(&self) -> Option<&JsonTemplate> {
+    /// Returns the values that the expressions read, each with the path of its field, in dots.
+    pub fn expressions(&self) -> Vec<(String, Reads)> {
         match self {
-            BlockOutput::Template(template) => Some(template),
-            BlockOutput::Null | BlockOutput::Chosen { .. } => None,
+            BlockOutput::Null => Vec::new(),
+            BlockOutput::Template(template) => paths("output", template),
+            BlockOutput::Chosen { outputs, .. } => {
+                // Only that of the chosen step is read, so none of them can be one that was skipped.
+                let reads = outputs.values().map(|output| Reads {
+                    names: output.reads().names.clone(),
+                    ..Reads::default()
+                });
+                reads.map(|reads| ("output".to_owned(), reads)).collect()
+            }
         }
     }
 }

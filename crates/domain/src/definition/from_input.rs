@@ -76,6 +76,20 @@ fn shown(text: &str) -> String {
     }
 }
 
+/// Returns whether the field is an expression without a maximum, and reports it then. `max` is an example of one.
+fn is_bare(step: &mut Fields<'_>, name: &str, max: &str) -> bool {
+    let is_expression =
+        { step.peek(name) }.is_some_and(|value| value.starts_with('"') && value.contains("{{"));
+    if is_expression {
+        step.value(name);
+        step.fault(
+            name,
+            format!("must have a maximum if it is an expression: {{ \"value\": \"{{{{ … }}}}\", \"max\": {max} }}"),
+        );
+    }
+    is_expression
+}
+
 /// Reads a duration, or an expression that gives one. Returns the duration or the maximum, and the expression.
 pub(super) fn span(
     step: &mut Fields<'_>,
@@ -83,6 +97,9 @@ pub(super) fn span(
     range: RangeInclusive<Span>,
     origin: Origin<'_>,
 ) -> (Option<Span>, Option<FromInput<Span>>) {
+    if is_bare(step, name, "\"1h\"") {
+        return (None, None);
+    }
     if !step.is_object(name) {
         return (step.span(name, range), None);
     }
@@ -107,6 +124,9 @@ pub(super) fn number(
     let whole = i64::from(least)..=i64::from(most);
     // A number within the range is one of the type.
     let narrow = |number: i64| number as u16;
+    if is_bare(step, name, "10") {
+        return (None, None);
+    }
     if !step.is_object(name) {
         return (step.integer(name, whole).map(narrow), None);
     }

@@ -41,6 +41,18 @@ impl Races {
             let pointer = format!("{}/after", draft.pointer);
             for competitor in after[join].iter().copied() {
                 if let Some(other) = followers[competitor].iter().find(|other| **other != join) {
+                    let is_race = drafts[*other].race.is_some();
+                    if is_race {
+                        faults.push(FieldFault::new(
+                            &pointer,
+                            format!(
+                                "`{}` also competes before `{}`, and only one race can end it: set `rest` of both to \"let\"",
+                                drafts[competitor].label(),
+                                drafts[*other].label(),
+                            ),
+                        ));
+                        continue;
+                    }
                     faults.push(FieldFault::new(
                         &pointer,
                         format!(

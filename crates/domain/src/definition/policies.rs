@@ -296,6 +296,21 @@ pub(super) fn on_exhausted_by_status(
         members.is_ok_and(|members| members.keys().any(|name| status_policies::is_name(name)))
     });
     if is_by_status {
+        let extends = fields.peek("on_exhausted").is_some_and(|value| {
+            let members = serde_json::from_str::<BTreeMap<String, &RawValue>>(value);
+            members.is_ok_and(|members| {
+                members.contains_key("extend")
+                    || members.values().any(|value| value.get().starts_with('{'))
+            })
+        });
+        if extends {
+            fields.value("on_exhausted");
+            fields.fault(
+                "on_exhausted",
+                "has either policies by status or an extension, which is for all statuses: { \"extend\": \"10m\", \"times\": 5, \"then\": \"error\" }",
+            );
+            return (None, None);
+        }
         let (by_status, otherwise) = status_policies::read(fields, "on_exhausted", words);
         return (otherwise.map(OnExhausted::from), by_status);
     }

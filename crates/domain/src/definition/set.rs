@@ -89,12 +89,7 @@ impl SetRule {
     pub fn expressions(&self) -> Vec<(String, Reads)> {
         match &self.values {
             SetValues::Named(values) => paths("set", values),
-            SetValues::Block(output) => {
-                let template = output.template().into_iter();
-                template
-                    .flat_map(|template| paths("output", template))
-                    .collect()
-            }
+            SetValues::Block(output) => output.expressions(),
         }
     }
 }
@@ -125,7 +120,7 @@ impl StopRule {
     }
 
     pub fn expressions(&self) -> Vec<(String, Reads)> {
-        let message = self.message.iter();
+        let message = self.message.iter().filter(|text| !text.is_literal());
         let message = message.map(|message| ("stop.message".to_owned(), message.reads()));
         let output = self.output.iter();
         message
@@ -141,7 +136,7 @@ fn rendered(template: &JsonTemplate, field: &str, scope: &Scope<'_>) -> Result<P
     Ok(Payload::parse(json).unwrap_or_else(Payload::null))
 }
 
-fn paths(field: &str, template: &JsonTemplate) -> Vec<(String, Reads)> {
+pub(super) fn paths(field: &str, template: &JsonTemplate) -> Vec<(String, Reads)> {
     let reads = template.reads();
     let reads =
         reads.map(|(inside, reads)| (format!("{field}{}", inside.replace('/', ".")), reads));

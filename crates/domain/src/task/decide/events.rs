@@ -187,6 +187,35 @@ impl Draft {
         self.change(index, "step.processed", processed, None);
     }
 
+    /// Returns the step that a signal to this one is for. One to a repeated step is for the iteration that awaits it, or
+    /// for the last one, if that has got this very signal and no other has begun.
+    fn signalled_iteration(
+        &self,
+        index: StepIndex,
+        digest: &ReplyDigest,
+    ) -> Result<StepIndex, Refusal> {
+        if !self.task.is_repeated(index) || self.task.is_ended() {
+            return Ok(index);
+        }
+        if let Some(open) = self.task.next_iteration(index) {
+            return Ok(open);
+        }
+        let group = self.task.group(index);
+        let last = group.and_then(|group| group.items.iter().next_back());
+        // There are at most as many steps as an index can count.
+        let last = last.map(|at| StepIndex(at as u16));
+        let has_got = |step: &StepIndex| {
+            let signal = self.task.step(*step).signal.as_ref();
+            signal.is_some_and(|signal| signal.digest == *digest)
+        };
+        last.filter(has_got).ok_or_else(|| {
+            self.refuse_step(
+                index,
+                "none of its iterations awaits a signal now: send it again once one does",
+            )
+        })
+    }
+
     /// A caller says that what a step awaits has happened. The first one counts; one that comes before the step is ready
     /// is kept for it.
     pub(super) fn signal(
@@ -195,6 +224,7 @@ impl Draft {
         payload: Payload,
         digest: ReplyDigest,
     ) -> Result<CommandOutput, Refusal> {
+        let index = self.signalled_iteration(index, &digest)?;
         let step = self.task.step(index);
         if !matches!(self.task.definition(index).work, StepWork::Signal(_)) {
             return Err(self.refuse_step(

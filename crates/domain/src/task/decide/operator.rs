@@ -196,7 +196,7 @@ impl Draft {
     ) -> Result<(), Refusal> {
         self.check_replaceable(
             index,
-            "only a step in error, a pending one or one that waits can be skipped",
+            "only a step in error, one that is ready to begin, or one that awaits a time or a signal can be skipped",
         )?;
         self.check_room(index, output.as_ref())?;
         let skipped = StepState::Skipped {

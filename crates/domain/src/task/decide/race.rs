@@ -95,7 +95,7 @@ impl Draft {
             StepStatus::Waiting | StepStatus::Pending => {}
             StepStatus::Error => self.alerts.push(AlertChange::Close { step: index }),
             StepStatus::Processing if self.task.definition(index).is_call() => {
-                if rest == RaceRest::Undo {
+                if rest == RaceRest::Undo || self.task.definition(index).pivot {
                     // Its call is waited for, so that its outcome is known.
                     return;
                 }

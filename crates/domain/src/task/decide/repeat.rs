@@ -346,7 +346,7 @@ impl Task {
     }
 
     /// Returns the first iteration that is not done. `None`: it has not been made yet.
-    fn next_iteration(&self, group: StepIndex) -> Option<StepIndex> {
+    pub(super) fn next_iteration(&self, group: StepIndex) -> Option<StepIndex> {
         let items = &self.group(group)?.items;
         // From the last one: only after a rerun there are iterations that were made before and are not done.
         let mut open = None;

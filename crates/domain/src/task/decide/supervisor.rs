@@ -68,17 +68,21 @@ impl Draft {
             true => self.time_to_complete(index),
             false => self.own_time(index),
         };
+        let time = match self.task.limit() == Some(complete_by) {
+            true => "the time of the task".to_owned(),
+            false => within.to_string(),
+        };
         let reason = match &self.task.step(index).last_fault {
             // A fault of this very attempt: it ended its tries one by one.
             Some(fault) if complete_by.since(fault.at) <= within.duration() => {
                 let last = &fault.message;
-                format!("it did not succeed within {within}; its last fault: {last}")
+                format!("it did not succeed within {time}; its last fault: {last}")
             }
             Some(fault) => {
                 let last = &fault.message;
-                format!("attempt {attempt} did not finish within {within}; its last fault: {last}")
+                format!("attempt {attempt} did not finish within {time}; its last fault: {last}")
             }
-            None => format!("attempt {attempt} did not finish within {within}"),
+            None => format!("attempt {attempt} did not finish within {time}"),
         };
         self.unanswered(index, reason);
     }

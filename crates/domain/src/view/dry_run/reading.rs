@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{TaskFields, Warning, WarningCode, expressions_of};
 use crate::{
-    definition::{Definition, StepDefinition, around, whole_name},
+    definition::{Definition, Policy, StepDefinition, around, whole_name},
     template::{Budget, Reads, each_name, look_alikes, payload::Payload},
     values::fields::escape,
 };
@@ -38,14 +38,24 @@ pub(super) fn check(
                 };
                 let is_looked_at = pointer != "when"
                     && condition.is_some_and(|reads| reads.steps.contains(name.as_str()));
-                let same = same_condition(definition.step(read), step);
-                if definition.step(read).when.is_some() && !is_looked_at && !same {
+                let read = definition.step(read);
+                let same = same_condition(read, step);
+                let why = if read.when.is_some() && !same {
+                    "which `when` may skip"
+                } else if may_lose_without(read, step) {
+                    "which may lose its race"
+                } else if may_be_left_out(read) {
+                    "which its policy may skip"
+                } else {
+                    continue;
+                };
+                if !is_looked_at {
                     warnings.push(Warning {
                         code: WarningCode::ReadsSkipped,
                         step: Some(step.name.clone()),
                         pointer: step.pointer_of(&pointer),
                         message: format!(
-                            "it reads the output of `{name}`, which `when` may skip: the output is then null and has no members; give a default, or a `when` that checks its state, as in `steps['{name}'] is not skipped`"
+                            "it reads the output of `{name}`, {why}: the output is then null and has no members; give a default, or a `when` that checks its state, as in `steps['{name}'].state == 'processed'`"
                         ),
                     });
                 }
@@ -86,6 +96,19 @@ fn same_condition(a: &StepDefinition, b: &StepDefinition) -> bool {
         (Some(a), Some(b)) => a.source() == b.source(),
         _ => false,
     }
+}
+
+/// Returns whether a step may lose a race in which another step does not lose with it.
+fn may_lose_without(step: &StepDefinition, other: &StepDefinition) -> bool {
+    step.lanes.iter().any(|lane| !other.lanes.contains(lane))
+}
+
+/// Returns whether a policy may have the task go on without the step.
+fn may_be_left_out(step: &StepDefinition) -> bool {
+    let by_status = step.attempts.as_ref();
+    step.on_permanent == Policy::Skip
+        || step.on_exhausted.then == Policy::Skip
+        || by_status.is_some_and(|rules| rules.has_policy(Policy::Skip))
 }
 
 /// Adds one warning for all missing inputs. If an input is given, it names only the members that the input lacks.

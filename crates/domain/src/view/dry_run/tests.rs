@@ -542,3 +542,80 @@ fn an_input_that_the_schema_requires_is_not_needed() {
         .unwrap();
     assert!(needed.message.contains("input.note") && !needed.message.contains("input.sku"));
 }
+
+#[test]
+fn a_stop_with_a_message_and_a_choice_of_agents_have_no_warning() {
+    let steps = json!([
+        { "name": "ship", "agent": { "one_of": ["eu", "us"], "by": "{{ input.region }}" } },
+        { "name": "end", "stop": { "state": "error", "message": "nothing is left" } },
+    ]);
+    let input = Payload::from_value(&json!({ "region": "eu" }));
+    let report = dry_run(&definition(&steps), &of_task(None, Some(&input)), &|_| None);
+    let codes: Vec<_> = report.warnings.iter().map(|warning| warning.code).collect();
+    assert_eq!(codes, [WarningCode::ReliesOnIdempotencyKey]);
+}
+
+#[test]
+fn an_output_that_a_race_or_a_policy_leaves_null_is_worth_a_warning() {
+    let steps = |rest: &str, body: &str| {
+        json!([
+            { "name": "a", "agent": "x", "after": [] },
+            { "name": "b", "agent": "x", "after": [], "on_permanent": "skip" },
+            { "name": "then", "agent": "x", "after": ["b"], "request": { "body": "{{ steps.b.output.id }}" } },
+            { "name": "join", "agent": "x", "after": { "any": 1, "of": ["a", "then"], "rest": rest },
+              "request": { "body": body } },
+        ])
+    };
+    let found = |rest: &str, body: &str| {
+        let report = of(&steps(rest, body));
+        let warnings = report.warnings.into_iter();
+        let skipped = warnings.filter(|warning| warning.code == WarningCode::ReadsSkipped);
+        let words = |warning: Warning| {
+            let why = warning
+                .message
+                .split(": the output")
+                .next()
+                .unwrap()
+                .to_owned();
+            (warning.pointer, why)
+        };
+        skipped.map(words).collect::<Vec<_>>()
+    };
+    let expected = |pointer: &str, why: &str| {
+        let why = format!("it reads the output of {why}");
+        (pointer.to_owned(), why)
+    };
+    // A step of the same lane loses with the one that it reads.
+    let of_lane = expected("/steps/2/request/body", "`b`, which its policy may skip");
+    let of_join = expected("/steps/3/request/body", "`a`, which may lose its race");
+    let reads = "{{ steps.a.output.id }}";
+    assert_eq!(found("cancel", reads), [of_lane.clone(), of_join]);
+    let winner = "{{ steps.join.winner }}";
+    assert_eq!(found("cancel", winner), std::slice::from_ref(&of_lane));
+    assert_eq!(found("let", reads), [of_lane]);
+}
+
+#[test]
+fn a_loser_that_nothing_undoes_is_worth_a_warning() {
+    let steps = |rest: &str| {
+        json!([
+            { "name": "a", "agent": "x", "after": [], "undo": { "request": {} } },
+            { "name": "b", "agent": "x", "after": [] },
+            { "name": "read", "agent": "x", "after": [], "request": { "method": "GET" } },
+            { "name": "timer", "after": [], "wait": { "for": "1h" } },
+            { "name": "task", "after": [], "task": { "workflow": "w" } },
+            { "name": "join", "agent": "x", "after": { "any": 1, "of": ["a", "b", "read", "timer", "task"], "rest": rest } },
+        ])
+    };
+    let found = |rest: &str| {
+        let warnings = of(&steps(rest)).warnings.into_iter();
+        let mut found = warnings.filter(|warning| warning.pointer == "/steps/5/after/rest");
+        found.next().map(|warning| warning.message)
+    };
+    assert_eq!(found("cancel"), None);
+    let undone = found("undo").unwrap();
+    assert!(
+        undone.contains("because they have no `undo`: b;"),
+        "{undone}"
+    );
+}

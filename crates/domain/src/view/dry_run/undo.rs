@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{Warning, WarningCode, expressions_of};
 use crate::{
-    definition::{Definition, Method, Policy, StepDefinition, StepWork},
+    definition::{Definition, Method, Policy, RaceRest, StepDefinition, StepWork},
     values::ids::{AgentName, StepIndex, StepName},
 };
 
@@ -55,6 +55,26 @@ pub(super) fn check(
             let message = "its policy undoes the task, but neither this step nor any step before it or parallel to it has an `undo`: define one, or use \"error\"";
             warn(WarningCode::NothingToUndo, message.to_owned());
         }
+        let standing = left_by_race(definition, index);
+        if !standing.is_empty() {
+            warnings.push(Warning {
+                code: WarningCode::NotUndoable,
+                step: Some(step.name.clone()),
+                pointer: step.pointer_of("after/rest"),
+                message: format!(
+                    "what these did stands if they lose the race, because they have no `undo`: {}; define one, or set `rest` to \"cancel\"",
+                    standing.join(", ")
+                ),
+            });
+        }
+        let mut warn = |code, message: String| {
+            warnings.push(Warning {
+                code,
+                step: Some(step.name.clone()),
+                pointer: step.pointer_of(""),
+                message,
+            });
+        };
         let Some(undo) = step.undo.map(|undo| definition.step(undo)) else {
             continue;
         };
@@ -93,6 +113,22 @@ pub(super) fn check(
         }
     }
     plan
+}
+
+/// Returns the steps that a race is to undo and that nothing undoes.
+fn left_by_race(definition: &Definition, join: StepIndex) -> Vec<&str> {
+    let race = definition.step(join).race.as_ref();
+    if race.is_none_or(|race| race.rest != RaceRest::Undo) {
+        return Vec::new();
+    }
+    let steps = definition.forward().map(|index| definition.step(index));
+    let losers = steps.filter(|step| step.lanes.iter().any(|lane| lane.join == join));
+    let left = losers.filter(|step| {
+        step.undoes.is_none()
+            && step.undo.is_none()
+            && !matches!(step.method(), None | Some(Method::Get))
+    });
+    left.map(|step| step.name.as_str()).collect()
 }
 
 fn asks_for_undo(step: &StepDefinition) -> bool {

@@ -178,6 +178,39 @@ fn a_choice_calls_the_agent_that_the_data_name() {
 }
 
 #[test]
+fn a_choice_that_cannot_be_made_is_one_fault_and_follows_the_policy_of_the_step() {
+    for (by, message) in [
+        ("{{ input.nope }}", "`by` could not be evaluated"),
+        ("apac", "`by` gives none of the names eu, us"),
+    ] {
+        for (policy, status) in [
+            (json!("error"), TaskStatus::Error),
+            (json!("undo"), TaskStatus::Undoing),
+            (
+                json!({ "404": "error", "else": "undo" }),
+                TaskStatus::Undoing,
+            ),
+            (json!("skip"), TaskStatus::Processed),
+        ] {
+            let mut bench = Bench::new(json!([
+                { "name": "first", "agent": "x", "undo": { "request": {} } },
+                { "name": "ship", "agent": { "one_of": ["eu", "us"], "by": by }, "on_permanent": policy },
+            ]));
+            bench.process("first");
+            assert_eq!(bench.task(), status, "{by} {policy}");
+            let of_choice = ["ship.eu", "ship.us"].map(|name| bench.status(name));
+            assert_eq!(of_choice, [StepStatus::Skipped; 2], "{by} {policy}");
+            let fault = bench.record("ship").last_fault.clone();
+            let fault = fault.or(match &bench.record("ship").state {
+                StepState::Error(fault) => Some(fault.clone()),
+                _ => None,
+            });
+            assert!(fault.unwrap().message.starts_with(message), "{by} {policy}");
+        }
+    }
+}
+
+#[test]
 fn a_choice_makes_the_task_of_the_workflow_that_the_data_name() {
     let steps = json!([
         { "name": "part", "task": { "workflow": { "one_of": ["large", "small"], "by": "{{ 'large' if input.total > 10 else 'small' }}" }, "input": { "a": 1 } } },

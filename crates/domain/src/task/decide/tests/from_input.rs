@@ -137,3 +137,49 @@ fn an_expression_for_a_limit_has_a_maximum_and_reads_nothing_but_the_input() {
         );
     }
 }
+
+#[test]
+fn an_attempt_that_the_limit_of_the_task_cuts_off_says_so() {
+    let steps =
+        json!([{ "name": "a", "agent": "x", "complete_within": "30s", "on_permanent": "skip" }]);
+    let mut bench = Bench::limited(steps, Some(Span::from_secs(2)));
+    bench.claim("a").unwrap();
+    bench.later(Span::from_secs(2));
+    bench.expire("a").unwrap();
+    let mut events = bench.draft.events.iter();
+    let said = events.find(|event| event.kind == "step.expired");
+    assert_eq!(
+        said.unwrap().reason.as_deref(),
+        Some("attempt 1 did not finish within the time of the task")
+    );
+}
+
+#[test]
+fn an_expression_without_a_maximum_is_told_how_to_have_one() {
+    let source = json!([
+        { "name": "a", "agent": "x", "complete_within": "{{ input.n }}s", "max_attempts": "{{ input.n }}" },
+        { "name": "b", "agent": "x", "for_each": [1], "enough": "{{ input.n }}" },
+    ]);
+    let parsed = parse_steps(
+        &Payload::from_value(&source),
+        "",
+        &Policies::default(),
+        &Limits::default(),
+        &Accepted,
+    );
+    let faults = parsed.err().unwrap();
+    let mut found: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    found.sort();
+    let words = |max: &str| {
+        format!(
+            "must have a maximum if it is an expression: {{ \"value\": \"{{{{ … }}}}\", \"max\": {max} }}"
+        )
+    };
+    assert_eq!(found[0], format!("/0/complete_within: {}", words("\"1h\"")));
+    assert!(
+        found
+            .iter()
+            .any(|fault| fault == &format!("/1/enough: {}", words("10"))),
+        "{found:?}"
+    );
+}

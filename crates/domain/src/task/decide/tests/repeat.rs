@@ -609,6 +609,39 @@ fn a_signal_and_a_task_can_be_repeated() {
 }
 
 #[test]
+fn a_signal_to_a_repeated_step_goes_to_the_iteration_that_awaits_it() {
+    let poll = json!({ "name": "poll", "signal": { "within": "1h" },
+        "repeat": { "until": "output.enough", "at_most": 3, "every": "10s" } });
+    let mut bench = Bench::new(json!([{ "name": "first", "agent": "x" }, poll]));
+    let send = |bench: &mut Bench, payload: Value| {
+        let signal = Command::Signal {
+            step: bench.step("poll"),
+            digest: crate::task::open_reply::ReplyDigest(payload.to_string()),
+            payload: Payload::from_value(&payload),
+        };
+        bench.apply(signal)
+    };
+    let early = send(&mut bench, json!({ "number": 0 }));
+    let none = "none of its iterations awaits a signal now";
+    assert!(early.unwrap_err().to_string().contains(none));
+    bench.process("first");
+    let first = json!({ "enough": false, "number": 1 });
+    send(&mut bench, first.clone()).unwrap();
+    assert_eq!(bench.status("poll[0]"), StepStatus::Processed);
+    // Its sender has lost the response.
+    let again = send(&mut bench, first).unwrap();
+    assert!(matches!(again, CommandOutput::Unchanged));
+    let second = json!({ "enough": true });
+    let between = send(&mut bench, second.clone());
+    assert!(between.unwrap_err().to_string().contains(none));
+    bench.later(Span::from_secs(10));
+    bench.expire("poll").unwrap();
+    assert_eq!(bench.status("poll[1]"), StepStatus::Processing);
+    send(&mut bench, second).unwrap();
+    assert_eq!(bench.status("poll"), StepStatus::Processed);
+}
+
+#[test]
 fn what_a_definition_may_say_of_a_repetition() {
     let faults = |repeat: Value, fields: Value| {
         let source = json!([{ "name": "earlier", "agent": "x" }, repeated(repeat, fields)]);

@@ -182,6 +182,25 @@ fn the_losers_of_a_race_are_undone_although_the_task_is_stopped() {
 }
 
 #[test]
+fn a_pivot_in_flight_is_waited_for_although_the_task_is_stopped() {
+    let steps = json!([
+        { "name": "charge", "agent": "x", "after": [], "pivot": true },
+        { "name": "other", "agent": "x", "after": [] },
+        { "name": "end", "after": ["other"], "stop": { "state": "processed" } },
+    ]);
+    let mut bench = Bench::new(steps);
+    let charge = bench.claim("charge").unwrap();
+    bench.process("other");
+    assert_eq!(bench.status("end"), StepStatus::Processed);
+    assert_eq!(bench.status("charge"), StepStatus::Processing);
+    assert_eq!(bench.task(), TaskStatus::Processing);
+    bench.reply("charge", charge, success(json!({}))).unwrap();
+    assert_eq!(bench.status("charge"), StepStatus::Processed);
+    assert_eq!(bench.task(), TaskStatus::Processed);
+    assert_eq!(bench.draft.task.passed_pivot(), Some(bench.step("charge")));
+}
+
+#[test]
 fn mistakes_say_what_to_do() {
     let fault = |step: Value| {
         let steps = Payload::from_value(&json!([step]));
