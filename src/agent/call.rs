@@ -17,6 +17,20 @@ use crate::{
     },
 };
 
+/// Tells what was sent in a call that is dropped: at its deadline, or by whoever knows first that its attempt is over.
+struct TellOfDrop<'a> {
+    request: CallAttempt<'a>,
+    is_answered: bool,
+}
+
+impl Drop for TellOfDrop<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.request.dropped();
+        }
+    }
+}
+
 impl Agent {
     /// Makes the call with this body, which is freed when it has been sent. `deadline` is the complete-by on the
     /// monotonic clock of this machine. Returns `None` if the deadline came first: the call is dropped and its result
@@ -41,10 +55,16 @@ impl Agent {
             permission,
             notes: &notes,
         };
+        let mut dropping = TellOfDrop {
+            request,
+            is_answered: false,
+        };
         let called = self.wire().call(request, body);
         let answered = clock::timeout_at(deadline, called).await;
         // A response that is noticed only after complete-by is late, even if it had arrived before.
-        answered.ok().filter(|_| clock::instant() < deadline)
+        let answered = answered.ok().filter(|_| clock::instant() < deadline);
+        dropping.is_answered = answered.is_some();
+        answered
     }
 }
 

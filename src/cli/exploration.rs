@@ -99,6 +99,13 @@ fn print_table(definition: &Definition, found: &Exploration, case: &TestCase, pa
         count(&needs_operator),
         count(&ExploredFault::leaves_effects_silently)
     );
+    let has_end = |fault: &ExploredFault| fault.state.is_ended() || needs_operator(fault);
+    let open = count(&|fault| !has_end(fault));
+    if open > 0 {
+        say!(
+            "{open} of the faults had no end: the task still waited for something when its time was over"
+        );
+    }
     if found.baseline.state != TaskStatus::Processed {
         say!(
             "without a fault this case ends {}, so that not all steps were reached: explore one that ends processed, with --case",

@@ -15,8 +15,8 @@ use crate::{
     agent::{CallReport, CallSlot, Permission},
     clock::{self, Instant, sleep},
     domain::{
-        task::{Call, CallOutcome, Command, Purpose, RetryWait},
-        values::{Effect, Fault, Timestamp},
+        task::{AttemptExchange, Call, CallOutcome, Command, Purpose, RetryWait},
+        values::{Attempt, Effect, Fault, StepRef, Timestamp},
     },
     planted,
     store::{Apply, CommandError, Dispatch, LocalScheduler, Store, StoreError},
@@ -26,6 +26,11 @@ use crate::{
 const SAVE_AGAIN: Duration = Duration::from_millis(200);
 /// The wait before the next check that this instance has a lease again.
 const CHECK_AGAIN: Duration = Duration::from_millis(50);
+
+/// The wait before each try to add to the record of an attempt, and the number of tries. The record is one for people, and
+/// whoever has ended the attempt has rendered its request already.
+const NOTE_AGAIN: Duration = Duration::from_millis(300);
+const NOTE_TRIES: u32 = 10;
 
 /// Returns the span of an attempt, within that of its step, within that of its task. The call passes on its trace id.
 pub(super) fn span(call: &Call) -> Span {
@@ -99,6 +104,24 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
         slot.becomes_open();
     }
     local.agent_queues.capacity_freed(call.target.agent());
+}
+
+/// Adds what was sent to the record of an attempt without a response, once whoever ends the attempt has done so.
+async fn note_what_was_sent(
+    step: StepRef,
+    attempt: Attempt,
+    sent: Box<AttemptExchange>,
+    store: Store,
+) {
+    for _ in 0..NOTE_TRIES {
+        sleep(NOTE_AGAIN).await;
+        let noted = store.complete_attempt(step, attempt, sent.clone());
+        match noted.await {
+            Ok(true) => return,
+            Err(error) if !error.may_pass() => return,
+            Ok(false) | Err(_) => {}
+        }
+    }
 }
 
 fn poll_timed_out(call: &Call, store: &Store) -> CallOutcome {
@@ -233,5 +256,15 @@ impl Permission for LeasePermission<'_> {
             }
             sleep(CHECK_AGAIN).await;
         }
+    }
+
+    fn unanswered(&self, call: &Call, mut sent: Box<AttemptExchange>) {
+        // A poll that got no response in time is an attempt of its own in the record.
+        if matches!(call.purpose, Purpose::Poll | Purpose::Cancel(_)) {
+            return;
+        }
+        sent.instance = Some(self.local.instance().clone());
+        let noting = note_what_was_sent(call.step, call.attempt, sent, self.store.clone());
+        tokio::spawn(noting);
     }
 }

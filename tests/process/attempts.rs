@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Act, Provost, Remote, Setup, setups, step};
+use crate::harness::{Act, Provost, Remote, Setup, setups, step, until};
 
 fn submission(url: &str) -> Value {
     json!({
@@ -203,5 +203,37 @@ async fn an_attempt_that_is_lost_with_its_instance_is_recorded_with_its_request(
             assert_eq!(lost["request"]["body"]["start"], "{\"amount\":5}");
         }
         assert_eq!(lost["response"], Value::Null);
+    }
+}
+
+#[tokio::test]
+async fn of_a_call_without_a_response_the_endpoint_and_the_times_are_recorded_once_it_has_expired()
+{
+    for setup in setups().await {
+        let remote = Remote::with(|_| Act::Hang).await;
+        let provost = setup.set("RECORD__SUCCESSES", "none").start().await;
+        let mut task = submission(&remote.url());
+        task["steps"][0]["complete_within"] = json!("500ms");
+        task["steps"][0]["max_attempts"] = json!(1);
+        let id = provost.submit(&task).await;
+        let task = provost.settled(&id).await;
+        assert_eq!(task["state"], "error", "{task:#}");
+        // The request is there at once. Its instance says a moment later what it sent, and to which endpoint.
+        let expired = attempt(&provost, &id, 1).await;
+        assert_eq!(expired["result"], "expired", "{expired:#}");
+        until(json!(true), || async {
+            attempt(&provost, &id, 1).await["request"]["as_sent"].clone()
+        })
+        .await;
+        let expired = attempt(&provost, &id, 1).await;
+        assert_eq!(expired["result"], "expired", "{expired:#}");
+        assert_eq!(expired["endpoint"], remote.url(), "{expired:#}");
+        assert_eq!(expired["request"]["body"]["start"], "{\"amount\":5}");
+        let headers = &expired["request"]["headers"];
+        assert_eq!(headers["x-api-key"], "***", "{expired:#}");
+        for time in ["connected_at", "sent_at"] {
+            assert!(expired["times"][time].is_string(), "{time}: {expired:#}");
+        }
+        assert_eq!(expired["response"], Value::Null);
     }
 }

@@ -217,7 +217,7 @@ impl OriginPool {
             // The future is boxed, so that the future of a call over HTTP/1.1 does not reserve room for it.
             let sent = Box::pin(self.http2().send(&self.origin, connector, request)).await;
             if let (Ok(_), Some(clock)) = (&sent, clock) {
-                clock.responded(None);
+                clock.responded();
             }
             return sent.map(|(head, body)| ResponseStream {
                 head,
@@ -242,11 +242,12 @@ impl OriginPool {
             }
             let sent = connection.sender.try_send_request(request);
             connection.received.expect_head();
+            let _sending = clock.map(|clock| clock.sending(&connection.received));
             match connection.drive(sent).await {
                 Ok(response) => {
                     connection.received.expect_body();
                     if let Some(clock) = clock {
-                        clock.responded(connection.received.sent_at());
+                        clock.responded();
                     }
                     return Ok(ResponseStream::new(response, connection, self));
                 }

@@ -40,13 +40,33 @@ impl ExchangeClock {
     }
 
     /// The head of the response has come.
-    pub fn responded(&self, sent: Option<Instant>) {
-        let mut noted = self.0.lock();
-        noted.sent = sent;
-        noted.responded = Some(clock::instant());
+    pub fn responded(&self) {
+        self.0.lock().responded = Some(clock::instant());
+    }
+
+    /// Notes when the request was sent once the guard is dropped, with or without a response.
+    pub fn sending<'a>(&'a self, received: &BytesReceived) -> SendingNote<'a> {
+        SendingNote {
+            clock: self,
+            received: received.clone(),
+        }
     }
 
     pub fn noted(&self) -> NotedTimes {
         *self.0.lock()
+    }
+}
+
+/// See [`ExchangeClock::sending`].
+pub(in crate::agent) struct SendingNote<'a> {
+    clock: &'a ExchangeClock,
+    received: BytesReceived,
+}
+
+impl Drop for SendingNote<'_> {
+    fn drop(&mut self) {
+        // The last write on a connection that was kept may belong to an earlier request.
+        let is_sent = !self.received.has_sent_nothing();
+        self.clock.0.lock().sent = self.received.sent_at().filter(|_| is_sent);
     }
 }

@@ -9,7 +9,7 @@ use crate::agent::{client::response, notes::CallNotes};
 use crate::{
     clock::{self, Instant},
     domain::{
-        task::{Call, CallOutcome, Purpose},
+        task::{AttemptExchange, Call, CallOutcome, Purpose},
         values::{Effect, Fault, FaultKind, Timestamp},
     },
 };
@@ -19,6 +19,9 @@ use crate::{
 pub trait Permission: Send + Sync {
     /// Comes back when the call may be made; never where its attempt is known to be over, or to be dropped.
     async fn granted(&self, call: &Call);
+
+    /// Told what was sent in a call that has been dropped before its response came.
+    fn unanswered(&self, _call: &Call, _sent: Box<AttemptExchange>) {}
 }
 
 /// A call with its deadline, and who is asked before it is made.
@@ -40,6 +43,13 @@ impl CallAttempt<'_> {
 
     fn fault(&self, kind: FaultKind, message: String) -> Fault {
         Fault::new(kind, message, self.store_time())
+    }
+
+    /// Tells what was sent, if anything was.
+    pub fn dropped(&self) {
+        if let Some(sent) = self.notes.exchange(self.call, self.store_time()) {
+            self.permission.unanswered(self.call, sent);
+        }
     }
 
     /// Nothing was sent.

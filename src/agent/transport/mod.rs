@@ -68,6 +68,32 @@ pub(super) struct Transport {
     pub throttled: Option<Arc<Guard>>,
 }
 
+/// Has what was sent noted if the call is dropped before it has ended.
+struct NotesOfDrop<'a> {
+    transport: &'a Transport,
+    request: CallAttempt<'a>,
+    endpoint: &'a RoutedEndpoint,
+    credentials: Option<&'a Credentials>,
+    is_over: bool,
+}
+
+impl NotesOfDrop<'_> {
+    fn note(&self) {
+        let replies = self.transport.replies.get().map(Arc::as_ref);
+        let redactor = self.credentials.map(Credentials::redactor);
+        let CallAttempt { call, notes, .. } = self.request;
+        notes.request(self.endpoint, call, replies, redactor);
+    }
+}
+
+impl Drop for NotesOfDrop<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.note();
+        }
+    }
+}
+
 impl Transport {
     pub async fn call(&self, request: CallAttempt<'_>, body: Option<CallBody>) -> CallReport {
         let mut meter = self.meters.begin_attempt();
@@ -157,11 +183,19 @@ impl Transport {
         };
         // Without them the endpoint is not called: that says nothing of it.
         let credentials = self.credentials(request).await?;
+        let mut noting = NotesOfDrop {
+            transport: self,
+            request,
+            endpoint: &endpoint,
+            credentials: credentials.as_deref(),
+            is_over: false,
+        };
         let guard = self.guard.as_deref();
         let watched = guard.and_then(|guard| guard.begin(&endpoint.url, request.deadline));
         let result = self
             .send_to(&endpoint, request, body, credentials.as_deref())
             .await;
+        noting.is_over = true;
         let redactor = credentials.as_deref().map(Credentials::redactor);
         let result = match redactor {
             Some(redactor) => without_secrets_in_messages(result, redactor),
@@ -175,9 +209,7 @@ impl Transport {
             .notes
             .is_wanted(result.as_ref().map_or(true, has_failed))
         {
-            let replies = self.replies.get().map(Arc::as_ref);
-            let call = request.call;
-            request.notes.request(&endpoint, call, replies, redactor);
+            noting.note();
         }
         let health = match &result {
             Err(transient) if is_ill_health(&transient.fault) => Err(&*transient.fault.message),

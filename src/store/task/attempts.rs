@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::domain::{
-    task::AttemptRecord,
+    task::{AttemptExchange, AttemptRecord},
     upkeep::RecordedHour,
     values::{Attempt, HOUR_MILLIS, StepIndex, StepRef, TaskId, Timestamp},
 };
@@ -59,6 +59,16 @@ DELETE FROM attempts
 WHERE task_id = $1 AND (idx, attempt, ended_at) IN (
     SELECT idx, attempt, ended_at FROM attempts WHERE task_id = $1
     ORDER BY succeeded DESC, ended_at LIMIT $2)"#;
+
+/// Relies on the key of attempts.
+const LAST_OF_ATTEMPT: &str = r#"
+SELECT ended_at, record FROM attempts
+WHERE task_id = $1 AND idx = $2 AND attempt = $3 ORDER BY ended_at DESC LIMIT 1"#;
+
+/// Relies on the key of attempts.
+const REPLACE: &str = r#"
+UPDATE attempts SET bytes = $5, record = $6
+WHERE task_id = $1 AND idx = $2 AND attempt = $3 AND ended_at = $4"#;
 
 /// Relies on attempts_by_end.
 const PURGE: &str = r#"
@@ -264,6 +274,46 @@ impl Transaction<'_> {
         samples.sort_by_key(|(task, _)| *task);
         let added = AddedAttempts::of(samples, limits)?;
         self.add_attempts(added, limits).await
+    }
+
+    /// Replaces the request of an attempt that has ended without a response, and that was rendered again, by what was sent.
+    pub async fn complete_attempt(
+        &mut self,
+        step: StepRef,
+        attempt: Attempt,
+        exchange: &AttemptExchange,
+        limits: RecordLimits,
+    ) -> Result<bool, StoreError> {
+        self.lock_out_of_order();
+        let last = Statement::new(LAST_OF_ATTEMPT)
+            .bind(step.task)
+            .bind(step.step)
+            .bind(attempt);
+        let Some(row) = self.fetch_first(last).await? else {
+            return Ok(false);
+        };
+        let ended_at: Timestamp = row.get("ended_at")?;
+        let json: String = row.get("record")?;
+        let mut record: AttemptRecord = serde_json::from_str(&json).map_err(corrupt)?;
+        if !record.complete(exchange) {
+            return Ok(true);
+        }
+        record.step = step.step;
+        record.attempt = attempt;
+        let row = AttemptRow::of(step.task, &record, limits)?;
+        let (before, after) = (json.len() as u64, row.bytes());
+        if let Some(added) = after.checked_sub(before).filter(|added| *added > 0) {
+            self.add_usage(&[(step.task, added)], limits).await?;
+        }
+        let replace = Statement::new(REPLACE)
+            .bind(step.task)
+            .bind(step.step)
+            .bind(attempt)
+            .bind(ended_at)
+            .bind(after)
+            .bind(row.record);
+        self.run(replace).await?;
+        Ok(true)
     }
 
     async fn add_attempts(

@@ -9,7 +9,8 @@ use super::Store;
 use crate::{
     domain::{
         message::MessageAction,
-        values::{InstanceId, ReceiverName, Span, Timestamp},
+        task::AttemptExchange,
+        values::{Attempt, InstanceId, ReceiverName, Span, StepRef, Timestamp},
     },
     store::{ClaimRequest, ClaimResponse, MessageId, StoreError},
 };
@@ -116,6 +117,23 @@ impl Store {
         self.send_write(true, None, move |tx| {
             let samples = samples.clone();
             async move { tx.save_samples(&samples, limits).await }.boxed()
+        })
+        .await
+    }
+
+    /// Adds what its instance has sent to the record of an attempt that has ended without a response. Returns false if
+    /// there is no such record yet.
+    pub async fn complete_attempt(
+        &self,
+        step: StepRef,
+        attempt: Attempt,
+        exchange: Box<AttemptExchange>,
+    ) -> Result<bool, StoreError> {
+        let limits = self.record.while_stored_in(&self.health);
+        let exchange = Arc::new(*exchange);
+        self.send_write(true, None, move |tx| {
+            let exchange = exchange.clone();
+            async move { tx.complete_attempt(step, attempt, &exchange, limits).await }.boxed()
         })
         .await
     }

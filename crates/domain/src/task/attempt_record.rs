@@ -306,6 +306,27 @@ impl AttemptRecord {
         self.result == AttemptResult::Succeeded
     }
 
+    /// Takes what the instance has sent, which it says after the attempt has ended. Returns false if the record has it already, or
+    /// if the attempt had a response.
+    pub fn complete(&mut self, sent: &AttemptExchange) -> bool {
+        let is_known = self.exchange.as_ref().is_some_and(|known| known.is_as_sent);
+        let had_response = matches!(
+            self.result,
+            AttemptResult::Succeeded | AttemptResult::Transient | AttemptResult::Permanent
+        );
+        if is_known || had_response {
+            return false;
+        }
+        let rendered = self.exchange.take();
+        let mut sent = Box::new(sent.clone());
+        if sent.is_body_left_out {
+            sent.request.body = rendered.and_then(|rendered| rendered.request.body);
+            sent.is_body_left_out = false;
+        }
+        self.exchange = Some(sent);
+        true
+    }
+
     /// Returns about how many bytes the texts of the request and the response take.
     pub fn bytes(&self) -> usize {
         let Some(exchange) = &self.exchange else {
