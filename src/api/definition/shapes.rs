@@ -12,7 +12,8 @@ use crate::api::openapi::words::{
     UndoPolicySchema, UndoStatusPoliciesSchema,
 };
 
-/// One step: a call to one remote service, a wait, a signal that is awaited, or a task of its own.
+/// One step: a call to one remote service, a wait, a signal that is awaited, a task of its own, values, the end of the task, or a
+/// block of steps.
 #[derive(ToSchema)]
 #[schema(as = StepDefinition, example = json!({
     "name": "charge",
@@ -30,7 +31,12 @@ use crate::api::openapi::words::{
 }))]
 pub struct StepBody {
     /// 1 to 64 letters, digits, `_` or `-`, starting with a letter; unique within the task.
-    #[schema(example = "charge")]
+    #[schema(
+        example = "charge",
+        min_length = 1,
+        max_length = 64,
+        pattern = "^[A-Za-z][A-Za-z0-9_-]*$"
+    )]
     name: String,
     /// A registered agent; alternatively set `url`, `wait`, `signal`, `task`, `set`, `stop`, `steps` or `switch`.
     #[schema(example = "payments")]
@@ -39,19 +45,20 @@ pub struct StepBody {
     #[schema(example = "http://127.0.0.1:9000")]
     url: Option<String>,
     /// The step calls no service and is processed when this time has come. It can only have these other fields:
-    /// `name`, `after`, `when` and `on_permanent`, which applies if an expression cannot be evaluated.
+    /// `name`, `after`, `when`, `while`, `for_each`, `repeat`, and `on_permanent`, which applies if an expression cannot be
+    /// evaluated.
     wait: Option<WaitBody>,
     /// The step calls no service and is processed when its signal comes, `POST /v1/tasks/{id}/signals/{name}`. It can
     /// have the same other fields as with `wait`.
     signal: Option<SignalBody>,
     /// The step is done by a task of its own, its child, and is processed when the child is. It can have the same
-    /// other fields as with `wait`, and `complete_within` (the time limit of the child) and `pivot`.
+    /// other fields as with `wait` but `while`, and `complete_within` (the time limit of the child) and `pivot`.
     task: Option<StepTaskBody>,
     /// The step calls no service: this object is evaluated when it becomes ready, and is its output. It can have the same
-    /// other fields as with `wait`.
+    /// other fields as with `wait` but `while`.
     #[schema(example = json!({ "net": "{{ input.price * input.count }}" }))]
     set: Option<BTreeMap<String, JsonSchema>>,
-    /// The step ends the task on purpose. It can have the same other fields as with `wait`.
+    /// The step ends the task on purpose. It can only have these other fields: `name`, `after`, `when` and `on_permanent`.
     stop: Option<StopBody>,
     /// The step is a block of steps. They are steps of the task, such as `pay.charge`, and name each other without the name
     /// of the block; the block itself ends after all of them. It can only have these other fields: `name`, `after`, `when`,
@@ -635,7 +642,7 @@ pub struct RaceBody {
     #[schema(minimum = 1, maximum = 1000, example = 1)]
     any: u32,
     /// The steps that compete.
-    #[schema(example = json!(["eu", "us", "timer"]))]
+    #[schema(example = json!(["eu", "us", "timer"]), min_items = 1, max_items = 1000)]
     of: Vec<String>,
     #[schema(default = "cancel", example = "cancel")]
     rest: Option<RaceRestSchema>,
