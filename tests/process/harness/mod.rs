@@ -1,6 +1,7 @@
 //! The harness of the tests: the binary as a child process, a client for its API, remote services that fail in the way
 //! that a test says, and the database as another reader sees it.
 
+mod act;
 mod amqp_frames;
 mod api;
 mod browser;
@@ -16,9 +17,10 @@ mod small_disk;
 mod tasks;
 pub mod wire;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use crate::cluster::free_port;
+pub use act::{Act, Gate, Hook, Seen};
 pub use amqp_frames::{FramePublisher, nested_table};
 pub use api::{Answer, Api, Call, Events, all_processed, id_of, submit_charges};
 pub use browser::{Browser, Look, screenshots};
@@ -28,12 +30,17 @@ pub use messages::{alerts, messages, until, until_messages, verify};
 pub use postgres::{Postgres, sql};
 pub use provost::{Provost, Setup, binary};
 pub use rabbit::{Broker, Queued, Rabbit, RabbitClient};
-pub use remote::{Act, Gate, Hook, Remote, Seen};
+pub use remote::Remote;
 pub use small_disk::SmallDisk;
 pub use tasks::{kinds, one_step, pipeline, step};
 
 /// The longest time to wait for anything. It only decides how soon a broken test fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Returns the time since 1970 by the clock of the machine that everything runs on.
+pub fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
+}
 
 /// Returns the number of kills in a test of crashes: `few`, or the number that `scripts/test --all` sets.
 pub fn kill_count(few: u64) -> u64 {

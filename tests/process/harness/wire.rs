@@ -2,10 +2,7 @@
 
 use std::collections::HashMap;
 
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::TcpStream,
-};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 
 pub struct Request {
     pub method: String,
@@ -16,7 +13,7 @@ pub struct Request {
 }
 
 /// Reads the next request of a connection; `None` once the caller has closed it.
-pub async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
+pub async fn read<S: AsyncRead + Unpin>(stream: &mut BufReader<S>) -> Option<Request> {
     let first = line(stream).await?;
     let mut words = first.split(' ');
     let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
@@ -41,7 +38,7 @@ pub async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
     })
 }
 
-async fn line(stream: &mut BufReader<TcpStream>) -> Option<String> {
+async fn line<S: AsyncRead + Unpin>(stream: &mut BufReader<S>) -> Option<String> {
     let mut line = String::new();
     match stream.read_line(&mut line).await {
         Ok(read) if read > 0 => Some(line.trim_end().to_owned()),
@@ -62,8 +59,8 @@ pub fn head(status: u16, headers: &[(&str, String)], length: Option<usize>) -> S
     head
 }
 
-pub async fn answer(
-    stream: &mut BufReader<TcpStream>,
+pub async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut BufReader<S>,
     status: u16,
     headers: &[(&str, String)],
     body: &[u8],
@@ -75,7 +72,7 @@ pub async fn answer(
 }
 
 /// Returns when the caller has closed the connection.
-pub async fn hung_up(stream: &mut BufReader<TcpStream>) {
+pub async fn hung_up<S: AsyncRead + Unpin>(stream: &mut BufReader<S>) {
     let mut byte = [0];
     while matches!(stream.read(&mut byte).await, Ok(read) if read > 0) {}
 }
