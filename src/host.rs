@@ -55,8 +55,8 @@ impl Drop for Presence {
 #[derive(Default)]
 pub struct Surroundings {
     listeners: Mutex<BTreeMap<SocketAddr, mpsc::UnboundedSender<DuplexStream>>>,
-    /// The time since the start of the simulation, in nanoseconds, as the database has it. It never goes back.
-    database_time: AtomicU64,
+    /// The latest time since the start of the simulation, in nanoseconds, that the database or the services have read.
+    latest: AtomicU64,
     /// The connection that has begun a transaction, which others that write wait for.
     transaction: Mutex<Option<u64>>,
     next_connection: AtomicU64,
@@ -68,6 +68,14 @@ impl Surroundings {
         let (opened, accepted) = mpsc::unbounded_channel();
         self.listeners.lock().insert(address, opened);
         accepted
+    }
+
+    /// Returns the common time since the start of the simulation: `now`, or the latest one that was read before. The database
+    /// and the services have it, so that what follows from something else is never before it.
+    pub fn common_time(&self, now: Duration) -> Duration {
+        let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let before = self.latest.fetch_max(now, Ordering::Relaxed);
+        Duration::from_nanos(before.max(now))
     }
 
     pub fn connect(&self, address: SocketAddr) -> io::Result<DuplexStream> {
@@ -164,7 +172,12 @@ impl Host {
     fn elapsed(&self) -> Duration {
         let time = *self.time.lock();
         let running = time.resumed.map(|resumed| Instant::now() - resumed);
-        time.elapsed + running.unwrap_or_default()
+        let elapsed = time.elapsed + running.unwrap_or_default();
+        match self.shares_database {
+            true => elapsed,
+            // The database has the clock of its only host.
+            false => self.surroundings.common_time(elapsed),
+        }
     }
 
     pub fn since_boot(&self) -> Duration {
@@ -194,10 +207,7 @@ impl Host {
         let time = *self.time.lock();
         let running = time.resumed.map(|resumed| Instant::now() - resumed);
         let now = time.common + running.unwrap_or_default();
-        let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        let known = &self.surroundings.database_time;
-        let before = known.fetch_max(now, Ordering::Relaxed);
-        Some(EPOCH + Duration::from_nanos(before.max(now)))
+        Some(EPOCH + self.surroundings.common_time(now))
     }
 
     pub fn with_chance<T>(&self, draw: impl FnOnce(&mut StdRng) -> T) -> T {
