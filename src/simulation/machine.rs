@@ -11,9 +11,8 @@ use tokio::{
 };
 
 use super::{
-    network,
     plan::{Harm, Plan},
-    world::SimulatedWorld,
+    world::{self, SimulatedWorld},
 };
 use crate::{
     config::{Auto, Config, DatabaseUrl, Listen},
@@ -166,7 +165,7 @@ impl Drop for Machine {
 
 fn config(name: &str, number: usize, database: &Path) -> Config {
     let mut config = Config {
-        listen: Listen::Tcp(network::instance(number)),
+        listen: Listen::Tcp(world::instance(number)),
         insecure: true,
         database_url: DatabaseUrl::Sqlite(database.to_owned()),
         instance_id: Some(InstanceId::new(name.to_owned())),

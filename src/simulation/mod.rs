@@ -10,15 +10,20 @@
 )]
 #[path = "../../tests/process/audit/mod.rs"]
 mod audit;
+#[path = "../../tests/process/audit_reader.rs"]
+mod audit_reader;
+#[allow(
+    dead_code,
+    reason = "the chaos tests of real processes use the rest of it"
+)]
+mod chaos;
 mod client;
 mod event_log;
+mod harness;
 mod judge;
 mod machine;
-mod network;
-mod operators;
-mod orders;
 mod plan;
 mod run;
+mod script;
 mod seeds;
-mod services;
 mod world;

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
+use super::chaos::{Mix, ServiceFault};
 use crate::host::DatabaseFaults;
 
 /// A kind of fault. A seed has some of them.
@@ -18,10 +19,20 @@ pub enum Hazard {
     Cut,
     /// A response comes late, or never.
     Silence,
+    /// A response is not what its head says.
+    Garbling,
     /// The bytes of a response come one by one.
     SlowBytes,
     /// A request arrives again later.
     Double,
+    /// A worker dies after it has fetched a step.
+    DeadWorker,
+    /// A promised reply is not sent.
+    SilentPromise,
+    /// The work that was promised is lost.
+    ForgottenPromise,
+    /// The work that was promised fails.
+    FailedPromise,
     /// An instance is killed and starts again.
     Crash,
     /// An instance stands still, also for longer than its lease.
@@ -40,13 +51,18 @@ pub enum Hazard {
     Operators,
 }
 
-pub const KINDS: [Hazard; 14] = [
+pub const KINDS: [Hazard; 19] = [
     Hazard::Overload,
     Hazard::Refusal,
     Hazard::Cut,
     Hazard::Silence,
+    Hazard::Garbling,
     Hazard::SlowBytes,
     Hazard::Double,
+    Hazard::DeadWorker,
+    Hazard::SilentPromise,
+    Hazard::ForgottenPromise,
+    Hazard::FailedPromise,
     Hazard::Crash,
     Hazard::Pause,
     Hazard::ClockStep,
@@ -56,6 +72,26 @@ pub const KINDS: [Hazard; 14] = [
     Hazard::LostResult,
     Hazard::Operators,
 ];
+
+impl Hazard {
+    /// Returns the same fault as the services have it.
+    fn of_services(self) -> Option<ServiceFault> {
+        Some(match self {
+            Hazard::Overload => ServiceFault::Overload,
+            Hazard::Refusal => ServiceFault::Refusal,
+            Hazard::Cut => ServiceFault::Cut,
+            Hazard::Silence => ServiceFault::Silence,
+            Hazard::Garbling => ServiceFault::Garbling,
+            Hazard::SlowBytes => ServiceFault::SlowBytes,
+            Hazard::Double => ServiceFault::Double,
+            Hazard::DeadWorker => ServiceFault::DeadWorker,
+            Hazard::SilentPromise => ServiceFault::SilentPromise,
+            Hazard::ForgottenPromise => ServiceFault::ForgottenPromise,
+            Hazard::FailedPromise => ServiceFault::FailedPromise,
+            _ => return None,
+        })
+    }
+}
 
 /// Harm to one host at one time.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -73,7 +109,8 @@ pub struct Plan {
     pub instances: usize,
     /// False: the only instance has the database for itself.
     pub is_shared: bool,
-    pub tasks: usize,
+    pub tasks: u32,
+    pub mix: Mix,
     pub kinds: BTreeSet<Hazard>,
     /// Ordered by time.
     pub harms: Vec<(Duration, usize, Harm)>,
@@ -147,6 +184,18 @@ impl Plan {
             instances,
             is_shared,
             tasks: random.random_range(20..60),
+            // Steps of other kinds hide what happens to plain calls.
+            mix: *one_of(
+                random,
+                &[
+                    Mix::Calls,
+                    Mix::Calls,
+                    Mix::Plain,
+                    Mix::Http,
+                    Mix::Http,
+                    Mix::Kinds,
+                ],
+            ),
             harms,
             length,
             turn: Duration::from_millis(*one_of(random, &[2, 5, 10])),
@@ -154,6 +203,12 @@ impl Plan {
             database,
             kinds,
         }
+    }
+
+    /// Returns the kinds of faults that the services have.
+    pub fn service_faults(&self) -> BTreeSet<ServiceFault> {
+        let kinds = self.kinds.iter();
+        kinds.filter_map(|kind| kind.of_services()).collect()
     }
 
     pub fn has(&self, kind: Hazard) -> bool {

@@ -8,19 +8,14 @@ use std::{
 };
 
 use rand::seq::SliceRandom;
-use tokio::{
-    runtime::Builder,
-    task::JoinSet,
-    time::{Instant, sleep, sleep_until},
-};
+use tokio::{runtime::Builder, time::sleep};
 
 use super::{
     audit::{At, Evidence, Exit, Suspension, Trouble},
     judge,
     machine::{CANNOT_START, Machine},
-    operators, orders,
-    plan::{Harm, Hazard, Plan},
-    services,
+    plan::{Harm, Plan},
+    script::{Played, play},
     world::SimulatedWorld,
 };
 use crate::{
@@ -28,10 +23,6 @@ use crate::{
     store::sqlite,
 };
 
-/// The number of clients that submit tasks at once.
-const SUBMITTERS: usize = 4;
-/// The time in which all tasks must be at rest once there are no more faults.
-const REST_WITHIN: Duration = Duration::from_secs(300);
 /// The longest simulation.
 const LONGEST: Duration = Duration::from_secs(1_800);
 
@@ -106,7 +97,7 @@ fn simulate(plan: Plan, template: &[u8], keeps_events: bool) -> SimulationResult
     for machine in &machines {
         machine.set_faults(plan.database);
     }
-    let mut script = runtime.spawn(script(world.clone()));
+    let mut script = runtime.spawn(play(world.clone()));
     let mut random = world.random(4);
     let mut harms = plan.harms.iter().peekable();
     let mut found = Evidence::default();
@@ -149,10 +140,11 @@ fn simulate(plan: Plan, template: &[u8], keeps_events: bool) -> SimulationResult
         }
         now = until;
     }
-    let (mut findings, tasks) = match script.is_finished() {
+    let (mut findings, tasks, calls) = match script.is_finished() {
         true => {
-            let evidence = runtime.block_on(&mut script).unwrap();
+            let Played { evidence, findings } = runtime.block_on(&mut script).unwrap();
             let tasks = evidence.accepted.len();
+            let calls = evidence.ledger.calls.len();
             let evidence = Evidence {
                 exits: found.exits,
                 suspensions: found.suspensions,
@@ -161,14 +153,13 @@ fn simulate(plan: Plan, template: &[u8], keeps_events: bool) -> SimulationResult
                 skew: plan.turn,
                 ..evidence
             };
-            let found = judge::judge(&evidence).into_iter();
+            let found = judge::judge(&evidence, findings).into_iter();
             let said = found.map(|(finding, story)| format!("{finding}\n{story}"));
-            (said.collect::<Vec<_>>(), tasks)
+            (said.collect::<Vec<_>>(), tasks, calls)
         }
-        false => (vec!["the simulation does not end".to_owned()], 0),
+        false => (vec!["the simulation does not end".to_owned()], 0, 0),
     };
     findings.dedup();
-    let calls = world.books.lock().ledger.calls.len();
     drop(machines);
     SimulationResult {
         findings,
@@ -197,55 +188,5 @@ fn note_harm(found: &mut Evidence, now: Duration, number: usize, harm: Harm) {
             from,
             to,
         });
-    }
-}
-
-/// Has tasks submitted while there are faults, then waits until all is at rest, and reads the record.
-async fn script(world: Arc<SimulatedWorld>) -> Evidence {
-    services::start(&world);
-    orders::register(&world).await;
-    let mut people = JoinSet::new();
-    let each = world.plan.tasks.div_ceil(SUBMITTERS);
-    for number in 0..SUBMITTERS {
-        people.spawn(orders::submit(world.clone(), number, each));
-    }
-    if world.plan.has(Hazard::Operators) {
-        people.spawn(operators::work(world.clone()));
-    }
-    let left = world.plan.length.saturating_sub(world.time());
-    sleep(left).await;
-    world.be_well();
-    people.join_all().await;
-    rest(&world).await;
-    operators::end_errors(&world).await;
-    rest(&world).await;
-    messages_are_delivered(&world).await;
-    judge::read(&world).await
-}
-
-/// Waits until all is at rest.
-async fn rest(world: &SimulatedWorld) {
-    let until = Instant::now() + REST_WITHIN;
-    let mut quiet = 0;
-    while quiet < 2 && Instant::now() < until {
-        operators::resume(world).await;
-        sleep(Duration::from_secs(1)).await;
-        match operators::moving(world).await.is_empty() {
-            true => quiet += 1,
-            false => quiet = 0,
-        }
-    }
-    // The alerts of steps that have just ended close.
-    sleep(Duration::from_secs(5)).await;
-}
-
-async fn messages_are_delivered(world: &SimulatedWorld) {
-    let until = Instant::now() + REST_WITHIN;
-    loop {
-        let pending = world.items("/v1/messages?state=pending&limit=500").await;
-        if pending.is_empty() || Instant::now() >= until {
-            return;
-        }
-        sleep_until(Instant::now() + Duration::from_millis(500)).await;
     }
 }

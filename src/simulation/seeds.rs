@@ -156,7 +156,7 @@ fn simulate(first: u64, count: u64) -> Vec<u64> {
                 return;
             }
             let mut output = process(seed, template.path(), false);
-            if seed % RUN_AGAIN == 0
+            if seed.is_multiple_of(RUN_AGAIN)
                 && let Some(said) = differs(seed, template.path())
             {
                 output.is_clean = false;

@@ -1,33 +1,26 @@
-//! The surroundings of the instances: services, a receiver, submitters and operators, with the record that they keep. They have
-//! a runtime of their own, whose clock is that of the simulation.
+//! The surroundings of the instances: services, a receiver, submitters, workers, people and operators. They have a runtime
+//! of their own, whose clock is that of the simulation.
 
 use std::{
-    collections::BTreeMap,
+    cell::RefCell,
     fmt,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use rand::{SeedableRng, rngs::StdRng};
-use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{
-    audit::{Accepted, At, Delivery, Found, Ledger},
-    client::{self, Answer},
-    event_log::EventLog,
-    network,
-    plan::Plan,
-};
+use super::{client::SimulatedApi, event_log::EventLog, plan::Plan};
 use crate::host::{EPOCH, Surroundings};
 
-/// The time that a client waits for a response.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+thread_local! {
+    static CURRENT: RefCell<Option<Arc<SimulatedWorld>>> = const { RefCell::new(None) };
+}
 
 pub struct SimulatedWorld {
     pub plan: Plan,
@@ -36,45 +29,28 @@ pub struct SimulatedWorld {
     began: Instant,
     /// True once there are no more faults.
     is_well: AtomicBool,
-    pub books: Mutex<Books>,
-    pub accepted: Mutex<Vec<Accepted>>,
-    /// The responses of the API that no caller should get.
-    pub odd: Mutex<Vec<String>>,
-}
-
-/// The records of the services and of the receiver.
-#[derive(Default)]
-pub struct Books {
-    pub entries: BTreeMap<String, Entry>,
-    pub ledger: Ledger,
-    pub deliveries: Vec<Delivery>,
-}
-
-/// The state of a work at its service.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Entry {
-    Absent,
-    /// The work is being done or undone. Other calls are asked to retry.
-    UnderWay(Found),
-    Done,
-    Undone,
-    /// The undo came before the work, which will never be done.
-    Withdrawn,
+    /// The number of remote services that were started.
+    remotes: AtomicU8,
 }
 
 impl SimulatedWorld {
-    /// Begins the world in its runtime.
+    /// Begins the world in its runtime, as that of this thread.
     pub fn begin(plan: Plan, surroundings: Arc<Surroundings>, keeps_events: bool) -> Arc<Self> {
-        Arc::new(Self {
+        let world = Arc::new(Self {
             plan,
             surroundings,
             events: EventLog::new(keeps_events),
             began: Instant::now(),
             is_well: AtomicBool::new(false),
-            books: Mutex::default(),
-            accepted: Mutex::default(),
-            odd: Mutex::default(),
-        })
+            remotes: AtomicU8::new(0),
+        });
+        CURRENT.set(Some(world.clone()));
+        world
+    }
+
+    /// Returns the world that this thread simulates.
+    pub fn of_this_thread() -> Arc<Self> {
+        CURRENT.with_borrow(Clone::clone).expect("it has begun")
     }
 
     /// Returns a generator for one role.
@@ -86,9 +62,8 @@ impl SimulatedWorld {
         self.began.elapsed()
     }
 
-    pub fn at(&self) -> At {
-        let since_epoch = EPOCH + self.time();
-        At(i64::try_from(since_epoch.as_micros()).unwrap())
+    pub fn since_epoch(&self) -> Duration {
+        EPOCH + self.surroundings.common_time(self.time())
     }
 
     pub fn note(&self, event: fmt::Arguments<'_>) {
@@ -104,46 +79,24 @@ impl SimulatedWorld {
         self.is_well.store(true, Ordering::Relaxed);
     }
 
-    pub async fn call(
-        &self,
-        to: SocketAddr,
-        method: &str,
-        path: &str,
-        key: Option<&str>,
-        body: Option<&Value>,
-    ) -> Option<Answer> {
-        let sent = client::send(&self.surroundings, to, method, path, key, body, PATIENCE);
-        sent.await
+    /// Returns the address of the next remote service.
+    pub fn new_address(&self) -> SocketAddr {
+        let number = self.remotes.fetch_add(1, Ordering::Relaxed);
+        SocketAddr::new(host(200 + number), 80)
     }
 
-    pub fn instance(&self, number: usize) -> SocketAddr {
-        network::instance(number % self.plan.instances)
+    /// Returns the clients of all instances.
+    pub fn apis(self: &Arc<Self>) -> Arc<Vec<SimulatedApi>> {
+        let api = |number| SimulatedApi::of(self.clone(), instance(number));
+        Arc::new((0..self.plan.instances).map(api).collect())
     }
+}
 
-    /// Sends a request to one instance after the other until there is a response other than 503.
-    pub async fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
-        for number in 0.. {
-            let to = self.instance(number);
-            match self.call(to, method, path, None, body).await {
-                Some(answer) if answer.status != 503 => return answer,
-                _ => tokio::time::sleep(Duration::from_millis(200)).await,
-            }
-        }
-        unreachable!("it asks without end")
-    }
+/// Returns the address of an instance.
+pub fn instance(number: usize) -> SocketAddr {
+    SocketAddr::new(host(1 + u8::try_from(number).unwrap()), 8080)
+}
 
-    /// Returns all items of a list, page by page.
-    pub async fn items(&self, list: &str) -> Vec<Value> {
-        let mut all = Vec::new();
-        let mut cursor = String::new();
-        loop {
-            let page = self.ask("GET", &format!("{list}{cursor}"), None).await;
-            assert_eq!(page.status, 200, "{list}: {}", page.body);
-            all.extend(page.body["items"].as_array().unwrap().iter().cloned());
-            match page.body["next_cursor"].as_str() {
-                Some(next) => cursor = format!("&cursor={next}"),
-                None => return all,
-            }
-        }
-    }
+fn host(last: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))
 }

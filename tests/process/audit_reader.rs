@@ -1,18 +1,15 @@
-//! Reads the record when all is at rest: tasks, histories and alerts as the API shows them, and from the database the
-//! time at which each change was committed. The times in the record itself are those of the decision, and a network
-//! that hung may have delayed the commit.
+//! Reads the record when all is at rest: tasks, histories and alerts as the API shows them.
 
 use std::{
-    collections::{BTreeMap, HashMap},
-    time::{Duration, Instant},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
 };
 
 use serde_json::Value;
-use sqlx::{Connection, PgConnection, Row};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use crate::{
-    audit::{At, Record},
+use super::{
+    audit::{Accepted, At, Record},
     harness::Api,
 };
 
@@ -67,42 +64,46 @@ impl OpenAlerts {
     }
 }
 
+/// The times at which the versions of tasks were committed.
+pub type CommitTimes = HashMap<(String, u64), At>;
+
 pub struct Reader {
     api: Api,
     alerts: OpenAlerts,
-    committed: HashMap<(String, u64), At>,
+    committed: CommitTimes,
 }
 
 impl Reader {
-    /// The database must keep the times of commits (`track_commit_timestamp`).
-    pub async fn open(api: &Api, database: &str) -> Self {
-        const COMMITS: &str = "
-            SELECT task_id::text AS task, version,
-                   (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000000)::bigint AS at
-            FROM history";
-        let mut connection = PgConnection::connect(database).await.unwrap();
-        let rows = sqlx::query(COMMITS).fetch_all(&mut connection).await;
-        let rows = rows.unwrap();
-        let committed = rows.iter().map(|row| {
-            let (task, version): (String, i64) = (row.get("task"), row.get("version"));
-            let at: i64 = row.get("at");
-            ((task, u64::try_from(version).unwrap()), At(at))
-        });
+    /// If the time of a commit is not known, that of its decision counts.
+    pub async fn open(api: &Api, committed: CommitTimes) -> Self {
         Self {
             api: api.clone(),
             alerts: OpenAlerts::read(api).await,
-            committed: committed.collect(),
+            committed,
         }
     }
 
+    /// Returns the records of all tasks that the API lists, and of those that were accepted.
+    pub async fn records(&self, accepted: &[Accepted]) -> BTreeMap<String, Record> {
+        let mut ids: BTreeSet<String> = self.ids().await.into_iter().collect();
+        ids.extend(accepted.iter().map(|task| task.id.clone()));
+        let mut records = BTreeMap::new();
+        for id in ids {
+            if let Some(record) = self.record(&id).await {
+                records.insert(id, record);
+            }
+        }
+        records
+    }
+
     /// The ids of all tasks that the API lists.
-    pub async fn ids(&self) -> Vec<String> {
+    async fn ids(&self) -> Vec<String> {
         let tasks = items(&self.api, "/v1/tasks?limit=500").await;
         tasks.iter().map(|task| text(&task["id"])).collect()
     }
 
     /// Returns the record of a task; `None` if the API does not have it.
-    pub async fn record(&self, id: &str) -> Option<Record> {
+    async fn record(&self, id: &str) -> Option<Record> {
         let answer = self.api.get(&format!("/v1/tasks/{id}")).await;
         if answer.status == 404 {
             return None;

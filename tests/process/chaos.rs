@@ -6,7 +6,10 @@
 //!     PROVOST_TEST_CHAOS_SECONDS=…  the time with faults in seconds, 15 by default
 //!     PROVOST_TEST_LOGS=folder      keeps the logs of all processes
 
+mod agents;
 mod broker;
+mod closing;
+mod commit_times;
 mod harm;
 mod kinds;
 mod operated;
@@ -20,6 +23,8 @@ mod schedule;
 mod schedules;
 mod services;
 mod submitters;
+mod summary;
+mod unsubmitted;
 mod workers;
 mod workflows;
 

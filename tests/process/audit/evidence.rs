@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use serde_json::Value;
@@ -14,7 +14,7 @@ pub struct At(pub i64);
 
 impl At {
     pub fn now() -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let now = super::super::harness::since_epoch();
         Self(i64::try_from(now.as_micros()).unwrap())
     }
 
@@ -22,6 +22,11 @@ impl At {
     pub fn of(text: &str) -> Self {
         let at: jiff::Timestamp = text.parse().expect("a time");
         Self(at.as_microsecond())
+    }
+
+    pub fn to_rfc3339(self) -> String {
+        let at = jiff::Timestamp::from_microsecond(self.0);
+        at.expect("a time that can be shown").to_string()
     }
 
     pub fn plus(self, time: Duration) -> Self {

@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::services::Services;
+use super::{receiver::Receiver, services::Services};
 use crate::harness::{Queued, RabbitClient, Seen};
 
 /// The agent whose steps go to a queue, and that queue.
@@ -29,6 +29,26 @@ pub const ORDERS: &str = "orders";
 pub const TOLD: &str = "told";
 /// The property that names the queue for the reply of a service.
 pub const REPLY_QUEUE: &str = "reply-queue";
+
+/// The properties of a message that is published.
+#[derive(Clone, Default)]
+pub struct Properties {
+    pub message_id: Option<String>,
+    pub correlation_id: Option<String>,
+}
+
+impl Properties {
+    fn to_amqp(&self) -> BasicProperties {
+        let mut properties = BasicProperties::default();
+        if let Some(id) = &self.message_id {
+            properties = properties.with_message_id(id.as_str().into());
+        }
+        if let Some(id) = &self.correlation_id {
+            properties = properties.with_correlation_id(id.as_str().into());
+        }
+        properties
+    }
+}
 
 const CONSUMERS: u64 = 3;
 const PREFETCH: u16 = 8;
@@ -51,9 +71,9 @@ impl Publisher {
     }
 
     /// Publishes a message until the broker has confirmed it. The message may be in the queue several times.
-    pub async fn publish(&self, queue: &str, body: &Value, properties: BasicProperties) {
+    pub async fn publish(&self, queue: &str, body: &Value, properties: Properties) {
         let mut client = self.client.lock().await;
-        let body = body.to_string();
+        let (body, properties) = (body.to_string(), properties.to_amqp());
         loop {
             if let Some(client) = &*client {
                 let sent = client.try_publish(queue, body.as_bytes(), properties.clone());
@@ -79,7 +99,7 @@ async fn connect(url: &str) -> RabbitClient {
 
 /// Reads a queue until the test is over. A message for which `take` returns true is acknowledged; otherwise the
 /// connection breaks, and the broker delivers the message again.
-pub async fn read(url: String, queue: &str, prefetch: u16, mut take: impl FnMut(Queued) -> bool) {
+async fn read(url: String, queue: &str, prefetch: u16, mut take: impl FnMut(Queued) -> bool) {
     loop {
         let client = connect(&url).await;
         if let Ok(mut consumer) = consume(&client, queue, prefetch).await {
@@ -104,6 +124,18 @@ async fn consume(client: &RabbitClient, queue: &str, prefetch: u16) -> lapin::Re
     let options = BasicConsumeOptions::default();
     let consumer = channel.basic_consume(queue.into(), "".into(), options, FieldTable::default());
     consumer.await
+}
+
+/// Has the receiver also read its queue, one message after another.
+pub fn receive(seed: u64, url: &str, receiver: &Receiver) {
+    let receiver = receiver.clone();
+    let mut random = StdRng::seed_from_u64(seed);
+    let take = move |message: Queued| {
+        let is_taken = receiver.is_well() || !random.random_ratio(1, 20);
+        receiver.take(&message.message_id(), &message.body, &message.raw, is_taken);
+        is_taken
+    };
+    tokio::spawn(read(url.to_owned(), TOLD, 1, take));
 }
 
 /// Starts services that work until the test is over.

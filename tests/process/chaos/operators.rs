@@ -17,10 +17,15 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{kinds, orders::Mix, schedules::Schedules, workflows::Workflows};
-use crate::{
-    audit::{Accepted, Plan},
-    harness::{Answer, Api},
+use super::{
+    super::{
+        audit::{Accepted, Plan},
+        harness::{Answer, Api},
+    },
+    kinds,
+    orders::Mix,
+    schedules::Schedules,
+    workflows::Workflows,
 };
 
 /// The tasks that were accepted so far, from which all operators choose.
@@ -144,6 +149,8 @@ pub struct Operator {
     pub mix: Mix,
     pub workflows: Workflows,
     pub schedules: Schedules,
+    /// The longest time between two commands.
+    pub longest_pause: Duration,
     /// The number of commands of all operators that were carried out.
     pub carried_out: Arc<AtomicUsize>,
 }
@@ -169,7 +176,7 @@ impl Operator {
         let mut commands = JoinSet::new();
         let mut patience = PATIENCE;
         while !*over.borrow() {
-            sleep(Duration::from_millis(random.random_range(2..50))).await;
+            sleep(self.longest_pause.mul_f64(random.random_range(0.04..1.0))).await;
             let Some(task) = self.tasks.any(&mut random) else {
                 continue;
             };

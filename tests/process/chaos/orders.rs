@@ -28,12 +28,18 @@ pub enum Mix {
     Queues,
     /// Most steps have items, children or asks.
     Kinds,
+    /// Each step is a call that responds at once. Only the simulation has this mix.
+    #[allow(dead_code, reason = "the simulation draws it")]
+    Calls,
+    /// As `All`, but without a message broker. Only the simulation has this mix.
+    #[allow(dead_code, reason = "the simulation draws it")]
+    Http,
     /// As `All`, and the services are protected by breakers, ejection, limits, a retry budget and fairness.
     Protected,
 }
 
 impl Mix {
-    /// Returns the mix that `PROVOST_TEST_CHAOS_MIX` names.
+    /// Returns the mix of the chaos test that `PROVOST_TEST_CHAOS_MIX` names.
     pub fn chosen() -> Self {
         match std::env::var("PROVOST_TEST_CHAOS_MIX").as_deref() {
             Err(_) | Ok("all") => Mix::All,
@@ -50,20 +56,20 @@ impl Mix {
     }
 
     pub fn has_broker(self) -> bool {
-        !matches!(self, Mix::Plain | Mix::Kinds)
+        matches!(self, Mix::All | Mix::Queues | Mix::Protected)
     }
 
     /// Returns whether the mix has the kinds of steps and of tasks that only some mixes draw.
     pub fn has_kinds(self) -> bool {
-        !matches!(self, Mix::Plain | Mix::Queues)
+        !matches!(self, Mix::Plain | Mix::Calls | Mix::Queues)
     }
 
     /// Returns whether to draw a kind of step that only some mixes have: one in `kinds` or in `others`.
     pub fn has_kind(self, random: &mut StdRng, kinds: u32, others: u32) -> bool {
         match self {
-            Mix::Plain | Mix::Queues => false,
+            Mix::Plain | Mix::Calls | Mix::Queues => false,
             Mix::Kinds => random.random_ratio(1, kinds),
-            Mix::All | Mix::Protected => random.random_ratio(1, others),
+            Mix::All | Mix::Http | Mix::Protected => random.random_ratio(1, others),
         }
     }
 }
@@ -246,9 +252,15 @@ fn step(random: &mut StdRng, mix: Mix, name: &str, after: &[&str], undoable: boo
         }
     }
     let way = match mix {
-        Mix::All | Mix::Protected => later(random, mix, name, &mut step),
+        Mix::All | Mix::Http | Mix::Protected => later(random, mix, name, &mut step),
         Mix::Kinds if random.random_ratio(1, 2) => later(random, mix, name, &mut step),
         Mix::Kinds => "",
+        Mix::Calls => {
+            if random.random_ratio(1, 4) {
+                step["complete_within"] = json!("12s");
+            }
+            ""
+        }
         Mix::Plain => {
             step["complete_within"] = json!("12s");
             ""
@@ -262,7 +274,7 @@ fn step(random: &mut StdRng, mix: Mix, name: &str, after: &[&str], undoable: boo
             "request": { "method": one_of(random, &["POST", "DELETE"]), "path": format!("{way}/{name}/undo") },
             "complete_within": match mix {
                 Mix::Plain => "12s",
-                Mix::All | Mix::Queues | Mix::Kinds | Mix::Protected => one_of(random, &["1500ms", "3s"]),
+                _ => one_of(random, &["1500ms", "3s"]),
             },
             "max_failures": random.random_range(0..4),
         });

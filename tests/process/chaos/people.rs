@@ -6,15 +6,17 @@ use std::{
     time::Duration,
 };
 
+use http::Method;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use reqwest::Method;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use super::operators::Odd;
-use crate::{
-    audit::{At, Decision},
-    harness::Api,
+use super::{
+    super::{
+        audit::{At, Decision},
+        harness::Api,
+    },
+    operators::Odd,
 };
 
 pub const PEOPLE: [&str; 5] = ["ann@x", "bob@x", "cem@x", "dan@x", "eve@x"];

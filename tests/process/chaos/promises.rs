@@ -7,15 +7,16 @@ use std::{
     time::Duration,
 };
 
-use lapin::BasicProperties;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::broker::{self, Publisher};
-use crate::{
-    audit::{At, Heartbeat, Promised, QueuedReply, Reply},
-    harness::{Api, Seen},
+use super::{
+    super::{
+        audit::{At, Heartbeat, Promised, QueuedReply, Reply},
+        harness::{Api, Seen},
+    },
+    broker::{self, Properties, Publisher},
 };
 
 /// The time to wait for a response. It is longer than the time for which a network hangs for a moment.
@@ -140,7 +141,10 @@ impl Outbox {
         let publishers = self.broker.get().expect("the broker was started first");
         let token = promise.path.rsplit('/').next().unwrap_or_default();
         loop {
-            let properties = BasicProperties::default().with_correlation_id(token.into());
+            let properties = Properties {
+                correlation_id: Some(token.to_owned()),
+                ..Properties::default()
+            };
             let publisher = &publishers[random.random_range(0..publishers.len())];
             publisher.publish(queue, body, properties).await;
             self.sent.lock().unwrap().queued_replies.push(QueuedReply {

@@ -2,6 +2,7 @@
 //! connection.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -12,12 +13,11 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::Value;
 
-use super::broker;
-
-use crate::{
+use super::super::{
     audit::{At, Delivery},
-    harness::{Act, Hook, Queued, Remote},
+    harness::{Act, Hook, Remote},
 };
+use super::services::ServiceFault;
 
 #[derive(Clone)]
 pub struct Receiver {
@@ -27,7 +27,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    pub async fn start(seed: u64) -> Self {
+    pub async fn start(seed: u64, faults: BTreeSet<ServiceFault>) -> Self {
         let deliveries: Arc<Mutex<Vec<Delivery>>> = Arc::default();
         let well = Arc::new(AtomicBool::new(false));
         let random = Mutex::new(StdRng::seed_from_u64(seed));
@@ -37,17 +37,21 @@ impl Receiver {
                 true => 99,
                 false => random.lock().unwrap().random_range(0..100),
             };
-            let take = delivery(
-                seen.header("webhook-id"),
-                &seen.body,
-                &seen.raw,
-                chance >= 10,
-            );
-            kept.lock().unwrap().push(take);
-            match chance {
-                0..6 => Act::status(503),
-                6..10 => Act::Close,
-                10..14 => Act::Then(
+            let fault = match chance {
+                0..6 => Some(ServiceFault::Overload),
+                6..10 => Some(ServiceFault::Cut),
+                10..14 => Some(ServiceFault::Silence),
+                _ => None,
+            };
+            let fault = fault.filter(|fault| faults.contains(fault));
+            let is_taken = !matches!(fault, Some(ServiceFault::Overload | ServiceFault::Cut));
+            let id = seen.header("webhook-id");
+            let taken = delivery(id, &seen.body, &seen.raw, is_taken);
+            kept.lock().unwrap().push(taken);
+            match fault {
+                Some(ServiceFault::Overload) => Act::status(503),
+                Some(ServiceFault::Cut) => Act::Close,
+                Some(ServiceFault::Silence) => Act::Then(
                     Duration::from_millis(50),
                     Arc::new(|| {}) as Hook,
                     Box::new(Act::status(200)),
@@ -63,22 +67,18 @@ impl Receiver {
         }
     }
 
-    /// Also reads the receiver's queue, one message after another.
-    pub fn read(&self, seed: u64, broker: &str) {
-        let (kept, is_well) = (Arc::clone(&self.deliveries), Arc::clone(&self.well));
-        let mut random = StdRng::seed_from_u64(seed);
-        let take = move |message: Queued| {
-            let is_taken = is_well.load(Ordering::Relaxed) || !random.random_ratio(1, 20);
-            let id = message.message_id();
-            let taken = delivery(&id, &message.body, &message.raw, is_taken);
-            kept.lock().unwrap().push(taken);
-            is_taken
-        };
-        tokio::spawn(broker::read(broker.to_owned(), broker::TOLD, 1, take));
+    /// Notes a message that came, and whether it is taken.
+    pub fn take(&self, id: &str, body: &Value, raw: &str, is_taken: bool) {
+        let taken = delivery(id, body, raw, is_taken);
+        self.deliveries.lock().unwrap().push(taken);
     }
 
     pub fn url(&self) -> String {
         format!("{}/replies", self.remote.url())
+    }
+
+    pub fn is_well(&self) -> bool {
+        self.well.load(Ordering::Relaxed)
     }
 
     pub fn be_well(&self) {

@@ -1,24 +1,25 @@
-//! The schedules of the operated chaos: they fire every second or two, and operators trigger, pause and resume them.
+//! The schedules of the operated chaos: they fire every few seconds, and operators trigger, pause and resume them.
 
 use std::{
+    ops::Range,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{
+    super::{
+        audit::{At, Run, Scheduled},
+        audit_reader::items,
+        harness::{Api, until},
+    },
     STUCK_AFTER,
     operators::Odd,
     orders::{self, Mix},
     workflows::{Workflows, of_order},
-};
-use crate::{
-    audit::{At, Run, Scheduled},
-    audit_reader::items,
-    harness::{Api, until},
 };
 
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -27,13 +28,21 @@ const PATIENCE: Duration = Duration::from_secs(4);
 pub struct Schedules(Arc<Mutex<Vec<Scheduled>>>);
 
 impl Schedules {
-    pub async fn put(&self, seed: u64, mix: Mix, workflows: &Workflows, api: &Api) {
+    /// Puts the schedules. `seconds` are the times between the fire times of one.
+    pub async fn put(
+        &self,
+        seed: u64,
+        mix: Mix,
+        seconds: Range<u64>,
+        workflows: &Workflows,
+        api: &Api,
+    ) {
         let mut random = StdRng::seed_from_u64(seed.rotate_left(29));
         for overlap in ["skip", "queue", "replace", "allow"] {
             let order = orders::order(&mut random, mix, &[], "", "");
             let workflow = format!("tick-{overlap}");
             workflows.register(api, &workflow, of_order(&order)).await;
-            let every = random.random_range(1..4);
+            let every = random.random_range(seconds.clone());
             let schedule = json!({
                 "every": format!("{every}s"),
                 "workflow": workflow,
@@ -42,7 +51,8 @@ impl Schedules {
                 "catch_up": orders::one_of(&mut random, &["none", "last", "all"]),
             });
             let path = format!("/v1/schedules/{overlap}");
-            api.put(&path, &schedule).await.expect(201);
+            let answer = api.put(&path, &schedule).await;
+            assert!([200, 201].contains(&answer.status), "{answer:?}");
             self.0.lock().unwrap().push(Scheduled {
                 name: overlap.to_owned(),
                 every: Duration::from_secs(every),

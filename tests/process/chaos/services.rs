@@ -5,7 +5,7 @@
 //! requests from a queue.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
@@ -15,10 +15,12 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::promises::{Outbox, Promise, promised_by};
-use crate::{
-    audit::{At, Call, Deed, Effect, Fetched, Found, Kind, Ledger, Promised, subject},
-    harness::{Act, Api, Hook, Remote, Seen},
+use super::{
+    super::{
+        audit::{At, Call, Deed, Effect, Fetched, Found, Kind, Ledger, Promised, subject},
+        harness::{Act, Api, Hook, Remote, Seen},
+    },
+    promises::{Outbox, Promise, promised_by},
 };
 
 #[derive(Clone)]
@@ -29,6 +31,7 @@ pub struct Services {
 
 struct Desk {
     seed: u64,
+    faults: BTreeSet<ServiceFault>,
     books: Mutex<Books>,
     outbox: Outbox,
 }
@@ -58,15 +61,66 @@ enum Entry {
     Withdrawn,
 }
 
+/// A kind of fault that services have.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum ServiceFault {
+    /// A service does not do the work, and says so.
+    Overload,
+    /// A service refuses the work permanently.
+    Refusal,
+    /// A connection breaks before or after the work.
+    Cut,
+    /// A response comes late, or never.
+    Silence,
+    /// A response is not what its head says.
+    Garbling,
+    /// The bytes of a response come one by one.
+    SlowBytes,
+    /// A request arrives again later.
+    Double,
+    /// A worker dies after it has fetched a step, or a service after it has taken a request from its queue.
+    DeadWorker,
+    /// A promised reply is not sent.
+    SilentPromise,
+    /// The work that was promised is lost.
+    ForgottenPromise,
+    /// The work that was promised fails.
+    FailedPromise,
+}
+
+impl ServiceFault {
+    pub const ALL: [Self; 11] = [
+        Self::Overload,
+        Self::Refusal,
+        Self::Cut,
+        Self::Silence,
+        Self::Garbling,
+        Self::SlowBytes,
+        Self::Double,
+        Self::DeadWorker,
+        Self::SilentPromise,
+        Self::ForgottenPromise,
+        Self::FailedPromise,
+    ];
+}
+
 /// The fault that a call meets, if any.
 enum Luck {
     Well,
     Overloaded,
     Refused,
-    Hangs { works: bool },
-    Breaks { works: bool },
+    Hangs {
+        works: bool,
+    },
+    Breaks {
+        works: bool,
+    },
     Garbled,
     Takes(Duration),
+    /// The bytes of the response come one by one, each after this time.
+    Drips(Duration),
+    /// The request arrives again after this time.
+    Doubles(Duration),
 }
 
 /// The end of a promise to reply later.
@@ -83,9 +137,11 @@ enum Fate {
 }
 
 impl Services {
-    pub async fn start(seed: u64) -> Self {
+    /// Starts services that have these kinds of faults until all is well.
+    pub async fn start(seed: u64, faults: BTreeSet<ServiceFault>) -> Self {
         let desk = Arc::new(Desk {
             seed,
+            faults,
             books: Mutex::default(),
             outbox: Outbox::default(),
         });
@@ -185,9 +241,15 @@ impl Desk {
         let count = books.counts.entry((place.clone(), kind)).or_default();
         *count += 1;
         let mut random = self.random(&place, kind, *count);
+        // Such a request has no connection for a response.
+        let only_replies = is_queued || seen.path.starts_with("/fetched");
         let luck = match books.well {
             true => Luck::Well,
             false => luck(&mut random, kind, entry),
+        };
+        let luck = match luck.fault(only_replies) {
+            Some(fault) if !self.faults.contains(&fault) => Luck::Well,
+            _ => luck,
         };
         let works = |books: &mut Books| match kind {
             Kind::Work => books.work(&work),
@@ -196,8 +258,6 @@ impl Desk {
             Kind::Poll => books.polled(&work, entry),
             Kind::Cancel => books.cancel(&work, entry),
         };
-        // Such a request has no connection for a response.
-        let only_replies = is_queued || seen.path.starts_with("/fetched");
         let promises = match kind {
             Kind::Work | Kind::Undo if only_replies => true,
             Kind::Work => seen.path.starts_with("/later") || seen.path.starts_with("/polled"),
@@ -228,10 +288,14 @@ impl Desk {
             };
         }
         match luck {
-            Luck::Well | Luck::Takes(_) if promises => {
+            Luck::Well | Luck::Takes(_) | Luck::Drips(_) | Luck::Doubles(_) if promises => {
                 let fate = match books.well {
                     true => Fate::Kept,
                     false => fate(&mut random, kind, entry),
+                };
+                let fate = match fate.fault() {
+                    Some(fault) if !self.faults.contains(&fault) => Fate::Kept,
+                    _ => fate,
                 };
                 let begins = match (kind, entry, fate) {
                     (_, _, Fate::Forgotten) => false,
@@ -270,7 +334,7 @@ impl Desk {
                         works(&mut books);
                         json!({ "output": { "receipt": 7 } })
                     }
-                    Luck::Well | Luck::Takes(_) => {
+                    Luck::Well | Luck::Takes(_) | Luck::Drips(_) | Luck::Doubles(_) => {
                         let is_done = entry == Entry::Done;
                         let state = if is_done { "done" } else { "not_done" };
                         json!({ "output": { "state": state, "receipt": { "receipt": 7 } } })
@@ -280,7 +344,10 @@ impl Desk {
                 self.tell(seen, &mut random, reply)
             }
             Luck::Well => works(&mut books),
-            Luck::Overloaded => busy(one_in(&mut random)),
+            Luck::Overloaded => {
+                let status = [503, 503, 500, 429][random.random_range(0..4)];
+                overloaded(status, one_in(&mut random))
+            }
             Luck::Refused => Act::status(402),
             Luck::Hangs { works: does } => {
                 if does {
@@ -300,7 +367,27 @@ impl Desk {
                 Act::answer(200, &json, "{\"receipt\":")
             }
             Luck::Takes(time) => self.later(&mut books, kind, &work, entry, time),
+            Luck::Drips(pause) => Act::Slowly(pause, Box::new(works(&mut books))),
+            Luck::Doubles(time) => {
+                let act = works(&mut books);
+                self.again(kind, work.clone(), time);
+                act
+            }
         }
+    }
+
+    /// Has a request arrive again later. Its sender does not wait for a response.
+    fn again(self: &Arc<Self>, kind: Kind, work: String, time: Duration) {
+        let desk = Arc::clone(self);
+        self.outbox.opened();
+        tokio::spawn(async move {
+            sleep(time).await;
+            match kind {
+                Kind::Work => desk.books().work(&work),
+                _ => desk.books().undo(&work),
+            };
+            desk.outbox.closed();
+        });
     }
 
     /// Does the work after a while, even if the caller does not wait for it any more.
@@ -481,6 +568,33 @@ impl Job {
     }
 }
 
+impl Luck {
+    fn fault(&self, only_replies: bool) -> Option<ServiceFault> {
+        Some(match self {
+            Luck::Well => return None,
+            Luck::Overloaded => ServiceFault::Overload,
+            Luck::Refused => ServiceFault::Refusal,
+            Luck::Hangs { .. } | Luck::Breaks { .. } if only_replies => ServiceFault::DeadWorker,
+            Luck::Hangs { .. } | Luck::Takes(_) => ServiceFault::Silence,
+            Luck::Breaks { .. } => ServiceFault::Cut,
+            Luck::Garbled => ServiceFault::Garbling,
+            Luck::Drips(_) => ServiceFault::SlowBytes,
+            Luck::Doubles(_) => ServiceFault::Double,
+        })
+    }
+}
+
+impl Fate {
+    fn fault(self) -> Option<ServiceFault> {
+        match self {
+            Fate::Kept => None,
+            Fate::Silent => Some(ServiceFault::SilentPromise),
+            Fate::Forgotten => Some(ServiceFault::ForgottenPromise),
+            Fate::Fails { .. } => Some(ServiceFault::FailedPromise),
+        }
+    }
+}
+
 fn fate(random: &mut StdRng, kind: Kind, entry: Entry) -> Fate {
     match random.random_range(0..100) {
         0..6 => Fate::Silent,
@@ -506,11 +620,15 @@ fn luck(random: &mut StdRng, kind: Kind, entry: Entry) -> Luck {
         (Kind::Work, 50..70) => Luck::Takes(millis(random, 10, 400)),
         (Kind::Work, 70..74) => Luck::Takes(millis(random, 400, 2_500)),
         (Kind::Work, 74..76) if matches!(entry, Entry::Absent | Entry::Done) => Luck::Garbled,
+        (Kind::Work, 76..80) => Luck::Drips(millis(random, 1, 200)),
+        (Kind::Work, 80..84) => Luck::Doubles(millis(random, 5, 4_000)),
         (Kind::Undo, 0..12) => Luck::Overloaded,
         (Kind::Undo, 12..16) if entry == Entry::Done => Luck::Refused,
         (Kind::Undo, 16..19) => Luck::Hangs { works: true },
         (Kind::Undo, 19..24) => Luck::Breaks { works: true },
         (Kind::Undo, 24..60) => Luck::Takes(millis(random, 5, 300)),
+        (Kind::Undo, 60..66) => Luck::Doubles(millis(random, 5, 4_000)),
+        (Kind::Probe, 30..36) => Luck::Drips(millis(random, 1, 200)),
         (Kind::Probe, 0..8) => Luck::Overloaded,
         (Kind::Probe, 8..11) => Luck::Hangs { works: false },
         (Kind::Probe, 11..14) => Luck::Breaks { works: false },
@@ -532,7 +650,11 @@ fn one_in(random: &mut StdRng) -> u32 {
 }
 
 fn busy(seconds: u32) -> Act {
-    Act::answer(503, &[("retry-after", &seconds.to_string())], "")
+    overloaded(503, seconds)
+}
+
+fn overloaded(status: u16, seconds: u32) -> Act {
+    Act::answer(status, &[("retry-after", &seconds.to_string())], "")
 }
 
 fn answer(status: u16, body: &Value) -> Act {

@@ -3,23 +3,26 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lapin::BasicProperties;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::{
     sync::watch,
     task::JoinSet,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
 
 use super::{
+    super::{
+        audit::{At, Plan},
+        harness::Api,
+    },
     STUCK_AFTER,
-    broker::{self, Publisher},
+    agents::BY_LOT,
+    broker::{self, Properties, Publisher},
     operators::{Odd, PATIENCE, Tasks},
     orders::{self, Mix},
     workflows::Workflows,
 };
-use crate::{audit::Plan, harness::Api};
 
 /// The largest number of running tasks. More would fill the services' sockets and the machine, and test nothing more.
 const MOST_LIVE: usize = 150;
@@ -36,6 +39,9 @@ pub struct Submitter {
     pub tasks: Tasks,
     pub odd: Odd,
     pub receiver: String,
+    /// The largest number of its tasks.
+    pub most: u32,
+    pub longest_pause: Duration,
     /// The connection for the submissions that go to a queue, if there is one.
     pub publisher: Option<Arc<Publisher>>,
 }
@@ -45,8 +51,6 @@ pub const TURNS: &str = "turns";
 
 /// The number of lots in which tasks run one at a time.
 const LOTS_WITH_TURNS: usize = 4;
-
-const BY_LOT: &str = "{{ task.labels.lot }}";
 
 fn has_children(order: &Value) -> bool {
     let steps = order["steps"].as_array().into_iter().flatten();
@@ -65,7 +69,7 @@ impl Submitter {
 
     async fn submit_all(self: &Arc<Self>, over: &watch::Receiver<bool>, queued: &mut JoinSet<()>) {
         let mut random = StdRng::seed_from_u64(self.seed + self.number);
-        for turn in 0.. {
+        for turn in 0..self.most {
             if *over.borrow() {
                 return;
             }
@@ -73,7 +77,7 @@ impl Submitter {
             let mut order = orders::order(&mut random, self.mix, &self.parts, &key, &self.receiver);
             if self.mix.has_kind(&mut random, 8, 15) {
                 let later = Duration::from_millis(random.random_range(0..4_000));
-                order["start_at"] = json!((jiff::Timestamp::now() + later).to_string());
+                order["start_at"] = json!(At::now().plus(later).to_rfc3339());
             }
             let moving = match self.mix.has_kind(&mut random, 3, 8) {
                 true => self.workflows.moving(&mut random),
@@ -92,7 +96,7 @@ impl Submitter {
             if moving.is_none() && self.publisher.is_some() && random.random_ratio(1, one_in) {
                 let times = random.random_range(0..5) / 4 + 1;
                 queued.spawn(Arc::clone(self).publish(times, key, order));
-                sleep(Duration::from_millis(random.random_range(5..200))).await;
+                sleep(self.pause(&mut random)).await;
                 continue;
             }
             let registered = match &moving {
@@ -120,14 +124,19 @@ impl Submitter {
                 self.skip_first(&mut random, &id, &order).await;
             }
             // Most often the task has begun when the next one comes.
-            let pause = Duration::from_millis(random.random_range(5..200));
+            let until = Instant::now() + self.pause(&mut random);
             let api = &self.apis[random.random_range(0..self.apis.len())];
             let wait = api.get(&format!("/v1/tasks/{id}?wait=1s")).attempt();
-            let _ = timeout(pause, wait).await;
+            let _ = timeout_at(until, wait).await;
+            sleep_until(until).await;
             while turn % 20 == 19 && self.live().await > MOST_LIVE && !*over.borrow() {
                 sleep(Duration::from_millis(200)).await;
             }
         }
+    }
+
+    fn pause(&self, random: &mut StdRng) -> Duration {
+        self.longest_pause.mul_f64(random.random_range(0.02..1.0))
     }
 
     /// Skips the first step, most often of a task that waits for admission, so that a step has begun before the task is
@@ -209,7 +218,10 @@ impl Submitter {
     async fn publish(self: Arc<Self>, times: usize, key: String, order: Value) {
         let publisher = self.publisher.as_ref().unwrap();
         for _ in 0..times {
-            let properties = BasicProperties::default().with_message_id(key.as_str().into());
+            let properties = Properties {
+                message_id: Some(key.clone()),
+                ..Properties::default()
+            };
             publisher.publish(broker::ORDERS, &order, properties).await;
         }
         let until = Instant::now() + STUCK_AFTER;

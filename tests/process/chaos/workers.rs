@@ -7,19 +7,22 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{operators::Odd, promises::promised_by, services::Services};
-use crate::{
-    audit::Fetched,
-    harness::{Api, Seen},
+use super::{
+    super::{
+        audit::Fetched,
+        harness::{Api, Seen},
+    },
+    operators::Odd,
+    promises::promised_by,
+    services::Services,
 };
 
 /// The agent whose steps are fetched.
 pub const AGENT: &str = "workers";
-const WORKERS: u64 = 6;
 
-/// Starts workers that work until the test is over.
-pub fn start(seed: u64, apis: &Arc<Vec<Api>>, services: &Services, odd: &Odd) {
-    for number in 0..WORKERS {
+/// Starts so many workers that work until the test is over.
+pub fn start(seed: u64, count: u64, apis: &Arc<Vec<Api>>, services: &Services, odd: &Odd) {
+    for number in 0..count {
         let worker = Worker {
             name: format!("w-{number}"),
             apis: Arc::clone(apis),
