@@ -26,6 +26,11 @@ const PROMOTE_ANYWAY: Duration = Duration::from_secs(30);
 /// few milliseconds, but a session that hangs may hold one for seconds.
 const LOCKED_AGAIN: Backoff = Backoff::doubling(Duration::from_millis(10), Duration::from_secs(1));
 
+/// So many looks that claimed nothing from heads that were known follow each other at once; then there is a wait between them.
+const AT_ONCE: u32 = 3;
+const IN_VAIN_AGAIN: Backoff =
+    Backoff::doubling(Duration::from_millis(5), Duration::from_millis(100));
+
 /// The wait before the next look at a queue in which every step was left to other instances.
 const LEFT_AGAIN: Backoff = Backoff::doubling(LEFT_TO_OTHERS.duration(), Duration::from_secs(1));
 
@@ -44,6 +49,8 @@ struct Promotions {
     at: Instant,
     /// The number of promotions in a row that found only locked tasks.
     found_locked: u32,
+    /// The number of looks in a row after which heads that were known were gone, although nothing was claimed.
+    in_vain: u32,
 }
 
 /// The queues in which all steps are left to other instances for now.
@@ -103,6 +110,7 @@ pub async fn run(
     let mut promotions = Promotions {
         at: clock::instant(),
         found_locked: 0,
+        in_vain: 0,
     };
     let mut left = LeftQueues::default();
     let mut looked_at = clock::instant();
@@ -240,6 +248,7 @@ async fn check_queues(
         false => store.claim_all_queued(read).await?,
     };
     if claimed > 0 {
+        promotions.in_vain = 0;
         due.iter().for_each(|agent| left.found(agent));
         // There may be more steps than one claim takes.
         local.agent_queues.check_again();
@@ -250,8 +259,13 @@ async fn check_queues(
         left.leave(agent, is_empty, now);
     }
     if known.iter().any(|agent| !store.knows_head(agent)) {
-        // The known steps have been claimed. The store may have more.
-        local.agent_queues.check_again();
+        // The known steps have been claimed, and the store may have more; or they cannot be claimed yet, such as those of a
+        // task whose time is over and that the supervisor has not ended.
+        promotions.in_vain += 1;
+        match promotions.in_vain.checked_sub(AT_ONCE) {
+            None => local.agent_queues.check_again(),
+            Some(looks) => local.agent_queues.due_in(IN_VAIN_AGAIN.wait(looks + 1)),
+        }
     }
     Ok(())
 }

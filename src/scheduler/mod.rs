@@ -38,7 +38,7 @@ use self::{
     work_requests::{WorkRequests, WorkerSlot},
 };
 use crate::{
-    agent::Agents,
+    agent::{Agents, CallSlot},
     clock::{self, Instant, timeout},
     domain::{
         agent::{AgentMode, PastStop},
@@ -327,6 +327,12 @@ impl LocalScheduler for Local {
         match self.agents.try_claim(agent) {
             Some(slot) => Some(SlotPermit::for_call(slot)),
             None => self.take_for_worker(agent),
+        }
+    }
+
+    fn put_back(&self, permit: SlotPermit) {
+        if let Some(CallSlot::Free(slot)) = permit.into_slot() {
+            slot.release();
         }
     }
 

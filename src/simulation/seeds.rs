@@ -12,10 +12,13 @@
 
 use std::{
     collections::BTreeMap,
+    fs::File,
+    io::{Read, Seek},
     path::Path,
-    process::{Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::atomic::{AtomicU64, Ordering},
     thread,
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -25,9 +28,13 @@ use super::{
     plan::{Hazard, KINDS, Plan},
     run::{SimulationResult, Template, run},
 };
+use crate::clock;
 
 /// The test that a process of one seed runs.
 const ONE_SEED: &str = "simulation::seeds::the_seed_of_this_process";
+/// The longest time that a seed may take. Each takes some seconds, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(300);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Every so many seeds one is run twice, to see that it does the same again.
 const RUN_AGAIN: u64 = 100;
 
@@ -107,18 +114,48 @@ fn process(seed: u64, template: &Path, prints_events: bool) -> SeedOutput {
     if prints_events {
         command.env("PROVOST_SIMULATION_EVENTS", "yes");
     }
-    let output = command.output().unwrap();
-    let is_clean = output.status.success();
-    let mut lines: Vec<_> = String::from_utf8_lossy(&output.stdout)
+    // Files, because a pipe that nobody reads would stop the process.
+    let (mut stdout, mut stderr) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+    command.stdout(stdout.try_clone().unwrap());
+    command.stderr(stderr.try_clone().unwrap());
+    let mut child = command.spawn().unwrap();
+    let ended = wait(&mut child);
+    let text = |file: &mut File| {
+        let mut text = Vec::new();
+        file.rewind().unwrap();
+        file.read_to_end(&mut text).unwrap();
+        String::from_utf8_lossy(&text).into_owned()
+    };
+    let is_clean = ended.is_some_and(|status| status.success());
+    let mut lines: Vec<_> = text(&mut stdout)
         .lines()
         .filter(|line| !is_of_harness(line))
         .map(str::to_owned)
         .collect();
-    if !is_clean && !lines.iter().any(|line| line.contains(" found ")) {
-        let said = String::from_utf8_lossy(&output.stderr);
-        lines.push(format!("seed {seed} found {}: {said}", output.status));
+    match ended {
+        None => lines.push(format!(
+            "seed {seed} found that it does not end: something goes on while no time passes"
+        )),
+        Some(status) if !is_clean && !lines.iter().any(|line| line.contains(" found ")) => {
+            lines.push(format!("seed {seed} found {status}: {}", text(&mut stderr)));
+        }
+        Some(_) => {}
     }
     SeedOutput { lines, is_clean }
+}
+
+/// Waits for the end of a process. `None`: it has not come, and the process is killed.
+fn wait(child: &mut Child) -> Option<ExitStatus> {
+    let began = clock::instant();
+    while began.elapsed() < PATIENCE {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    None
 }
 
 /// Returns whether a line is one that the test harness prints around each test.

@@ -83,6 +83,12 @@ pub trait LocalScheduler: Send + Sync + 'static {
     }
     /// Takes a slot for the first queued step.
     fn take_for_queued(&self, agent: &AgentName) -> Option<SlotPermit>;
+
+    /// Takes back a permit whose step was not claimed. A freed slot would have the queue read again at once, which has the
+    /// same step.
+    fn put_back(&self, permit: SlotPermit) {
+        drop(permit);
+    }
     /// Notes that the agent's queue is empty, as far as this process knows.
     fn queue_drained(&self, agent: &AgentName);
     /// Notes that a reply of this agent is no longer awaited.

@@ -135,6 +135,7 @@ impl ClaimSteps for QueuedClaims<'_> {
             // The request of the call could not be made.
             Ok(None) => StepClaimResult::NotClaimed,
             Err(_) => {
+                local.put_back(permit);
                 // According to the record the step is still queued.
                 let mut found = draft.claimed.found.iter();
                 if draft.lanes.has_found(claim) || found.any(|found| found.agent == *agent) {
