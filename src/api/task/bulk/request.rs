@@ -292,6 +292,19 @@ fn resolve(fields: &mut Fields<'_>, reason: Option<String>) -> Command {
     }
 }
 
+/// The members that choose tasks, besides labels.
+const FILTERS: [&str; 9] = [
+    "state",
+    "workflow",
+    "key",
+    "agent",
+    "created_after",
+    "created_before",
+    "alert",
+    "cause",
+    "text",
+];
+
 fn selection(action: BulkAction, fields: &mut Fields<'_>) -> TaskSelection {
     let all = fields.boolean("all").unwrap_or(false);
     let ids = ids(fields, "task");
@@ -300,9 +313,10 @@ fn selection(action: BulkAction, fields: &mut Fields<'_>) -> TaskSelection {
         ids.dedup();
         ids.into_iter().map(TaskId).collect::<Vec<_>>()
     });
-    let names_state = fields.peek("state").is_some();
+    // A filter that is refused was given too: it has a fault of its own.
+    let names_filter = FILTERS.iter().any(|name| fields.peek(name).is_some());
     let filter = filter(action, fields);
-    let filtered = names_state || filter != TaskFilter::default();
+    let filtered = names_filter || filter != TaskFilter::default();
     match (&ids, filtered || all) {
         (Some(_), true) => fields.fault("ids", "give either ids or filters, not both"),
         (None, false) => fields.missing(
