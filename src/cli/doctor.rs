@@ -130,6 +130,8 @@ async fn of_database(config: &Config) -> Vec<DoctorFinding> {
     let facts = match &config.database_url {
         DatabaseUrl::Sqlite(path) => match sqlite::examine::examine(path).await {
             Ok(Some(facts)) => Ok(facts),
+            // The folder is missing too, which is a fault of the files.
+            Ok(None) if !folder_of(path).exists() => return Vec::new(),
             Ok(None) => {
                 let seen = format!(
                     "{} does not exist; the first start creates it",
@@ -137,20 +139,19 @@ async fn of_database(config: &Config) -> Vec<DoctorFinding> {
                 );
                 return vec![ok("database", seen)];
             }
-            Err(error) => Err(format!("{}: {error}", config.database_url)),
+            Err(error) => Err((
+                format!("{}: {error}", config.database_url),
+                "check that this user may use it, and that it is a database of Provost",
+            )),
         },
+        // The error itself says what to do.
         DatabaseUrl::Postgres(url) => postgres::examine::examine(url)
             .await
-            .map_err(|error| error.to_string()),
+            .map_err(|error| (error.to_string(), "")),
     };
     match facts {
         Ok(facts) => of_facts(&facts),
-        Err(error) => vec![wrong(
-            Severity::Fault,
-            "database",
-            error,
-            "check that it runs, and that this user may use it",
-        )],
+        Err((seen, remedy)) => vec![wrong(Severity::Fault, "database", seen, remedy)],
     }
 }
 
@@ -207,7 +208,7 @@ fn of_facts(facts: &DatabaseFacts) -> Vec<DoctorFinding> {
             ),
         });
     } else {
-        found.push(ok("clock", "that of this machine"));
+        found.push(ok("clock", "the database uses the clock of this machine"));
     }
     if !facts.long_transactions.is_empty() {
         found.push(wrong(
@@ -267,14 +268,19 @@ fn is_free(address: SocketAddr) -> Result<(), String> {
     bound.map(drop).map_err(|error| error.to_string())
 }
 
+/// Returns the folder of a file.
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
 fn of_disk(config: &Config) -> Option<DoctorFinding> {
     let DatabaseUrl::Sqlite(path) = &config.database_url else {
         return None;
     };
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
+    let folder = folder_of(path);
     let found = statvfs(folder).ok()?;
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     let seen = format!("{} MiB free at {}", free >> 20, folder.display());

@@ -16,7 +16,7 @@ mod sources;
 mod test_report;
 pub mod validate;
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::{CommandFactory, Parser};
 use provost_command_line::{AgentCommand, ClientCommand, MigrateTasks, Shell};
@@ -82,9 +82,10 @@ pub fn parse() -> Result<CliCommand, ConfigError> {
     clap_complete::CompleteEnv::with_factory(args::Arguments::command)
         .var(provost_command_line::COMPLETION_VARIABLE)
         .complete();
-    match args::Arguments::try_parse() {
+    let typed = with_options_at_end(std::env::args_os().collect());
+    match args::Arguments::try_parse_from(&typed) {
         Ok(arguments) => command(arguments, variables.collect()),
-        Err(error) if error.use_stderr() && is_of_client() => {
+        Err(error) if error.use_stderr() && is_of_client(&typed) => {
             // An error that cannot be printed has no other place either.
             let _ = error.print();
             std::process::exit(i32::from(provost_command_line::MISUSE));
@@ -96,6 +97,41 @@ pub fn parse() -> Result<CliCommand, ConfigError> {
 /// Returns the commands and their arguments, for man pages.
 pub fn clap_command() -> clap::Command {
     args::Arguments::command()
+}
+
+/// The options of every command of the client that have a value.
+const WITH_VALUE: [&str; 7] = [
+    "--server",
+    "--context",
+    "--token-file",
+    "--ca",
+    "--output",
+    "-o",
+    "--color",
+];
+
+/// Returns the arguments with the options of the client that precede the command at the end, where each command takes them. As
+/// global options of clap they would be options of `serve` and the like too, which have other ones for their address and
+/// their certificates.
+fn with_options_at_end(mut typed: Vec<OsString>) -> Vec<OsString> {
+    let mut count = 0;
+    while let Some(word) = typed.get(1 + count).and_then(|word| word.to_str()) {
+        let name = word.split_once('=').map(|(name, _)| name);
+        count += match name.unwrap_or(word) {
+            word if WITH_VALUE.contains(&word) && name.is_none() => 2,
+            word if WITH_VALUE.contains(&word) || word == "--utc" => 1,
+            _ => break,
+        };
+    }
+    // Without a command the options are refused as they stand.
+    if count == 0 || typed.len() <= 1 + count {
+        return typed;
+    }
+    let options: Vec<_> = typed.drain(1..=count).collect();
+    let end = typed.iter().position(|word| word == "--");
+    let end = end.unwrap_or(typed.len());
+    typed.splice(end..end, options);
+    typed
 }
 
 /// The commands whose exit code for wrong arguments has been 2 before there was a client.
@@ -115,8 +151,8 @@ const OF_SERVER: [&str; 11] = [
 
 /// Returns whether wrong arguments of this process have the exit code of the client, for which 2 says that a task failed. A
 /// command that does not exist is most likely one of the client that was misspelt.
-fn is_of_client() -> bool {
-    let arguments = std::env::args_os().skip(1);
+fn is_of_client(typed: &[OsString]) -> bool {
+    let arguments = typed.iter().skip(1);
     let mut arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
     let name = arguments.next().unwrap_or_default();
     match name.as_str() {

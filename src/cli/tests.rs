@@ -164,6 +164,35 @@ fn examples(command: &clap::Command) -> Vec<String> {
 }
 
 #[test]
+fn options_of_the_client_may_precede_the_command() {
+    let moved = |line: &str| {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let moved = with_options_at_end(words);
+        let moved: Vec<_> = moved.iter().map(|word| word.to_string_lossy()).collect();
+        moved.join(" ")
+    };
+    for (typed, expected) in [
+        (
+            "provost --server http://a --utc -o json agent show payments",
+            "provost agent show payments --server http://a --utc -o json",
+        ),
+        (
+            "provost --server=http://a retry -- -key",
+            "provost retry --server=http://a -- -key",
+        ),
+        ("provost status --utc", "provost status --utc"),
+        ("provost --utc", "provost --utc"),
+        ("provost --server", "provost --server"),
+        ("provost --version", "provost --version"),
+    ] {
+        assert_eq!(moved(typed), expected);
+        if typed.contains("retry") || typed.contains("agent") {
+            assert!(args::Arguments::try_parse_from(moved(typed).split(' ')).is_ok());
+        }
+    }
+}
+
+#[test]
 fn every_example_can_be_typed() {
     let operator = include_str!("../../docs/operator.md");
     let in_operator = operator

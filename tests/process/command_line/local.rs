@@ -81,6 +81,28 @@ async fn the_doctor_finds_nothing_on_a_healthy_server_and_names_what_is_wrong() 
     assert_eq!(code, 1);
     assert_eq!(found, [("fault".to_owned(), "port".to_owned())]);
     drop(taken);
+    // A folder that is missing is one fault, and nothing is said about the file in it.
+    let missing = [
+        "--listen",
+        &listen,
+        "--database-url",
+        "sqlite://none/new.db",
+    ];
+    let said = person.run(&[&["doctor"], &missing[..]].concat()).await;
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(!said.out.contains("the first start creates it"), "{said:?}");
+    let away = [
+        "--listen",
+        &listen,
+        "--database-url",
+        "postgres://nobody@127.0.0.1:1/none",
+    ];
+    let said = person.run(&[&["doctor"], &away[..]].concat()).await;
+    assert_eq!(
+        (said.code, said.out.matches("check that").count()),
+        (1, 1),
+        "{said:?}"
+    );
     let (code, found) = doctor(&person, &["--listen", "nowhere"]).await;
     assert_eq!((code, found[0].1.as_str()), (1, "settings"));
     person.file(
