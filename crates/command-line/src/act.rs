@@ -24,7 +24,7 @@ use crate::{
     plain::plain,
     session::Session,
     shapes::{MigrationReportJson, TaskDifferenceJson, TaskJson, UndoPlanJson},
-    task, wait,
+    task, values, wait,
 };
 
 /// The arguments of a command on one task.
@@ -62,7 +62,7 @@ pub struct RetryOptions {
     task: Option<String>,
 
     /// Retry this step only
-    #[arg(value_name = "STEP", requires = "task")]
+    #[arg(value_name = "STEP", requires = "task", add = ArgValueCompleter::new(completion::steps))]
     step: Option<String>,
 
     /// With a step: send this input instead, as JSON or @file
@@ -102,7 +102,7 @@ pub struct SkipOptions {
     task: Option<String>,
 
     /// The step [default: the step in error]
-    #[arg(value_name = "STEP", requires = "task")]
+    #[arg(value_name = "STEP", requires = "task", add = ArgValueCompleter::new(completion::steps))]
     step: Option<String>,
 
     /// The output that the step gets, as JSON or @file
@@ -133,7 +133,7 @@ pub struct ResolveOptions {
     task: Option<String>,
 
     /// The step whose work was done elsewhere [default: the step in error]
-    #[arg(value_name = "STEP", requires = "task")]
+    #[arg(value_name = "STEP", requires = "task", add = ArgValueCompleter::new(completion::steps))]
     step: Option<String>,
 
     /// The output of the work, as JSON or @file
@@ -177,7 +177,7 @@ pub struct RerunOptions {
     task: String,
 
     /// The step from which on everything runs again
-    #[arg(value_name = "STEP")]
+    #[arg(value_name = "STEP", add = ArgValueCompleter::new(completion::steps))]
     step: String,
 
     #[command(flatten)]
@@ -208,7 +208,7 @@ pub struct CloneOptions {
     label: Vec<(String, String)>,
 
     /// The version of the workflow: a number, latest or active
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "VERSION", value_parser = values::version)]
     workflow_version: Option<String>,
 
     #[command(flatten)]
@@ -226,7 +226,7 @@ pub struct MigrateOptions {
     task: Option<String>,
 
     /// The version to move to: a number, latest or active
-    #[arg(long, value_name = "VERSION", help_heading = "Tasks")]
+    #[arg(long, value_name = "VERSION", value_parser = values::version, help_heading = "Tasks")]
     to: Option<String>,
 
     /// For many tasks: only those of this version
@@ -653,10 +653,11 @@ async fn undo_plan(session: &Session, name: &str) -> Result<Outcome, ClientError
     } else {
         match (&plan.reason, plan.possible) {
             (Some(reason), false) => out.say(plain(reason))?,
-            _ => out.say(format_args!(
-                "calls of an undo, in this order: {}",
-                plan.calls.len()
-            ))?,
+            _ => out.say(match plan.calls.len() {
+                0 => "an undo makes no call".to_owned(),
+                1 => "an undo makes this call:".to_owned(),
+                count => format!("an undo makes these {count} calls, in this order:"),
+            })?,
         }
         let mut table = Table::new(&["UNDOES", "AGENT", "REQUEST"]);
         for call in &plan.calls {
@@ -671,7 +672,7 @@ async fn undo_plan(session: &Session, name: &str) -> Result<Outcome, ClientError
         out.table("", &table)?;
         for passed in &plan.passed_over {
             out.say(format_args!(
-                "not undone: {}: {}",
+                "step {} is not undone: {}",
                 plain(&passed.step),
                 plain(&passed.message)
             ))?;
@@ -692,12 +693,13 @@ async fn dry_run_of_one(
 ) -> Result<Outcome, ClientError> {
     let members = Map::from_iter([("ids".to_owned(), json!([id]))]);
     let preview = bulk::preview(session, operation, &members).await?;
-    bulk::show_preview(session, &preview)?;
-    Ok(if preview.result.accepted > 0 {
-        Outcome::Done
-    } else {
-        Outcome::Refused
-    })
+    match session.out.is_for_people() {
+        true => bulk::preview_lines_of_one(&preview.result)
+            .iter()
+            .try_for_each(|line| session.out.say(line))?,
+        false => bulk::show_preview(session, &preview)?,
+    }
+    Ok(bulk::outcome_of_preview(&preview.result))
 }
 
 /// Has the server carry out a command for many tasks.

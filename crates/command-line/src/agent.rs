@@ -15,6 +15,7 @@ use crate::{
     plain::plain,
     session::{NoOptions, ServerOptions, Session, WithShared},
     shapes::AgentJson,
+    values,
 };
 
 /// The time that a check takes at most, besides that of any request.
@@ -47,11 +48,11 @@ pub struct PauseAgentOptions {
     one: OneAgent,
 
     /// Resume by itself after this time, such as 30m
-    #[arg(long = "for", value_name = "DURATION", conflicts_with = "until")]
+    #[arg(long = "for", value_name = "DURATION", conflicts_with = "until", value_parser = values::duration)]
     duration: Option<String>,
 
-    /// Resume by itself at this time
-    #[arg(long, value_name = "TIME")]
+    /// Resume by itself at this time, such as 2026-03-01T00:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = values::time)]
     until: Option<String>,
 
     /// The reason, which is on record with your name

@@ -1,6 +1,6 @@
 //! The client of the API: one request and its response.
 
-use std::{error::Error, fs, sync::Once, time::Duration};
+use std::{error::Error, fs, io, sync::Once, time::Duration};
 
 use reqwest::{Certificate, Client, ClientBuilder, StatusCode, Url, header};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -45,6 +45,40 @@ fn build(change: &dyn Fn(ClientBuilder) -> ClientBuilder) -> Result<Client, reqw
             .with_no_client_auth();
         builder().tls_backend_preconfigured(trusts_nobody).build()
     })
+}
+
+/// Returns the error of TLS, if it is one.
+fn tls_error(error: &reqwest::Error) -> Option<&rustls::Error> {
+    let mut cause: Option<&(dyn Error + 'static)> = error.source();
+    while let Some(deeper) = cause {
+        if let Some(found) = deeper.downcast_ref() {
+            return Some(found);
+        }
+        // The source of an error of I/O is that of the error within it, which is the one of TLS.
+        let within = deeper
+            .downcast_ref::<io::Error>()
+            .and_then(|error| error.get_ref());
+        cause = match within {
+            Some(within) => Some(within),
+            None => deeper.source(),
+        };
+    }
+    None
+}
+
+/// Says what failed in TLS, and what to do.
+fn tls_in_words(error: &rustls::Error) -> String {
+    use rustls::CertificateError as Wrong;
+    match error {
+        rustls::Error::InvalidCertificate(Wrong::UnknownIssuer) => {
+            "nothing that this machine trusts has signed its certificate: give the certificate that did with --ca".to_owned()
+        }
+        rustls::Error::InvalidCertificate(wrong) => format!("its certificate cannot be used: {wrong}"),
+        rustls::Error::InvalidMessage(_) => {
+            "it does not speak TLS: its address may have http:// and not https://".to_owned()
+        }
+        other => format!("TLS failed: {other}"),
+    }
 }
 
 /// Returns the text of the innermost cause, which is more useful than "error sending request".
@@ -102,9 +136,16 @@ impl Api {
             Some(path) => {
                 let pem = fs::read(path).map_err(|error| ClientError::file(path, error))?;
                 let read = Certificate::from_pem_bundle(&pem);
-                read.map_err(|error| {
+                let read = read.map_err(|error| {
                     ClientError::usage(format!("{}: {}", path.display(), cause(&error)))
-                })?
+                })?;
+                if read.is_empty() {
+                    return Err(ClientError::usage(format!(
+                        "{} has no certificate in PEM",
+                        path.display()
+                    )));
+                }
+                read
             }
         };
         let socket = shown.strip_prefix("unix:").map(str::to_owned);
@@ -125,6 +166,24 @@ impl Api {
         let base = base.map_err(|error| wrong(&error.to_string()))?;
         if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
             return Err(wrong("the scheme is neither http nor https"));
+        }
+        if !base.username().is_empty() || base.password().is_some() {
+            return Err(ClientError::usage(
+                "the address of the server has a user or a password, which Provost does not take: give a token with --token-file, PROVOST_TOKEN or provost login",
+            ));
+        }
+        if base.query().is_some() || base.fragment().is_some() {
+            return Err(wrong("it has a ? or a #"));
+        }
+        let is_of_header = |c: char| c.is_ascii_graphic();
+        if target
+            .token
+            .as_ref()
+            .is_some_and(|token| !token.chars().all(is_of_header))
+        {
+            return Err(ClientError::usage(
+                "the token has a character that no token has, such as a space or the end of a line: is it one token alone?",
+            ));
         }
         Ok(Self {
             client: client.map_err(|error| wrong(&cause(&error)))?,
@@ -216,7 +275,10 @@ pub fn with_items(page: &str, items: &[Box<RawValue>]) -> String {
 impl Listing {
     /// Returns the items as one type.
     pub fn read<T: DeserializeOwned>(&self) -> Result<Vec<T>, ClientError> {
-        let read = self.items.iter().map(|item| parse("a list", item.get()));
+        let read = self
+            .items
+            .iter()
+            .map(|item| parse("a list", 200, item.get()));
         read.collect()
     }
 }
@@ -370,9 +432,20 @@ impl ApiRequest<'_> {
 
 impl Api {
     pub fn no_response(&self, error: &reqwest::Error) -> ClientError {
-        ClientError::NoResponse {
-            server: self.shown.clone(),
-            cause: cause(error),
+        let server = self.shown.clone();
+        if let Some(error) = tls_error(error) {
+            let cause = tls_in_words(error);
+            return ClientError::Tls { server, cause };
+        }
+        match error.is_connect() || error.is_timeout() {
+            true => ClientError::NoResponse {
+                server,
+                cause: cause(error),
+            },
+            false => ClientError::BrokenResponse {
+                server,
+                cause: cause(error),
+            },
         }
     }
 
@@ -384,6 +457,7 @@ impl Api {
             _ => ClientError::Unreadable {
                 request: request.to_owned(),
                 cause: format!("the status is {status}"),
+                status: status.as_u16(),
             },
         }
     }
@@ -391,14 +465,15 @@ impl Api {
 
 impl ApiResponse {
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
-        parse(&self.request, &self.text)
+        parse(&self.request, self.status, &self.text)
     }
 }
 
-fn parse<T: DeserializeOwned>(request: &str, text: &str) -> Result<T, ClientError> {
+fn parse<T: DeserializeOwned>(request: &str, status: u16, text: &str) -> Result<T, ClientError> {
     serde_json::from_str(text).map_err(|error| ClientError::Unreadable {
         request: request.to_owned(),
         cause: error.to_string(),
+        status,
     })
 }
 
@@ -428,11 +503,46 @@ mod tests {
     }
 
     #[test]
+    fn a_fault_of_tls_comes_with_what_to_do() {
+        let issuer = rustls::CertificateError::UnknownIssuer;
+        assert!(tls_in_words(&issuer.into()).contains("--ca"));
+        let no_tls = rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
+        assert!(tls_in_words(&no_tls).contains("http://"));
+    }
+
+    #[test]
     fn only_http_and_sockets_are_servers() {
         assert!(api("unix:/run/provost.sock").is_ok());
-        for wrong in ["", "localhost:8080", "ftp://example.org", "example.org"] {
-            assert!(api(wrong).is_err(), "{wrong}");
+        for wrong in [
+            "",
+            "localhost:8080",
+            "ftp://example.org",
+            "example.org",
+            "http://example.org?a",
+            "http://ada:secret@example.org",
+        ] {
+            let refused = api(wrong).unwrap_err().to_string();
+            assert!(!refused.contains("secret"), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_file_without_a_certificate_and_two_tokens_in_one_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let ca = folder.path().join("ca.pem");
+        fs::write(&ca, "no certificate\n").unwrap();
+        let target = |token: &str, ca: Option<&std::path::Path>| Target {
+            url: "http://127.0.0.1:8080".to_owned(),
+            token: Some(token.to_owned()),
+            ca: ca.map(Into::into),
+        };
+        let refused = Api::new(&target("t", Some(&ca))).unwrap_err().to_string();
+        assert!(refused.contains("has no certificate"), "{refused}");
+        let refused = Api::new(&target("one\ntwo", None)).unwrap_err().to_string();
+        assert!(
+            refused.contains("token") && !refused.contains("two"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub struct ListAsksOptions {
 #[derive(Args, Clone, Debug)]
 pub struct AnswerOptions {
     /// The link that the person got, or the id or key of the task that asks
-    #[arg(value_name = "LINK|TASK")]
+    #[arg(value_name = "LINK|TASK", add = ArgValueCompleter::new(completion::asking_tasks))]
     ask: String,
 
     /// The choice
@@ -103,7 +103,11 @@ async fn list(session: &Session, options: &ListAsksOptions) -> Result<Outcome, C
         return Ok(Outcome::Done);
     }
     let mut table = Table::new(&["TASK", "KEY", "STEP", "UNTIL", "OPEN FOR", "QUESTION"]);
-    for ask in listing.read::<AskJson>()? {
+    let asks = listing.read::<AskJson>()?;
+    if asks.iter().all(|ask| ask.key.is_some()) {
+        table.leave_out_first(&["TASK"]);
+    }
+    for ask in asks {
         let open = ask.people.iter().filter(|person| person.choice.is_none());
         let open: Vec<_> = open.map(|person| person.person.as_str()).collect();
         table.row([

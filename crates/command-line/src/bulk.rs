@@ -1,6 +1,6 @@
 //! Commands for many tasks: a dry run, a question, the job and its progress; and `provost bulk`, the jobs.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::{
+    away::Away,
     completion,
     confirm::{self, Answer},
     filter::Selection,
@@ -18,10 +19,11 @@ use crate::{
         STOP_BULK_JOB,
     },
     outcome::{ClientError, Outcome},
-    output::{Cell, Color, Table, note, span_of},
-    plain::plain,
+    output::{Cell, Color, Format, Table, note, span_of},
+    plain::{counted, plain},
     session::{NoOptions, Session, WithShared},
-    shapes::{BulkJobJson, BulkResultJson, BulkTaskJson},
+    shapes::{BulkExampleJson, BulkJobJson, BulkResultJson, BulkTaskJson},
+    values,
 };
 
 /// The time between two looks at a job.
@@ -47,6 +49,7 @@ pub struct BulkOptions {
     #[arg(
         long,
         value_name = "RATE",
+        value_parser = values::rate,
         conflicts_with = "task",
         help_heading = "Many tasks"
     )]
@@ -107,31 +110,98 @@ pub fn show_preview(session: &Session, preview: &Preview) -> Result<(), ClientEr
 /// Returns a dry run in lines.
 fn preview_lines(result: &BulkResultJson) -> Vec<String> {
     let mut lines = vec![plain(&result.sentence)];
-    let at_least = if result.next_cursor.is_some() {
-        " at least"
-    } else {
-        ""
-    };
-    lines.push(format!(
-        "{}{at_least} would accept it, {} would refuse",
-        result.accepted, result.refused
-    ));
-    for (reason, count) in &result.refusals {
-        lines.push(format!("  {count}: {}", plain(reason)));
-    }
+    lines.extend(count_lines(result));
+    lines.extend(refusal_lines(&result.refusals));
     for example in &result.examples {
-        let name = example.key.as_deref().unwrap_or(&example.task);
-        lines.push(format!(
-            "  {}: {} -> {}",
-            plain(name),
-            plain(&example.before.state),
-            plain(&example.after.state)
-        ));
-        if let Some(body) = &example.after.request_body {
-            lines.push(format!("    would send {}", plain(body)));
-        }
+        lines.extend(example_lines(example));
     }
     lines
+}
+
+/// Returns the dry run of a command for one task in lines.
+pub fn preview_lines_of_one(result: &BulkResultJson) -> Vec<String> {
+    let mut lines = Vec::new();
+    match (result.accepted, result.refusals.keys().next()) {
+        (0, Some(kind)) => lines.push(format!(
+            "the task would refuse it: {}",
+            plain(kind).replace('-', " ")
+        )),
+        (0, None) => lines.push("nothing would change".to_owned()),
+        _ => lines.push("the task would accept it".to_owned()),
+    }
+    lines.extend(result.examples.iter().flat_map(example_lines));
+    lines
+}
+
+fn count_lines(result: &BulkResultJson) -> Vec<String> {
+    let at_least = match result.next_cursor {
+        Some(_) => "at least ",
+        None => "",
+    };
+    if result.matched == 0 && result.total.unwrap_or_default() == 0 && at_least.is_empty() {
+        return vec!["no task matches".to_owned()];
+    }
+    let refuse = match result.refused {
+        0 => "none would refuse it".to_owned(),
+        refused => format!("{} would refuse it", counted(refused, "task")),
+    };
+    let accept = counted(result.accepted, "task");
+    let mut lines = vec![format!("{at_least}{accept} would accept it, and {refuse}")];
+    // A task that has the version already, for example, neither accepts nor refuses a move to it.
+    let rest = result
+        .total
+        .unwrap_or_default()
+        .saturating_sub(result.matched);
+    if result.next_cursor.is_none() && rest > 0 {
+        lines.push(format!(
+            "nothing would change for the other {}",
+            counted(rest, "task")
+        ));
+    }
+    lines
+}
+
+/// Returns the reasons of those that refuse.
+fn refusal_lines(refusals: &BTreeMap<String, u64>) -> Vec<String> {
+    let lines = refusals.iter().map(|(kind, count)| {
+        let refuse = if *count == 1 { "refuses" } else { "refuse" };
+        let reason = plain(kind).replace('-', " ");
+        format!("  {} {refuse} it: {reason}", counted(*count, "task"))
+    });
+    lines.collect()
+}
+
+/// Returns a task before and after the command, by what the command changes.
+fn example_lines(example: &BulkExampleJson) -> Vec<String> {
+    let name = plain(example.key.as_deref().unwrap_or(&example.task));
+    let (before, after) = (&example.before, &example.after);
+    let mut changes = Vec::new();
+    if before.state != after.state {
+        changes.push(format!("{} -> {}", before.state, after.state));
+    }
+    for step in &after.steps {
+        let was = before.steps.iter().find(|was| was.name == step.name);
+        let was = was.map_or("new", |was| &was.state);
+        if was != step.state {
+            changes.push(format!("step {}: {was} -> {}", step.name, step.state));
+        }
+    }
+    let mut lines = match changes.is_empty() {
+        true => vec![format!("  {name}, which stays {}", plain(&after.state))],
+        false => vec![format!("  {name}: {}", plain(&changes.join(", ")))],
+    };
+    if let Some(body) = &after.request_body {
+        lines.push(format!("    would send {}", plain(body)));
+    }
+    lines
+}
+
+/// Returns the end of a dry run: refused if every task refuses the command.
+pub fn outcome_of_preview(result: &BulkResultJson) -> Outcome {
+    match result.accepted == 0 && result.refused > 0 && result.next_cursor.is_none() {
+        true => Outcome::Refused,
+        false => Outcome::Done,
+    }
 }
 
 /// Has the server carry out a command for many tasks: shows what will happen, asks, and follows the job.
@@ -145,21 +215,26 @@ pub async fn run(
     let preview = preview(session, operation, &members).await?;
     if options.dry_run {
         show_preview(session, &preview)?;
-        return Ok(Outcome::Done);
+        return Ok(outcome_of_preview(&preview.result));
     }
     let result = &preview.result;
-    if result.matched == 0 {
+    if result.matched == 0 && result.next_cursor.is_none() {
         // A cause that nobody knows is more likely a typing error than fixed already.
         if let Some(cause) = members.get("cause").and_then(Value::as_str) {
             session.api.request(&GET_FAILURE, &[cause]).send().await?;
         }
-        note("no task matches");
+        note("no task matches, and nothing was changed");
+        // A program gets an object that says so, and no job: there is none.
+        if !matches!(session.out.format, Format::Table | Format::Name) {
+            session.out.object(&preview.json, "")?;
+        }
+        return Ok(Outcome::Done);
     }
     if result.matched > 1 && !options.yes {
         for line in preview_lines(result) {
             note(line);
         }
-        match confirm::ask(&session.out, "Do it?") {
+        match confirm::ask(&session.out, "Do you want to do this?") {
             Answer::Yes => {}
             Answer::No => {
                 note("nothing was changed");
@@ -186,14 +261,20 @@ pub async fn run(
     let response = request.body(&Value::Object(members)).send().await?;
     let job: BulkJobJson = response.read()?;
     if options.detach {
-        session.out.object(&response.text, &job.id)?;
+        match session.out.is_for_people() {
+            true => session.out.say(format_args!(
+                "the bulk job {0} is running: provost bulk show {0} --follow follows it, and provost bulk stop {0} stops it",
+                plain(&job.id)
+            ))?,
+            false => session.out.object(&response.text, &job.id)?,
+        }
         return Ok(Outcome::Done);
     }
     follow(session, job, timeout).await
 }
 
 /// Follows a job to its end, and shows it.
-async fn follow(
+pub async fn follow(
     session: &Session,
     job: BulkJobJson,
     timeout: Option<Duration>,
@@ -201,16 +282,21 @@ async fn follow(
     let out = &session.out;
     let end = timeout.map(|timeout| Instant::now() + timeout);
     note(format_args!(
-        "bulk job {}: it continues if you leave; provost bulk stop {} stops it",
-        job.id, job.id
+        "the bulk job {0} is running, and continues if you leave: provost bulk stop {0} stops it",
+        plain(&job.id)
     ));
     let progress = progress(session, &job);
+    let mut away = Away::default();
     let (job, text) = loop {
-        let response = session
-            .api
-            .request(&GET_BULK_JOB, &[&job.id])
-            .send()
-            .await?;
+        let response = match session.api.request(&GET_BULK_JOB, &[&job.id]).send().await {
+            Ok(response) => response,
+            Err(error) if end.is_some_and(|end| Instant::now() >= end) => return Err(error),
+            Err(error) => {
+                away.wait_after(error).await?;
+                continue;
+            }
+        };
+        away.ends();
         let job: BulkJobJson = response.read()?;
         progress.set_length(job.total.max(job.matched));
         progress.set_position(job.matched);
@@ -256,6 +342,18 @@ fn progress(session: &Session, job: &BulkJobJson) -> ProgressBar {
     bar
 }
 
+/// Returns the state of a job as the predicate of a sentence.
+fn job_in_words(state: &str) -> String {
+    match state {
+        "running" => "is running".to_owned(),
+        "stopping" => "is stopping".to_owned(),
+        "stopped" => "has stopped".to_owned(),
+        "ended" => "has ended".to_owned(),
+        "failed" => "has failed".to_owned(),
+        other => format!("is {}", plain(other)),
+    }
+}
+
 /// Says what became of a job.
 fn say_job(session: &Session, job: &BulkJobJson) -> Result<(), ClientError> {
     let out = &session.out;
@@ -265,23 +363,27 @@ fn say_job(session: &Session, job: &BulkJobJson) -> Result<(), ClientError> {
     } else {
         ""
     };
+    let refused = match job.refused {
+        0 => "none refused it".to_owned(),
+        refused => format!("{refused} refused it"),
+    };
     out.say(format_args!(
-        "{}: {} of {at_least}{} tasks, {} accepted, {} refused",
-        out.state(&job.state),
+        "the job {}: it has processed {} of {at_least}{}; {} accepted the command, and {refused}",
+        out.paint(Color::of_state(&job.state), &job_in_words(&job.state)),
         job.matched,
-        job.total,
+        counted(job.total, "task"),
         job.accepted,
-        job.refused
     ))?;
-    for (reason, count) in &job.refusals {
-        out.say(format_args!("  {count}: {}", plain(reason)))?;
+    for line in refusal_lines(&job.refusals) {
+        out.say(line)?;
     }
     if let Some(failure) = &job.failure {
         out.say(format_args!("  {}", plain(failure)))?;
     }
     if let Some(again) = job.failed_again.filter(|again| *again > 0) {
         out.say(format_args!(
-            "  {again} failed again: provost bulk show {} --result failed_again",
+            "  {} failed again: provost bulk show {} --result failed_again",
+            counted(again, "task"),
             job.id
         ))?;
     }
@@ -315,8 +417,8 @@ pub struct ShowBulkOptions {
     #[command(flatten)]
     job: OneJob,
 
-    /// The tasks to list: accepted, refused or failed_again
-    #[arg(long, value_name = "RESULT", default_value = "refused")]
+    /// The tasks to list
+    #[arg(long, value_name = "RESULT", default_value = "refused", value_parser = values::BULK_RESULTS)]
     result: String,
 
     /// Follow the job until it ends
@@ -334,7 +436,7 @@ pub struct ResumeBulkOptions {
     job: OneJob,
 
     /// From now on at most so many tasks in a second, a minute or an hour: 20/s, 100/m
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = values::rate)]
     rate: Option<String>,
 
     /// Stop again after this many tasks
@@ -435,7 +537,12 @@ async fn show(session: &Session, options: &ShowBulkOptions) -> Result<Outcome, C
         .list(&LIST_BULK_JOB_TASKS, &[id], &query, TASKS)
         .await?;
     let mut table = Table::new(&["TASK", "KEY", "STATE", "AT", "STEP", "WHY"]);
-    for task in listing.read::<BulkTaskJson>()? {
+    let tasks = listing.read::<BulkTaskJson>()?;
+    table.leave_out_first(match tasks.iter().all(|task| task.key.is_some()) {
+        true => &["AT", "TASK", "STATE"],
+        false => &["AT", "KEY", "STATE"],
+    });
+    for task in tasks {
         let why = task.reason.as_deref().or(task.problem.as_deref());
         table.row([
             Cell::new(&task.task).in_color(Color::Dim),
@@ -473,6 +580,46 @@ async fn change(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn result(json: &str) -> BulkResultJson {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn a_dry_run_explains_every_task_in_sentences() {
+        let move_of_twelve = result(
+            r#"{ "sentence": "migrate 12 tasks", "matched": 8, "accepted": 7, "refused": 1, "total": 12,
+            "refusals": { "cannot-migrate": 1 }, "examples": [
+              { "task": "0197", "key": "order-1", "before": { "state": "error", "steps": [] },
+                "after": { "state": "error", "steps": [] } },
+              { "task": "0198", "before": { "state": "error", "steps": [{ "name": "charge", "state": "error" }] },
+                "after": { "state": "processing", "steps": [{ "name": "charge", "state": "pending" }] } }] }"#,
+        );
+        assert_eq!(
+            preview_lines(&move_of_twelve),
+            [
+                "migrate 12 tasks",
+                "7 tasks would accept it, and 1 task would refuse it",
+                "nothing would change for the other 4 tasks",
+                "  1 task refuses it: cannot migrate",
+                "  order-1, which stays error",
+                "  0198: error -> processing, step charge: error -> pending",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_dry_run_that_every_task_refuses_is_refused() {
+        let end = |json| outcome_of_preview(&result(json));
+        let all = r#"{ "matched": 12, "refused": 12 }"#;
+        assert_eq!(end(all), Outcome::Refused);
+        assert_eq!(end(r#"{ "accepted": 1, "refused": 11 }"#), Outcome::Done);
+        assert_eq!(
+            end(r#"{ "refused": 1, "next_cursor": "c" }"#),
+            Outcome::Done
+        );
+        assert_eq!(end(r#"{ "matched": 0 }"#), Outcome::Done);
+    }
 
     #[test]
     fn a_job_that_tasks_refused_is_not_done() {

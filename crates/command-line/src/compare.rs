@@ -5,7 +5,7 @@ use crate::{
     operations::COMPARE_TASKS,
     outcome::{ClientError, Outcome},
     output::{Cell, Table},
-    plain::plain,
+    plain::{counted, plain},
     session::Session,
     shapes::{ComparedValueJson, DifferenceListJson, TaskDifferenceJson},
 };
@@ -39,9 +39,9 @@ pub async fn run(session: &Session, one: &str, other: &str) -> Result<Outcome, C
             Some(side) => {
                 let reason = side.reason.as_deref().map(|reason| format!(": {reason}"));
                 format!(
-                    "{} after {} attempts{}",
+                    "{} after {}{}",
                     side.state,
-                    side.attempts,
+                    counted(side.attempts, "attempt"),
                     reason.unwrap_or_default()
                 )
             }

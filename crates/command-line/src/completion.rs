@@ -1,17 +1,27 @@
-//! Completion of ids, keys and names. What the server knows is asked for within 300 ms; if it does not respond, nothing is
-//! completed, and nothing is printed.
+//! Completion of ids, keys and names. What the server knows is asked for within 300 ms in all; if it does not respond,
+//! nothing is completed, and nothing is printed.
 
-use std::{ffi::OsStr, io, path::Path, time::Duration};
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    path::{Path, PathBuf},
+    sync::{LazyLock, mpsc},
+    time::{Duration, Instant},
+};
 
+use clap::{ArgMatches, Args, Command, Subcommand};
 use clap_complete::{CompletionCandidate, env::Shells};
 use serde::Deserialize;
 
 use crate::{
+    AgentCommand, ClientCommand, MigrateTasks,
     api::Api,
     context::{Choice, Contexts, variable},
+    definitions::DefinitionKind,
+    find_task::{self, Purpose},
     operations::{
-        LIST_AGENTS, LIST_BULK_JOBS, LIST_FAILURES, LIST_MESSAGES, LIST_SCHEDULES, LIST_TASKS,
-        LIST_WORKFLOWS, Operation,
+        LIST_AGENTS, LIST_ASKS, LIST_BULK_JOBS, LIST_FAILURES, LIST_MESSAGES, LIST_SCHEDULES,
+        LIST_TASKS, LIST_WORKFLOW_VERSIONS, LIST_WORKFLOWS, Operation,
     },
     outcome::ClientError,
     output,
@@ -24,6 +34,9 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// The most candidates.
 const MOST: usize = 100;
 
+/// The end of that time. One word may need several requests, which have it in common.
+static DEADLINE: LazyLock<Instant> = LazyLock::new(|| Instant::now() + PATIENCE);
+
 /// The names that an item of a list may have.
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -34,6 +47,9 @@ struct Named {
     fingerprint: Option<String>,
     sentence: Option<String>,
     state: Option<String>,
+    version: Option<u64>,
+    receiver: Option<String>,
+    task: Option<String>,
 }
 
 /// Prints the script that a shell loads.
@@ -53,53 +69,116 @@ pub fn print_script(shell: &str) -> Result<(), ClientError> {
     output::write(format_args!("{}", String::from_utf8_lossy(&script)))
 }
 
+/// The words of the line that is completed, but for the one that is typed.
+struct Line(ArgMatches);
+
+impl Line {
+    /// Reads the line that the shell gave to this process.
+    fn read() -> Option<Self> {
+        let arguments = std::env::args_os().skip_while(|word| word != "--").skip(1);
+        let words: Vec<_> = arguments.collect();
+        let index = variable("_CLAP_COMPLETE_INDEX").and_then(|index| index.parse().ok());
+        Self::of(words, index)
+    }
+
+    /// `index` is that of the word that is typed, the last one if a shell does not say.
+    fn of(mut words: Vec<OsString>, index: Option<usize>) -> Option<Self> {
+        let typed = index.unwrap_or(words.len().saturating_sub(1));
+        if typed < words.len() {
+            words.remove(typed);
+        }
+        let agent = AgentCommand::augment_subcommands(Command::new("agent"));
+        let migrate = MigrateTasks::augment_args(Command::new("migrate"));
+        let commands = ClientCommand::augment_subcommands(Command::new("provost"))
+            .subcommand(agent)
+            .subcommand(migrate)
+            .ignore_errors(true);
+        let mut matches = commands.try_get_matches_from(words).ok()?;
+        while let Some((_, inner)) = matches.remove_subcommand() {
+            matches = inner;
+        }
+        Some(Self(matches))
+    }
+
+    fn get<T: Clone + Send + Sync + 'static>(&self, id: &str) -> Option<T> {
+        self.0.try_get_one::<T>(id).ok().flatten().cloned()
+    }
+
+    /// Returns the server that the line names, or else the current one.
+    fn api(&self) -> Option<Api> {
+        let choice = Choice {
+            server: self.get("server"),
+            context: self.get("context"),
+            token_file: self.get::<PathBuf>("token_file"),
+            ca: self.get::<PathBuf>("ca"),
+        };
+        let contexts = match Contexts::path(&variable) {
+            Some(path) => Contexts::read(&path).ok()?,
+            None => Contexts::default(),
+        };
+        Api::new(&choice.target(&contexts, &variable).ok()?).ok()
+    }
+}
+
+/// Does some work with the server, and returns its result if that comes in time.
+fn ask<T: Send + 'static>(
+    deadline: Instant,
+    work: impl AsyncFnOnce(Line, Api) -> Option<T> + Send + 'static,
+) -> Option<T> {
+    // A token's command, name resolution and the server all count: the thread is left alone if one of them hangs.
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let work = move || {
+            let line = Line::read()?;
+            let api = line.api()?;
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtime.enable_all().build().ok()?.block_on(work(line, api))
+        };
+        let _ = sender.send(work());
+    });
+    let left = deadline.saturating_duration_since(Instant::now());
+    receiver.recv_timeout(left).ok().flatten()
+}
+
+async fn list(api: &Api, operation: &Operation, query: &[(&str, String)]) -> Option<Vec<Named>> {
+    let listing = api.list(operation, &[], query, MOST).await.ok()?;
+    listing.read().ok()
+}
+
 /// Asks the server for a list, and returns the candidates that begin with what was typed.
 fn candidates(
     operation: &'static Operation,
-    query: &[(&'static str, &str)],
+    query: &'static [(&'static str, &'static str)],
     typed: &OsStr,
     named: fn(&Named) -> Vec<CompletionCandidate>,
 ) -> Vec<CompletionCandidate> {
-    let items = items(operation, query);
-    let candidates = items.iter().flat_map(named);
-    let typed = typed.to_string_lossy();
-    candidates
-        .filter(|candidate| candidate.get_value().to_string_lossy().starts_with(&*typed))
-        .collect()
-}
-
-fn items(operation: &'static Operation, query: &[(&'static str, &str)]) -> Vec<Named> {
-    let query: Vec<_> = query
-        .iter()
-        .map(|(name, value)| (*name, (*value).to_owned()))
-        .collect();
-    // A token's command, name resolution and the server all count: the thread is left behind if one of them hangs.
-    let (sender, receiver) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let _ = sender.send(read(operation, &query));
+    let items = ask(*DEADLINE, async move |_, api| {
+        let query = query
+            .iter()
+            .map(|(name, value)| (*name, (*value).to_owned()));
+        list(&api, operation, &query.collect::<Vec<_>>()).await
     });
-    receiver
-        .recv_timeout(PATIENCE)
-        .ok()
-        .flatten()
-        .unwrap_or_default()
+    begun(typed, items.unwrap_or_default().iter().flat_map(named))
 }
 
-fn read(operation: &Operation, query: &[(&str, String)]) -> Option<Vec<Named>> {
-    let contexts = match Contexts::path(&variable) {
-        Some(path) => Contexts::read(&path).ok()?,
-        None => Contexts::default(),
-    };
-    let target = Choice::default().target(&contexts, &variable).ok()?;
-    let api = Api::new(&target).ok()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .ok()?;
-    let listing = runtime
-        .block_on(api.list(operation, &[], query, MOST))
-        .ok()?;
-    listing.read().ok()
+/// Returns the candidates that begin with what was typed, each once.
+fn begun(
+    typed: &OsStr,
+    candidates: impl IntoIterator<Item = CompletionCandidate>,
+) -> Vec<CompletionCandidate> {
+    let typed = typed.to_string_lossy();
+    let mut found: Vec<CompletionCandidate> = Vec::new();
+    for candidate in candidates {
+        let is_new = || {
+            found
+                .iter()
+                .all(|known| known.get_value() != candidate.get_value())
+        };
+        if candidate.get_value().to_string_lossy().starts_with(&*typed) && is_new() {
+            found.push(candidate);
+        }
+    }
+    found
 }
 
 fn name_of(named: &Named) -> Vec<CompletionCandidate> {
@@ -127,13 +206,96 @@ fn id_of(named: &Named) -> Vec<CompletionCandidate> {
         .collect()
 }
 
-/// Tasks that need a person come first: those are typed most.
+/// Tasks that need a person come first: those are typed most. What is typed is looked for in all keys, as the task may be
+/// an older one.
 pub fn tasks(typed: &OsStr) -> Vec<CompletionCandidate> {
-    let failed = candidates(&LIST_TASKS, &[("state", "error")], typed, id_and_key_of);
-    match failed.is_empty() {
-        true => candidates(&LIST_TASKS, &[], typed, id_and_key_of),
-        false => failed,
-    }
+    let text = typed.to_string_lossy().into_owned();
+    let lists = ask(*DEADLINE, async move |_, api| {
+        let failed = [("state", "error".to_owned())];
+        let with_text = [("text", text.clone())];
+        let named = async {
+            match text.is_empty() {
+                true => None,
+                false => list(&api, &LIST_TASKS, &with_text).await,
+            }
+        };
+        Some(tokio::join!(
+            list(&api, &LIST_TASKS, &failed),
+            named,
+            list(&api, &LIST_TASKS, &[])
+        ))
+    });
+    let Some((failed, named, latest)) = lists else {
+        return Vec::new();
+    };
+    let failed = failed.unwrap_or_default();
+    let is_asked_for_all = !typed.is_empty() || failed.is_empty();
+    let others = named.into_iter().chain(latest).flatten();
+    let others = others.filter(|_| is_asked_for_all);
+    let all: Vec<_> = failed.into_iter().chain(others).collect();
+    begun(typed, all.iter().flat_map(id_and_key_of))
+}
+
+/// The steps of the task that the line names.
+pub fn steps(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let steps = ask(*DEADLINE, async |line: Line, api: Api| {
+        let task: String = line.get("task")?;
+        let found = find_task::find(&api, &task, Purpose::Command).await.ok()?;
+        Some(found.task.steps)
+    });
+    let steps = steps.unwrap_or_default().into_iter();
+    let candidates = steps.map(|step| {
+        let help = (!step.state.is_empty()).then(|| step.state.into());
+        CompletionCandidate::new(step.name).help(help)
+    });
+    begun(typed, candidates)
+}
+
+/// The versions of the workflow that the line names, the latest first.
+pub fn versions(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let versions = ask(*DEADLINE, async |line: Line, api: Api| {
+        let name: String = line.get("workflow").or_else(|| line.get("name"))?;
+        let versions = api.list(&LIST_WORKFLOW_VERSIONS, &[&name], &[], MOST).await;
+        versions.ok()?.read::<Named>().ok()
+    });
+    let versions = versions.unwrap_or_default();
+    let numbers = versions.iter().filter_map(|named| named.version);
+    begun(
+        typed,
+        numbers.map(|number| CompletionCandidate::new(number.to_string())),
+    )
+}
+
+/// The names of definitions of the kind that the line names.
+pub fn definitions(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let named = ask(*DEADLINE, async |line: Line, api: Api| {
+        let operation = match line.get("kind")? {
+            DefinitionKind::Agent => &LIST_AGENTS,
+            DefinitionKind::Workflow => &LIST_WORKFLOWS,
+            DefinitionKind::Schedule => &LIST_SCHEDULES,
+        };
+        list(&api, operation, &[]).await
+    });
+    begun(typed, named.unwrap_or_default().iter().flat_map(name_of))
+}
+
+/// The receivers of the messages that wait or were given up: the API has no list of all.
+pub fn receivers(typed: &OsStr) -> Vec<CompletionCandidate> {
+    candidates(&LIST_MESSAGES, &[], typed, |named| {
+        named
+            .receiver
+            .iter()
+            .map(CompletionCandidate::new)
+            .collect()
+    })
+}
+
+/// The tasks that ask people something.
+pub fn asking_tasks(typed: &OsStr) -> Vec<CompletionCandidate> {
+    candidates(&LIST_ASKS, &[], typed, |named| {
+        let names = named.key.iter().chain(&named.task);
+        names.map(CompletionCandidate::new).collect()
+    })
 }
 
 pub fn causes(typed: &OsStr) -> Vec<CompletionCandidate> {
@@ -166,32 +328,54 @@ pub fn messages(typed: &OsStr) -> Vec<CompletionCandidate> {
     candidates(&LIST_MESSAGES, &[("state", "dead")], typed, id_of)
 }
 
-pub fn states(typed: &OsStr) -> Vec<CompletionCandidate> {
-    const STATES: [&str; 8] = [
-        "pending",
-        "processing",
-        "paused",
-        "processed",
-        "error",
-        "undoing",
-        "undone",
-        "cancelled",
-    ];
-    let typed = typed.to_string_lossy();
-    let begun = STATES.iter().filter(|state| state.starts_with(&*typed));
-    begun.map(CompletionCandidate::new).collect()
-}
-
 /// The names of contexts are in a file of this person.
 pub fn contexts(typed: &OsStr) -> Vec<CompletionCandidate> {
     let path = Contexts::path(&variable);
     let contexts = path
         .and_then(|path| Contexts::read(&path).ok())
         .unwrap_or_default();
-    let typed = typed.to_string_lossy();
-    let begun = contexts
-        .contexts
-        .into_keys()
-        .filter(|name| name.starts_with(&*typed));
-    begun.map(CompletionCandidate::new).collect()
+    let names = contexts.contexts.into_keys();
+    begun(typed, names.map(CompletionCandidate::new))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(words: &[&str], index: Option<usize>) -> Line {
+        Line::of(words.iter().map(OsString::from).collect(), index).unwrap()
+    }
+
+    #[test]
+    fn the_line_names_the_server_and_what_stands_before_the_word() {
+        let skip = ["provost", "skip", "--server", "http://a", "order-1", "ch"];
+        let read = line(&skip, None);
+        assert_eq!(read.get::<String>("server").as_deref(), Some("http://a"));
+        assert_eq!(read.get::<String>("task").as_deref(), Some("order-1"));
+        let read = line(&["provost", "task", "ord", "--context", "prod"], Some(2));
+        assert_eq!(read.get::<String>("context").as_deref(), Some("prod"));
+        let read = line(&["provost", "get", "workflow", ""], None);
+        assert_eq!(read.get("kind"), Some(DefinitionKind::Workflow));
+        let read = line(&["provost", "workflow", "promote", "order", ""], None);
+        assert_eq!(read.get::<String>("workflow").as_deref(), Some("order"));
+        let read = line(&["provost", "agent", "pause", "--token-file=t", ""], None);
+        assert_eq!(read.get::<PathBuf>("token_file"), Some(PathBuf::from("t")));
+        let read = line(&["provost", "migrate", "--server=http://b", ""], None);
+        assert_eq!(read.get::<String>("server").as_deref(), Some("http://b"));
+    }
+
+    #[test]
+    fn all_requests_of_a_word_have_one_deadline() {
+        let deadline = Instant::now() + Duration::from_millis(20);
+        let hangs = || {
+            ask(deadline, async |_, _| {
+                std::future::pending::<Option<()>>().await
+            })
+        };
+        assert_eq!(hangs(), None);
+        assert!(Instant::now() >= deadline);
+        let begin = Instant::now();
+        assert_eq!(hangs(), None);
+        assert!(deadline.saturating_duration_since(begin).is_zero());
+    }
 }

@@ -145,7 +145,13 @@ impl Context {
 
 pub fn read_token(path: &Path) -> Result<String, ClientError> {
     let text = fs::read_to_string(path).map_err(|error| ClientError::file(path, error))?;
-    Ok(text.trim().to_owned())
+    match text.trim() {
+        "" => Err(ClientError::usage(format!(
+            "{} is empty: it should have a token",
+            path.display()
+        ))),
+        token => Ok(token.to_owned()),
+    }
 }
 
 fn run_token_command(command: &str) -> Result<String, ClientError> {
@@ -163,7 +169,10 @@ fn run_token_command(command: &str) -> Result<String, ClientError> {
             false => said,
         }));
     }
-    Ok(String::from_utf8_lossy(&run.stdout).trim().to_owned())
+    match String::from_utf8_lossy(&run.stdout).trim() {
+        "" => Err(failed("it printed no token".to_owned())),
+        token => Ok(token.to_owned()),
+    }
 }
 
 /// The server to use, with its token.
@@ -190,6 +199,7 @@ impl Choice {
         contexts: &Contexts,
         variables: Variables<'_>,
     ) -> Result<Target, ClientError> {
+        let names_nothing = self.server.is_none() && variables("PROVOST_URL").is_none();
         // A context that was named is wanted with all that it has. An address from elsewhere gets no token of a
         // context, which could be another server's.
         let named = match (&self.server, self.context) {
@@ -200,6 +210,14 @@ impl Choice {
         };
         let context = match named {
             Some(name) => contexts.find(&name)?.clone(),
+            // Another server than the person means could be the one that runs on this machine.
+            None if names_nothing && !contexts.contexts.is_empty() => {
+                let known: Vec<_> = contexts.contexts.keys().map(String::as_str).collect();
+                return Err(ClientError::usage(format!(
+                    "no context is current: provost context use NAME makes one of {} the current one, and --server names a server",
+                    known.join(", ")
+                )));
+            }
             None => Context {
                 url: self
                     .server
@@ -310,6 +328,34 @@ mod tests {
                 .to_string()
                 .contains("there are dev, prod")
         );
+    }
+
+    #[test]
+    fn contexts_of_which_none_is_current_do_not_mean_this_machine() {
+        let mut none = contexts();
+        none.current = None;
+        let no_variables = |_: &str| None;
+        let refused = Choice::default().target(&none, &no_variables);
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("no context is current"), "{refused}");
+        let server = Choice {
+            server: Some("http://a".to_owned()),
+            ..Choice::default()
+        };
+        assert_eq!(server.target(&none, &no_variables).unwrap().url, "http://a");
+        let empty = Choice::default().target(&Contexts::default(), &no_variables);
+        assert_eq!(empty.unwrap().url, DEFAULT_SERVER);
+    }
+
+    #[test]
+    fn an_empty_token_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        fs::write(&file, " \n").unwrap();
+        let refused = read_token(&file).unwrap_err().to_string();
+        assert!(refused.contains("is empty"), "{refused}");
+        let refused = run_token_command("true").unwrap_err().to_string();
+        assert!(refused.contains("printed no token"), "{refused}");
     }
 
     #[test]

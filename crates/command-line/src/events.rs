@@ -17,11 +17,13 @@ use crate::{
     session::Session,
     shapes::{LedgerChangeJson, LedgerEventJson, LedgerPageJson},
     stream::FollowedStream,
-    task,
+    task, values,
 };
 
 /// The events of one page.
 const PAGE: usize = 500;
+/// The position of now.
+const NEWEST: &str = "newest";
 
 #[derive(Args, Clone, Debug)]
 pub struct EventsOptions {
@@ -34,7 +36,7 @@ pub struct EventsOptions {
     after: Option<String>,
 
     /// Begin with what happened at this time, or so long ago: 2026-03-01T00:00:00Z or 2h [default: 1h]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = values::past)]
     since: Option<String>,
 
     /// Only these types, separated by commas: task.error,step.*
@@ -63,7 +65,7 @@ fn query(
     match (&options.after, &options.since, options.follow) {
         (Some(after), _, _) => query.push(("after", after.clone())),
         (None, Some(since), _) => query.push(("since", time(since, session.out.times.now())?)),
-        (None, None, true) => query.push(("after", "newest".to_owned())),
+        (None, None, true) => query.push(("after", NEWEST.to_owned())),
         (None, None, false) => query.push(("since", time("1h", session.out.times.now())?)),
     }
     query.extend(options.types.clone().map(|types| ("types", types)));
@@ -85,25 +87,38 @@ fn query(
 pub async fn run(session: &Session, options: &EventsOptions) -> Result<Outcome, ClientError> {
     let query = query(session, options)?;
     match options.follow {
-        true => follow(session, &query).await,
+        true => follow(session, query).await,
         false => list(session, query, options.limit as usize).await,
     }
 }
 
-async fn follow(
+/// Prints events as they happen. It ends with an error only.
+pub async fn follow(
     session: &Session,
-    query: &[(&'static str, String)],
+    mut query: Vec<(&'static str, String)>,
 ) -> Result<Outcome, ClientError> {
-    let mut events = FollowedStream::new(&session.api, &LIST_EVENTS, &[], query);
+    for (name, value) in &mut query {
+        // The position of now is asked for once: a stream that begins again must not begin with a later one.
+        if *name == "after" && value == NEWEST {
+            let newest = session.api.request(&LIST_EVENTS, &[]).query(name, NEWEST);
+            let page: LedgerPageJson = newest.send().await?.read()?;
+            *value = page.position;
+        }
+    }
+    let mut events = FollowedStream::new(&session.api, &LIST_EVENTS, &[], &query);
     loop {
         if let Some(event) = events.next().await? {
-            print(session, &event.data)?;
+            print(session, &event.data, &task::clock)?;
         }
     }
 }
 
-/// Prints one event as a line.
-fn print(session: &Session, json: &str) -> Result<(), ClientError> {
+/// Prints one event as a line. `in_words` makes words of its time.
+fn print(
+    session: &Session,
+    json: &str,
+    in_words: &dyn Fn(&str) -> String,
+) -> Result<(), ClientError> {
     let out = &session.out;
     let read = || serde_json::from_str::<LedgerEventJson>(json).unwrap_or_default();
     match out.format {
@@ -113,12 +128,15 @@ fn print(session: &Session, json: &str) -> Result<(), ClientError> {
             out.object(json, "")
         }
         Format::Name => out.say(plain(&read().position)),
-        Format::Table => out.say(line(session, &read())),
+        Format::Table => {
+            let event = read();
+            out.say(line(session, &in_words(&event.at), &event))
+        }
     }
 }
 
 /// Returns an event as a line.
-fn line(session: &Session, event: &LedgerEventJson) -> String {
+fn line(session: &Session, at: &str, event: &LedgerEventJson) -> String {
     let out = &session.out;
     let task = event
         .task
@@ -128,10 +146,9 @@ fn line(session: &Session, event: &LedgerEventJson) -> String {
     if let Some(entry) = &event.event {
         let mut entry = entry.clone();
         entry.kind.clone_from(&event.kind);
-        entry.at.clone_from(&event.at);
-        return format!("{} {name}", task::entry_line(session, &entry));
+        return format!("{} {name}", task::entry_line(session, at, &entry));
     }
-    let at = out.paint(Color::Dim, &task::clock(&event.at));
+    let at = out.paint(Color::Dim, at);
     match &event.record {
         None => format!("{at} {} {name}", plain(&event.kind)),
         Some(record) => {
@@ -182,7 +199,7 @@ async fn list(
     if out.is_for_people() {
         items
             .iter()
-            .try_for_each(|item| print(session, item.get()))?;
+            .try_for_each(|item| print(session, item.get(), &|at| out.times.show(at)))?;
         return Ok(Outcome::Done);
     }
     let position = |item: &str| {

@@ -8,15 +8,16 @@ use crate::{
     operations::{GET_FAILURE, LIST_FAILURES},
     outcome::{ClientError, Outcome},
     output::{Cell, Color, Table, note},
-    plain::plain,
+    plain::{counted, plain},
     session::Session,
     shapes::FailureJson,
+    values,
 };
 
 #[derive(Args, Clone, Debug)]
 pub struct FailuresOptions {
     /// The fingerprint of one cause, to see it alone
-    #[arg(value_name = "FINGERPRINT", add = ArgValueCompleter::new(completion::causes))]
+    #[arg(value_name = "FINGERPRINT", value_parser = values::fingerprint, add = ArgValueCompleter::new(completion::causes))]
     fingerprint: Option<String>,
 
     /// Only causes of this workflow
@@ -118,9 +119,10 @@ async fn show(session: &Session, fingerprint: &str) -> Result<Outcome, ClientErr
     };
     let more = if failure.more { " or more" } else { "" };
     out.say(format_args!(
-        "{}{more} tasks need you{growing}; {} failures, the first {}, the last {}",
-        failure.tasks,
-        failure.failures,
+        "{}{more} {} you{growing}; there were {}, the first {}, the last {}",
+        counted(failure.tasks, "task"),
+        if failure.tasks == 1 { "needs" } else { "need" },
+        counted(failure.failures, "failure"),
         times.show(&failure.first_at),
         times.show(&failure.last_at)
     ))?;

@@ -5,13 +5,13 @@ use clap_complete::ArgValueCompleter;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::{completion, files::name_value, outcome::ClientError, output::span_of};
+use crate::{completion, files::name_value, outcome::ClientError, values};
 
 /// The filters of `GET /v1/tasks`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct TaskFilters {
-    /// Only tasks in this state: pending, processing, paused, processed, error, undoing, undone or cancelled
-    #[arg(long, value_name = "STATE", add = ArgValueCompleter::new(completion::states))]
+    /// Only tasks in this state
+    #[arg(long, value_name = "STATE", value_parser = values::TASK_STATES)]
     pub state: Option<String>,
 
     /// Only tasks of this workflow
@@ -27,11 +27,11 @@ pub struct TaskFilters {
     pub agent: Option<String>,
 
     /// Only tasks that this alert is about
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = values::uuid)]
     pub alert: Option<String>,
 
     /// Only tasks that need a person for this cause
-    #[arg(long, value_name = "FINGERPRINT", add = ArgValueCompleter::new(completion::causes))]
+    #[arg(long, value_name = "FINGERPRINT", value_parser = values::fingerprint, add = ArgValueCompleter::new(completion::causes))]
     pub cause: Option<String>,
 
     /// Only tasks with this text in their key or in the message of a failed step
@@ -43,11 +43,11 @@ pub struct TaskFilters {
     pub label: Vec<(String, String)>,
 
     /// Only tasks that were submitted after this time, or in this last time: 2026-03-01T00:00:00Z or 2h
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = values::past)]
     pub created_after: Option<String>,
 
     /// Only tasks that were submitted before this time, or longer ago than this: 2026-03-01T00:00:00Z or 2h
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = values::past)]
     pub created_before: Option<String>,
 
     /// Only tasks that will be late by what is known
@@ -55,15 +55,15 @@ pub struct TaskFilters {
     pub at_risk: bool,
 
     /// Only tasks of this bulk job
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = values::uuid)]
     pub bulk: Option<String>,
 
-    /// With --bulk: accepted, refused or failed_again
-    #[arg(long, value_name = "RESULT", requires = "bulk")]
+    /// With --bulk: those that accepted the command, refused it, or accepted it and failed again [default: accepted]
+    #[arg(long, value_name = "RESULT", requires = "bulk", value_parser = values::BULK_RESULTS)]
     pub bulk_result: Option<String>,
 
     /// Only the tasks of steps of this task
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = values::uuid)]
     pub parent: Option<String>,
 }
 
@@ -106,22 +106,14 @@ impl TaskFilters {
 
 /// Returns a time of the API from a time, or from how long ago it was.
 pub fn time(text: &str, now: Timestamp) -> Result<String, ClientError> {
-    if let Ok(at) = text.parse::<Timestamp>() {
-        return Ok(at.to_string());
-    }
-    let ago = span_of(text).ok().and_then(|ago| now.checked_sub(ago).ok());
-    ago.map(|at| at.to_string()).ok_or_else(|| {
-        ClientError::usage(format!(
-            "{text:?} is not a time such as 2026-03-01T00:00:00Z, or a duration such as 2h"
-        ))
-    })
+    values::past_at(text, now).map_err(ClientError::usage)
 }
 
 /// The tasks of a command for many.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Selection {
     /// Instead of a task: all tasks that need a person for this cause, as a bulk job
-    #[arg(long, value_name = "FINGERPRINT", help_heading = "Many tasks", conflicts_with = "task", add = ArgValueCompleter::new(completion::causes))]
+    #[arg(long, value_name = "FINGERPRINT", value_parser = values::fingerprint, help_heading = "Many tasks", conflicts_with = "task", add = ArgValueCompleter::new(completion::causes))]
     pub cause: Option<String>,
 
     /// Instead of a task: all tasks that match, as a bulk job; may be repeated. The names are those of `provost tasks`,
@@ -153,14 +145,25 @@ fn filter(text: &str) -> Result<(String, String), String> {
     let (name, value) = name_value(text)?;
     let is_known =
         TEXTS.contains(&name.as_str()) || TIMES.contains(&name.as_str()) || name == "at_risk";
-    match is_known {
-        true => Ok((name, value)),
-        false => Err(format!(
+    if !is_known {
+        return Err(format!(
             "{name} is no filter: there are {}, {} and at_risk",
             TEXTS.join(", "),
             TIMES.join(", ")
-        )),
+        ));
     }
+    let checked = match name.as_str() {
+        "state" => values::word(&value, &values::TASK_STATES),
+        "bulk_result" => values::word(&value, &values::BULK_RESULTS),
+        "at_risk" => values::word(&value, &["true", "false"]),
+        "cause" => values::fingerprint(&value).map(drop),
+        "alert" | "bulk" => values::uuid(&value).map(drop),
+        "label" => name_value(&value).map(drop),
+        name if TIMES.contains(&name) => values::past(&value).map(drop),
+        _ => Ok(()),
+    };
+    checked.map_err(|error| format!("{name}: {error}"))?;
+    Ok((name, value))
 }
 
 impl Selection {
@@ -182,11 +185,7 @@ impl Selection {
                     labels.insert(label, json!(value));
                     continue;
                 }
-                "at_risk" => match value.as_str() {
-                    "true" => json!(true),
-                    "false" => json!(false),
-                    _ => return Err(ClientError::usage("--filter at_risk: give true or false")),
-                },
+                "at_risk" => json!(value == "true"),
                 name if TIMES.contains(&name) => json!(time(value, now)?),
                 _ => json!(value),
             };
@@ -234,6 +233,14 @@ mod tests {
     #[test]
     fn an_unknown_filter_and_one_given_twice_are_refused() {
         assert!(filter("worflow=order").unwrap_err().contains("workflow"));
+        for wrong in [
+            "state=bad",
+            "at_risk=maybe",
+            "created_after=soon",
+            "cause=zzz",
+        ] {
+            assert!(filter(wrong).is_err(), "{wrong}");
+        }
         let twice = Selection {
             filter: vec![filter("key=a").unwrap(), filter("key=b").unwrap()],
             ..Selection::default()

@@ -28,17 +28,40 @@ pub enum Purpose {
     Command,
 }
 
+/// The most tasks with one key that are looked at.
+const MOST: usize = 20;
+
 const ENDED: [&str; 3] = ["processed", "undone", "cancelled"];
 
 /// Returns the id of the task with this id or key.
 pub async fn find_id(api: &Api, name: &str, purpose: Purpose) -> Result<String, ClientError> {
     if Uuid::try_parse(name).is_ok() {
-        return Ok(name.to_owned());
+        return Ok(find_uuid(api, name, purpose).await?.task.id);
     }
-    let query = [("key", name.to_owned())];
-    let listing = api.list(&LIST_TASKS, &[], &query, 20).await?;
-    let tasks: Vec<TaskSummaryJson> = listing.read()?;
-    choose(name, &tasks, purpose)
+    choose(name, &with_key(api, name, MOST).await?, purpose)
+}
+
+/// Returns the latest tasks with a key.
+async fn with_key(api: &Api, key: &str, most: usize) -> Result<Vec<TaskSummaryJson>, ClientError> {
+    let query = [("key", key.to_owned())];
+    api.list(&LIST_TASKS, &[], &query, most).await?.read()
+}
+
+/// Returns the name for a task in commands that people copy: its key if that means this task alone, and its id otherwise.
+pub async fn name_in_commands(api: &Api, task: &TaskJson) -> Result<String, ClientError> {
+    if let Some(key) = &task.key
+        && is_word(key)
+        && with_key(api, key, 2).await?.len() == 1
+    {
+        return Ok(key.clone());
+    }
+    Ok(task.id.clone())
+}
+
+/// Returns whether a key is a word that neither a shell nor this program reads as something else.
+fn is_word(key: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+    !key.starts_with('-') && key.chars().all(is_plain) && Uuid::try_parse(key).is_err()
 }
 
 fn choose(name: &str, tasks: &[TaskSummaryJson], purpose: Purpose) -> Result<String, ClientError> {
@@ -80,8 +103,24 @@ fn choose(name: &str, tasks: &[TaskSummaryJson], purpose: Purpose) -> Result<Str
 
 /// Reads the task with this id or key.
 pub async fn find(api: &Api, name: &str, purpose: Purpose) -> Result<FoundTask, ClientError> {
-    let id = find_id(api, name, purpose).await?;
-    read(api, &id).await
+    match Uuid::try_parse(name) {
+        Ok(_) => find_uuid(api, name, purpose).await,
+        Err(_) => read(api, &find_id(api, name, purpose).await?).await,
+    }
+}
+
+async fn find_uuid(api: &Api, name: &str, purpose: Purpose) -> Result<FoundTask, ClientError> {
+    match read(api, name).await {
+        // The key of a task may look like an id too.
+        Err(error) if error.problem(404).is_some() => {
+            let tasks = with_key(api, name, MOST).await?;
+            match tasks.is_empty() {
+                true => Err(error),
+                false => read(api, &choose(name, &tasks, purpose)?).await,
+            }
+        }
+        found => found,
+    }
 }
 
 /// Reads the task with this id.
@@ -120,5 +159,14 @@ mod tests {
             choose("k", &[task("a", "processed")], Purpose::Command).unwrap(),
             "a"
         );
+    }
+
+    #[test]
+    fn a_key_that_would_be_read_as_something_else_is_not_in_a_command() {
+        assert!(is_word("order-1.a:b_c"));
+        let id = "019c7a5e-0000-7000-8000-000000000000";
+        for other in ["a b; rm", "-n", "größe", id] {
+            assert!(!is_word(other), "{other}");
+        }
     }
 }

@@ -19,6 +19,7 @@ mod act;
 mod agent;
 mod api;
 mod ask;
+mod away;
 mod bulk;
 mod compare;
 mod completion;
@@ -49,6 +50,7 @@ mod stream;
 mod submit;
 mod task;
 mod tasks;
+mod values;
 mod wait;
 mod workflow;
 

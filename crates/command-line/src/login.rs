@@ -145,17 +145,25 @@ impl ContextCommand {
             Self::Use(one) => {
                 contexts.find(&one.name)?;
                 contexts.current = Some(one.name.clone());
+                contexts.write(&path)?;
+                note(format_args!("the context {} is the current one", one.name));
             }
             Self::Remove(one) => {
                 contexts.find(&one.name)?;
                 contexts.contexts.remove(&one.name);
-                contexts.current = contexts
-                    .current
-                    .take()
-                    .filter(|current| *current != one.name);
+                let was_current = contexts.current.as_ref() == Some(&one.name);
+                contexts.current = contexts.current.take().filter(|_| !was_current);
+                contexts.write(&path)?;
+                let then = match (was_current, contexts.contexts.is_empty()) {
+                    (false, _) => "",
+                    (true, true) => ", and there is no other",
+                    (true, false) => {
+                        ", and no context is current: provost context use NAME makes one current"
+                    }
+                };
+                note(format_args!("the context {} was removed{then}", one.name));
             }
         }
-        contexts.write(&path)?;
         Ok(Outcome::Done)
     }
 }

@@ -10,8 +10,10 @@ use crate::{
     operations::{LIST_MESSAGES, REDELIVER_MESSAGE, REDELIVER_MESSAGES},
     outcome::{ClientError, Outcome},
     output::{Cell, Color, Table},
+    plain::counted,
     session::{Session, WithShared},
     shapes::{BulkLettersResultJson, MessageJson},
+    values,
 };
 
 #[derive(Subcommand, Clone, Debug)]
@@ -24,16 +26,16 @@ pub enum MessageCommand {
 
 #[derive(Args, Clone, Debug)]
 pub struct ListMessagesOptions {
-    /// Only messages in this state: pending or dead
-    #[arg(long, value_name = "STATE")]
+    /// Only messages in this state
+    #[arg(long, value_name = "STATE", value_parser = values::MESSAGE_STATES)]
     state: Option<String>,
 
     /// Only messages to this receiver
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::receivers))]
     receiver: Option<String>,
 
     /// Only messages about this task
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = values::uuid)]
     task: Option<String>,
 
     /// Show at most this many
@@ -49,11 +51,11 @@ pub struct RedeliverOptions {
     message: Option<String>,
 
     /// All dead messages to this receiver
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::receivers))]
     receiver: Option<String>,
 
     /// All dead messages about this task
-    #[arg(long = "task", value_name = "ID")]
+    #[arg(long = "task", value_name = "ID", value_parser = values::uuid)]
     about: Option<String>,
 
     /// All dead messages
@@ -163,13 +165,19 @@ async fn redeliver(session: &Session, options: &RedeliverOptions) -> Result<Outc
     let count = preview.read::<BulkLettersResultJson>()?.matched;
     if options.dry_run {
         match out.is_for_people() {
-            true => out.say(format_args!("{count} dead messages would be sent again"))?,
+            true => out.say(format_args!(
+                "{} would be sent again",
+                counted(count, "dead message")
+            ))?,
             false => out.object(&preview.text, "")?,
         }
         return Ok(Outcome::Done);
     }
     if count > 1 && !options.yes {
-        match confirm::ask(out, &format!("Send {count} messages again?")) {
+        match confirm::ask(
+            out,
+            &format!("Do you want to send {} again?", counted(count, "message")),
+        ) {
             Answer::Yes => {}
             Answer::No => return Ok(Outcome::Refused),
             Answer::NoTerminal => {
@@ -182,7 +190,10 @@ async fn redeliver(session: &Session, options: &RedeliverOptions) -> Result<Outc
     let response = send(members).await?;
     let done = response.read::<BulkLettersResultJson>()?.done;
     match out.is_for_people() {
-        true => out.say(format_args!("{done} messages are sent again"))?,
+        true => out.say(format_args!(
+            "the server sends {} again",
+            counted(done, "message")
+        ))?,
         false => out.object(&response.text, "")?,
     }
     Ok(Outcome::Done)

@@ -1,6 +1,10 @@
 //! The end of a command: the exit codes, and the errors with their texts.
 
-use std::{io, path::PathBuf, process::ExitCode};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use serde::Deserialize;
 use thiserror::Error;
@@ -65,17 +69,35 @@ pub enum ClientError {
         "no response from {server}: {cause}; is the server running there? Give --server or --context otherwise"
     )]
     NoResponse { server: String, cause: String },
+    /// The server was reached, and the connection ended without a response that is one of HTTP.
+    #[error(
+        "{server} closed the connection, or its response is not one of HTTP: {cause}; a server with TLS has an address with https://"
+    )]
+    BrokenResponse { server: String, cause: String },
+    /// The server was reached, and TLS failed.
+    #[error("{server} was reached, but {cause}")]
+    Tls { server: String, cause: String },
     #[error("the response to {request} is not that of Provost: {cause}")]
-    Unreadable { request: String, cause: String },
+    Unreadable {
+        request: String,
+        cause: String,
+        status: u16,
+    },
     #[error("{}", refusal(.0, .1))]
     Refused(Box<ProblemJson>, String),
     /// The server does not have the thing that the arguments name.
     #[error("{0}")]
     NotFound(String),
+    /// Several things were refused.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Several(Vec<ClientError>),
     /// A file has faults: each is a line with its line and column.
     #[error("{}", .0.join("\n"))]
     Faults(Vec<String>),
-    #[error("{}: {error}", .path.display())]
+    /// A file that the server would refuse has faults: each is a line with its line and column.
+    #[error("{}", .0.join("\n"))]
+    RefusedFiles(Vec<String>),
+    #[error("{}", of_file(.path, .error))]
     File { path: PathBuf, error: io::Error },
     #[error("cannot write to standard output: {0}")]
     Output(io::Error),
@@ -89,6 +111,15 @@ impl ClientError {
         Self::Usage(text.into())
     }
 
+    /// Returns the errors as one.
+    pub fn all(mut errors: Vec<Self>) -> Result<(), Self> {
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            _ => Err(Self::Several(errors)),
+        }
+    }
+
     pub fn file(path: impl Into<PathBuf>, error: io::Error) -> Self {
         Self::File {
             path: path.into(),
@@ -98,11 +129,30 @@ impl ClientError {
 
     fn code(&self) -> u8 {
         match self {
+            // The arguments are the query: a value there that the server does not know is a wrong argument.
+            Self::Refused(problem, _) if problem.kind.ends_with("/invalid-query") => MISUSE,
             Self::Refused(problem, _) if problem.status < 500 => Outcome::Refused.code(),
-            Self::NotFound(_) => Outcome::Refused.code(),
+            Self::NotFound(_) | Self::RefusedFiles(_) => Outcome::Refused.code(),
+            Self::Several(errors) => errors.iter().map(Self::code).max().unwrap_or(MISUSE),
             Self::ClosedOutput => 0,
             _ => MISUSE,
         }
+    }
+
+    /// Returns whether a server that is restarted gives this error: no response, that it is starting, or what a proxy in
+    /// front of it responds meanwhile.
+    pub fn is_of_a_restart(&self) -> bool {
+        match self {
+            Self::NoResponse { .. } | Self::BrokenResponse { .. } => true,
+            Self::Refused(problem, _) => problem.status == 503,
+            Self::Unreadable { status, .. } => matches!(status, 502..=504),
+            _ => false,
+        }
+    }
+
+    /// Returns whether the server refuses the request, however often it is sent.
+    pub fn is_refusal(&self) -> bool {
+        self.code() == Outcome::Refused.code()
     }
 
     /// Returns the problem if the server refused the request with this status.
@@ -126,12 +176,31 @@ pub fn exit(result: Result<Outcome, ClientError>) -> ExitCode {
     }
 }
 
+fn of_file(path: &Path, error: &io::Error) -> String {
+    let path = path.display();
+    match error.kind() {
+        io::ErrorKind::NotFound => format!("{path} does not exist"),
+        io::ErrorKind::PermissionDenied => format!("you may not use {path}: permission denied"),
+        _ => format!("{path} cannot be used: {error}"),
+    }
+}
+
+/// Returns a text of the server, with the commands of this client for the requests that it names.
+fn for_people(text: &str) -> String {
+    plain(&remedy::in_commands(text))
+}
+
 /// Returns the text of a refusal: title, detail, the faults with their pointers, what to do, and the page that says more.
 fn refusal(problem: &ProblemJson, server: &str) -> String {
     let title = plain(&problem.title);
-    let mut text = match problem.detail.is_empty() {
+    // The detail of a single fault repeats it, and has no line and column.
+    let is_repeated = match problem.errors.as_slice() {
+        [fault] => problem.detail.contains(&fault.message),
+        _ => false,
+    };
+    let mut text = match problem.detail.is_empty() || is_repeated {
         true => title,
-        false => format!("{title}: {}", plain(&problem.detail)),
+        false => format!("{title}: {}", for_people(&problem.detail)),
     };
     for fault in &problem.errors {
         let pointer = match fault.pointer.is_empty() {
@@ -141,7 +210,7 @@ fn refusal(problem: &ProblemJson, server: &str) -> String {
         text.push_str(&format!(
             "\n  {}: {}",
             plain(pointer),
-            plain(&fault.message)
+            for_people(&fault.message)
         ));
     }
     if let Some(state) = &problem.state {
@@ -186,5 +255,25 @@ mod tests {
             "Invalid body: two faults\n  /steps/0: needs a name\\u{1b}[2J\n  more: http://p/problems/wrong-kind"
         );
         assert_eq!(error.code(), 5);
+    }
+
+    #[test]
+    fn a_single_fault_is_printed_once_and_requests_become_commands() {
+        let message = "is not registered: PUT /v1/agents/nobody registers it";
+        let problem = ProblemJson {
+            title: "Invalid request".to_owned(),
+            status: 422,
+            detail: format!("/steps/0/agent: {message}"),
+            errors: vec![FieldErrorJson {
+                pointer: "/steps/0/agent".to_owned(),
+                message: message.to_owned(),
+            }],
+            ..ProblemJson::default()
+        };
+        let error = ClientError::Refused(Box::new(problem), "http://p".to_owned());
+        assert_eq!(
+            error.to_string(),
+            "Invalid request\n  /steps/0/agent: is not registered: provost apply registers it"
+        );
     }
 }

@@ -19,6 +19,12 @@ pub fn shell_word(text: &str) -> String {
     }
 }
 
+/// Returns a number with its noun: `1 task`, `12 tasks`.
+pub fn counted(number: u64, noun: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{s}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,6 +13,7 @@ use crate::{
     plain::plain,
     session::{NoOptions, Session, WithShared},
     shapes::{ScheduleHeadJson, ScheduleJson, ScheduleRunJson},
+    values,
 };
 
 /// The most schedules that are listed.
@@ -44,8 +45,8 @@ pub struct TriggerOptions {
     #[command(flatten)]
     one: OneSchedule,
 
-    /// If a run has not ended: skip, queue, replace or allow [default: that of the schedule]
-    #[arg(long, value_name = "RULE")]
+    /// The rule for a run that has not ended [default: that of the schedule]
+    #[arg(long, value_name = "RULE", value_parser = values::OVERLAPS)]
     overlap: Option<String>,
 
     /// The reason, which is on record with your name

@@ -86,7 +86,8 @@ shapes! {
         ready_at: Option<String>, blocked_by: Option<Value>, child: Option<ChildTaskJson>, undoes: Option<String>,
         ask: Option<StepAskJson>,
     }
-    StepAskJson = "StepAsk" { title: String, }
+    StepAskJson = "StepAsk" { title: String, people: Vec<StepPersonJson>, }
+    StepPersonJson = "StepPerson" { person: String, choice: Option<String>, }
     ChildTaskJson = "ChildTask" { id: String, state: Option<String>, }
     HistoryEntryJson = "HistoryEntry" {
         seq: String, kind as "type": String, at: String, step: Option<String>, attempt: Option<u64>, from: Option<String>, to: String, by: String,
@@ -116,7 +117,8 @@ shapes! {
         sentence: String, examples: Vec<BulkExampleJson>, next_cursor: Option<String>,
     }
     BulkExampleJson = "BulkExample" { task: String, key: Option<String>, before: BulkExampleSideJson, after: BulkExampleSideJson, }
-    BulkExampleSideJson = "BulkExampleSide" { state: String, request_body: Option<String>, }
+    BulkExampleSideJson = "BulkExampleSide" { state: String, steps: Vec<BulkExampleStepJson>, request_body: Option<String>, }
+    BulkExampleStepJson = "BulkExampleStep" { name: String, state: String, }
     BulkJobJson = "BulkJob" {
         id: String, command: String, sentence: String, state: String, stop_cause: Option<String>, failure: Option<String>,
         by: String, reason: Option<String>, created_at: String, ended_at: Option<String>, total: u64, total_is_at_least: bool,

@@ -6,7 +6,7 @@ use crate::{
     failures,
     operations::{GET_OVERVIEW, LIST_ALERTS},
     outcome::{ClientError, Outcome},
-    output::{Cell, Color, Table},
+    output::{Cell, Color, Table, millis_in_words},
     plain::plain,
     session::Session,
     shapes::{AgentOverviewJson, AlertJson, CountJson, OverviewJson},
@@ -157,7 +157,7 @@ fn agents_table(agents: &[AgentOverviewJson]) -> Table {
     ]);
     for agent in agents {
         let (state, why) = state_of(agent);
-        let p99 = agent.day.p99.map(|millis| format!("{millis} ms"));
+        let p99 = agent.day.p99.map(millis_in_words);
         table.row([
             Cell::new(&agent.name),
             Cell::state(state),

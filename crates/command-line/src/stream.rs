@@ -1,15 +1,8 @@
 //! Server-sent events.
 
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
 
-use tokio::time::{Instant, sleep};
-
-use crate::{api::Api, operations::Operation, outcome::ClientError};
-
-/// A server may be restarted meanwhile: it is asked again for so long.
-const AWAY: Duration = Duration::from_secs(30);
-/// The time between two attempts.
-const AGAIN: Duration = Duration::from_millis(500);
+use crate::{api::Api, away::Away, operations::Operation, outcome::ClientError};
 
 /// One event.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -59,7 +52,8 @@ pub struct FollowedStream<'a> {
     query: &'a [(&'static str, String)],
     last: Option<String>,
     open: Option<EventStream<'a>>,
-    away_since: Option<Instant>,
+    has_begun: bool,
+    away: Away,
 }
 
 impl<'a> FollowedStream<'a> {
@@ -76,7 +70,8 @@ impl<'a> FollowedStream<'a> {
             query,
             last: None,
             open: None,
-            away_since: None,
+            has_begun: false,
+            away: Away::default(),
         }
     }
 
@@ -85,23 +80,19 @@ impl<'a> FollowedStream<'a> {
         loop {
             match self.try_next().await {
                 Ok(event) => {
-                    self.away_since = None;
+                    self.away.ends();
                     match &event {
                         Some(event) => self.last = Some(event.id.clone()),
                         None => self.open = None,
                     }
                     return Ok(event);
                 }
-                Err(error @ ClientError::NoResponse { .. }) => {
+                // A server that never responded is not one that was restarted.
+                Err(error) if !self.has_begun => return Err(error),
+                Err(error) => {
                     self.open = None;
-                    let since = *self.away_since.get_or_insert_with(Instant::now);
-                    // A server that never responded is not one that was restarted.
-                    if self.last.is_none() || since.elapsed() > AWAY {
-                        return Err(error);
-                    }
-                    sleep(AGAIN).await;
+                    self.away.wait_after(error).await?;
                 }
-                Err(error) => return Err(error),
             }
         }
     }
@@ -118,6 +109,7 @@ impl<'a> FollowedStream<'a> {
             request = request.header("last-event-id", last.clone());
         }
         let opened = EventStream::new(self.api, request.stream().await?);
+        self.has_begun = true;
         self.open.insert(opened).next().await
     }
 }

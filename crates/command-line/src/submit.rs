@@ -2,8 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, builder::ValueHint};
+use clap::{Args, builder::ValueHint, value_parser};
 use clap_complete::ArgValueCompleter;
+use provost_domain::values::Priority;
 use serde_json::{Value, json, value::RawValue};
 use uuid::Uuid;
 
@@ -17,7 +18,7 @@ use crate::{
     plain::plain,
     session::Session,
     shapes::{DryRunReportJson, TaskJson},
-    task, wait,
+    task, values, wait,
 };
 
 #[derive(Args, Clone, Debug)]
@@ -48,19 +49,19 @@ pub struct SubmitOptions {
     label: Vec<(String, String)>,
 
     /// The version of the workflow [default: the active one]
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "VERSION", add = ArgValueCompleter::new(completion::versions))]
     workflow_version: Option<u32>,
 
-    /// From 0 to 9; higher ones first
-    #[arg(long, value_name = "NUMBER")]
-    priority: Option<u8>,
+    /// From -100 to 100, which comes first [default: 0]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = value_parser!(i64).range(Priority::MIN..=Priority::MAX))]
+    priority: Option<i64>,
 
     /// The time that the task may take, such as 1h
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     complete_within: Option<String>,
 
-    /// Start at this time
-    #[arg(long, value_name = "TIME")]
+    /// Start at this time, such as 2026-03-01T00:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = values::time)]
     start_at: Option<String>,
 
     /// Submit nothing, and show the steps that would run
@@ -240,7 +241,7 @@ pub struct SignalOptions {
     task: String,
 
     /// The step that waits for the signal
-    #[arg(value_name = "STEP")]
+    #[arg(value_name = "STEP", add = ArgValueCompleter::new(completion::steps))]
     step: String,
 
     /// The content of the signal, as JSON or @file; it becomes the output of the step

@@ -12,7 +12,7 @@ use crate::{
     operations::{FOLLOW_TASK, GET_HISTORY, LIST_ATTEMPTS},
     outcome::{ClientError, Outcome},
     output::{Cell, Color, Table, Times, span_of},
-    plain::plain,
+    plain::{plain, shell_word},
     session::Session,
     shapes::{AttemptJson, FaultJson, HistoryEntryJson, StepJson, TaskJson},
     stream::FollowedStream,
@@ -23,6 +23,8 @@ use crate::{
 const LONGEST_BODY: usize = 200;
 /// The most entries of a history that are shown.
 const MOST_ENTRIES: usize = 100_000;
+/// The most commands that are shown for a task.
+const MOST_COMMANDS: usize = 3;
 
 #[derive(Args, Clone, Debug)]
 pub struct TaskOptions {
@@ -77,7 +79,8 @@ pub async fn show(session: &Session, found: &FoundTask) -> Result<(), ClientErro
         table.row(step_row(&out.times, step));
     }
     out.table("", &table)?;
-    for command in commands(task) {
+    let name = find_task::name_in_commands(&session.api, task).await?;
+    for command in commands(task, &name) {
         out.say(format_args!("  {command}"))?;
     }
     Ok(())
@@ -125,7 +128,7 @@ fn sentence(task: &TaskJson, times: &Times) -> String {
         (Some(error), _) if task.paused == Some(true) => format!(", and paused{}", reason(error)),
         (Some(error), _) => reason(error),
         (None, Some(ended)) => {
-            let took = times.between(&task.created_at, ended);
+            let took = Times::between(&task.created_at, ended);
             format!(
                 ", {}, after {}",
                 times.show(ended),
@@ -193,9 +196,8 @@ fn request_line(attempt: &AttemptJson) -> Option<String> {
         (None, Some(reason)) => line.push_str(&format!(" -> {}", plain(reason))),
         (None, None) => {}
     }
-    let utc = Times::new(true, jiff::Timestamp::UNIX_EPOCH);
     if let (Some(begin), Some(end)) = (&attempt.claimed_at, &attempt.ended_at)
-        && let Some(took) = utc.between(begin, end)
+        && let Some(took) = Times::between(begin, end)
     {
         line.push_str(&format!(" in {took}"));
     }
@@ -204,7 +206,7 @@ fn request_line(attempt: &AttemptJson) -> Option<String> {
 
 fn step_row(times: &Times, step: &StepJson) -> [Cell; 6] {
     let took = match (&step.started_at, &step.ended_at) {
-        (Some(begin), Some(end)) => times.between(begin, end),
+        (Some(begin), Some(end)) => Times::between(begin, end),
         _ => None,
     };
     let attempt = match step.attempt {
@@ -223,12 +225,12 @@ fn step_row(times: &Times, step: &StepJson) -> [Cell; 6] {
         Cell::optional(step.agent.as_deref()),
         Cell::new(attempt),
         Cell::optional(took.as_deref()),
-        Cell::new(why(step)),
+        Cell::new(why(times, step)),
     ]
 }
 
 /// Returns why a step is where it is.
-fn why(step: &StepJson) -> String {
+fn why(times: &Times, step: &StepJson) -> String {
     if let Some(error) = &step.error {
         return error.message.clone();
     }
@@ -236,7 +238,7 @@ fn why(step: &StepJson) -> String {
         return format!("asks: {}", ask.title);
     }
     if let Some(blocked) = &step.blocked_by {
-        return blocked_in_words(blocked);
+        return blocked_in_words(times, blocked);
     }
     match &step.last_fault {
         Some(fault) if step.state == "pending" => format!("last failure: {}", fault.message),
@@ -245,36 +247,71 @@ fn why(step: &StepJson) -> String {
 }
 
 /// Returns `blocked_by` in words. Its members differ with the reason, and later servers may have others.
-fn blocked_in_words(blocked: &Value) -> String {
+fn blocked_in_words(times: &Times, blocked: &Value) -> String {
     let text = |name: &str| blocked[name].as_str().map(str::to_owned);
-    let reason = text("reason").unwrap_or_default().replace('_', " ");
-    let mut words = vec![format!("waits: {reason}")];
-    words.extend(text("agent"));
-    words.extend(text("message"));
-    words.extend(text("until").map(|until| format!("until {until}")));
-    let steps = blocked["steps"].as_array().into_iter().flatten();
-    let steps: Vec<_> = steps.filter_map(Value::as_str).collect();
-    if !steps.is_empty() {
-        words.push(steps.join(", "));
+    let agent = text("agent").unwrap_or_default();
+    let until = text("until").map(|until| times.show(&until));
+    let reason = text("reason").unwrap_or_default();
+    let mut words = match reason.as_str() {
+        "steps" => {
+            let steps = blocked["steps"].as_array().into_iter().flatten();
+            let steps: Vec<_> = steps.filter_map(Value::as_str).collect();
+            let more = match blocked["more"].as_u64() {
+                Some(more @ 1..) => format!(" and {more} more"),
+                _ => String::new(),
+            };
+            let noun = if steps.len() == 1 { "step" } else { "steps" };
+            format!("it waits for the {noun} {}{more}", steps.join(", "))
+        }
+        "start" => "the task has not started".to_owned(),
+        "time" => "it will be retried".to_owned(),
+        "wait" => "it waits for its time".to_owned(),
+        "signal" => "it waits for its signal".to_owned(),
+        "child" => match text("task") {
+            Some(task) => format!("it waits for the task {task}"),
+            None => "it waits for its task".to_owned(),
+        },
+        "items" => "it waits for its items".to_owned(),
+        "repeat" => "it waits for its next iteration".to_owned(),
+        "max_parallel" => "it waits for other items".to_owned(),
+        "capacity" => format!("it waits for a free slot of the agent {agent}"),
+        "worker" => format!("it waits for a worker of the agent {agent}"),
+        "open_replies" => format!("it waits for replies to the agent {agent}"),
+        "rate_limit" => format!("it waits for the rate limit of the agent {agent}"),
+        "key_limit" => "it waits for other steps with its key".to_owned(),
+        "throttled" => format!("the agent {agent} is throttled"),
+        "agent_paused" => format!("the agent {agent} is paused"),
+        "breaker" => format!("a breaker of the agent {agent} is open"),
+        "unhealthy" => format!("the agent {agent} is unhealthy"),
+        "secret" => format!("a secret of the agent {agent} is missing"),
+        "held" => "the instance is held".to_owned(),
+        "agent" => format!("the agent {agent} is not registered"),
+        "drop" => "it waits for the end of a call".to_owned(),
+        "task_limit" => "the task waits for other tasks with its key".to_owned(),
+        "paused" => "the task is paused".to_owned(),
+        "operator" => "it waits for an operator".to_owned(),
+        other => format!("it waits: {}", other.replace('_', " ")),
+    };
+    if let Some(message) = text("message") {
+        words.push_str(&format!(" ({message})"));
     }
-    words.join(" ")
+    if let Some(until) = until {
+        words.push_str(&match reason.as_str() {
+            "time" => format!(" {until}"),
+            "start" => format!("; it starts {until}"),
+            "repeat" => format!(", which begins {until}"),
+            "wait" => format!(", which comes {until}"),
+            "signal" => format!(", and gives up {until}"),
+            _ => format!("; this ends {until}"),
+        });
+    }
+    words
 }
 
-/// Returns the commands that apply to the task, at most three.
-pub fn commands(task: &TaskJson) -> Vec<String> {
-    let name = match &task.key {
-        // A key with other characters would need quotes.
-        Some(key)
-            if key
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "-_.:".contains(c)) =>
-        {
-            key
-        }
-        _ => &task.id,
-    };
-    let step = failing_step(task).map(|step| plain(&step.name));
-    let all: Vec<String> = match (task.state.as_str(), step) {
+/// Returns the commands that apply to the task, at most three. `name` is the name of the task in them.
+fn commands(task: &TaskJson, name: &str) -> Vec<String> {
+    let step = failing_step(task).map(|step| shell_word(&step.name));
+    match (task.state.as_str(), step) {
         ("error", _) if task.paused == Some(true) => vec![
             format!("provost resume {name}"),
             format!("provost retry {name}"),
@@ -302,17 +339,45 @@ pub fn commands(task: &TaskJson) -> Vec<String> {
             format!("provost undo {name} --dry-run"),
             format!("provost cancel {name}"),
         ],
-        ("pending" | "processing", _) => vec![
-            format!("provost task {name} --follow"),
-            format!("provost pause {name}"),
-            format!("provost cancel {name}"),
-        ],
+        ("pending" | "processing", _) => {
+            let awaited = task.steps.iter().find_map(|step| awaited(step, name));
+            let mut commands = Vec::from_iter(awaited);
+            commands.extend([
+                format!("provost task {name} --follow"),
+                format!("provost pause {name}"),
+                format!("provost cancel {name}"),
+            ]);
+            commands.truncate(MOST_COMMANDS);
+            commands
+        }
         _ => vec![
             format!("provost task {name} --history"),
             format!("provost clone {name} --dry-run"),
         ],
-    };
-    all
+    }
+}
+
+/// Returns the command that a step awaits: the answer to its question, or its signal.
+fn awaited(step: &StepJson, name: &str) -> Option<String> {
+    if matches!(
+        step.state.as_str(),
+        "processed" | "skipped" | "error" | "cancelled"
+    ) {
+        return None;
+    }
+    let step_name = shell_word(&step.name);
+    if let Some(ask) = &step.ask {
+        let mut people = ask.people.iter();
+        let person = people.find(|person| person.choice.is_none())?;
+        // The first choice has this name unless the definition says otherwise.
+        return Some(format!(
+            "provost ask answer {name} approve --person {} --step {step_name}",
+            shell_word(&person.person)
+        ));
+    }
+    let blocked = step.blocked_by.as_ref()?;
+    let awaits = blocked["reason"] == "signal";
+    awaits.then(|| format!("provost signal {name} {step_name} '{{}}'"))
 }
 
 async fn history(session: &Session, name: &str) -> Result<Outcome, ClientError> {
@@ -353,10 +418,10 @@ fn why_of(entry: &HistoryEntryJson) -> String {
     entry.reason.clone().or(error).unwrap_or_default()
 }
 
-/// Returns an entry as one line.
-pub fn entry_line(session: &Session, entry: &HistoryEntryJson) -> String {
+/// Returns an entry as one line, with its time in words.
+pub fn entry_line(session: &Session, at: &str, entry: &HistoryEntryJson) -> String {
     let out = &session.out;
-    let at = out.paint(Color::Dim, &clock(&entry.at));
+    let at = out.paint(Color::Dim, at);
     let step = entry
         .step
         .as_deref()
@@ -377,9 +442,10 @@ pub fn entry_line(session: &Session, entry: &HistoryEntryJson) -> String {
     )
 }
 
-/// Returns the time of a line that is printed when it happens.
+/// Returns the time of a line that is printed when it happens. The line stays in the terminal, where `just now` would be wrong
+/// a minute later.
 pub fn clock(time: &str) -> String {
-    Times::new(true, jiff::Timestamp::UNIX_EPOCH).show(time)
+    Times::new(true).show(time)
 }
 
 /// Prints the entries of the history as they happen, until the task has ended or needs a person.
@@ -396,7 +462,7 @@ pub async fn follow(
             if let Some(event) = events.next().await? {
                 let entry: HistoryEntryJson = serde_json::from_str(&event.data).unwrap_or_default();
                 match out.is_for_people() {
-                    true => out.say(entry_line(session, &entry))?,
+                    true => out.say(entry_line(session, &clock(&entry.at), &entry))?,
                     false => out.say(&event.data)?,
                 }
                 // The stream of a task that needs a person stays open: a person may act on it.
@@ -409,21 +475,21 @@ pub async fn follow(
                     continue;
                 }
             }
-            let (_, outcome) = wait::until_rest(&session.api, id, Some(Duration::ZERO)).await?;
-            if outcome != Outcome::Running {
-                return Ok::<_, ClientError>(outcome);
+            let looked = wait::look(&session.api, id).await?;
+            if looked.1 != Outcome::Running {
+                return Ok::<_, ClientError>(looked);
             }
         }
     };
-    let outcome = match timeout {
+    let (found, outcome) = match timeout {
         None => follow.await?,
         Some(timeout) => match tokio::time::timeout(timeout, follow).await {
-            Ok(outcome) => outcome?,
-            Err(_) => Outcome::Running,
+            Ok(looked) => looked?,
+            Err(_) => (find_task::read(&session.api, id).await?, Outcome::Running),
         },
     };
     if out.is_for_people() {
-        say_state(session, &find_task::read(&session.api, id).await?.task)?;
+        say_state(session, &found.task)?;
     }
     Ok(outcome)
 }
@@ -433,7 +499,7 @@ mod tests {
     use super::*;
 
     fn times() -> Times {
-        Times::new(false, "2026-03-01T12:00:00Z".parse().unwrap())
+        Times::at(false, "2026-03-01T12:00:00Z".parse().unwrap())
     }
 
     fn failed() -> TaskJson {
@@ -450,7 +516,7 @@ mod tests {
             ": step charge failed, 3 min ago: 402 card_declined"
         );
         assert_eq!(
-            commands(&failed()),
+            commands(&failed(), "order-1"),
             [
                 "provost retry order-1",
                 "provost skip order-1 charge",
@@ -469,16 +535,45 @@ mod tests {
             sentence(&task, &times()),
             ", and paused: step charge failed, 3 min ago: 402 card_declined"
         );
-        assert_eq!(commands(&task)[0], "provost resume order-1");
+        assert_eq!(commands(&task, "order-1")[0], "provost resume order-1");
     }
 
     #[test]
-    fn a_key_that_a_shell_would_read_otherwise_is_not_in_a_command() {
-        let task = TaskJson {
-            key: Some("a b; rm".to_owned()),
-            ..failed()
+    fn a_step_that_awaits_a_person_or_a_signal_has_the_command_first() {
+        let waiting = |step: &str| {
+            let json = format!(r#"{{ "id": "0197", "state": "processing", "steps": [{step}] }}"#);
+            commands(&serde_json::from_str(&json).unwrap(), "order-1")
         };
-        assert_eq!(commands(&task)[0], "provost retry 0197");
+        let signal = r#"{ "name": "paid", "state": "processing", "blocked_by": { "reason": "signal", "until": null } }"#;
+        let shown = waiting(signal);
+        assert_eq!(shown.len(), 3);
+        assert_eq!(shown[0], "provost signal order-1 paid '{}'");
+        let ask = r#"{ "name": "approval", "state": "processing", "ask": { "title": "Refund?",
+            "people": [{ "person": "ada", "choice": "approve" }, { "person": "bob", "choice": null }] } }"#;
+        assert_eq!(
+            waiting(ask)[0],
+            "provost ask answer order-1 approve --person bob --step approval"
+        );
+        let ended = r#"{ "name": "approval", "state": "processed", "ask": { "title": "Refund?", "people": [] } }"#;
+        assert_eq!(waiting(ended)[0], "provost task order-1 --follow");
+    }
+
+    #[test]
+    fn what_a_step_waits_for_is_a_sentence() {
+        let said = |json: &str| blocked_in_words(&times(), &serde_json::from_str(json).unwrap());
+        assert_eq!(
+            said(r#"{ "reason": "steps", "steps": ["charge"] }"#),
+            "it waits for the step charge"
+        );
+        assert_eq!(
+            said(r#"{ "reason": "steps", "steps": ["a", "b"], "more": 3 }"#),
+            "it waits for the steps a, b and 3 more"
+        );
+        assert_eq!(
+            said(r#"{ "reason": "time", "until": "2026-03-01T12:00:30Z" }"#),
+            "it will be retried in 30 s"
+        );
+        assert_eq!(said(r#"{ "reason": "new_one" }"#), "it waits: new one");
     }
 
     #[test]
@@ -498,7 +593,8 @@ mod tests {
                 state: state.to_owned(),
                 ..failed()
             };
-            assert!((1..=3).contains(&commands(&task).len()), "{state}");
+            let count = commands(&task, "order-1").len();
+            assert!((1..=MOST_COMMANDS).contains(&count), "{state}");
         }
     }
 

@@ -38,8 +38,8 @@ pub async fn run(session: &Session, options: &TasksOptions) -> Result<Outcome, C
         note("no tasks");
     } else if tasks.len() >= options.limit as usize {
         note(match tasks.len() {
-            1 => "the latest one; --limit shows more".to_owned(),
-            many => format!("the {many} latest ones; --limit shows more"),
+            1 => "this is the latest task; --limit shows more".to_owned(),
+            many => format!("these are the {many} latest tasks; --limit shows more"),
         });
     }
     Ok(Outcome::Done)
@@ -81,5 +81,10 @@ fn table(session: &Session, tasks: &[TaskSummaryJson]) -> Table {
             Cell::optional(why.as_deref()),
         ]);
     }
+    // A command takes the key as well as the id.
+    table.leave_out_first(match tasks.iter().all(|task| task.key.is_some()) {
+        true => &["ENDED", "ID", "WORKFLOW", "SUBMITTED"],
+        false => &["ENDED", "WORKFLOW", "SUBMITTED", "KEY"],
+    });
     table
 }

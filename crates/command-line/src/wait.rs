@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use crate::{
     api::Api,
+    away::Away,
     find_task::FoundTask,
     operations::GET_TASK,
     outcome::{ClientError, Outcome},
@@ -14,8 +15,6 @@ use crate::{
 
 /// The longest wait of one request.
 const LONGEST: Duration = Duration::from_secs(30);
-/// A server may be restarted meanwhile: it is asked again for so long.
-const AWAY: Duration = Duration::from_secs(30);
 
 /// Returns the outcome of a task, if it has ended or needs a person.
 pub fn outcome(task: &TaskJson) -> Option<Outcome> {
@@ -43,7 +42,7 @@ pub async fn until_rest(
     timeout: Option<Duration>,
 ) -> Result<(FoundTask, Outcome), ClientError> {
     let end = timeout.map(|timeout| Instant::now() + timeout);
-    let mut away_since = None;
+    let mut away = Away::default();
     loop {
         let left = end.map_or(LONGEST, |end| end.saturating_duration_since(Instant::now()));
         let wait = left.min(LONGEST);
@@ -51,7 +50,7 @@ pub async fn until_rest(
         let request = request.query("wait", &format!("{}ms", wait.as_millis()));
         match request.waiting(wait).send().await {
             Ok(response) => {
-                away_since = None;
+                away.ends();
                 let task: TaskJson = response.read()?;
                 let json = response.text;
                 match outcome(&task) {
@@ -62,14 +61,19 @@ pub async fn until_rest(
                     None => {}
                 }
             }
-            Err(error @ ClientError::NoResponse { .. }) => {
-                let since = *away_since.get_or_insert_with(Instant::now);
-                if since.elapsed() > AWAY || left.is_zero() {
-                    return Err(error);
-                }
-                sleep(Duration::from_millis(500)).await;
-            }
-            Err(error) => return Err(error),
+            Err(error) if left.is_zero() => return Err(error),
+            Err(error) => away.wait_after(error).await?,
+        }
+    }
+}
+
+/// Returns the task with its outcome as it is now, also of a server that is just restarted.
+pub async fn look(api: &Api, id: &str) -> Result<(FoundTask, Outcome), ClientError> {
+    let mut away = Away::default();
+    loop {
+        match until_rest(api, id, Some(Duration::ZERO)).await {
+            Ok(looked) => return Ok(looked),
+            Err(error) => away.wait_after(error).await?,
         }
     }
 }

@@ -43,7 +43,7 @@ pub struct GraphOptions {
     one: OneWorkflow,
 
     /// The version [default: the latest]
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "VERSION", add = ArgValueCompleter::new(completion::versions))]
     version: Option<u32>,
 
     /// The language of the picture
@@ -64,7 +64,7 @@ pub struct PromoteOptions {
     one: OneWorkflow,
 
     /// The version
-    #[arg(value_name = "VERSION")]
+    #[arg(value_name = "VERSION", add = ArgValueCompleter::new(completion::versions))]
     version: u32,
 
     /// The reason, which is on record with your name

@@ -4,7 +4,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::Person;
-use crate::harness::{Provost, Remote, one_step};
+use crate::harness::{Provost, Remote, one_step, until};
 
 /// Asks for the candidates of the last word, as the script of bash does.
 async fn candidates(person: &Person, words: &[&str], url: Option<&str>) -> String {
@@ -26,6 +26,12 @@ async fn candidates(person: &Person, words: &[&str], url: Option<&str>) -> Strin
     ran.out
 }
 
+/// Waits until these are the candidates: a server that is busy for longer than a person waits after a tab completes nothing.
+async fn completes(person: &Person, words: &[&str], url: Option<&str>, expected: &str) {
+    let shown = async || candidates(person, words, url).await.trim().to_owned();
+    until(expected.to_owned(), shown).await;
+}
+
 #[tokio::test]
 async fn names_come_from_the_server_and_a_server_that_hangs_is_left_alone() {
     let remote = Remote::quick().await;
@@ -41,22 +47,43 @@ async fn names_come_from_the_server_and_a_server_that_hangs_is_left_alone() {
             .lines()
             .any(|word| word.trim() == "status")
     );
-    assert_eq!(
-        candidates(&person, &["agent", "pause", "pay"], None)
-            .await
-            .trim(),
-        "payments"
-    );
-    assert_eq!(
-        candidates(&person, &["task", "order"], None).await.trim(),
-        "order-1001"
-    );
+    completes(&person, &["agent", "pause", "pay"], None, "payments").await;
+    completes(&person, &["task", "order"], None, "order-1001").await;
     assert_eq!(
         candidates(&person, &["tasks", "--state", "undoi"], None)
             .await
             .trim(),
         "undoing"
     );
+
+    let workflow = json!({ "steps": [{ "name": "charge", "agent": "payments", "request": { "path": "/work" } }] });
+    let put = provost.put("/v1/workflows/order", &workflow).await;
+    assert_eq!(put.status, 201, "{put:?}");
+    for (words, expected) in [
+        (&["get", "workflow", "or"][..], "order"),
+        (&["get", "agent", "p"], "payments"),
+        (&["skip", "order-1001", "o"], "only"),
+        (&["rerun", "order-1001", "o"], "only"),
+        (&["workflow", "promote", "order", "1"], "1"),
+    ] {
+        completes(&person, words, None, expected).await;
+    }
+    // The server of the line is asked, and not that of the environment.
+    let server = format!("http://{}", provost.address());
+    let elsewhere = Some("http://127.0.0.1:1");
+    let named = ["agent", "pause", "--server", &server, "pay"];
+    completes(&person, &named, elsewhere, "payments").await;
+    let login = ["login", "here", "--url", &server, "--no-token"];
+    person.done(&login).await;
+    let by_context = ["task", "--context", "here", "order"];
+    completes(&person, &by_context, elsewhere, "order-1001").await;
+
+    // The command of this token ends with the program that runs it, and not before: it is left alone.
+    let endless = "while kill -0 $PPID; do sleep 0.05; done";
+    let contexts = format!("[contexts.slow]\nurl = \"{server}\"\ntoken_command = \"{endless}\"\n");
+    person.file("contexts.toml", &contexts);
+    let slow = ["task", "--context", "slow", "order"];
+    assert_eq!(candidates(&person, &slow, None).await.trim(), "");
 
     // This server accepts connections and never responds: the command ends by itself, and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -71,7 +71,11 @@ async fn a_token_comes_from_a_file_a_command_the_environment_or_the_keyboard() {
     person.done(&["status"]).await;
 
     // A role that may not do it is refused, with what it needs.
-    person.done(&["context", "use", "by-command"]).await;
+    let used = person.run(&["context", "use", "by-command"]).await;
+    assert!(
+        used.err.contains("by-command is the current one"),
+        "{used:?}"
+    );
     let refused = person.run(&["agent", "pause", "payments"]).await;
     assert_eq!(refused.code, 5, "{refused:?}");
     assert!(refused.err.contains("operate"), "{refused:?}");
@@ -85,6 +89,13 @@ async fn a_token_comes_from_a_file_a_command_the_environment_or_the_keyboard() {
         .args(["status", "--server", &url])
         .env("PROVOST_TOKEN", "0123456789abcdef-eye");
     assert_eq!(super::ran(&mut with_token).await.code, 0);
+
+    // Without a current context no server is asked that happens to run on this machine.
+    let removed = person.run(&["context", "remove", "by-command"]).await;
+    assert!(removed.err.contains("no context is current"), "{removed:?}");
+    let none = person.run(&["status"]).await;
+    assert_eq!(none.code, 1, "{none:?}");
+    assert!(none.err.contains("by-env, by-file, typed"), "{none:?}");
 }
 
 #[tokio::test]
@@ -105,6 +116,15 @@ async fn a_server_listens_on_a_unix_socket_or_with_a_certificate_of_its_own() {
     let url = format!("https://{}", by_tls.address());
     let unknown = person.run(&["status", "--server", &url]).await;
     assert_eq!(unknown.code, 1, "{unknown:?}");
+    assert!(
+        unknown.err.contains("was reached") && unknown.err.contains("--ca"),
+        "{unknown:?}"
+    );
+    let without_tls = url.replace("https", "http");
+    let wrong = person.run(&["status", "--server", &without_tls]).await;
+    assert_eq!(wrong.code, 1, "{wrong:?}");
+    assert!(wrong.err.contains("https://"), "{wrong:?}");
+    assert!(!wrong.err.contains("is the server running"), "{wrong:?}");
     person
         .done(&["status", "--server", &url, "--ca", &crt])
         .await;

@@ -94,7 +94,26 @@ async fn a_folder_is_applied_once_and_then_differs_in_nothing() {
                 "it was right",
             ])
             .await;
-        person.done(&["apply", &folder, "--activate"]).await;
+        let stays = person.done(&["diff", &folder]).await;
+        assert!(
+            stays.contains("is the same; version 1 is the active one"),
+            "{stays}"
+        );
+        let activates = ["apply", &folder, "--activate", "--dry-run"];
+        let dry = person.done(&activates).await;
+        assert!(dry.contains("version 2 becomes the active one"), "{dry}");
+        let json = person.json(&activates).await;
+        let items = json["items"].as_array().unwrap();
+        let order = items.iter().find(|item| item["name"] == "order").unwrap();
+        assert_eq!(
+            (&order["active_version"], &order["activates"]),
+            (&json!(1), &json!(true))
+        );
+        let applied = person.done(&["apply", &folder, "--activate"]).await;
+        assert!(
+            applied.contains("version 2 becomes the active one"),
+            "{applied}"
+        );
         assert_eq!(
             provost.get("/v1/workflows/order").await.expect(200)["active_version"],
             2
@@ -127,6 +146,55 @@ async fn a_folder_is_applied_once_and_then_differs_in_nothing() {
         assert_eq!(provost.get("/v1/schedules/nightly").await.status, 404);
         assert_eq!(provost.get("/v1/agents/payments").await.status, 200);
     }
+}
+
+#[tokio::test]
+async fn nothing_is_applied_if_a_definition_would_be_refused() {
+    let provost = crate::harness::Provost::start().await;
+    let person = Person::of(&provost);
+    let folder = folder(&person);
+    person.file(
+        "defs/agents/wrong.json",
+        "{\n  \"endpoints\": [{ \"url\": 7 }]\n}",
+    );
+    person.file(
+        "defs/schedules/wrong.json",
+        "{ \"every\": \"often\",\n  \"workflow\": \"order\" }",
+    );
+    person.file(
+        "defs/workflows/wrong.yaml",
+        "steps:\n  - name: charge\n    agent: nobody\n    request: { path: / }\n",
+    );
+    for command in [
+        &["apply", &folder, "--yes"][..],
+        &["apply", &folder, "--dry-run"],
+        &["diff", &folder],
+    ] {
+        let refused = person.run(command).await;
+        assert_eq!(refused.code, 5, "{command:?}: {refused:?}");
+        for fault in [
+            "agents/wrong.json:2:",
+            "schedules/wrong.json:1:",
+            "workflows/wrong.yaml:3:5",
+        ] {
+            assert!(refused.err.contains(fault), "{fault}: {refused:?}");
+        }
+        assert!(!refused.err.contains("payments"), "{refused:?}");
+    }
+    assert_eq!(provost.get("/v1/agents/payments").await.status, 404);
+}
+
+#[tokio::test]
+async fn names_of_definitions_have_every_form() {
+    let provost = crate::harness::Provost::start().await;
+    let person = Person::of(&provost);
+    let folder = folder(&person);
+    person.done(&["apply", &folder, "--yes"]).await;
+    assert_eq!(person.done(&["get", "workflows"]).await, "order\n");
+    let listed = person.json(&["get", "agents"]).await;
+    assert_eq!(listed, provost.get("/v1/agents").await.expect(200));
+    let lines = person.done(&["get", "schedules", "-o", "jsonl"]).await;
+    assert!(lines.starts_with("{\"name\":\"nightly\""), "{lines}");
 }
 
 #[tokio::test]

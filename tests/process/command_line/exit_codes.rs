@@ -49,7 +49,7 @@ async fn each_end_has_its_exit_code() {
     assert_eq!(refused.code, 5, "{refused:?}");
     assert!(
         refused.out.is_empty()
-            && refused.err.contains("\n  what to do: submit a new task. ")
+            && refused.err.contains("\n  what to do: provost clone TASK ")
             && refused.err.contains("/problems/task-ended"),
         "{refused:?}"
     );
@@ -73,6 +73,16 @@ async fn each_end_has_its_exit_code() {
         &["tasks", "--worflow", "order"],
         &["submit", "order", "--input", "not JSON"],
         &["agent", "pause"],
+        &["tasks", "--state", "bad"],
+        &["tasks", "--cause", "zzz"],
+        &["tasks", "--bulk", "order-1"],
+        &["events", "--after", "garbage"],
+        &["agent", "pause", "payments", "--for", "abc"],
+        &["submit", "order", "--start-at", "tomorrow"],
+        &["submit", "order", "--priority", "101"],
+        &["retry", "--filter", "state=bad", "--yes"],
+        &["schedule", "trigger", "nightly", "--overlap", "maybe"],
+        &["--server", "http://127.0.0.1:1", "stauts"],
     ] {
         let usage = person.run(wrong).await;
         assert_eq!(usage.code, 1, "{wrong:?}: {usage:?}");
@@ -82,6 +92,12 @@ async fn each_end_has_its_exit_code() {
         .run(&["status", "--server", "http://127.0.0.1:1"])
         .await;
     assert_eq!(away.code, 1, "{away:?}");
+    let url = format!("http://{}", provost.address());
+    let before = ["--server", &url, "status", "-o", "json"];
+    assert_eq!(person.run(&before).await.code, 0);
+    let url_with_user = format!("http://ada:0123@{}", provost.address());
+    let with_user = person.run(&["status", "--server", &url_with_user]).await;
+    assert_eq!(with_user.code, 1, "{with_user:?}");
     gate.open();
     let followed = person.run(&["task", "hangs", "--follow"]).await;
     assert_eq!(followed.code, 0, "{followed:?}");

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, value::RawValue};
 
 use super::source::DefinitionKind;
 use crate::{
+    api::Listing,
     operations::{
         GET_AGENT, GET_SCHEDULE, GET_WORKFLOW, GET_WORKFLOW_VERSION, LIST_AGENTS, LIST_SCHEDULES,
         LIST_WORKFLOWS, Operation,
@@ -69,6 +70,8 @@ pub struct Current {
     pub body: Map<String, Value>,
     /// The version of a workflow.
     pub version: Option<u64>,
+    /// The version of a workflow that tasks get which name none.
+    pub active_version: Option<u64>,
 }
 
 /// Reads a definition; `None` if the server does not have it.
@@ -96,18 +99,24 @@ pub async fn read(
     Ok(Some(Current {
         etag: response.etag.clone(),
         version: members.get("version").and_then(Value::as_u64),
+        active_version: members.get("active_version").and_then(Value::as_u64),
         body: body_of(kind, members),
     }))
 }
 
-/// Returns the names of all definitions of a kind that the API can change.
-pub async fn names(session: &Session, kind: DefinitionKind) -> Result<Vec<String>, ClientError> {
+/// Returns all definitions of a kind.
+pub async fn list(session: &Session, kind: DefinitionKind) -> Result<Listing, ClientError> {
     let operation: &Operation = match kind {
         DefinitionKind::Agent => &LIST_AGENTS,
         DefinitionKind::Workflow => &LIST_WORKFLOWS,
         DefinitionKind::Schedule => &LIST_SCHEDULES,
     };
-    let listing = session.api.list(operation, &[], &[], MOST).await?;
+    session.api.list(operation, &[], &[], MOST).await
+}
+
+/// Returns the names of all definitions of a kind that the API can change.
+pub async fn names(session: &Session, kind: DefinitionKind) -> Result<Vec<String>, ClientError> {
+    let listing = list(session, kind).await?;
     if kind == DefinitionKind::Agent {
         // The configuration file defines the others.
         let agents = listing.read::<AgentJson>()?.into_iter();

@@ -3,13 +3,17 @@
 use std::{fs, path::PathBuf};
 
 use clap::{Args, builder::ValueHint};
+use clap_complete::ArgValueCompleter;
 use serde_json::Value;
 
 use super::{current, source::DefinitionKind};
 use crate::{
+    completion,
     outcome::{ClientError, Outcome},
     output::{Format, note, yaml_of_json},
+    plain::plain,
     session::Session,
+    shapes::WorkflowSummaryJson,
 };
 
 #[derive(Args, Clone, Debug)]
@@ -19,11 +23,11 @@ pub struct GetOptions {
     kind: DefinitionKind,
 
     /// The name; without it all names are listed
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", add = ArgValueCompleter::new(completion::definitions))]
     name: Option<String>,
 
     /// The version of a workflow [default: the latest]
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "VERSION", add = ArgValueCompleter::new(completion::versions))]
     version: Option<u32>,
 }
 
@@ -50,8 +54,17 @@ pub struct ExportOptions {
 pub async fn get(session: &Session, options: &GetOptions) -> Result<Outcome, ClientError> {
     let out = &session.out;
     let Some(name) = &options.name else {
-        for name in current::names(session, options.kind).await? {
-            out.say(name)?;
+        let listing = current::list(session, options.kind).await?;
+        let name = |item: &str| {
+            let named: Result<WorkflowSummaryJson, _> = serde_json::from_str(item);
+            named.map(|named| named.name).unwrap_or_default()
+        };
+        match out.is_for_people() {
+            true => listing
+                .items
+                .iter()
+                .try_for_each(|item| out.say(plain(&name(item.get()))))?,
+            false => out.list(&listing.page, &listing.items, name)?,
         }
         return Ok(Outcome::Done);
     };

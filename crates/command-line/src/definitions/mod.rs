@@ -8,4 +8,4 @@ mod source;
 
 pub use apply::{ApplyOptions, apply, diff};
 pub use export::{ExportOptions, GetOptions, export, get};
-pub use source::is_file;
+pub use source::{DefinitionKind, is_file};

@@ -94,7 +94,10 @@ pub fn read(paths: &[PathBuf]) -> Result<Vec<Definition>, ClientError> {
     for pair in definitions.windows(2) {
         if (pair[0].kind, &pair[0].name) == (pair[1].kind, &pair[1].name) {
             let (first, second) = (pair[0].document.path.display(), &pair[1]);
-            let message = format!("is {} {}, as {first} is", second.kind, second.name);
+            let message = format!(
+                "this file defines {} {}, which {first} defines too",
+                second.kind, second.name
+            );
             faults.push(second.document.note("", &message));
         }
     }
@@ -258,6 +261,9 @@ mod tests {
             ("b/order.json", "{\"steps\":[]}"),
         ]);
         let error = read(&[folder.path().to_owned()]).unwrap_err().to_string();
-        assert!(error.contains("is workflow order, as"), "{error}");
+        assert!(
+            error.contains("this file defines workflow order, which "),
+            "{error}"
+        );
     }
 }

@@ -6,17 +6,17 @@ mod times;
 mod yaml;
 
 use std::{
+    ffi::OsString,
     fmt,
     io::{self, ErrorKind, IsTerminal, Write},
 };
 
 use clap::ValueEnum;
-use jiff::Timestamp;
 use serde_json::value::RawValue;
 
 pub use color::{Color, ColorChoice};
 pub use table::{Cell, Table};
-pub use times::{Times, span_of};
+pub use times::{Times, millis_in_words, span_of};
 pub use yaml::of_json as yaml_of_json;
 
 use crate::{outcome::ClientError, plain::plain};
@@ -56,9 +56,12 @@ impl Output {
         let on_error = io::stderr().is_terminal();
         Self {
             format,
-            times: Times::new(utc, Timestamp::now()),
+            times: Times::new(utc),
             width: is_terminal.then(terminal_width),
-            has_color: color.is_on(is_terminal, std::env::var_os("NO_COLOR")),
+            has_color: color.is_on(
+                is_terminal && !is_dumb(std::env::var_os("TERM")),
+                std::env::var_os("NO_COLOR"),
+            ),
             is_interactive: io::stdin().is_terminal() && on_error,
             shows_progress: on_error,
         }
@@ -69,7 +72,7 @@ impl Output {
         let now = "2026-03-01T12:00:00Z".parse().expect("a time");
         Self {
             format,
-            times: Times::new(false, now),
+            times: Times::at(false, now),
             width,
             has_color: false,
             is_interactive: false,
@@ -116,7 +119,17 @@ impl Output {
             self.say(self.paint(Color::Bold, title))?;
         }
         let text = table.layout(self.width, |color, text| self.paint(color, text));
-        write(format_args!("{text}"))
+        write(format_args!("{}", text.lines))?;
+        if let [first, rest @ ..] = text.left_out.as_slice() {
+            let (columns, have) = match rest {
+                [] => (format!("column {first}"), "has"),
+                _ => (format!("columns {}", text.left_out.join(", ")), "have"),
+            };
+            note(format_args!(
+                "the {columns} {have} no room here: a wider terminal shows all, and so does -o json"
+            ));
+        }
+        Ok(())
     }
 
     /// Prints a list for people. If it has nothing, a note says so: an empty answer could be a failure.
@@ -167,6 +180,11 @@ impl Output {
             Format::Jsonl => items.iter().try_for_each(|item| self.say(item.get())),
         }
     }
+}
+
+/// Returns whether a terminal, which TERM names, knows no colours.
+fn is_dumb(term: Option<OsString>) -> bool {
+    term.is_some_and(|term| term == "dumb")
 }
 
 /// Prints a note on standard error.

@@ -1,5 +1,5 @@
-//! Aligned columns within the width of the terminal: sentences are cut, and columns on the right are left out, so that ids and
-//! names are whole.
+//! Aligned columns within the width of the terminal: sentences are cut, and columns are left out, so that ids and names are
+//! whole.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -65,6 +65,16 @@ impl Cell {
 pub struct Table {
     head: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,
+    /// The columns that are left out before others, the least important one first.
+    expendable: Vec<&'static str>,
+}
+
+/// A table as it is shown.
+#[derive(Debug)]
+pub struct TableText {
+    pub lines: String,
+    /// The columns that have no room.
+    pub left_out: Vec<&'static str>,
 }
 
 impl Table {
@@ -72,7 +82,13 @@ impl Table {
         Self {
             head: head.to_vec(),
             rows: Vec::new(),
+            expendable: Vec::new(),
         }
+    }
+
+    /// Sets the columns that a narrow terminal leaves out before others, the least important one first.
+    pub fn leave_out_first(&mut self, columns: &[&'static str]) {
+        self.expendable = columns.to_vec();
     }
 
     pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
@@ -84,12 +100,13 @@ impl Table {
     }
 
     /// Returns the lines. Without a width nothing is cut. Columns that are empty in every row are left out.
-    pub fn layout(&self, width: Option<usize>, paint: impl Fn(Color, &str) -> String) -> String {
+    pub fn layout(&self, width: Option<usize>, paint: impl Fn(Color, &str) -> String) -> TableText {
         let used = |column: usize| {
             let mut cells = self.rows.iter().filter_map(|row| row.get(column));
             cells.any(|cell| !cell.text.is_empty())
         };
-        let mut columns: Vec<_> = (0..self.head.len()).filter(|c| used(*c)).collect();
+        let all: Vec<_> = (0..self.head.len()).filter(|c| used(*c)).collect();
+        let mut columns = all.clone();
         let widths = self.fit(&mut columns, width.unwrap_or(usize::MAX));
         let mut text = String::new();
         let head: Vec<_> = self
@@ -124,10 +141,15 @@ impl Table {
             text.push_str(line.trim_end());
             text.push('\n');
         }
-        text
+        let left_out = all.iter().filter(|column| !columns.contains(column));
+        TableText {
+            lines: text,
+            left_out: left_out.map(|column| self.head[*column]).collect(),
+        }
     }
 
-    /// Leaves columns out until the others fit, from the right, and returns their widths. The first one stays.
+    /// Leaves columns out until the others fit, those that may be missed and then from the right, and returns their widths.
+    /// One stays.
     fn fit(&self, columns: &mut Vec<usize>, most: usize) -> Vec<usize> {
         loop {
             let mut widths: Vec<_> = columns.iter().map(|column| self.width(*column)).collect();
@@ -136,7 +158,9 @@ impl Table {
             if fits || columns.len() <= 1 {
                 return widths;
             }
-            columns.pop();
+            let index_of = |name: &&str| columns.iter().position(|at| self.head[*at] == *name);
+            let expendable = self.expendable.iter().find_map(index_of);
+            columns.remove(expendable.unwrap_or(columns.len() - 1));
         }
     }
 
@@ -208,7 +232,7 @@ mod tests {
     }
 
     fn layout(width: Option<usize>) -> String {
-        table().layout(width, |_, text| text.to_owned())
+        table().layout(width, |_, text| text.to_owned()).lines
     }
 
     #[test]
@@ -232,6 +256,34 @@ mod tests {
     }
 
     #[test]
+    fn columns_that_may_be_missed_are_left_out_before_the_reason() {
+        let mut table = Table::new(&["ID", "KEY", "STATE", "SUBMITTED", "ENDED", "WHY"]);
+        table.row([
+            Cell::new("019c7a5e-0000-7000-8000-000000000000"),
+            Cell::new("order-1001"),
+            Cell::state("error"),
+            Cell::new("3 min ago"),
+            Cell::new("2 min ago"),
+            Cell::new("payments refused with 422: the currency is missing"),
+        ]);
+        table.leave_out_first(&["ENDED", "ID", "SUBMITTED"]);
+        let shown = table.layout(Some(80), |_, text| text.to_owned());
+        assert!(
+            shown.left_out.is_empty() || shown.left_out == ["ENDED"],
+            "{shown:?}"
+        );
+        let shown = table.layout(Some(60), |_, text| text.to_owned());
+        assert_eq!(shown.left_out, ["ID", "ENDED"], "{shown:?}");
+        assert!(shown.lines.contains("payments refused"), "{shown:?}");
+        assert!(
+            table
+                .layout(None, |_, text| text.to_owned())
+                .left_out
+                .is_empty()
+        );
+    }
+
+    #[test]
     fn a_narrow_terminal_shows_fewer_columns_and_no_part_of_a_name() {
         let id = "019c7a5e-0000-7000-8000-000000000000";
         let mut table = Table::new(&["TASK", "STATE", "AT", "WHY"]);
@@ -241,7 +293,7 @@ mod tests {
             Cell::new("3 minutes ago"),
             Cell::new("payments refused with 422: the currency is missing"),
         ]);
-        let shown = |width: usize| table.layout(Some(width), |_, text| text.to_owned());
+        let shown = |width: usize| table.layout(Some(width), |_, text| text.to_owned()).lines;
         assert!(shown(90).contains("payments refused with"), "{}", shown(90));
         let at = |width: usize| shown(width).lines().next().unwrap().to_owned();
         assert!(
