@@ -93,6 +93,18 @@ impl Hazard {
     }
 }
 
+/// Half of the seeds have only plain calls.
+const MIXES: [Mix; 8] = [
+    Mix::Calls,
+    Mix::Calls,
+    Mix::Calls,
+    Mix::Plain,
+    Mix::Http,
+    Mix::Http,
+    Mix::Kinds,
+    Mix::Kinds,
+];
+
 /// Harm to one host at one time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Harm {
@@ -185,17 +197,7 @@ impl Plan {
             is_shared,
             tasks: random.random_range(20..60),
             // Steps of other kinds hide what happens to plain calls.
-            mix: *one_of(
-                random,
-                &[
-                    Mix::Calls,
-                    Mix::Calls,
-                    Mix::Plain,
-                    Mix::Http,
-                    Mix::Http,
-                    Mix::Kinds,
-                ],
-            ),
+            mix: *one_of(random, &MIXES),
             harms,
             length,
             turn: Duration::from_millis(*one_of(random, &[2, 5, 10])),

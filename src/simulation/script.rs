@@ -24,7 +24,7 @@ use crate::host::EPOCH;
 
 /// The number of clients that submit tasks at once.
 const SUBMITTERS: u32 = 4;
-const OPERATORS: u64 = 2;
+const OPERATORS: u64 = 4;
 const WORKERS: u64 = 2;
 /// The time between two looks at what changes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
