@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Tells what was sent in a call that is dropped: at its deadline, or by whoever knows first that its attempt is over.
+/// Tells what was sent in a call that is dropped: at its deadline, or once its attempt is known to be over.
 struct TellOfDrop<'a> {
     request: CallAttempt<'a>,
     is_answered: bool,

@@ -28,7 +28,7 @@ const SAVE_AGAIN: Duration = Duration::from_millis(200);
 const CHECK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The wait before each try to add to the record of an attempt, and the number of tries. The record is one for people, and
-/// whoever has ended the attempt has rendered its request already.
+/// has the request as it was rendered again.
 const NOTE_AGAIN: Duration = Duration::from_millis(300);
 const NOTE_TRIES: u32 = 10;
 
@@ -106,7 +106,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     local.agent_queues.capacity_freed(call.target.agent());
 }
 
-/// Adds what was sent to the record of an attempt without a response, once whoever ends the attempt has done so.
+/// Adds what was sent to the record of an attempt without a response, once the attempt has ended in the record.
 async fn note_what_was_sent(
     step: StepRef,
     attempt: Attempt,

@@ -52,12 +52,12 @@ pub fn run(plan: Plan, template: Vec<u8>, keeps_events: bool) -> SimulationResul
 }
 
 /// A database whose schema is up to date, in a file.
-pub struct Template {
+pub struct DatabaseTemplate {
     path: PathBuf,
     _folder: tempfile::TempDir,
 }
 
-impl Template {
+impl DatabaseTemplate {
     pub fn written() -> Self {
         let folder = folder();
         let path = folder.path().join("template.db");

@@ -122,7 +122,7 @@ impl Store {
     }
 
     /// Adds what its instance has sent to the record of an attempt that has ended without a response. Returns false if
-    /// there is no such record yet.
+    /// the attempt is not recorded yet.
     pub async fn complete_attempt(
         &self,
         step: StepRef,
