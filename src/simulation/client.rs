@@ -13,7 +13,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{harness::shown_path, world::SimulatedWorld};
+use super::{
+    event_log::shown_path,
+    world::{SimulatedWorld, instance},
+};
 
 /// The time that a caller who needs a response waits for it before it repeats the request.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -49,6 +52,12 @@ pub struct LostConnection;
 impl SimulatedApi {
     pub fn of(world: Arc<SimulatedWorld>, address: SocketAddr) -> Self {
         Self { world, address }
+    }
+
+    /// Returns the clients of all instances.
+    pub fn of_all(world: &Arc<SimulatedWorld>) -> Arc<Vec<Self>> {
+        let api = |number| Self::of(world.clone(), instance(number));
+        Arc::new((0..world.plan.instances).map(api).collect())
     }
 
     pub fn call(&self, method: Method, path: &str) -> SimulatedCall {

@@ -48,3 +48,15 @@ impl Display for ShownHash {
         write!(f, "{:016x}", self.0)
     }
 }
+
+/// Returns a path without what differs in each database: the tokens of replies and asks, and the keys of steps.
+pub fn shown_path(path: &str) -> String {
+    /// Ids of tasks have 36 characters.
+    const SHORTEST_TOKEN: usize = 40;
+    let shown = |part: &str| match part.split_once(':') {
+        Some((_key, step)) => step.to_owned(),
+        None if part.len() >= SHORTEST_TOKEN => "...".to_owned(),
+        None => part.to_owned(),
+    };
+    path.split('/').map(shown).collect::<Vec<_>>().join("/")
+}

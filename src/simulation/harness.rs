@@ -21,7 +21,7 @@ use tokio::time::sleep;
 
 pub use self::SimulatedRemote as Remote;
 pub use super::client::{SimulatedAnswer as Answer, SimulatedApi as Api};
-use super::world::SimulatedWorld;
+use super::{event_log::shown_path, world::SimulatedWorld};
 
 /// Returns the time since 1970 by the clock of the world.
 pub fn since_epoch() -> Duration {
@@ -67,18 +67,6 @@ impl SimulatedRemote {
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
-}
-
-/// Returns a path without what differs in each database: the tokens of replies and asks, and the keys of steps.
-pub fn shown_path(path: &str) -> String {
-    /// Ids of tasks have 36 characters.
-    const SHORTEST_TOKEN: usize = 40;
-    let shown = |part: &str| match part.split_once(':') {
-        Some((_key, step)) => step.to_owned(),
-        None if part.len() >= SHORTEST_TOKEN => "...".to_owned(),
-        None => part.to_owned(),
-    };
-    path.split('/').map(shown).collect::<Vec<_>>().join("/")
 }
 
 /// Shows a request to a service, or a message, in one line.

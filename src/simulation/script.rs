@@ -17,6 +17,7 @@ use super::{
         Closing, Odd, Operator, People, Receiver, Schedules, Services, Submitter, Summary, Tasks,
         Workflows, find_tasks, register, register_workers, start_workers, unsubmitted,
     },
+    client::SimulatedApi,
     plan::Hazard,
     world::SimulatedWorld,
 };
@@ -40,7 +41,7 @@ pub struct Played {
 pub async fn play(world: Arc<SimulatedWorld>) -> Played {
     let plan = &world.plan;
     let (seed, mix) = (plan.seed, plan.mix);
-    let apis = world.apis();
+    let apis = SimulatedApi::of_all(&world);
     let services = Services::start(seed, plan.service_faults()).await;
     let receiver = Receiver::start(seed, plan.service_faults()).await;
     services.reply_to(apis.clone());

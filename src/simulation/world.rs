@@ -15,7 +15,7 @@ use std::{
 use rand::{SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
-use super::{client::SimulatedApi, event_log::EventLog, plan::Plan};
+use super::{event_log::EventLog, plan::Plan};
 use crate::host::{EPOCH, Surroundings};
 
 thread_local! {
@@ -83,12 +83,6 @@ impl SimulatedWorld {
     pub fn new_address(&self) -> SocketAddr {
         let number = self.remotes.fetch_add(1, Ordering::Relaxed);
         SocketAddr::new(host(200 + number), 80)
-    }
-
-    /// Returns the clients of all instances.
-    pub fn apis(self: &Arc<Self>) -> Arc<Vec<SimulatedApi>> {
-        let api = |number| SimulatedApi::of(self.clone(), instance(number));
-        Arc::new((0..self.plan.instances).map(api).collect())
     }
 }
 

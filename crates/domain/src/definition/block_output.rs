@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::set::paths;
+use super::json_template;
 use crate::template::{Expression, JsonTemplate, Reads, Scope, Template, payload::Payload};
 
 /// The output of a block.
@@ -52,7 +52,7 @@ impl BlockOutput {
     pub fn expressions(&self) -> Vec<(String, Reads)> {
         match self {
             BlockOutput::Null => Vec::new(),
-            BlockOutput::Template(template) => paths("output", template),
+            BlockOutput::Template(template) => json_template::paths("output", template),
             BlockOutput::Chosen { outputs, .. } => {
                 // Only that of the chosen step is read, so none of them can be one that was skipped.
                 let reads = outputs.values().map(|output| Reads {

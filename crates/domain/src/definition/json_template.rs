@@ -7,6 +7,14 @@ use crate::{
     values::fields::{FieldFault, Fields},
 };
 
+/// Returns the values that the expressions of a template read, each with the path of its field, in dots.
+pub(super) fn paths(field: &str, template: &JsonTemplate) -> Vec<(String, Reads)> {
+    let reads = template.reads();
+    let reads =
+        reads.map(|(inside, reads)| (format!("{field}{}", inside.replace('/', ".")), reads));
+    reads.collect()
+}
+
 /// Reads the field, and collects the names that its expressions read.
 pub(super) fn read(
     fields: &mut Fields<'_>,

@@ -88,7 +88,7 @@ impl SetRule {
     /// Returns the values that the expressions read, each with the path of its field, in dots.
     pub fn expressions(&self) -> Vec<(String, Reads)> {
         match &self.values {
-            SetValues::Named(values) => paths("set", values),
+            SetValues::Named(values) => json_template::paths("set", values),
             SetValues::Block(output) => output.expressions(),
         }
     }
@@ -124,7 +124,7 @@ impl StopRule {
         let message = message.map(|message| ("stop.message".to_owned(), message.reads()));
         let output = self.output.iter();
         message
-            .chain(output.flat_map(|output| paths("stop.output", output)))
+            .chain(output.flat_map(|output| json_template::paths("stop.output", output)))
             .collect()
     }
 }
@@ -134,13 +134,6 @@ fn rendered(template: &JsonTemplate, field: &str, scope: &Scope<'_>) -> Result<P
     let json = json.map_err(|error| format!("`{field}` could not be evaluated: {error}"))?;
     // It was rendered as JSON, so it is valid.
     Ok(Payload::parse(json).unwrap_or_else(Payload::null))
-}
-
-pub(super) fn paths(field: &str, template: &JsonTemplate) -> Vec<(String, Reads)> {
-    let reads = template.reads();
-    let reads =
-        reads.map(|(inside, reads)| (format!("{field}{}", inside.replace('/', ".")), reads));
-    reads.collect()
 }
 
 pub(super) fn read_set(
