@@ -9,9 +9,11 @@ use crate::{
     values::fields::escape,
 };
 
+/// `is_group` says which steps are lists or repetitions. The policies of these are for one item, which the others outlast.
 pub(super) fn check(
     definition: &Definition,
     fields: &TaskFields<'_>,
+    is_group: &dyn Fn(usize) -> bool,
     mut needed: BTreeSet<String>,
     budget: &Budget,
     warnings: &mut Vec<Warning>,
@@ -38,13 +40,14 @@ pub(super) fn check(
                 };
                 let is_looked_at = pointer != "when"
                     && condition.is_some_and(|reads| reads.steps.contains(name.as_str()));
+                let may_fail = !is_group(read.at());
                 let read = definition.step(read);
                 let same = same_condition(read, step);
                 let why = if read.when.is_some() && !same {
                     "which `when` may skip"
                 } else if may_lose_without(read, step) {
                     "which may lose its race"
-                } else if may_be_left_out(read) {
+                } else if may_fail && may_be_left_out(read) {
                     "which its policy may skip"
                 } else {
                     continue;

@@ -596,6 +596,20 @@ fn an_output_that_a_race_or_a_policy_leaves_null_is_worth_a_warning() {
 }
 
 #[test]
+fn the_output_of_a_list_is_there_although_items_may_be_skipped() {
+    let steps = json!([
+        { "name": "vote", "agent": "x", "for_each": [1, 2], "on_item_error": "skip", "request": { "method": "GET" } },
+        { "name": "publish", "agent": "x", "request": { "body": "{{ steps.vote.output | length }}" } },
+    ]);
+    let codes = of(&steps).warnings.into_iter().map(|warning| warning.code);
+    assert!(
+        !codes
+            .into_iter()
+            .any(|code| code == WarningCode::ReadsSkipped)
+    );
+}
+
+#[test]
 fn a_loser_that_nothing_undoes_is_worth_a_warning() {
     let steps = |rest: &str| {
         json!([
