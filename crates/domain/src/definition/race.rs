@@ -83,7 +83,9 @@ pub(super) fn read(
     }
     let any = fields.integer("any", 1..=1000);
     let of = names(&mut fields, "of");
-    if let (Some(any), Some(of)) = (any, &of)
+    if of.as_ref().is_some_and(Vec::is_empty) {
+        fields.fault("of", "is empty: name the steps that compete");
+    } else if let (Some(any), Some(of)) = (any, &of)
         && any > of.len() as i64
     {
         fields.fault(
