@@ -402,15 +402,7 @@ pub fn dry_run(
     groups.check(definition, &mut warnings);
     agents::check(definition, agent_of, &mut warnings);
     texts::check(definition, input, &budget, &mut warnings);
-    let is_group = |at| groups.planned(at).is_some() || groups.repeated(at).is_some();
-    reading::check(
-        definition,
-        fields,
-        &is_group,
-        groups.inputs(),
-        &budget,
-        &mut warnings,
-    );
+    reading::check(definition, fields, groups.inputs(), &budget, &mut warnings);
     let undo = undo::check(definition, |at| groups.undoes_task(at), &mut warnings);
     // The steps that undo the losers of races are written as their `undo`, which is checked there.
     let reverts = definition.steps.iter().filter(|step| step.undoes.is_some());

@@ -4,16 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{TaskFields, Warning, WarningCode, expressions_of};
 use crate::{
-    definition::{Definition, Policy, StepDefinition, around, whole_name},
+    definition::{Definition, StepDefinition, around, whole_name},
     template::{Budget, Reads, each_name, look_alikes, payload::Payload},
     values::fields::escape,
 };
 
-/// `is_group` says which steps are lists or repetitions. The policies of these are for one item, which the others outlast.
 pub(super) fn check(
     definition: &Definition,
     fields: &TaskFields<'_>,
-    is_group: &dyn Fn(usize) -> bool,
     mut needed: BTreeSet<String>,
     budget: &Budget,
     warnings: &mut Vec<Warning>,
@@ -40,15 +38,12 @@ pub(super) fn check(
                 };
                 let is_looked_at = pointer != "when"
                     && condition.is_some_and(|reads| reads.steps.contains(name.as_str()));
-                let may_fail = !is_group(read.at());
                 let read = definition.step(read);
                 let same = same_condition(read, step);
                 let why = if read.when.is_some() && !same {
                     "which `when` may skip"
                 } else if may_lose_without(read, step) {
                     "which may lose its race"
-                } else if may_fail && may_be_left_out(read) {
-                    "which its policy may skip"
                 } else {
                     continue;
                 };
@@ -104,14 +99,6 @@ fn same_condition(a: &StepDefinition, b: &StepDefinition) -> bool {
 /// Returns whether a step may lose a race in which another step does not lose with it.
 fn may_lose_without(step: &StepDefinition, other: &StepDefinition) -> bool {
     step.lanes.iter().any(|lane| !other.lanes.contains(lane))
-}
-
-/// Returns whether a policy may have the task go on without the step.
-fn may_be_left_out(step: &StepDefinition) -> bool {
-    let by_status = step.attempts.as_ref();
-    step.on_permanent == Policy::Skip
-        || step.on_exhausted.then == Policy::Skip
-        || by_status.is_some_and(|rules| rules.has_policy(Policy::Skip))
 }
 
 /// Adds one warning for all missing inputs. If an input is given, it names only the members that the input lacks.

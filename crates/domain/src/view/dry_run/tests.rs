@@ -556,11 +556,11 @@ fn a_stop_with_a_message_and_a_choice_of_agents_have_no_warning() {
 }
 
 #[test]
-fn an_output_that_a_race_or_a_policy_leaves_null_is_worth_a_warning() {
+fn an_output_that_a_race_leaves_null_is_worth_a_warning() {
     let steps = |rest: &str, body: &str| {
         json!([
             { "name": "a", "agent": "x", "after": [] },
-            { "name": "b", "agent": "x", "after": [], "on_permanent": "skip" },
+            { "name": "b", "agent": "x", "after": [] },
             { "name": "then", "agent": "x", "after": ["b"], "request": { "body": "{{ steps.b.output.id }}" } },
             { "name": "join", "agent": "x", "after": { "any": 1, "of": ["a", "then"], "rest": rest },
               "request": { "body": body } },
@@ -586,27 +586,12 @@ fn an_output_that_a_race_or_a_policy_leaves_null_is_worth_a_warning() {
         (pointer.to_owned(), why)
     };
     // A step of the same lane loses with the one that it reads.
-    let of_lane = expected("/steps/2/request/body", "`b`, which its policy may skip");
     let of_join = expected("/steps/3/request/body", "`a`, which may lose its race");
     let reads = "{{ steps.a.output.id }}";
-    assert_eq!(found("cancel", reads), [of_lane.clone(), of_join]);
+    assert_eq!(found("cancel", reads), [of_join]);
     let winner = "{{ steps.join.winner }}";
-    assert_eq!(found("cancel", winner), std::slice::from_ref(&of_lane));
-    assert_eq!(found("let", reads), [of_lane]);
-}
-
-#[test]
-fn the_output_of_a_list_is_there_although_items_may_be_skipped() {
-    let steps = json!([
-        { "name": "vote", "agent": "x", "for_each": [1, 2], "on_item_error": "skip", "request": { "method": "GET" } },
-        { "name": "publish", "agent": "x", "request": { "body": "{{ steps.vote.output | length }}" } },
-    ]);
-    let codes = of(&steps).warnings.into_iter().map(|warning| warning.code);
-    assert!(
-        !codes
-            .into_iter()
-            .any(|code| code == WarningCode::ReadsSkipped)
-    );
+    assert_eq!(found("cancel", winner), []);
+    assert_eq!(found("let", reads), []);
 }
 
 #[test]
