@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashSet,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -22,6 +22,8 @@ pub(super) struct AgentQueues {
     count: AtomicUsize,
     next_due: Mutex<Option<Instant>>,
     everywhere: AtomicBool,
+    /// The number of saved claims of this instance.
+    claims: AtomicU64,
     wake: Notify,
 }
 
@@ -51,6 +53,14 @@ impl AgentQueues {
         if self.has_queued(agent) {
             self.wake.notify_one();
         }
+    }
+
+    pub fn note_claims(&self, count: usize) {
+        self.claims.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    pub fn claims(&self) -> u64 {
+        self.claims.load(Ordering::Relaxed)
     }
 
     pub fn check_again(&self) {

@@ -263,8 +263,15 @@ impl Permission for LeasePermission<'_> {
         if matches!(call.purpose, Purpose::Poll | Purpose::Cancel(_)) {
             return;
         }
+        // Where very many calls are dropped at once, the records of some are not completed: each is a transaction.
+        let Ok(permit) = self.local.notes.clone().try_acquire_owned() else {
+            return;
+        };
         sent.instance = Some(self.local.instance().clone());
         let noting = note_what_was_sent(call.step, call.attempt, sent, self.store.clone());
-        tokio::spawn(noting);
+        tokio::spawn(async move {
+            noting.await;
+            drop(permit);
+        });
     }
 }

@@ -26,7 +26,8 @@ const PROMOTE_ANYWAY: Duration = Duration::from_secs(30);
 /// few milliseconds, but a session that hangs may hold one for seconds.
 const LOCKED_AGAIN: Backoff = Backoff::doubling(Duration::from_millis(10), Duration::from_secs(1));
 
-/// So many looks that claimed nothing from heads that were known follow each other at once; then there is a wait between them.
+/// The number of looks in vain that follow each other at once, and the wait between those after them. A look in vain found that
+/// the steps of a known head could not be claimed, and nothing else was claimed since the look before.
 const AT_ONCE: u32 = 3;
 const IN_VAIN_AGAIN: Backoff =
     Backoff::doubling(Duration::from_millis(5), Duration::from_millis(100));
@@ -49,8 +50,10 @@ struct Promotions {
     at: Instant,
     /// The number of promotions in a row that found only locked tasks.
     found_locked: u32,
-    /// The number of looks in a row after which heads that were known were gone, although nothing was claimed.
+    /// The number of looks in vain in a row.
     in_vain: u32,
+    /// The number of claims of this instance at the last look.
+    claims: u64,
 }
 
 /// The queues in which all steps are left to other instances for now.
@@ -111,6 +114,7 @@ pub async fn run(
         at: clock::instant(),
         found_locked: 0,
         in_vain: 0,
+        claims: 0,
     };
     let mut left = LeftQueues::default();
     let mut looked_at = clock::instant();
@@ -261,7 +265,12 @@ async fn check_queues(
     if known.iter().any(|agent| !store.knows_head(agent)) {
         // The known steps have been claimed, and the store may have more; or they cannot be claimed yet, such as those of a
         // task whose time is over and that the supervisor has not ended.
-        promotions.in_vain += 1;
+        let claims = local.agent_queues.claims();
+        promotions.in_vain = match claims == promotions.claims {
+            true => promotions.in_vain + 1,
+            false => 0,
+        };
+        promotions.claims = claims;
         match promotions.in_vain.checked_sub(AT_ONCE) {
             None => local.agent_queues.check_again(),
             Some(looks) => local.agent_queues.due_in(IN_VAIN_AGAIN.wait(looks + 1)),

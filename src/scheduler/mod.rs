@@ -24,7 +24,7 @@ use std::{
 };
 
 use futures::future::try_join_all;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tracing::debug;
 
 pub use claimer::{ClaimerSettings, run as run_claimer};
@@ -55,6 +55,8 @@ use crate::{
 const AT_ONCE: Duration = Duration::from_millis(20);
 /// The longest wait for the look-up of a worker's steps in the store.
 const LOOK_UP_WITHIN: Duration = Duration::from_secs(1);
+/// The most records that are completed at once with what was sent in calls without a response.
+const MOST_NOTES: usize = 32;
 
 /// The part of this instance's scheduler that the writer uses.
 pub struct Local {
@@ -64,6 +66,8 @@ pub struct Local {
     local_lease: Arc<LocalLease>,
     agents: Arc<Agents>,
     agent_queues: AgentQueues,
+    /// Bounds the records that are completed at once with what was sent in calls without a response.
+    notes: Arc<Semaphore>,
     running: Running,
     work_requests: Arc<WorkRequests>,
     work: mpsc::UnboundedSender<Work>,
@@ -105,6 +109,7 @@ impl Local {
             agents,
             agent_queues: AgentQueues::default(),
             running: Running::default(),
+            notes: Arc::new(Semaphore::new(MOST_NOTES)),
             work_requests,
             work,
             start: clock::instant(),
@@ -374,6 +379,7 @@ impl LocalScheduler for Local {
     }
 
     fn dispatch(&self, mut dispatches: Vec<Dispatch>) {
+        self.agent_queues.note_claims(dispatches.len());
         for dispatch in dispatches.extract_if(.., |dispatch| dispatch.permit.is_for_worker()) {
             if let Some(slot) = dispatch.permit.into_slot::<WorkerSlot>() {
                 let call = dispatch.call;

@@ -89,6 +89,7 @@ pub trait LocalScheduler: Send + Sync + 'static {
     fn put_back(&self, permit: SlotPermit) {
         drop(permit);
     }
+
     /// Notes that the agent's queue is empty, as far as this process knows.
     fn queue_drained(&self, agent: &AgentName);
     /// Notes that a reply of this agent is no longer awaited.

@@ -31,7 +31,7 @@ pub enum Mix {
     /// Each step is a call that responds at once. Only the simulation has this mix.
     #[allow(dead_code, reason = "the simulation draws it")]
     Calls,
-    /// As `All`, but without a message broker. Only the simulation has this mix.
+    /// The mix of `All` without a message broker, which only the simulation has.
     #[allow(dead_code, reason = "the simulation draws it")]
     Http,
     /// As `All`, and the services are protected by breakers, ejection, limits, a retry budget and fairness.

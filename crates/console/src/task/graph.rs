@@ -823,7 +823,7 @@ mod tests {
             vertices[large(number)].after = vec![large((number - 1) / 3)];
         }
         assert_eq!(crossed(&check(&vertices)), 0);
-        // Where nothing crosses, the drawing stays low.
+        // A drawing in which nothing crosses stays low.
         let fan = |to: usize| vec![0; to.min(1)];
         let fan: Vec<_> = (0..49)
             .map(|to| Vertex {

@@ -113,7 +113,7 @@ impl ConditionTest {
     fn holds(&self, scope: &Scope<'_>) -> Result<bool, RenderError> {
         Ok(match self {
             ConditionTest::Is(expression, wanted) => expression.truth(scope)? == *wanted,
-            // Where the template has a fault, no name is chosen, and the end of the choice reports it once.
+            // A template with a fault chooses no name, and the end of the choice reports the fault once.
             ConditionTest::Gives(template, text) => {
                 template.render_text(scope).is_ok_and(|name| name == **text)
             }
