@@ -508,7 +508,7 @@ async fn an_instance_without_the_secret_leaves_the_steps_to_one_that_has_it() {
         .expect(201);
     until(json!("the secret `token` is not configured at this instance: add it to [[secrets]] of its configuration file"), || async {
         let agent = without.get("/v1/agents/payments").await;
-        agent.body["secrets"][0]["fault"].clone()
+        agent["secrets"][0]["fault"].clone()
     })
     .await;
     for _ in 0..5 {
@@ -620,4 +620,56 @@ async fn a_signed_request_is_known_by_either_secret_and_by_no_other() {
         assert!(!verify(&changed, new));
     }
     assert!(!provost.log().contains("whsec_"));
+}
+
+#[tokio::test]
+async fn a_service_verifies_the_hmac_of_its_own_form() {
+    let remote = Remote::script([Act::status(503), Act::Ok(json!(1))]).await;
+    let key = "the-key-of-the-signature";
+    let files = SecretFiles::new().with("signing", key, &[remote.url()]);
+    let provost = Provost::setup().config(&files.config).start().await;
+    let sign = json!({ "query": { "tenant": "acme" }, "sign": [{
+        "secret": "signing", "header": "X-Signature",
+        "of": "{method} {path} {timestamp} {body}", "value": "t={timestamp},v1={signature}"
+    }] });
+    provost
+        .put("/v1/agents/payments", &spec(&remote.url(), sign))
+        .await
+        .expect(201);
+    provost.run(&one_step_of("payments", "/x")).await;
+    let ledger = remote.ledger();
+    assert_eq!(ledger.len(), 2);
+    for seen in &ledger {
+        let header = seen.header("x-signature");
+        let (time, signature) = header.split_once(",v1=").unwrap();
+        let time = time.strip_prefix("t=").unwrap();
+        // With what the agent adds to the query, as the service sees it.
+        let signed = format!("POST /x?tenant=acme {time} {}", seen.raw);
+        assert_eq!(signature, hmac_sha256(key, &signed), "{seen:?}");
+        assert_eq!(seen.header("webhook-signature"), "");
+    }
+    assert!(!provost.log().contains(key));
+}
+
+#[tokio::test]
+async fn a_key_too_short_to_sign_with_stops_the_calls_and_is_told() {
+    let remote = Remote::quick().await;
+    let files = SecretFiles::new().with("signing", "short-key", &[remote.url()]);
+    let provost = Provost::setup().config(&files.config).start().await;
+    let sign = json!({ "sign": [{ "secret": "signing", "header": "x-signature" }] });
+    provost
+        .put("/v1/agents/payments", &spec(&remote.url(), sign))
+        .await
+        .expect(201);
+    let agent = provost.get("/v1/agents/payments").await.expect(200);
+    let fault = agent.body["secrets"][0]["fault"].as_str().unwrap();
+    assert!(fault.contains("less than 16 bytes"), "{fault}");
+}
+
+fn hmac_sha256(key: &str, text: &str) -> String {
+    use hmac::{Hmac, KeyInit, Mac};
+    let mut mac = Hmac::<sha2::Sha256>::new_from_slice(key.as_bytes()).unwrap();
+    mac.update(text.as_bytes());
+    let bytes = mac.finalize().into_bytes();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -21,7 +21,9 @@ use crate::agent::client::{
     tls::{ClientTls, TlsTexts, client_tls},
 };
 use crate::domain::{
-    agent::{AgentSpec, AgentTlsSpec, AuthSpec, SecretRef, SecretTarget, TextOrSecret},
+    agent::{
+        AgentSpec, AgentTlsSpec, AuthSpec, RequestSignature, SecretRef, SecretTarget, TextOrSecret,
+    },
     message::{SECRET_FORM, Secret},
     values::{AgentName, SecretName},
 };
@@ -216,10 +218,19 @@ impl AgentAccess {
         }
         let query = query.finish();
         let mut signing = Vec::with_capacity(spec.sign.len());
-        for named in &spec.sign {
-            let text = found.get(named)?;
+        let mut signatures = Vec::new();
+        for sign in &spec.sign {
+            let named = SecretRef {
+                secret: sign.secret.clone(),
+            };
+            let text = found.get(&named)?;
+            if let Some(signature) = RequestSignature::new(sign, text.expose()) {
+                let cannot = |why| AccessFault::of(&named, &format!("cannot sign: {why}"));
+                signatures.push(signature.map_err(cannot)?);
+                continue;
+            }
             let key = Secret::parse(text.expose()).ok_or_else(|| {
-                AccessFault::of(named, &format!("cannot sign: it is not {SECRET_FORM}"))
+                AccessFault::of(&named, &format!("cannot sign: it is not {SECRET_FORM}"))
             })?;
             signing.push(key);
         }
@@ -237,6 +248,7 @@ impl AgentAccess {
             query,
             body,
             signing,
+            signatures,
             redactor: self.secrets.used.add(&self.agent, &found.texts),
             texts: found.texts,
             client_secret,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ::http::{HeaderMap, HeaderName, HeaderValue, Request, header, uri::PathAndQuery};
+use ::http::{HeaderName, HeaderValue, Request, header, uri::PathAndQuery};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, value::RawValue};
 
@@ -15,6 +15,7 @@ use crate::agent::client::{
 use crate::{
     chance,
     domain::{
+        agent::{RequestSignature, SignedRequest},
         definition::Target,
         message::{Secret, signatures},
         task::{Call, CallBody, Purpose, Redactor, SHORTEST_SECRET},
@@ -51,7 +52,10 @@ pub(in crate::agent) struct Credentials {
     pub query: String,
     /// The members of the body: names, and values as JSON.
     pub body: Vec<(String, String)>,
+    /// The keys of Standard Webhooks.
     pub signing: Vec<Secret>,
+    /// The signatures in headers of their own.
+    pub signatures: Vec<RequestSignature>,
     pub redactor: Redactor,
     /// The texts that the redactor looks for.
     pub texts: Vec<String>,
@@ -182,7 +186,7 @@ impl Credentials {
                 .map_err(|_| "the query with what the agent adds is too long".to_owned())?;
             *request.uri_mut() = target.into();
         }
-        self.sign(request.headers_mut(), id, body, now);
+        self.sign(request, id, body, now);
         Ok(())
     }
 
@@ -223,8 +227,21 @@ impl Credentials {
         }
     }
 
-    fn sign(&self, headers: &mut HeaderMap, id: &str, body: &str, now: Timestamp) {
+    fn sign(&self, request: &mut Request<RequestBody>, id: &str, body: &str, now: Timestamp) {
         let at = now.as_millis() / 1000;
+        for signature in &self.signatures {
+            let path = request.uri().path_and_query();
+            let signed = signature.sign(SignedRequest {
+                method: request.method().as_str(),
+                path: path.map_or("/", PathAndQuery::as_str),
+                body,
+                timestamp: at,
+            });
+            if let Some(signed) = signed {
+                request.headers_mut().insert(&signature.header, signed);
+            }
+        }
+        let headers = request.headers_mut();
         let Some(Ok(signed)) = signatures(&self.signing, id, at, body).map(HeaderValue::try_from)
         else {
             return;

@@ -367,14 +367,14 @@ pub fn is_secret_name(name: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
-fn check_secret_name(name: &SecretName, faults: &mut Faults) {
+pub(super) fn check_secret_name(name: &SecretName, faults: &mut Faults) {
     if !is_secret_name(name.as_str()) {
         faults.add("must be 1 to 64 of the characters a-z A-Z 0-9 . _ -");
     }
 }
 
-/// Headers that frame the message, and those that Provost sets for each call.
-fn check_header(name: &str, value: &TextOrSecret) -> Result<(), String> {
+/// Returns a name that an agent may give to a header: not one that frames the message, or that Provost sets for each call.
+pub(super) fn check_header_name(name: &str) -> Result<HeaderName, String> {
     let parsed = HeaderName::from_bytes(name.as_bytes())
         .map_err(|_| "needs the name of a header".to_owned())?;
     let lower = parsed.as_str();
@@ -385,10 +385,15 @@ fn check_header(name: &str, value: &TextOrSecret) -> Result<(), String> {
     {
         return Err("is set by Provost: remove it".to_owned());
     }
+    Ok(parsed)
+}
+
+fn check_header(name: &str, value: &TextOrSecret) -> Result<(), String> {
+    let name = check_header_name(name)?;
     let TextOrSecret::Text(text) = value else {
         return Ok(());
     };
-    if is_credential(lower) {
+    if is_credential(name.as_str()) {
         // It would be stored and shown.
         return Err(
             "must name a secret, as in { \"secret\": \"name\" }, and not contain one".to_owned(),

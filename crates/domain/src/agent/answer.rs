@@ -55,7 +55,7 @@ pub fn classify(
         300..=399 => ResponseClass::Permanent {
             message: redirect(status, headers),
         },
-        408 | 425 | 429 | 500..=599 => ResponseClass::Transient {
+        code if is_transient(code) => ResponseClass::Transient {
             message: refused(status, headers),
             retry_after: retry_after(headers, now),
         },
@@ -63,6 +63,11 @@ pub fn classify(
             message: refused(status, headers),
         },
     }
+}
+
+/// Returns whether a later attempt may get another status.
+pub(crate) fn is_transient(status: u16) -> bool {
+    matches!(status, 408 | 425 | 429 | 500..=599)
 }
 
 /// Returns whether the service may have done the work although it responded with this status: the service, or a gateway

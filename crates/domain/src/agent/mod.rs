@@ -27,6 +27,7 @@ pub(crate) mod past_stop;
 pub(crate) mod retry_wait;
 pub(crate) mod secret_fault;
 pub(crate) mod secret_use;
+pub(crate) mod signature;
 pub(crate) mod spec;
 pub(crate) mod unusable_secrets;
 
@@ -65,6 +66,7 @@ pub use past_stop::PastStop;
 pub use retry_wait::{call_wait, retry_after, retry_wait};
 pub use secret_fault::{AgentSecretFault, unusable_secrets};
 pub use secret_use::{SecretScope, SecretTarget, SecretUse};
+pub use signature::{RequestSignature, SignSpec, SignatureEncoding, SignatureHash, SignedRequest};
 pub use spec::{AgentMode, AgentSpec, Endpoint, RetrySpec, ZONE_FORM, is_zone};
 pub use unusable_secrets::{
     CONFIRM_SECRETS_EVERY, SECRET_ALERT_AFTER, SecretAlertChange, SecretReports, SecretSubject,

@@ -9,13 +9,14 @@ use crate::{
     agent::{
         access::{
             AgentTlsSpec, AuthSpec, ExtraFields, HttpVersion, MOST_EXTRA, MOST_SIGNATURES,
-            SecretRef, check_extra, check_headers,
+            check_extra, check_headers,
         },
         adaptive::AdaptiveSpec,
         breaker::BreakerSpec,
         downtime::{DowntimeSpec, MOST_DOWNTIMES},
         ejection::EjectionSpec,
         health::HealthSpec,
+        signature::{SignSpec, repeated_headers},
     },
     definition::KeyLimit,
     queue::lanes::{Fairness, MOST_LIMITS},
@@ -100,10 +101,10 @@ pub struct AgentSpec {
     )]
     pub body: ExtraFields,
     pub auth: Option<AuthSpec>,
-    /// Every request is signed with each of these secrets, as <https://www.standardwebhooks.com>: the service needs to
-    /// know one of them.
+    /// The signatures of every request: as <https://www.standardwebhooks.com> with each of the secrets, of which the service needs
+    /// to know one, or an HMAC in a header that the service verifies.
     #[field(late, ..=MOST_SIGNATURES, items = " secrets")]
-    pub sign: Vec<SecretRef>,
+    pub sign: Vec<SignSpec>,
     pub tls: Option<AgentTlsSpec>,
     /// With `2` the endpoints are called with HTTP/2 and nothing else: over `https://` they must offer it by ALPN, over `http://` it is
     /// spoken at once (prior knowledge). Not for queues. Default: 1.1.
@@ -251,6 +252,10 @@ impl AgentSpec {
                 let message = "remove it: an agent with a queue sends no HTTP requests";
                 faults.field(field, message);
             }
+        }
+        for at in repeated_headers(&self.sign) {
+            let message = "has another signature already: give each a header of its own";
+            faults.field(&format!("sign/{at}/header"), message);
         }
         let has_authorization = self.headers.keys().any(|name| {
             HeaderName::from_bytes(name.as_bytes()).is_ok_and(|name| name == header::AUTHORIZATION)

@@ -48,7 +48,7 @@ const OF_STEPS: [(&str, &str); 4] = [
     ("while", "give it to the steps in the block"),
     (
         "limits",
-        "they belong to a workflow, and count the steps of all its tasks",
+        "register a workflow of these steps with `limits`, and run it by \"task\": { \"workflow\": … }",
     ),
 ];
 

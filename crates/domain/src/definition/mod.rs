@@ -58,7 +58,7 @@ use crate::{
     },
 };
 pub use ask_rule::{AskField, AskFieldKind, AskRule, LinkReceivers, REPLY_TO};
-pub use attempt_rules::{AttemptRules, RetryRule, RetryWaits, output_of_error};
+pub use attempt_rules::{AttemptRules, RetriedFault, RetryRule, RetryWaits, output_of_error};
 pub use cancel_rule::CancelRule;
 pub use child_rule::{ChildFields, ChildRule, ChildSource, OnChildError, OnParentUndo};
 pub use condition::Condition;

@@ -1,5 +1,7 @@
 //! Policies by the status of the response: `{ "404": "skip", "409": "success", "5xx": "undo", "else": "error" }`.
 
+use std::fmt;
+
 use super::Policy;
 use crate::values::fields::Fields;
 
@@ -31,6 +33,15 @@ impl StatusPattern {
     }
 }
 
+impl fmt::Display for StatusPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(status) => write!(f, "{status}"),
+            Self::Class(class) => write!(f, "{class}xx"),
+        }
+    }
+}
+
 /// The policy for an error with a certain status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StatusPolicy {
@@ -55,6 +66,10 @@ impl StatusPolicies {
         };
         let found = matching(false).or_else(|| matching(true));
         found.map(|(_, policy)| *policy)
+    }
+
+    pub fn patterns(&self) -> impl Iterator<Item = StatusPattern> {
+        self.0.iter().map(|(pattern, _)| *pattern)
     }
 
     pub fn has(&self, policy: StatusPolicy) -> bool {

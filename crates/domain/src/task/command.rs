@@ -99,6 +99,11 @@ pub enum Command {
         output: Payload,
         reason: Option<String>,
     },
+    /// An operator ends the attempt of a step that is under way, without its outcome.
+    CancelStep {
+        step: StepIndex,
+        reason: Option<String>,
+    },
     Cancel {
         reason: Option<String>,
     },
@@ -172,6 +177,7 @@ impl Command {
             | Command::RetryFrom { step, .. }
             | Command::Skip { step, .. }
             | Command::Resolve { step, .. }
+            | Command::CancelStep { step, .. }
             | Command::Signal { step, .. }
             | Command::Decide { step, .. }
             | Command::BeginChild { step, .. }
@@ -207,6 +213,7 @@ impl Command {
             Command::ResolveFailed { .. } => "resolve-failed",
             Command::Skip { .. } => "skip",
             Command::Resolve { .. } => "resolve",
+            Command::CancelStep { .. } => "cancel-step",
             Command::Cancel { .. } => "cancel",
             Command::Undo { .. } => "undo",
             Command::Pause { .. } => "pause",

@@ -9,7 +9,10 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use uuid::Uuid;
 
-use crate::values::ids::{Attempt, StepIndex, StepRef, TaskId};
+use crate::values::{
+    hex::push_hex,
+    ids::{Attempt, StepIndex, StepRef, TaskId},
+};
 
 /// The length of the task, the step and the attempt in a token, in bytes.
 const NAMED: usize = 16 + 2 + 4;
@@ -33,9 +36,7 @@ impl ReplyKey {
     pub fn reply_queue(&self) -> String {
         let name = self.0.clone().chain_update(b"reply queue").finalize();
         let mut queue = "provost.replies.".to_owned();
-        for byte in &name.into_bytes()[..6] {
-            queue.push_str(&format!("{byte:02x}"));
-        }
+        push_hex(&mut queue, &name.into_bytes()[..6]);
         queue
     }
 

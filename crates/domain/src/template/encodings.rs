@@ -1,7 +1,5 @@
 //! Filters that encode texts for other systems.
 
-use std::fmt::Write as _;
-
 use base64::{
     Engine, alphabet,
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig, general_purpose},
@@ -15,6 +13,7 @@ use super::{
     texts::text_of,
     value::Value,
 };
+use crate::values::hex::push_hex;
 
 /// Accepts a text with padding or without.
 const LENIENT: GeneralPurposeConfig =
@@ -73,9 +72,6 @@ pub(super) fn sha256<'v>(
     // A processor without instructions for it takes about ten nanoseconds for a byte, and one block is always hashed.
     budget.charge_each(text.len() + 64, 10)?;
     let mut digits = String::with_capacity(64);
-    for byte in Sha256::digest(text) {
-        // Writing to a text cannot fail.
-        let _ = write!(digits, "{byte:02x}");
-    }
+    push_hex(&mut digits, &Sha256::digest(text));
     Value::built(&digits, budget)
 }

@@ -7,6 +7,7 @@ pub(crate) mod backoff;
 pub(crate) mod depth;
 pub(crate) mod etag;
 pub(crate) mod fault;
+pub(crate) mod hex;
 pub(crate) mod hidden;
 pub(crate) mod ids;
 pub(crate) mod instance;

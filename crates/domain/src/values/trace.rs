@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::values::ids::{Attempt, StepRef};
+use crate::values::{
+    hex::push_hex,
+    ids::{Attempt, StepRef},
+};
 
 /// The length that every party must pass on by the specification. This code passes on no more.
 const LONGEST_STATE: usize = 512;
@@ -151,14 +154,6 @@ impl CallTrace {
 
 /// The length of a `traceparent`.
 const PARENT: usize = 55;
-
-fn push_hex(text: &mut String, bytes: &[u8]) {
-    for byte in bytes {
-        for digit in [byte >> 4, byte & 0xf] {
-            text.push(char::from(b"0123456789abcdef"[usize::from(digit)]));
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

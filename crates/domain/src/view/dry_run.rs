@@ -4,6 +4,7 @@
 mod agents;
 mod groups;
 mod reading;
+mod statuses;
 mod texts;
 mod undo;
 
@@ -200,6 +201,8 @@ pub enum WarningCode {
     TextCondition,
     /// A body is a text that looks like JSON.
     TextBody,
+    /// A policy for a status never applies, because the call is, or is not, made again after it.
+    StatusNeverApplies,
     /// The workflow of the step's child is not registered.
     UnknownWorkflow,
     /// The lists and the repetitions of all steps may have more items in total than a task can have.
@@ -402,6 +405,7 @@ pub fn dry_run(
     groups.check(definition, &mut warnings);
     agents::check(definition, agent_of, &mut warnings);
     texts::check(definition, input, &budget, &mut warnings);
+    statuses::check(definition, &mut warnings);
     reading::check(definition, fields, groups.inputs(), &budget, &mut warnings);
     let undo = undo::check(definition, |at| groups.undoes_task(at), &mut warnings);
     // The steps that undo the losers of races are written as their `undo`, which is checked there.

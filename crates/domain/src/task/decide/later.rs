@@ -128,9 +128,15 @@ impl Draft {
             // Its service has ended the work by itself.
             self.drop_call(index);
         }
+        let is_cancelled = self.asks_to_cancel(index) && self.task.undo.is_none();
         let rules = self.task.definition(index).attempts.clone();
         let step = self.task.step_mut(index);
         step.reply_log.accept(accepted);
+        if is_cancelled && matches!(outcome, CallOutcome::Transient { .. }) {
+            // An operator wants no other attempt.
+            self.end_cancel(index);
+            return Ok(CommandOutput::Done);
+        }
         // The reply itself has come: it is not what an instance that polls or cancels just now has found.
         if let StepState::Processing { held_by, .. } = &mut step.state
             && let StepHolder::Poll(_, open) = held_by

@@ -343,6 +343,7 @@ impl Draft {
                 output,
                 reason,
             } => self.resolve(step, output, reason)?,
+            Command::CancelStep { step, reason } => self.cancel_step(step, reason)?,
             Command::Undo { reason } => self.undo(reason)?,
             Command::Cancel { reason } => return self.cancel(reason),
             Command::Pause { reason } => self.pause(reason)?,

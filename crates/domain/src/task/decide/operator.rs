@@ -2,6 +2,7 @@
 
 use super::{CommandOutput, Draft};
 use crate::{
+    definition::Policy,
     task::{
         aggregate::TaskState,
         alert::AlertChange,
@@ -10,7 +11,7 @@ use crate::{
     },
     template::payload::Payload,
     values::{
-        fault::Effect,
+        fault::{Effect, Fault},
         ids::{StepIndex, StepName},
     },
 };
@@ -377,6 +378,60 @@ impl Draft {
             None => self.open_followers(index),
         }
         self.settle(None);
+    }
+
+    /// Ends the attempt of a step that is under way. Its outcome is unknown, and no policy applies: the step is in error, and
+    /// the operator decides. One that the task only waits for, because it is undone or a race is over, has ended.
+    pub(super) fn cancel_step(
+        &mut self,
+        index: StepIndex,
+        reason: Option<String>,
+    ) -> Result<(), Refusal> {
+        self.check_cancellable(index)?;
+        let message = match reason {
+            Some(reason) => format!("an operator has cancelled it: {reason}"),
+            None => "an operator has cancelled it".to_owned(),
+        };
+        if self.task.is_awaited(index) && self.begin_cancel(index) {
+            let asked = format!("{message}; its service is asked to cancel the work");
+            self.note_attempt(index, "step.dropping", self.task.step(index).attempt, asked);
+            return Ok(());
+        }
+        self.drop_call(index);
+        self.end_cancelled(index, message);
+        Ok(())
+    }
+
+    /// Ends a step whose attempt was cancelled.
+    pub(super) fn end_cancelled(&mut self, index: StepIndex, message: String) {
+        self.effect_is_unknown(index);
+        if self.leave_behind(index, &message) {
+            return;
+        }
+        let effect = self.task.step(index).effect;
+        let fault = Fault::permanent(message, self.now);
+        self.give_up(index, Policy::Error, Fault { effect, ..fault });
+        self.settle(None);
+    }
+
+    fn check_cancellable(&self, index: StepIndex) -> Result<(), Refusal> {
+        let definition = self.task.definition(index);
+        let needed = match self.task.step(index).status() {
+            StepStatus::Processing if self.task.has_items(index) => {
+                "it is the group of its items: cancel those of them that run"
+            }
+            StepStatus::Processing if definition.has_child() => {
+                "its task is not over: cancel or undo that task"
+            }
+            StepStatus::Processing if !definition.is_call() => {
+                "it awaits a time or a signal: skip or resolve it"
+            }
+            StepStatus::Processing => return Ok(()),
+            _ => {
+                "only a step whose call is under way can be cancelled; skip, resolve or retry another one, or cancel the task"
+            }
+        };
+        Err(self.refuse_step(index, needed))
     }
 
     /// Ends the task where it is. Running calls are dropped; it is unknown whether they took effect. The steps that run

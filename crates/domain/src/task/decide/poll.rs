@@ -157,6 +157,16 @@ impl Draft {
         true
     }
 
+    /// Returns whether the service is to cancel its work, whether an instance asks for that just now or later.
+    pub(super) fn asks_to_cancel(&self, index: StepIndex) -> bool {
+        match &self.task.step(index).state {
+            StepState::Processing { held_by, .. } => {
+                held_by.open_reply().is_some_and(OpenReply::is_cancelled)
+            }
+            _ => false,
+        }
+    }
+
     /// Returns whether an instance asks the service to cancel its work.
     pub(super) fn is_cancelling(&self, index: StepIndex) -> bool {
         match &self.task.step(index).state {
@@ -170,6 +180,12 @@ impl Draft {
 
     /// Ends a cancellation, with any answer of the service: its work may have taken effect, and is undone.
     pub(super) fn end_cancel(&mut self, index: StepIndex) {
+        if self.task.undo.is_none() {
+            let message =
+                "an operator has cancelled it, and its service was asked to cancel the work";
+            self.end_cancelled(index, message.to_owned());
+            return;
+        }
         self.effect_is_unknown(index);
         let reason = "the task is undone; the service was asked to cancel its work";
         self.abandon(index, reason);

@@ -89,6 +89,10 @@ impl Draft {
 
     /// An attempt is over and its outcome unknown: that is a failure.
     pub(super) fn unanswered(&mut self, index: StepIndex, reason: String) {
+        if self.asks_to_cancel(index) && self.task.undo.is_none() {
+            self.end_cancel(index);
+            return;
+        }
         self.effect_is_unknown(index);
         if self.leave_behind(index, &reason) {
             return;

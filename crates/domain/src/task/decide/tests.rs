@@ -4,6 +4,7 @@ mod ask;
 mod ask_links;
 mod block;
 mod bounds;
+mod cancel_step;
 mod children;
 mod facts;
 mod fetched;

@@ -618,3 +618,66 @@ fn a_loser_that_nothing_undoes_is_worth_a_warning() {
         "{undone}"
     );
 }
+
+#[test]
+fn a_policy_for_a_status_that_never_gets_to_it_is_warned_of() {
+    let pointers = |step: Value| {
+        let mut whole = json!({ "name": "a", "agent": "x" });
+        let fields = step.as_object().unwrap().clone();
+        whole.as_object_mut().unwrap().extend(fields);
+        let definition = definition(&json!([whole]));
+        let report = dry_run(&definition, &of_task(None, None), &|_| None);
+        let warned = report.warnings.into_iter();
+        let warned = warned.filter(|warning| warning.code == WarningCode::StatusNeverApplies);
+        warned
+            .map(|warning| (warning.pointer, warning.message))
+            .collect::<Vec<_>>()
+    };
+    for useless in ["503", "429", "5xx"] {
+        let found = pointers(json!({ "on_permanent": { (useless): "skip" } }));
+        assert_eq!(found.len(), 1, "{useless}");
+        assert_eq!(found[0].0, "/steps/0/on_permanent");
+        assert!(found[0].1.starts_with(useless), "{}", found[0].1);
+    }
+    for useless in ["404", "3xx"] {
+        let undo = json!({ "undo": {
+            "request": { "path": "/a" }, "on_exhausted": { (useless): "skip" }
+        } });
+        assert_eq!(pointers(undo)[0].0, "/steps/0/undo/on_exhausted");
+    }
+    for useful in ["404", "4xx", "200", "2xx"] {
+        assert_eq!(
+            pointers(json!({ "on_permanent": { (useful): "skip" } })),
+            []
+        );
+    }
+    for useful in ["503", "4xx", "200"] {
+        assert_eq!(
+            pointers(json!({ "on_exhausted": { (useful): "skip" } })),
+            []
+        );
+    }
+    let on = |on: Value, policies: Value| {
+        let mut step = json!({ "retry": { "on": on } });
+        step.as_object_mut()
+            .unwrap()
+            .extend(policies.as_object().unwrap().clone());
+        pointers(step).len()
+    };
+    assert_eq!(
+        on(json!(["404"]), json!({ "on_permanent": { "503": "skip" } })),
+        0
+    );
+    assert_eq!(
+        on(json!(["404"]), json!({ "on_exhausted": { "404": "skip" } })),
+        0
+    );
+    assert_eq!(
+        on(json!([404]), json!({ "on_permanent": { "404": "skip" } })),
+        1
+    );
+    assert_eq!(
+        on(json!(["404"]), json!({ "on_exhausted": { "503": "skip" } })),
+        1
+    );
+}

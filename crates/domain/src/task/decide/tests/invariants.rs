@@ -340,6 +340,7 @@ enum Ask {
     SkipFailed,
     Skip(usize),
     Resolve(usize),
+    CancelStep(usize),
     Cancel,
     Undo,
     Pause,
@@ -404,7 +405,8 @@ fn ask() -> impl Strategy<Value = Ask> {
         2 => step.clone().prop_map(Ask::Again),
         1 => Just(Ask::SkipFailed),
         1 => step.clone().prop_map(Ask::Skip),
-        1 => step.prop_map(Ask::Resolve),
+        1 => step.clone().prop_map(Ask::Resolve),
+        2 => step.prop_map(Ask::CancelStep),
         1 => Just(Ask::Cancel),
         2 => Just(Ask::Undo),
         1 => Just(Ask::Pause),
@@ -550,6 +552,12 @@ impl Ask {
             Ask::Resolve(step) => Command::Resolve {
                 step: due(step),
                 output: Payload::null(),
+                reason: None,
+            },
+            Ask::CancelStep(step) => Command::CancelStep {
+                step: choose(step, &|index| {
+                    task.step(index).status() == StepStatus::Processing
+                }),
                 reason: None,
             },
             Ask::Cancel => Command::Cancel { reason: None },
@@ -878,7 +886,7 @@ fn races(task: &Task) -> Result<(), TestCaseError> {
             continue;
         };
         let (step, definition) = (task.step(index), task.definition(index));
-        let waits_for_end = rest == RaceRest::Undo || definition.has_child();
+        let waits_for_end = rest == RaceRest::Undo || definition.has_child() || definition.pivot;
         let is_running = step.status() == StepStatus::Processing && waits_for_end;
         prop_assert!(
             is_running
@@ -1004,7 +1012,10 @@ fn items(task: &Task, group: &ItemGroup) -> Result<(), TestCaseError> {
         }
         StepState::Processed { output, .. } => {
             let cancelled = counts.count(StepStatus::Cancelled);
-            prop_assert_eq!(counts.done() + cancelled, counts.total());
+            let running = counts.count(StepStatus::Processing);
+            prop_assert_eq!(counts.done() + cancelled + running, counts.total());
+            // Only a pivot that is not needed any more is still waited for.
+            prop_assert!(running == 0 || task.definition(group.step).pivot && needs.is_some());
             prop_assert!(cancelled == 0 || needs.is_some());
             // An operator may have resolved a group with too few successes.
             let outputs = serde_json::from_str::<Vec<Value>>(output.as_json()).ok();
@@ -1170,7 +1181,7 @@ fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCas
             "{index:?} began while its task was held"
         );
         let most = before.definition(index).max_failures;
-        let left_behind = !before.is_current(index);
+        let left_behind = !before.is_current(index) || before.is_lost(index);
         let expired = match command {
             Command::Expire { step, cause, .. } if *step == index && !left_behind && is_call => {
                 *cause == Expiry::CompleteBy || old.failure_count < most

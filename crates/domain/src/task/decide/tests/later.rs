@@ -7,7 +7,7 @@ use crate::task::{
     retry_budget::RetryWait,
 };
 
-fn one(extra: Value) -> Value {
+pub(super) fn one(extra: Value) -> Value {
     let mut step = json!({ "name": "a", "agent": "x", "complete_within": "1h" });
     step.as_object_mut()
         .unwrap()
@@ -16,7 +16,7 @@ fn one(extra: Value) -> Value {
 }
 
 /// Its service has promised to reply later.
-fn deferred(extra: Value) -> (Bench, Attempt) {
+pub(super) fn deferred(extra: Value) -> (Bench, Attempt) {
     let mut bench = Bench::new(one(extra));
     let attempt = bench.claim("a").unwrap();
     bench.reply("a", attempt, CallOutcome::Deferred).unwrap();
@@ -24,7 +24,7 @@ fn deferred(extra: Value) -> (Bench, Attempt) {
 }
 
 impl Bench {
-    fn later_reply(
+    pub(super) fn later_reply(
         &mut self,
         attempt: Attempt,
         outcome: CallOutcome,
@@ -63,7 +63,7 @@ impl Bench {
     }
 }
 
-fn ok() -> CallOutcome {
+pub(super) fn ok() -> CallOutcome {
     success(json!({ "id": 7 }))
 }
 
@@ -308,7 +308,7 @@ fn polled(status: &str) -> CallOutcome {
 }
 
 /// Its service has named an address for polling.
-fn polling(extra: Value) -> (Bench, Attempt) {
+pub(super) fn polling(extra: Value) -> (Bench, Attempt) {
     let mut step = json!({ "reply": { "poll": { "until": "response.body.status == 'done'",
         "failed": "response.body.status == 'failed'", "output": "response.body.pages", "every": "10s" } } });
     let fields = step.as_object_mut().unwrap();
@@ -502,7 +502,7 @@ fn what_is_polled_for_too_long_expires() {
 }
 
 /// Claims what cancels the work of the step.
-fn cancellation(bench: &mut Bench) -> (Attempt, Box<Call>) {
+pub(super) fn cancellation(bench: &mut Bench) -> (Attempt, Box<Call>) {
     bench.later(Span::from_secs(1));
     let step = bench.step("a");
     let by = Claimant::Instance(InstanceId::new("node-1"));
