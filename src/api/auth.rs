@@ -77,6 +77,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::GET, "/v1/tasks/{id}/diff/{other}", Read),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/skip", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/resolve", Operate),
+    (Method::POST, "/v1/tasks/{id}/steps/{name}/cancel", Operate),
     (Method::POST, "/v1/tasks/{id}/signals/{name}", Submit),
     (Method::POST, "/v1/signals/{workflow}/{key}/{name}", Submit),
     (Method::POST, "/v1/replies", Work),

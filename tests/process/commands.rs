@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Act, Gate, Provost, Remote, kinds, pipeline, step};
+use crate::harness::{Act, Gate, Provost, Remote, kinds, new_database, pipeline, step, until};
 
 /// Returns a task whose first step is being called and held by a gate; the second step waits.
 async fn under_way() -> (Provost, Remote, Gate, String) {
@@ -227,4 +227,67 @@ async fn commands_name_what_is_not_there_and_fields_that_are_not_known() {
         assert_eq!(refused.expect_faults(), ["/resaon"]);
     }
     assert_eq!(provost.task(&id).await["state"], "error");
+}
+
+#[tokio::test]
+async fn a_call_that_hangs_is_ended_and_the_operator_decides() {
+    let (provost, remote, gate, id) = under_way().await;
+    let reason = json!({ "reason": "the service says nothing" });
+    let path = format!("/v1/tasks/{id}/steps/a/cancel");
+    let cancelled = provost.post(&path, &reason).await.expect(200);
+    assert_eq!(cancelled["state"], "error");
+    let fault = &step(&cancelled, "a")["error"];
+    assert_eq!(
+        fault["message"],
+        "an operator has cancelled it: the service says nothing"
+    );
+    let again = provost.command(&path).await;
+    again.expect_problem(409, "wrong-step-state");
+    let waiting = provost
+        .command(&format!("/v1/tasks/{id}/steps/b/cancel"))
+        .await;
+    let problem = waiting.expect_problem(409, "wrong-step-state");
+    assert_eq!(problem["step_state"], "waiting");
+    let history = provost.history(&id).await;
+    let entry = { history.iter() }.find(|entry| entry["type"] == "step.error");
+    assert_eq!(entry.unwrap()["by"], "operator:anonymous");
+    gate.open();
+    provost
+        .command(&format!("/v1/tasks/{id}/steps/a/skip"))
+        .await
+        .expect(200);
+    assert_eq!(provost.settled(&id).await["state"], "processed");
+    // The second is the call of the step after it.
+    assert_eq!(remote.count(), 2);
+}
+
+#[tokio::test]
+async fn an_instance_drops_a_call_that_was_cancelled_at_another_one() {
+    let gate = Gate::closed();
+    let remote = Remote::script([gate.then(json!("late")), Act::Ok(json!("second"))]).await;
+    let url = new_database().await;
+    let one = Provost::setup().database_url(&url).start().await;
+    let mut submission = pipeline(&remote.url(), &["a"]);
+    submission["steps"][0]["complete_within"] = json!("1h");
+    let id = one.submit(&submission).await;
+    remote.requests(1).await;
+    let other = Provost::setup().database_url(&url).start().await;
+    let path = format!("/v1/tasks/{id}/steps/a/cancel");
+    other.command(&path).await.expect(200);
+    // The instance closes the connection, and its record says what was sent.
+    until(json!("abandoned"), || async {
+        let read = format!("/v1/tasks/{id}/steps/a/attempts");
+        let attempts = one.get(&read).await.expect(200);
+        attempts["items"][0]["result"].clone()
+    })
+    .await;
+    gate.open();
+    let retried = other.command(&format!("/v1/tasks/{id}/retry")).await;
+    retried.expect(200);
+    let task = other.settled(&id).await;
+    assert_eq!(step(&task, "a")["output"], "second");
+    let keys: Vec<_> = { remote.ledger().into_iter() }
+        .map(|seen| seen.header("idempotency-key").to_owned())
+        .collect();
+    assert_eq!((keys.len(), &keys[0]), (2, &keys[1]));
 }

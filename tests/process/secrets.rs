@@ -508,7 +508,7 @@ async fn an_instance_without_the_secret_leaves_the_steps_to_one_that_has_it() {
         .expect(201);
     until(json!("the secret `token` is not configured at this instance: add it to [[secrets]] of its configuration file"), || async {
         let agent = without.get("/v1/agents/payments").await;
-        agent["secrets"][0]["fault"].clone()
+        agent.body["secrets"][0]["fault"].clone()
     })
     .await;
     for _ in 0..5 {
@@ -646,7 +646,7 @@ async fn a_service_verifies_the_hmac_of_its_own_form() {
         // With what the agent adds to the query, as the service sees it.
         let signed = format!("POST /x?tenant=acme {time} {}", seen.raw);
         assert_eq!(signature, hmac_sha256(key, &signed), "{seen:?}");
-        assert_eq!(seen.header("webhook-signature"), "");
+        assert!(!seen.headers.contains_key("webhook-signature"));
     }
     assert!(!provost.log().contains(key));
 }
@@ -662,8 +662,9 @@ async fn a_key_too_short_to_sign_with_stops_the_calls_and_is_told() {
         .await
         .expect(201);
     let agent = provost.get("/v1/agents/payments").await.expect(200);
-    let fault = agent.body["secrets"][0]["fault"].as_str().unwrap();
-    assert!(fault.contains("less than 16 bytes"), "{fault}");
+    let fault = agent["secrets"][0]["fault"].as_str();
+    let is_told = fault.is_some_and(|fault| fault.contains("less than 16 bytes"));
+    assert!(is_told, "{agent}");
 }
 
 fn hmac_sha256(key: &str, text: &str) -> String {

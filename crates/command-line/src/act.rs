@@ -16,8 +16,9 @@ use crate::{
     filter::Selection,
     find_task::{self, FoundTask, Purpose},
     operations::{
-        self, CANCEL_TASK, CLONE_TASK, GET_UNDO_PLAN, MIGRATE_TASK, Operation, PAUSE_TASK,
-        RESOLVE_STEP, RESUME_TASK, RETRY_STEP, RETRY_TASK, SKIP_STEP, START_TASK, UNDO_TASK,
+        self, CANCEL_STEP, CANCEL_TASK, CLONE_TASK, GET_UNDO_PLAN, MIGRATE_TASK, Operation,
+        PAUSE_TASK, RESOLVE_STEP, RESUME_TASK, RETRY_STEP, RETRY_TASK, SKIP_STEP, START_TASK,
+        UNDO_TASK,
     },
     outcome::{ClientError, Outcome},
     output::{Cell, Table, note, span_of},
@@ -162,6 +163,24 @@ pub struct ManyOptions {
     /// The id or the key of the task
     #[arg(value_name = "TASK", add = ArgValueCompleter::new(completion::tasks))]
     task: Option<String>,
+
+    #[command(flatten)]
+    after: Afterwards,
+
+    #[command(flatten)]
+    many: BulkOptions,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("which").required(true).multiple(true).args(["task", "cause", "filter", "all"]))]
+pub struct CancelOptions {
+    /// The id or the key of the task
+    #[arg(value_name = "TASK", add = ArgValueCompleter::new(completion::tasks))]
+    task: Option<String>,
+
+    /// The step whose call is to end [default: the task as a whole]
+    #[arg(value_name = "STEP", requires = "task", conflicts_with = "dry_run", add = ArgValueCompleter::new(completion::steps))]
+    step: Option<String>,
 
     #[command(flatten)]
     after: Afterwards,
@@ -468,8 +487,25 @@ pub async fn undo(session: &Session, options: &ManyOptions) -> Result<Outcome, C
     }
 }
 
-pub async fn cancel(session: &Session, options: &ManyOptions) -> Result<Outcome, ClientError> {
-    one_or_many(session, &CANCEL_TASK, &operations::CANCEL_TASKS, options).await
+pub async fn cancel(session: &Session, options: &CancelOptions) -> Result<Outcome, ClientError> {
+    if let (Some(name), Some(step)) = (&options.task, &options.step) {
+        let (id, step) = step_of(session, name, Some(step)).await?;
+        let members = body([("reason", options.after.reason())]);
+        return send(
+            session,
+            &CANCEL_STEP,
+            &[&id, &step],
+            members,
+            &options.after,
+        )
+        .await;
+    }
+    let whole = ManyOptions {
+        task: options.task.clone(),
+        after: options.after.clone(),
+        many: options.many.clone(),
+    };
+    one_or_many(session, &CANCEL_TASK, &operations::CANCEL_TASKS, &whole).await
 }
 
 /// Sends a command without arguments of its own, for one task or for many.

@@ -122,11 +122,11 @@ pub enum ClientCommand {
     )]
     Undo(WithShared<act::ManyOptions>),
 
-    /// Cancel a task; what is completed is not undone
+    /// Cancel a task, or the running call of one of its steps; what is completed is not undone
     #[command(
-        after_help = "Examples:\n  provost cancel order-1001\n  provost cancel --filter state=paused --filter workflow=order"
+        after_help = "Examples:\n  provost cancel order-1001\n  provost cancel order-1001 charge --reason 'it hangs'\n  provost cancel --filter state=paused --filter workflow=order"
     )]
-    Cancel(WithShared<act::ManyOptions>),
+    Cancel(WithShared<act::CancelOptions>),
 
     /// Pause a task: no further step of it begins
     #[command(

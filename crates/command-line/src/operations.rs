@@ -44,6 +44,7 @@ operations! {
     RETRY_STEP = "retry_step" POST "/v1/tasks/{id}/steps/{name}/retry" [] {"input", "reason"};
     SKIP_STEP = "skip_step" POST "/v1/tasks/{id}/steps/{name}/skip" [] {"output", "reason"};
     RESOLVE_STEP = "resolve_step" POST "/v1/tasks/{id}/steps/{name}/resolve" [] {"output", "reason"};
+    CANCEL_STEP = "cancel_step" POST "/v1/tasks/{id}/steps/{name}/cancel" [] {"reason"};
     UNDO_TASK = "undo_task" POST "/v1/tasks/{id}/undo" [] {"reason"};
     CANCEL_TASK = "cancel_task" POST "/v1/tasks/{id}/cancel" [] {"reason"};
     PAUSE_TASK = "pause_task" POST "/v1/tasks/{id}/pause" [] {"reason"};

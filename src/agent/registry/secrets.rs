@@ -5,7 +5,7 @@ use crate::agent::secret::reader::SecretStore;
 use crate::domain::{
     agent::{AgentSecretFault, AgentSpec, UnusableSecrets, unusable_secrets},
     task::Redactor,
-    values::AgentName,
+    values::{AgentName, SecretName},
 };
 
 impl Agents {
@@ -40,6 +40,14 @@ impl Agents {
     pub fn secret_faults(&self, name: &AgentName, spec: &AgentSpec) -> Vec<(String, String)> {
         let is_configured = self.shared.settings.configured.contains(name);
         self.shared.settings.secrets.faults(spec, is_configured)
+    }
+
+    /// Returns why a secret that an agent may use does not fit what the agent uses it for.
+    pub fn misfit(&self, name: &AgentName, secret: &SecretName) -> Option<String> {
+        let registered = self.registered.load();
+        let fault = registered.get(name)?.secret_fault()?;
+        let is_of_it = fault.secret.as_ref() == Some(secret);
+        is_of_it.then_some(fault.message)
     }
 
     /// Returns the secrets that stop calls of this instance: each secret that it cannot use, with the agents that name

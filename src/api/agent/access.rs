@@ -35,9 +35,10 @@ impl SecretView {
             let pointer = used.map(|used| used.pointer);
             let refused = refused.iter().find(|(at, _)| Some(at) == pointer.as_ref());
             let fault = refused.map(|(_, why)| why.clone());
+            let fault = fault.or_else(|| agents.secrets().fault(secret));
             Self {
                 name: secret.to_string(),
-                fault: fault.or_else(|| agents.secrets().fault(secret)),
+                fault: fault.or_else(|| agents.misfit(name, secret)),
             }
         };
         let views: Vec<_> = names.into_iter().map(of).collect();

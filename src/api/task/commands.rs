@@ -392,6 +392,32 @@ pub(super) async fn resolve_step(
     request.send(id, command).await
 }
 
+/// Cancel a step
+///
+/// Ends the running call of the step, whose outcome stays unknown. No policy applies: the step is in error, and an
+/// operator retries, resolves or skips it, or undoes the task, which undoes the step too. A step that is not needed any
+/// more, because its task is undone or its race is over, is cancelled, and what waits for it goes on. Where the step has
+/// `cancel` and its reply is awaited, the service is first asked to cancel its work; a second request does not wait for that.
+#[utoipa::path(
+    post, path = "/v1/tasks/{id}/steps/{name}/cancel", tag = "operate",
+    params(StepParams, CommandHeaders),
+    request_body(content = Option<ReasonBody>, description = "Optional"),
+    responses(
+        (status = 200, description = "The task after the command", body = TaskView),
+        (status = 409, description = "The step has no call under way", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "The task has changed since the version in If-Match", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn cancel_step(
+    State(app): State<Arc<App>>,
+    TaskStepPath(id, name): TaskStepPath,
+    request: CommandRequest,
+) -> Result<Response, Problem> {
+    let reason = request.fields(reason)?;
+    let (_, step) = find(&app, id, &name).await?;
+    request.send(id, Command::CancelStep { step, reason }).await
+}
+
 fn outcome(request: &CommandRequest) -> Result<(Option<Payload>, Option<String>), Problem> {
     request.fields(|fields| (fields.raw("output").map(Payload::new), reason(fields)))
 }

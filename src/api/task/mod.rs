@@ -98,6 +98,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(commands::retry_step))
         .routes(routes!(commands::skip_step))
         .routes(routes!(commands::resolve_step))
+        .routes(routes!(commands::cancel_step))
         .routes(routes!(signals::signal_step))
         .routes(routes!(signals::signal_by_key))
 }

@@ -333,8 +333,12 @@ impl Operator {
                     body: json!({ "from": task.plan.steps[at].name }),
                 }
             }
-            64..90 => {
-                let (step, is_pending) = self.step(random, task).await;
+            64..67 => {
+                let (step, _) = self.step(random, task, &["processing"]).await;
+                of_task(&format!("steps/{}/cancel", in_path(&step)))
+            }
+            67..90 => {
+                let (step, is_pending) = self.step(random, task, &["error", "pending"]).await;
                 let command = match random.random_range(0..10) {
                     // A pending step has rarely failed; it may be the first of a task that waits for admission.
                     0..6 if !is_pending => "retry",
@@ -371,9 +375,9 @@ impl Operator {
         json!({ "ids": ids })
     }
 
-    /// Returns a step that a command can act on, as some instance shows the task, and whether it is pending. Sometimes
+    /// Returns a step in one of these states, as some instance shows the task, and whether it is pending. Sometimes
     /// returns any step or any undo instead.
-    async fn step(&self, random: &mut StdRng, task: &Accepted) -> (String, bool) {
+    async fn step(&self, random: &mut StdRng, task: &Accepted, states: &[&str]) -> (String, bool) {
         let at = random.random_range(0..task.plan.steps.len());
         let name = &task.plan.steps[at].name;
         let any = match random.random_ratio(1, 2) {
@@ -394,7 +398,7 @@ impl Operator {
         }
         let steps = answer.body["items"].as_array().into_iter().flatten();
         let open: Vec<_> = steps
-            .filter(|step| step["state"] == "error" || step["state"] == "pending")
+            .filter(|step| states.iter().any(|state| step["state"] == *state))
             .filter_map(|step| Some((step["name"].as_str()?, step["state"] == "pending")))
             .collect();
         if open.is_empty() {

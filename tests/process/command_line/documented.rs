@@ -74,6 +74,11 @@ fn task_for(example: &str) -> (Value, &'static str) {
                 json!({ "name": "notify", "agent": "payments", "request": { "path": "/charges" } });
             (json!({ "steps": [notify] }), "error")
         }
+        "cancel" if example.contains(" charge") => {
+            let hangs =
+                json!({ "name": "charge", "agent": "payments", "request": { "path": "/hang" } });
+            (json!({ "steps": [hangs] }), "processing")
+        }
         "pause" => (json!({ "steps": [waits] }), "processing"),
         "resume" => (json!({ "steps": [waits] }), "paused"),
         "start" => {
@@ -99,7 +104,11 @@ async fn prepare(provost: &Provost, example: &str, key: &str) {
         assert_eq!(provost.post(&pause, &json!({})).await.status, 200);
     }
     let path = format!("/v1/tasks/{id}");
-    let is_in_state = async || provost.get(&path).await.expect(200)["state"] == state;
+    let is_in_state = async || {
+        let task = provost.get(&path).await.expect(200);
+        let has_begun = state != "processing" || task["steps"][0]["state"] == "processing";
+        task["state"] == state && has_begun
+    };
     until(true, is_in_state).await;
 }
 
@@ -151,6 +160,7 @@ fn arguments_of(example: &str, cause: &str, job: &str, database: &Path) -> Vec<S
 async fn every_example_of_the_page_does_what_it_says() {
     let remote = Remote::with(|seen| match seen.path.as_str() {
         "/charges" => Act::answer(422, &[], r#"{"error":"no_currency"}"#),
+        "/hang" => Act::Hang,
         _ => Act::Ok(json!({})),
     })
     .await;

@@ -3,7 +3,7 @@
 
 use super::{
     command::{Command, command_link},
-    record::Task,
+    record::{Step, Task},
 };
 use crate::{parts::counted, shell::Shell};
 
@@ -28,8 +28,16 @@ pub fn actions(
             || (step.state != "waiting" && Command::Skip.obstacle(task, Some(step)).is_none())
     });
     let about = about.or_else(|| task.failed_step());
+    // The step that is looked at may wait, while another one is called.
+    let called = |step: &&Step| step.has_call_under_way();
+    let called = about
+        .filter(called)
+        .or_else(|| task.steps.iter().find(called));
     for command in Command::ALL {
-        let step = about.filter(|_| command.needs_step() || command == Command::Retry);
+        let step = match command {
+            Command::CancelStep => called,
+            _ => about.filter(|_| command.needs_step() || command == Command::Retry),
+        };
         let title = match (command, step, undo) {
             (Command::Undo, _, Some(plan)) if plan.possible => {
                 format!("Undo, {}…", counted(plan.count(), "call", "calls"))

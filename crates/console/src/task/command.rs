@@ -8,6 +8,7 @@ pub enum Command {
     Retry,
     Skip,
     Resolve,
+    CancelStep,
     Undo,
     Pause,
     Resume,
@@ -18,10 +19,11 @@ pub enum Command {
 }
 
 impl Command {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Retry,
         Self::Skip,
         Self::Resolve,
+        Self::CancelStep,
         Self::Undo,
         Self::Resume,
         Self::Start,
@@ -35,12 +37,21 @@ impl Command {
         Self::ALL.into_iter().find(|command| command.word() == name)
     }
 
-    /// The word in addresses, of the console and of the API.
+    /// The word in addresses of the API.
+    pub fn api_word(self) -> &'static str {
+        match self {
+            Self::CancelStep => "cancel",
+            _ => self.word(),
+        }
+    }
+
+    /// The word in addresses of the console.
     pub fn word(self) -> &'static str {
         match self {
             Self::Retry => "retry",
             Self::Skip => "skip",
             Self::Resolve => "resolve",
+            Self::CancelStep => "cancel-step",
             Self::Undo => "undo",
             Self::Pause => "pause",
             Self::Resume => "resume",
@@ -60,7 +71,7 @@ impl Command {
             Self::Undo => "Undo",
             Self::Pause => "Pause",
             Self::Resume => "Resume",
-            Self::Cancel => "Cancel",
+            Self::Cancel | Self::CancelStep => "Cancel",
             Self::Start => "Start now",
             Self::Clone => "Clone with changes",
             Self::Migrate => "Move to another version",
@@ -69,7 +80,7 @@ impl Command {
 
     /// Returns whether the command is about one step.
     pub fn needs_step(self) -> bool {
-        matches!(self, Self::Skip | Self::Resolve)
+        matches!(self, Self::Skip | Self::Resolve | Self::CancelStep)
     }
 
     /// Returns whether its effect cannot be taken back: the person types the key of the task.
@@ -105,6 +116,11 @@ impl Command {
                     Some(format!("{} is {} already", step.name, step.state))
                 }
                 Some(_) => None,
+            },
+            Self::CancelStep if ended.is_none() => match step {
+                Some(step) if step.has_call_under_way() => None,
+                Some(step) => Some(format!("{} has no call under way", step.name)),
+                None => Some(String::from("no call is under way")),
             },
             Self::Resume if !task.is_paused() && ended.is_none() => {
                 Some(String::from("the task is not paused"))
@@ -185,6 +201,14 @@ impl Command {
                 "The step counts as processed with the output below: for work that was done outside of Provost.{}",
                 followers(step)
             ),
+            (Self::CancelStep, Some(step)) if step.undoes.is_none() && task.state == "undoing" => {
+                String::from(
+                    "Its call is dropped, and whether it took effect is unknown. The undo does not wait for it any more.",
+                )
+            }
+            (Self::CancelStep, Some(_)) => String::from(
+                "Its call is dropped, and whether it took effect is unknown. The step is in error then, for you to retry, skip or resolve; an undo of the task undoes it too.",
+            ),
             (Self::Pause, _) => String::from(
                 "No step begins until somebody resumes the task. Calls in flight end, and are recorded.",
             ),
@@ -204,7 +228,7 @@ impl Command {
             (Self::Migrate, _) => String::from(
                 "Steps that are done stay done. Those that have not begun follow the definition of the other version.",
             ),
-            (Self::Undo | Self::Skip | Self::Resolve, _) => String::new(),
+            (Self::Undo | Self::Skip | Self::Resolve | Self::CancelStep, _) => String::new(),
         }
     }
 }

@@ -483,10 +483,13 @@ async fn command_sent(
     }
     let step = form
         .get("step")
-        .filter(|_| matches!(command, Command::Retry | Command::Skip | Command::Resolve));
+        .filter(|_| command.needs_step() || command == Command::Retry);
     let target = match step {
-        Some(step) => of_task(id, &format!("/steps/{}/{}", encoded(step), command.word())),
-        None => of_task(id, &format!("/{}", command.word())),
+        Some(step) => of_task(
+            id,
+            &format!("/steps/{}/{}", encoded(step), command.api_word()),
+        ),
+        None => of_task(id, &format!("/{}", command.api_word())),
     };
     let task: Task = visit.post(&target, headers, &body).await?;
     Ok(task.id)

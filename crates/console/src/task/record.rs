@@ -197,6 +197,12 @@ pub struct Items {
     pub max_parallel: u32,
 }
 
+impl Step {
+    pub fn has_call_under_way(&self) -> bool {
+        self.kind == "call" && self.state == "processing" && self.items.is_none()
+    }
+}
+
 impl Items {
     pub fn in_state(&self, state: &str) -> u64 {
         self.states.get(state).copied().unwrap_or(0)

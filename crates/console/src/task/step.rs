@@ -17,6 +17,7 @@ pub struct StepPanel {
     pub state: String,
     pub kind: String,
     pub retry: Option<String>,
+    pub cancel: Option<String>,
     pub attempts: Vec<AttemptLink>,
     pub shown: Option<Exchange>,
     pub refusal: Option<String>,
@@ -89,6 +90,7 @@ impl StepPanel {
                 is_shown: Some(attempt.attempt) == number,
             });
         let may_retry = Command::Retry.obstacle(task, Some(step)).is_none();
+        let may_cancel = Command::CancelStep.obstacle(task, Some(step)).is_none();
         let mut facts = Vec::new();
         if let Some(reply) = &step.awaited_reply {
             let by = reply.worker.as_deref().map_or_else(
@@ -125,6 +127,8 @@ impl StepPanel {
             kind: step.kind.clone(),
             retry: may_retry
                 .then(|| command_link(page, &task.id, Command::Retry, Some(&step.name))),
+            cancel: may_cancel
+                .then(|| command_link(page, &task.id, Command::CancelStep, Some(&step.name))),
             attempts: attempts.collect(),
             shown: shown.map(|attempt| Exchange::new(&attempt, step, wants_all)),
             refusal,

@@ -85,8 +85,8 @@ impl SignSpec {
             faults.field("header", message);
         }
         if let Some(of) = &self.of {
-            match pieces(of, &SIGNED) {
-                Ok(pieces) if !pieces.iter().any(|piece| matches!(piece, Piece::Body)) => {
+            match parts(of, &SIGNED) {
+                Ok(parts) if !parts.iter().any(|part| matches!(part, SignaturePart::Body)) => {
                     let message = "must contain {body}: without it, anybody could send another one with the same signature";
                     faults.field("of", message);
                 }
@@ -95,8 +95,12 @@ impl SignSpec {
             }
         }
         if let Some(value) = &self.value {
-            match pieces(value, &SHOWN) {
-                Ok(pieces) if pieces.iter().all(|piece| matches!(piece, Piece::Text(_))) => {
+            match parts(value, &SHOWN) {
+                Ok(parts)
+                    if parts
+                        .iter()
+                        .all(|part| matches!(part, SignaturePart::Text(_))) =>
+                {
                     faults.field("value", "must contain {signature} or {timestamp}");
                 }
                 Ok(_) if HeaderValue::from_str(value).is_err() => {
@@ -121,7 +125,7 @@ pub(super) fn repeated_headers(sign: &[SignSpec]) -> Vec<usize> {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Piece {
+enum SignaturePart {
     Text(String),
     Body,
     Timestamp,
@@ -131,30 +135,30 @@ enum Piece {
 }
 
 /// The names that `of` and `value` may contain in braces.
-const SIGNED: [(&str, Piece); 4] = [
-    ("body", Piece::Body),
-    ("timestamp", Piece::Timestamp),
-    ("method", Piece::Method),
-    ("path", Piece::Path),
+const SIGNED: [(&str, SignaturePart); 4] = [
+    ("body", SignaturePart::Body),
+    ("timestamp", SignaturePart::Timestamp),
+    ("method", SignaturePart::Method),
+    ("path", SignaturePart::Path),
 ];
-const SHOWN: [(&str, Piece); 2] = [
-    ("signature", Piece::Signature),
-    ("timestamp", Piece::Timestamp),
+const SHOWN: [(&str, SignaturePart); 2] = [
+    ("signature", SignaturePart::Signature),
+    ("timestamp", SignaturePart::Timestamp),
 ];
 
 /// Takes a text with names in braces apart.
-fn pieces(text: &str, names: &[(&str, Piece)]) -> Result<Vec<Piece>, String> {
-    let mut pieces = Vec::new();
+fn parts(text: &str, names: &[(&str, SignaturePart)]) -> Result<Vec<SignaturePart>, String> {
+    let mut parts = Vec::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('{') {
         if !before.is_empty() {
-            pieces.push(Piece::Text(before.to_owned()));
+            parts.push(SignaturePart::Text(before.to_owned()));
         }
         let found = after.split_once('}').and_then(|(name, after)| {
-            let (_, piece) = names.iter().find(|(known, _)| *known == name)?;
-            Some((piece.clone(), after))
+            let (_, part) = names.iter().find(|(known, _)| *known == name)?;
+            Some((part.clone(), after))
         });
-        let Some((piece, after)) = found else {
+        let Some((part, after)) = found else {
             let known: Vec<_> = names
                 .iter()
                 .map(|(name, _)| format!("{{{name}}}"))
@@ -164,13 +168,13 @@ fn pieces(text: &str, names: &[(&str, Piece)]) -> Result<Vec<Piece>, String> {
                 known.join(", ")
             ));
         };
-        pieces.push(piece);
+        parts.push(part);
         rest = after;
     }
     if !rest.is_empty() {
-        pieces.push(Piece::Text(rest.to_owned()));
+        parts.push(SignaturePart::Text(rest.to_owned()));
     }
-    Ok(pieces)
+    Ok(parts)
 }
 
 /// The parts of a request that a signature may be of.
@@ -189,8 +193,8 @@ pub struct SignedRequest<'r> {
 pub struct RequestSignature {
     pub header: HeaderName,
     key: Vec<u8>,
-    of: Vec<Piece>,
-    value: Vec<Piece>,
+    of: Vec<SignaturePart>,
+    value: Vec<SignaturePart>,
     hash: SignatureHash,
     encoding: SignatureEncoding,
 }
@@ -209,8 +213,8 @@ impl RequestSignature {
         Some(Ok(Self {
             header,
             key: key.as_bytes().to_vec(),
-            of: pieces(of, &SIGNED).ok()?,
-            value: pieces(value, &SHOWN).ok()?,
+            of: parts(of, &SIGNED).ok()?,
+            value: parts(value, &SHOWN).ok()?,
             hash: spec.hash.unwrap_or_default(),
             encoding: spec.encoding.unwrap_or_default(),
         }))
@@ -231,29 +235,29 @@ impl RequestSignature {
             SignatureEncoding::Base64 => STANDARD.encode(code),
         };
         let shown = self.value.iter();
-        let shown = shown.map(|piece| piece.text(request, &signature));
+        let shown = shown.map(|part| part.text(request, &signature));
         HeaderValue::try_from(shown.collect::<String>()).ok()
     }
 
     fn code<M: Mac + KeyInit>(&self, request: SignedRequest<'_>) -> Option<Vec<u8>> {
         // An HMAC accepts a key of any length.
         let mut mac = <M as KeyInit>::new_from_slice(&self.key).ok()?;
-        for piece in &self.of {
-            mac.update(piece.text(request, "").as_bytes());
+        for part in &self.of {
+            mac.update(part.text(request, "").as_bytes());
         }
         Some(mac.finalize().into_bytes().to_vec())
     }
 }
 
-impl Piece {
+impl SignaturePart {
     fn text<'p>(&'p self, request: SignedRequest<'p>, signature: &'p str) -> Cow<'p, str> {
         match self {
-            Piece::Text(text) => text.into(),
-            Piece::Body => request.body.into(),
-            Piece::Timestamp => request.timestamp.to_string().into(),
-            Piece::Method => request.method.into(),
-            Piece::Path => request.path.into(),
-            Piece::Signature => signature.into(),
+            SignaturePart::Text(text) => text.into(),
+            SignaturePart::Body => request.body.into(),
+            SignaturePart::Timestamp => request.timestamp.to_string().into(),
+            SignaturePart::Method => request.method.into(),
+            SignaturePart::Path => request.path.into(),
+            SignaturePart::Signature => signature.into(),
         }
     }
 }

@@ -141,7 +141,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Processing,
             "step.error",
             Error,
-            "the service refused permanently, the retries are used up, no signal came, or the task's complete-by passed",
+            "the service refused permanently, the retries are used up, no signal came, an operator cancelled its call, or the task's complete-by passed",
         ),
         step(
             Processing,

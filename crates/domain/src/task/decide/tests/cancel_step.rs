@@ -37,7 +37,7 @@ fn a_call_in_flight_is_dropped_and_no_policy_applies() {
         let found = fault(&bench, "a");
         assert_eq!(found.message, "an operator has cancelled it: it hangs");
         assert_eq!(found.effect, Effect::Unknown);
-        // What its instance has yet to say of it changes nothing.
+        // Its instance may still report how it ended: that changes nothing.
         for outcome in [ok(), bench.transient(503, Duration::ZERO)] {
             let late = bench.reply("a", attempt, outcome);
             assert!(matches!(late, Err(Refusal::Late { .. })), "{late:?}");
