@@ -88,16 +88,19 @@ fn runs(
             None => {}
         }
     }
+    let triggered = schedule.runs.iter().filter(|run| run.is_triggered);
+    let triggered: HashSet<_> = triggered.map(|run| run.number).collect();
     let mut keys = HashSet::new();
     for (id, record) in tasks {
-        let is_known = named.contains_key(id) || oldest_kept(schedule) > 0;
-        if !is_known || !keys.insert(&record.key) {
+        let run = named.get(id);
+        let is_known = run.is_some() || oldest_kept(schedule) > 0;
+        // A trigger may come at the very moment of another run, and has the key of that moment as well.
+        let is_triggered = run.is_some_and(|run| triggered.contains(run));
+        if !is_known || !is_triggered && !keys.insert(&record.key) {
             let what = format!("no other run of {name} has the task of {}", record.key);
             findings.push(Rule::FiredTwice.of(id, what));
         }
     }
-    let triggered = schedule.runs.iter().filter(|run| run.is_triggered);
-    let triggered: HashSet<_> = triggered.map(|run| run.number).collect();
     let mut confirmed = HashSet::new();
     let kept = schedule.triggered.iter();
     for number in kept.filter(|number| **number >= oldest_kept(schedule)) {

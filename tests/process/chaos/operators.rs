@@ -365,13 +365,15 @@ impl Operator {
 
     /// Returns a selection: some of the last tasks, or all tasks of a lot.
     fn many(&self, random: &mut StdRng) -> Value {
-        if random.random_ratio(1, 3) {
-            return json!({ "labels": { "lot": format!("lot-{}", random.random_range(0..20)) }, "first": 20 });
-        }
+        let is_of_lot = random.random_ratio(1, 3);
+        let lot = random.random_range(0..20);
         let count = random.random_range(1..5);
         let ids: Vec<_> = (0..count)
             .filter_map(|_| Some(self.tasks.any(random)?.id))
             .collect();
+        if is_of_lot || ids.is_empty() {
+            return json!({ "labels": { "lot": format!("lot-{lot}") }, "first": 20 });
+        }
         json!({ "ids": ids })
     }
 
