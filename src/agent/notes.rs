@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use super::{
     client::{body, connections::ResponseStream, http, response, times::ExchangeClock},
     routing::RoutedEndpoint,
+    secret::credentials::Credentials,
 };
 use crate::{
     clock::{self, Instant},
@@ -152,8 +153,9 @@ impl CallNotes {
         endpoint: &RoutedEndpoint,
         call: &Call,
         replies: Option<&ReplyAddresses>,
-        redactor: Option<&Redactor>,
+        credentials: Option<&Credentials>,
     ) {
+        let redactor = credentials.map(Credentials::redactor);
         let address = call.address_redactor();
         let hide = |text: String| {
             let redactors = redactor.into_iter().chain(&address);
@@ -180,6 +182,9 @@ impl CallNotes {
                 }
             };
             sent.headers = shown(made.headers());
+            // In place of what the step has under these names, something else was sent.
+            let is_replaced = |name: &str| credentials.is_some_and(|known| known.sets(name));
+            sent.headers.retain(|(name, _)| !is_replaced(name));
         }
         sent.url = hide(sent.url);
         for (_, value) in &mut sent.headers {

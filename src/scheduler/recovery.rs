@@ -89,11 +89,12 @@ pub async fn reconcile_drops(local: &Local, store: &Store) -> Result<Vec<Key>, S
                 debug!(task = %step.task, step = step.step.0, attempt = attempt.0,
                     "dropped a call: its attempt is over in the record");
             }
-            Some(undoing)
-                if *undoing && call.is_dropped_by_undo && local.drop_and_confirm(call.key) =>
+            Some(held)
+                if held.is_to_be_dropped(call.is_dropped_by_undo)
+                    && local.drop_and_confirm(call.key) =>
             {
                 debug!(task = %step.task, step = step.step.0, attempt = attempt.0,
-                    "dropped a call: another instance is undoing its task");
+                    "dropped a call: another instance is undoing its task, or an operator has cancelled its step");
             }
             _ => {}
         }
@@ -168,10 +169,10 @@ fn key(held: &HeldStep) -> Key {
     (held.step, held.attempt)
 }
 
-/// Returns the attempts that the instance holds, each with a flag that is true if its task is being undone.
-async fn held(instance: &InstanceId, store: &Store) -> Result<HashMap<Key, bool>, StoreError> {
+/// Returns the attempts that the instance holds.
+async fn held(instance: &InstanceId, store: &Store) -> Result<HashMap<Key, HeldStep>, StoreError> {
     let held = processing(Some(instance), store).await?;
-    Ok(held.iter().map(|held| (key(held), held.undoing)).collect())
+    Ok(held.into_iter().map(|held| (key(&held), held)).collect())
 }
 
 /// Returns the steps that the instance holds in the store, or all held steps if it is `None`. They are read in pages,

@@ -181,25 +181,25 @@ WHERE overdue_at IS NOT NULL AND overdue_at <= $1 ORDER BY overdue_at LIMIT $2"#
 /// the page is found by its key.
 const PROCESSING: &str = r#"
 WITH running AS MATERIALIZED (
-    SELECT task_id, idx, attempt FROM {steps}
+    SELECT task_id, idx, attempt, coalesce(last_fault LIKE '%"cancelled":true%', false) AS cancelled FROM {steps}
     WHERE state = 'processing' AND locked_by IS NOT NULL AND locked_by = coalesce($4, locked_by)
     UNION ALL
-    SELECT id, claim_step, 1 FROM {claimed}
+    SELECT id, claim_step, 1, false FROM {claimed}
     WHERE claimed_by IS NOT NULL AND claimed_by = coalesce($4, claimed_by) AND {is_step}),
 page AS MATERIALIZED (
-    SELECT task_id, idx, attempt FROM running
+    SELECT task_id, idx, attempt, cancelled FROM running
     WHERE (task_id, idx) > ($1, $2) ORDER BY task_id, idx LIMIT $3)
-SELECT task_id, idx, attempt,
+SELECT task_id, idx, attempt, cancelled,
        (SELECT undo IS NOT NULL FROM tasks WHERE tasks.id = page.task_id) AS undoing
 FROM page ORDER BY task_id, idx"#;
 
 /// Reads two rows by their keys.
 const HELD: &str = r#"
-SELECT task_id, idx, attempt,
+SELECT task_id, idx, attempt, coalesce(last_fault LIKE '%"cancelled":true%', false) AS cancelled,
        (SELECT undo IS NOT NULL FROM tasks WHERE tasks.id = steps.task_id) AS undoing
 FROM steps WHERE task_id = $1 AND idx = $2 AND attempt = $3 AND state = 'processing'
 UNION ALL
-SELECT id, claim_step, 1, undo IS NOT NULL FROM tasks WHERE id = $1 AND claim_step = $2 AND $3 = 1"#;
+SELECT id, claim_step, 1, false, undo IS NOT NULL FROM tasks WHERE id = $1 AND claim_step = $2 AND $3 = 1"#;
 
 /// Relies on alerts_unclosed.
 const FAULTS: &str = r#"

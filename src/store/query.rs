@@ -366,6 +366,15 @@ pub struct HeldStep {
     pub attempt: Attempt,
     /// True if its task is to be undone.
     pub undoing: bool,
+    /// True if an operator has cancelled it.
+    pub cancelled: bool,
+}
+
+impl HeldStep {
+    /// Returns whether its call is to be dropped, and the drop confirmed. `by_undo`: the undo of its task drops it.
+    pub fn is_to_be_dropped(&self, by_undo: bool) -> bool {
+        self.cancelled || self.undoing && by_undo
+    }
 }
 
 /// A running step that must be recovered, with the attempt that was seen.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Act, Gate, Provost, Remote, kinds, new_database, pipeline, step, until};
+use crate::harness::{Act, Gate, Provost, Remote, kinds, new_database, pipeline, step};
 
 /// Returns a task whose first step is being called and held by a gate; the second step waits.
 async fn under_way() -> (Provost, Remote, Gate, String) {
@@ -234,13 +234,12 @@ async fn a_call_that_hangs_is_ended_and_the_operator_decides() {
     let (provost, remote, gate, id) = under_way().await;
     let reason = json!({ "reason": "the service says nothing" });
     let path = format!("/v1/tasks/{id}/steps/a/cancel");
-    let cancelled = provost.post(&path, &reason).await.expect(200);
+    provost.post(&path, &reason).await.expect(200);
+    let cancelled = provost.settled(&id).await;
     assert_eq!(cancelled["state"], "error");
     let fault = &step(&cancelled, "a")["error"];
-    assert_eq!(
-        fault["message"],
-        "an operator has cancelled it: the service says nothing"
-    );
+    assert_eq!(fault["message"], "an operator has cancelled it");
+    assert_eq!(fault["outcome"], "unknown");
     let again = provost.command(&path).await;
     again.expect_problem(409, "wrong-step-state");
     let waiting = provost
@@ -249,8 +248,10 @@ async fn a_call_that_hangs_is_ended_and_the_operator_decides() {
     let problem = waiting.expect_problem(409, "wrong-step-state");
     assert_eq!(problem["step_state"], "waiting");
     let history = provost.history(&id).await;
-    let entry = { history.iter() }.find(|entry| entry["type"] == "step.error");
-    assert_eq!(entry.unwrap()["by"], "operator:anonymous");
+    let entry = { history.iter() }.find(|entry| entry["type"] == "step.dropping");
+    let entry = entry.unwrap();
+    assert_eq!(entry["by"], "operator:anonymous");
+    assert_eq!(entry["reason"], "the service says nothing");
     gate.open();
     provost
         .command(&format!("/v1/tasks/{id}/steps/a/skip"))
@@ -274,13 +275,10 @@ async fn an_instance_drops_a_call_that_was_cancelled_at_another_one() {
     let other = Provost::setup().database_url(&url).start().await;
     let path = format!("/v1/tasks/{id}/steps/a/cancel");
     other.command(&path).await.expect(200);
-    // The instance closes the connection, and its record says what was sent.
-    until(json!("abandoned"), || async {
-        let read = format!("/v1/tasks/{id}/steps/a/attempts");
-        let attempts = one.get(&read).await.expect(200);
-        attempts["items"][0]["result"].clone()
-    })
-    .await;
+    assert_eq!(other.settled(&id).await["state"], "error");
+    let read = format!("/v1/tasks/{id}/steps/a/attempts");
+    let attempts = one.get(&read).await.expect(200);
+    assert_eq!(attempts["items"][0]["result"], "released");
     gate.open();
     let retried = other.command(&format!("/v1/tasks/{id}/retry")).await;
     retried.expect(200);
@@ -290,4 +288,29 @@ async fn an_instance_drops_a_call_that_was_cancelled_at_another_one() {
         .map(|seen| seen.header("idempotency-key").to_owned())
         .collect();
     assert_eq!((keys.len(), &keys[0]), (2, &keys[1]));
+}
+
+/// The holder cannot confirm that its call has ended, and could still make it: nothing relies on the drop before its lease is over.
+#[tokio::test]
+async fn an_undo_waits_for_the_end_of_a_call_that_was_cancelled_at_another_instance() {
+    let gate = Gate::closed();
+    let remote = Remote::script([gate.then(json!("late")), Act::Ok(json!("undone"))]).await;
+    let url = new_database().await;
+    let one = Provost::setup().database_url(&url).start().await;
+    let mut submission = pipeline(&remote.url(), &["a"]);
+    submission["steps"][0]["complete_within"] = json!("1h");
+    submission["steps"][0]["undo"] = json!({ "request": { "path": "/undo" } });
+    let id = one.submit(&submission).await;
+    remote.requests(1).await;
+    let other = Provost::setup().database_url(&url).start().await;
+    one.suspend();
+    let cancel = format!("/v1/tasks/{id}/steps/a/cancel");
+    other.command(&cancel).await.expect(200);
+    let undo = format!("/v1/tasks/{id}/undo");
+    let task = other.command(&undo).await.expect(200);
+    assert_eq!(step(&task, "a")["state"], "processing");
+    let blocked = &step(&task, "a.undo")["blocked_by"];
+    assert_eq!(blocked["reason"], "drop", "{blocked}");
+    assert_eq!(other.settled(&id).await["state"], "undone");
+    one.resume();
 }

@@ -405,11 +405,13 @@ impl Fingerprinter {
             effect,
             step: _,
             undo_on_resume,
+            cancelled,
         } = fault;
         self.byte(*kind as u8);
         self.optional(*status, |to, status| to.number(status.into()));
         self.time(*at);
         self.flag(*effect == Effect::Unknown);
         self.flag(*undo_on_resume);
+        self.flag(*cancelled);
     }
 }

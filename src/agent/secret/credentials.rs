@@ -108,6 +108,15 @@ impl Credentials {
         }
     }
 
+    /// Returns whether the agent sets this header of its requests.
+    pub fn sets(&self, name: &str) -> bool {
+        let own = self.headers.iter().map(|(own, _)| own);
+        let own = own.chain(self.signatures.iter().map(|signature| &signature.header));
+        let of_webhooks = [&WEBHOOK_ID, &WEBHOOK_TIMESTAMP, &WEBHOOK_SIGNATURE];
+        let of_webhooks = of_webhooks.into_iter().filter(|_| !self.signing.is_empty());
+        own.chain(of_webhooks).any(|own| own == name)
+    }
+
     /// Returns whether the agent adds members to the bodies of its requests.
     pub fn adds_to_body(&self) -> bool {
         !self.body.is_empty()

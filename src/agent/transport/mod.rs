@@ -80,9 +80,8 @@ struct NotesOfDrop<'a> {
 impl NotesOfDrop<'_> {
     fn note(&self) {
         let replies = self.transport.replies.get().map(Arc::as_ref);
-        let redactor = self.credentials.map(Credentials::redactor);
         let CallAttempt { call, notes, .. } = self.request;
-        notes.request(self.endpoint, call, replies, redactor);
+        notes.request(self.endpoint, call, replies, self.credentials);
     }
 }
 

@@ -396,8 +396,9 @@ pub(super) async fn resolve_step(
 ///
 /// Ends the running call of the step, whose outcome stays unknown. No policy applies: the step is in error, and an
 /// operator retries, resolves or skips it, or undoes the task, which undoes the step too. A step that is not needed any
-/// more, because its task is undone or its race is over, is cancelled, and what waits for it goes on. Where the step has
-/// `cancel` and its reply is awaited, the service is first asked to cancel its work; a second request does not wait for that.
+/// more, because its task is undone or a race has cancelled it, is cancelled, and what waits for it goes on. The step is
+/// `processing` until the call is known to have ended. Where it has `cancel` and its reply is awaited, the service is first
+/// asked to cancel its work; a second request does not wait for that.
 #[utoipa::path(
     post, path = "/v1/tasks/{id}/steps/{name}/cancel", tag = "operate",
     params(StepParams, CommandHeaders),

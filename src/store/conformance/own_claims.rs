@@ -70,6 +70,7 @@ pub async fn a_claim_in_the_row_of_its_task_is_found_by_all_who_look_for_running
         step: first_of(id),
         attempt: Attempt(1),
         undoing: false,
+        cancelled: false,
     };
     let (own, other) = (h.instance(), InstanceId::new("node-2"));
     for (locked_by, found) in [

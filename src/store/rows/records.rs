@@ -92,6 +92,7 @@ pub fn held_step(row: &impl Columns) -> Result<HeldStep, StoreError> {
         step: step_ref(row)?,
         attempt: row.get("attempt")?,
         undoing: row.get("undoing")?,
+        cancelled: row.get("cancelled")?,
     })
 }
 

@@ -237,10 +237,16 @@ impl Desk {
             seen.header("provost-task-key"),
             subject(&call.step)
         );
+        let call_step = call.step.clone();
         books.ledger.calls.push(call);
         let count = books.counts.entry((place.clone(), kind)).or_default();
         *count += 1;
         let mut random = self.random(&place, kind, *count);
+        // What says "not done" before an undo says so for good: a request that was dropped may still be on its way.
+        let is_before_undo = call_step.ends_with(".undo") || call_step.ends_with(".revert");
+        if kind == Kind::Probe && entry == Entry::Absent && is_before_undo {
+            books.entries.insert(work.clone(), Entry::Withdrawn);
+        }
         // Such a request has no connection for a response.
         let only_replies = is_queued || seen.path.starts_with("/fetched");
         let luck = match books.well {

@@ -206,9 +206,16 @@ impl Command {
                     "Its call is dropped, and whether it took effect is unknown. The undo does not wait for it any more.",
                 )
             }
-            (Self::CancelStep, Some(_)) => String::from(
-                "Its call is dropped, and whether it took effect is unknown. The step is in error then, for you to retry, skip or resolve; an undo of the task undoes it too.",
-            ),
+            (Self::CancelStep, step) => {
+                let is_undo = step.is_some_and(|step| step.undoes.is_some());
+                let undo = match is_undo {
+                    true => "",
+                    false => "; an undo of the task undoes it too",
+                };
+                format!(
+                    "Its call is dropped, or its service is first asked to cancel the work, where the step says how. Whether it took effect is unknown. The step is in error then, for you to retry, skip or resolve{undo}."
+                )
+            }
             (Self::Pause, _) => String::from(
                 "No step begins until somebody resumes the task. Calls in flight end, and are recorded.",
             ),
@@ -228,7 +235,7 @@ impl Command {
             (Self::Migrate, _) => String::from(
                 "Steps that are done stay done. Those that have not begun follow the definition of the other version.",
             ),
-            (Self::Undo | Self::Skip | Self::Resolve | Self::CancelStep, _) => String::new(),
+            (Self::Undo | Self::Skip | Self::Resolve, _) => String::new(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{
-    record::{Task, between, millis, span},
+    record::{Step, Task, between, millis, span},
     words,
 };
 
@@ -213,6 +213,20 @@ fn running_note(task: &Task, now: i64) -> Note {
             .as_deref()
             .and_then(millis)
             .map_or_else(String::new, |at| format!(", for {}", span(now - at)));
+        let is_cancelled = |step: &&&Step| {
+            let fault = step.last_fault.as_ref();
+            fault.is_some_and(|fault| fault.cancelled)
+        };
+        if let Some(cancelled) = calls.iter().find(is_cancelled) {
+            return Note {
+                class,
+                bold: format!("{} is being cancelled.", cancelled.name),
+                rest: String::from(
+                    " It ends once its call is known to have ended, or its service was asked to cancel the work; cancel it again if the service does not respond.",
+                ),
+                since: None,
+            };
+        }
         return Note {
             class,
             bold: format!("{} runs{since}.", names.join(", ")),

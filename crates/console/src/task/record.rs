@@ -111,6 +111,8 @@ pub struct Fault {
     pub at: String,
     pub outcome: Option<String>,
     pub step: Option<String>,
+    #[serde(default)]
+    pub cancelled: bool,
 }
 
 impl Fault {
@@ -463,6 +465,7 @@ mod tests {
                 at: String::new(),
                 outcome: None,
                 step: None,
+                cancelled: false,
             };
             fault.words()
         };

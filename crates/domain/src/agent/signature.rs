@@ -83,6 +83,8 @@ impl SignSpec {
         };
         if let Err(message) = check_header_name(header) {
             faults.field("header", message);
+        } else if header.eq_ignore_ascii_case("content-type") {
+            faults.field("header", "says what the body is: sign in another one");
         }
         if let Some(of) = &self.of {
             match parts(of, &SIGNED) {
@@ -367,6 +369,10 @@ mod tests {
             ),
             (
                 json!({ "secret": "a", "header": "idempotency-key" }),
+                "/sign/0/header",
+            ),
+            (
+                json!({ "secret": "a", "header": "content-type" }),
                 "/sign/0/header",
             ),
             (

@@ -257,6 +257,17 @@ impl AgentSpec {
             let message = "has another signature already: give each a header of its own";
             faults.field(&format!("sign/{at}/header"), message);
         }
+        for (at, sign) in self.sign.iter().enumerate() {
+            let Some(header) = &sign.header else { continue };
+            let is_same = |name: &String| name.eq_ignore_ascii_case(header);
+            if self.headers.keys().any(is_same) {
+                let message = "is one of `headers` already: remove one of them";
+                faults.field(&format!("sign/{at}/header"), message);
+            } else if self.auth.is_some() && header.eq_ignore_ascii_case("authorization") {
+                let message = "is set by `auth` already: remove one of them";
+                faults.field(&format!("sign/{at}/header"), message);
+            }
+        }
         let has_authorization = self.headers.keys().any(|name| {
             HeaderName::from_bytes(name.as_bytes()).is_ok_and(|name| name == header::AUTHORIZATION)
         });

@@ -98,6 +98,11 @@ pub struct Fault {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(example = true)]
     pub undo_on_resume: bool,
+    /// On a step that runs: an operator has cancelled it, and its call is being dropped, or its service is asked to cancel the
+    /// work. Absent otherwise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(example = true)]
+    pub cancelled: bool,
 }
 
 impl Fault {
@@ -112,6 +117,7 @@ impl Fault {
             effect: Effect::Known,
             step: None,
             undo_on_resume: false,
+            cancelled: false,
         }
     }
 

@@ -270,7 +270,8 @@ impl Task {
     pub fn blocked_by(&self, index: StepIndex, now: Timestamp) -> Option<Blocked> {
         match self.step(index).state {
             StepState::Waiting
-                if self.is_to_be_dropped(self.subject(index))
+                if (self.is_to_be_dropped(self.subject(index))
+                    || self.is_withdrawn(self.subject(index)))
                     && !self.is_awaited(self.subject(index)) =>
             {
                 let step = self.subject(index);

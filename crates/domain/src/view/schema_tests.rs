@@ -274,6 +274,7 @@ fn fault() -> Fault {
         effect: Effect::Unknown,
         step: Some(StepName::new("charge")),
         undo_on_resume: true,
+        cancelled: true,
     }
 }
 

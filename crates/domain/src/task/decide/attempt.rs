@@ -162,6 +162,8 @@ impl Draft {
         self.check_fence(index, attempt)?;
         if self.is_cancelling(index) {
             self.reply_to_cancel(index, outcome);
+        } else if self.is_probing(index) && self.task.is_withdrawn(index) {
+            self.end_cancelled(index, None);
         } else if self.is_probing(index) {
             self.reply_to_probe(index, outcome);
         } else if self.is_polled(index) {
@@ -253,6 +255,10 @@ impl Draft {
     /// This service failed during the call, so its effect is unknown.
     pub(super) fn crashed(&mut self, index: StepIndex, fault: Fault) {
         let reason = fault.message.clone();
+        if self.task.is_withdrawn(index) {
+            self.end_cancelled(index, Some(reason));
+            return;
+        }
         self.task.step_mut(index).last_fault = Some(fault);
         self.unanswered(index, reason);
     }
@@ -334,6 +340,8 @@ impl Draft {
         } else if self.is_left_behind(index) {
             self.change(index, "step.error", StepState::Error(fault), None);
             self.open_undos();
+        } else if self.task.is_withdrawn(index) {
+            self.give_up(index, Policy::Error, fault);
         } else {
             let policy = self
                 .task
@@ -399,6 +407,10 @@ impl Draft {
     pub(super) fn try_later(&mut self, index: StepIndex, fault: Fault, retry: RetryWait) {
         if fault.effect == Effect::Unknown || self.is_probing(index) {
             self.effect_is_unknown(index);
+        }
+        if self.task.is_withdrawn(index) {
+            self.end_cancelled(index, Some(fault.message));
+            return;
         }
         self.task.step_mut(index).last_fault = Some(fault.clone());
         if self.leave_behind(index, &fault.message) {
@@ -513,6 +525,10 @@ impl Draft {
     /// The attempt is over without a failure: the step is pending again at once.
     fn hand_back(&mut self, index: StepIndex, why: Release) {
         let reason = why.reason();
+        if self.task.is_withdrawn(index) {
+            self.end_cancelled(index, Some(reason.to_owned()));
+            return;
+        }
         if self.leave_behind(index, reason) || self.has_used_up_attempts(index, reason) {
             return;
         }

@@ -1,10 +1,12 @@
 //! Bounds on the number of attempts: `max_attempts` of a step, of its undo, and of its probe. Only steps with such a
 //! bound count anything here.
 
+use std::collections::BTreeMap;
+
 use super::Draft;
 use crate::{
     definition::{AttemptRules, StatusPolicy, output_of_error},
-    task::{aggregate::Task, step::Step},
+    task::{aggregate::Task, kept_response::KeptResponse, step::Step},
     values::{fault::Fault, ids::StepIndex},
 };
 
@@ -129,8 +131,18 @@ impl Draft {
             StatusPolicy::Success => {
                 let output = output_of_error(&fault);
                 let reason = format!("its policy is success: {}", fault.message);
-                self.task.step_mut(index).last_fault = Some(fault);
-                self.task.step_mut(index).response = None;
+                let rules = self.task.definition(index).attempts.as_ref();
+                let is_kept = rules.is_some_and(|rules| rules.keep_headers.is_some());
+                let status = fault.status.filter(|_| is_kept);
+                let step = self.task.step_mut(index);
+                step.last_fault = Some(fault);
+                // The record of a fault has no headers.
+                step.response = status.map(|status| {
+                    Box::new(KeptResponse {
+                        status,
+                        headers: BTreeMap::new(),
+                    })
+                });
                 self.succeed(index, output, Some(reason));
             }
         }

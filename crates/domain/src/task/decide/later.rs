@@ -36,6 +36,10 @@ impl Draft {
             self.probe_failed(index, fault);
             return;
         }
+        if self.task.is_withdrawn(index) {
+            self.withdraw_promise(index);
+            return;
+        }
         if self.task.is_to_be_dropped(index) {
             self.drop_open_reply(index);
             self.open_undos();
@@ -63,6 +67,13 @@ impl Draft {
         self.effect_is_unknown(index);
         let reason = "the task is undone; the promised reply is no longer awaited";
         self.abandon(index, reason);
+    }
+
+    /// The promise of a reply that an operator does not await any more.
+    pub(super) fn withdraw_promise(&mut self, index: StepIndex) {
+        if !self.begin_cancel(index) {
+            self.end_cancelled(index, None);
+        }
     }
 
     /// Returns the last attempt that a later reply has ended.
@@ -128,15 +139,9 @@ impl Draft {
             // Its service has ended the work by itself.
             self.drop_call(index);
         }
-        let is_cancelled = self.asks_to_cancel(index) && self.task.undo.is_none();
         let rules = self.task.definition(index).attempts.clone();
         let step = self.task.step_mut(index);
         step.reply_log.accept(accepted);
-        if is_cancelled && matches!(outcome, CallOutcome::Transient { .. }) {
-            // An operator wants no other attempt.
-            self.end_cancel(index);
-            return Ok(CommandOutput::Done);
-        }
         // The reply itself has come: it is not what an instance that polls or cancels just now has found.
         if let StepState::Processing { held_by, .. } = &mut step.state
             && let StepHolder::Poll(_, open) = held_by

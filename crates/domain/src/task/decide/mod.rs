@@ -416,6 +416,11 @@ impl Draft {
             // Expressions read why it was skipped or undone.
             step.last_fault = Some(fault);
         }
+        if !matches!(step.state, StepState::Processing { .. })
+            && let Some(fault) = &mut step.last_fault
+        {
+            fault.cancelled = false;
+        }
         step.awaits_turn = false;
         if step.ask.is_some() && from == StepStatus::Processing {
             self.asks.push(AskChange::Closed(index));

@@ -2,11 +2,11 @@
 
 use super::{CommandOutput, Draft};
 use crate::{
-    definition::Policy,
     task::{
-        aggregate::TaskState,
+        aggregate::{Task, TaskState},
         alert::AlertChange,
         command::Refusal,
+        open_reply::StepHolder,
         step::{StepState, StepStatus},
     },
     template::payload::Payload,
@@ -15,6 +15,21 @@ use crate::{
         ids::{StepIndex, StepName},
     },
 };
+
+/// The message of the fault of a step that an operator has cancelled. It is one for all reasons, so that all have one cause.
+const CANCELLED: &str = "an operator has cancelled it";
+
+impl Task {
+    /// Returns whether an operator has cancelled the running attempt of a step, which has yet to end.
+    pub fn is_withdrawn(&self, index: StepIndex) -> bool {
+        let step = self.step(index);
+        matches!(step.state, StepState::Processing { .. })
+            && step
+                .last_fault
+                .as_ref()
+                .is_some_and(|fault| fault.cancelled)
+    }
+}
 
 impl Draft {
     /// Resubmits a failed step with its failures forgotten, or one that waits for a later time.
@@ -381,36 +396,54 @@ impl Draft {
     }
 
     /// Ends the attempt of a step that is under way. Its outcome is unknown, and no policy applies: the step is in error, and
-    /// the operator decides. One that the task only waits for, because it is undone or a race is over, has ended.
+    /// the operator decides. One that the task only waits for, because it is undone or a race is over, has ended. As for an
+    /// undo, the instance that makes the call first confirms that this has ended, or the service is asked to cancel its work.
     pub(super) fn cancel_step(
         &mut self,
         index: StepIndex,
         reason: Option<String>,
     ) -> Result<(), Refusal> {
         self.check_cancellable(index)?;
-        let message = match reason {
-            Some(reason) => format!("an operator has cancelled it: {reason}"),
-            None => "an operator has cancelled it".to_owned(),
-        };
-        if self.task.is_awaited(index) && self.begin_cancel(index) {
-            let asked = format!("{message}; its service is asked to cancel the work");
-            self.note_attempt(index, "step.dropping", self.task.step(index).attempt, asked);
+        let StepState::Processing { held_by, .. } = &self.task.step(index).state else {
             return Ok(());
+        };
+        match held_by {
+            StepHolder::Instance(_) => self.have_dropped(index, true),
+            // Nothing but a poll, or the request to cancel, is dropped.
+            StepHolder::Poll(..) | StepHolder::Service(_) | StepHolder::Event => {
+                self.drop_call(index);
+                if self.asks_to_cancel(index) || !self.begin_cancel(index) {
+                    self.end_cancelled(index, reason);
+                    return Ok(());
+                }
+            }
         }
-        self.drop_call(index);
-        self.end_cancelled(index, message);
+        let effect = self.task.step(index).effect;
+        self.task.step_mut(index).last_fault = Some(Fault {
+            cancelled: true,
+            effect,
+            ..Fault::permanent(CANCELLED, self.now)
+        });
+        self.touch(index);
+        let attempt = self.task.step(index).attempt;
+        let reason = reason.unwrap_or_else(|| CANCELLED.to_owned());
+        self.note_attempt(index, "step.dropping", attempt, reason);
         Ok(())
     }
 
-    /// Ends a step whose attempt was cancelled.
-    pub(super) fn end_cancelled(&mut self, index: StepIndex, message: String) {
+    /// Ends a step whose attempt was cancelled by an operator.
+    pub(super) fn end_cancelled(&mut self, index: StepIndex, reason: Option<String>) {
         self.effect_is_unknown(index);
-        if self.leave_behind(index, &message) {
+        if self.leave_behind(index, CANCELLED) {
             return;
         }
-        let effect = self.task.step(index).effect;
-        let fault = Fault::permanent(message, self.now);
-        self.give_up(index, Policy::Error, Fault { effect, ..fault });
+        let fault = Fault {
+            effect: self.task.step(index).effect,
+            ..Fault::permanent(CANCELLED, self.now)
+        };
+        self.raise(index, &fault);
+        self.change(index, "step.error", StepState::Error(fault), reason);
+        self.item_ended(index);
         self.settle(None);
     }
 

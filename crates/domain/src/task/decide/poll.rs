@@ -180,10 +180,9 @@ impl Draft {
 
     /// Ends a cancellation, with any answer of the service: its work may have taken effect, and is undone.
     pub(super) fn end_cancel(&mut self, index: StepIndex) {
-        if self.task.undo.is_none() {
-            let message =
-                "an operator has cancelled it, and its service was asked to cancel the work";
-            self.end_cancelled(index, message.to_owned());
+        if self.task.is_withdrawn(index) {
+            let reason = "its service was asked to cancel the work";
+            self.end_cancelled(index, Some(reason.to_owned()));
             return;
         }
         self.effect_is_unknown(index);
@@ -293,6 +292,10 @@ impl Draft {
         wait: Duration,
     ) {
         let cancels = self.is_cancelling(index);
+        if self.task.is_withdrawn(index) && !cancels {
+            self.withdraw_promise(index);
+            return;
+        }
         if self.task.is_to_be_dropped(index) && !cancels {
             self.drop_open_reply(index);
             self.open_undos();

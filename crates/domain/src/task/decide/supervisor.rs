@@ -89,10 +89,6 @@ impl Draft {
 
     /// An attempt is over and its outcome unknown: that is a failure.
     pub(super) fn unanswered(&mut self, index: StepIndex, reason: String) {
-        if self.asks_to_cancel(index) && self.task.undo.is_none() {
-            self.end_cancel(index);
-            return;
-        }
         self.effect_is_unknown(index);
         if self.leave_behind(index, &reason) {
             return;
@@ -103,6 +99,10 @@ impl Draft {
     /// Counts a failure: the step is pending again after a wait that grows, and is no shorter than the service
     /// asked for; or it is what its policy says.
     pub(super) fn failed(&mut self, index: StepIndex, reason: String, least_wait: Span) {
+        if self.task.is_withdrawn(index) {
+            self.end_cancelled(index, Some(reason));
+            return;
+        }
         let definition = self.task.definition(index).clone();
         let most = definition.max_failures;
         let step = self.task.step_mut(index);
@@ -164,6 +164,10 @@ impl Draft {
         };
         self.drop_call(index);
         self.effect_is_unknown(index);
+        if self.task.is_withdrawn(index) {
+            self.end_cancelled(index, Some(reason));
+            return Ok(());
+        }
         if self.leave_behind(index, &reason) || self.has_used_up_attempts(index, &reason) {
             return Ok(());
         }

@@ -153,6 +153,8 @@ impl Draft {
                 StepState::Processing { .. } if self.task.waits_for_event(index) => {
                     self.abandon(index, "the task is undone");
                 }
+                // It is being dropped, or its service is asked to cancel the work: the undo waits for that.
+                StepState::Processing { .. } if self.task.is_withdrawn(index) => {}
                 StepState::Processing { .. } => {
                     // Its attempt lasts until its holder has confirmed that no try can follow. What it
                     // did is not asked before: the answer could be wrong a moment later.

@@ -1,53 +1,61 @@
 //! Warns of policies for statuses that never get to them: a call that is made again after a status has no permanent error with
 //! it, and one that is not made again exhausts nothing.
 
-use super::{Warning, WarningCode};
+use super::{PlannedAgent, Warning, WarningCode};
 use crate::{
-    agent::answer::is_transient,
+    agent::{AgentMode, answer::is_transient},
     definition::{AttemptRules, Definition, RetriedFault, StatusPattern, StatusPolicies},
+    values::ids::AgentName,
 };
 
-pub(super) fn check(definition: &Definition, warnings: &mut Vec<Warning>) {
+const RETRIED: &str = "the call is made again after that, and `on_exhausted` says what follows; or name in `retry.on` what it is made again after";
+const NOT_RETRIED: &str = "the call is not made again after that, and `on_permanent` says what follows; or name it in `retry.on`";
+const OF_WORKERS: &str = "a worker fetches the step, and the error of a worker has no status: give one policy for all errors";
+
+pub(super) fn check(
+    definition: &Definition,
+    agent_of: &dyn Fn(&AgentName) -> Option<PlannedAgent>,
+    warnings: &mut Vec<Warning>,
+) {
     for index in definition.forward() {
         let step = definition.step(index);
         let undo = step.undo.map(|undo| definition.step(undo));
-        let rules = [
-            ("", step.attempts.as_ref()),
-            ("undo/", undo.and_then(|undo| undo.attempts.as_ref())),
-        ];
-        for (of, rules) in rules {
-            let Some(rules) = rules else { continue };
-            let mut warn = |field: &str,
-                            policies: Option<&StatusPolicies>,
-                            is_useless: &dyn Fn(StatusPattern) -> bool,
-                            why: &str| {
-                let patterns = policies.into_iter().flat_map(StatusPolicies::patterns);
-                let useless: Vec<_> = patterns
-                    .filter(|pattern| is_useless(*pattern))
-                    .map(|pattern| pattern.to_string())
-                    .collect();
-                if useless.is_empty() {
-                    return;
-                }
-                warnings.push(Warning {
+        for (of, called) in [("", Some(step)), ("undo/", undo)] {
+            let Some((called, rules)) =
+                called.and_then(|step| Some((step, step.attempts.as_ref()?)))
+            else {
+                continue;
+            };
+            let agent = called.agent().and_then(agent_of);
+            let is_fetched = agent.is_some_and(|agent| agent.mode == AgentMode::Pull);
+            for (field, policies, retried, why) in [
+                ("on_permanent", &rules.on_permanent, true, RETRIED),
+                ("on_exhausted", &rules.on_exhausted, false, NOT_RETRIED),
+            ] {
+                let patterns = policies.iter().flat_map(StatusPolicies::patterns);
+                let useless = patterns
+                    .filter(|pattern| is_fetched || is_retried(rules, *pattern) == Some(retried));
+                let useless: Vec<_> = useless.map(|pattern| pattern.to_string()).collect();
+                let never = match useless.len() {
+                    0 => continue,
+                    1 => "never applies",
+                    _ => "never apply",
+                };
+                let why = if is_fetched { OF_WORKERS } else { why };
+                let warning = Warning {
                     code: WarningCode::StatusNeverApplies,
                     step: Some(step.name.clone()),
                     pointer: step.pointer_of(&format!("{of}{field}")),
-                    message: format!("{} never applies: {why}", useless.join(", ")),
-                });
-            };
-            warn(
-                "on_permanent",
-                rules.on_permanent.as_ref(),
-                &|pattern| is_retried(rules, pattern) == Some(true),
-                "the call is made again after that, and `on_exhausted` says what follows; or name in `retry.on` what it is made again after",
-            );
-            warn(
-                "on_exhausted",
-                rules.on_exhausted.as_ref(),
-                &|pattern| is_retried(rules, pattern) == Some(false),
-                "the call is not made again after that, and `on_permanent` says what follows; or name it in `retry.on`",
-            );
+                    message: format!("{} {never}: {why}", useless.join(", ")),
+                };
+                // The steps of a choice are written once.
+                let is_same = |other: &Warning| {
+                    (&other.pointer, &other.message) == (&warning.pointer, &warning.message)
+                };
+                if !warnings.iter().any(is_same) {
+                    warnings.push(warning);
+                }
+            }
         }
     }
 }

@@ -264,7 +264,7 @@ fn a_permanent_error_is_followed_by_the_policy_for_its_status() {
 
 #[test]
 fn the_body_of_an_error_that_counts_as_a_success_is_the_output() {
-    let mut bench = one(json!({ "on_permanent": { "409": "success" } }));
+    let mut bench = one(json!({ "on_permanent": { "409": "success" }, "keep_headers": [] }));
     let attempt = bench.claim("a").unwrap();
     let fault = Fault {
         status: Some(409),
@@ -276,6 +276,8 @@ fn the_body_of_an_error_that_counts_as_a_success_is_the_output() {
         .unwrap();
     let output = bench.record("a").output().unwrap();
     assert_eq!(output.as_json(), r#"{"id":"c1"}"#);
+    let response = bench.record("a").response.as_ref();
+    assert_eq!(response.map(|response| response.status), Some(409));
 }
 
 #[test]

@@ -1181,7 +1181,8 @@ fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCas
             "{index:?} began while its task was held"
         );
         let most = before.definition(index).max_failures;
-        let left_behind = !before.is_current(index) || before.is_lost(index);
+        let left_behind =
+            !before.is_current(index) || before.is_lost(index) || before.is_withdrawn(index);
         let expired = match command {
             Command::Expire { step, cause, .. } if *step == index && !left_behind && is_call => {
                 *cause == Expiry::CompleteBy || old.failure_count < most
