@@ -242,7 +242,7 @@ impl Desk {
         let count = books.counts.entry((place.clone(), kind)).or_default();
         *count += 1;
         let mut random = self.random(&place, kind, *count);
-        // What says "not done" before an undo says so for good: a request that was dropped may still be on its way.
+        // A probe before an undo that says "not done" says so for good: a request that was dropped may still be on its way.
         let is_before_undo = call_step.ends_with(".undo") || call_step.ends_with(".revert");
         if kind == Kind::Probe && entry == Entry::Absent && is_before_undo {
             books.entries.insert(work.clone(), Entry::Withdrawn);

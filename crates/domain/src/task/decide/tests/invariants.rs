@@ -773,7 +773,7 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
         if started && task.undo.is_none() {
             // A rerun of a join that was skipped opens its race again. What was undone, or need not be, stays so.
             let is_decided = task.is_revert(index) && step.is_done();
-            // What it followed was done, and was undone because its race was lost by both.
+            // The steps before it were done, and were undone because they have lost the race as well.
             let mut before = task.definition(index).after.iter();
             let was_done = before.all(|step| {
                 let is_undone = task.step(*step).status() == StepStatus::Undone;
