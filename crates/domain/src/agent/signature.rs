@@ -393,6 +393,27 @@ mod tests {
     }
 
     #[test]
+    fn a_header_that_the_agent_sets_already_is_refused() {
+        let sign = |header: &str| json!([{ "secret": "a", "header": header }]);
+        for (header, added) in [
+            ("X-Tenant", json!({ "headers": { "x-tenant": "acme" } })),
+            (
+                "Authorization",
+                json!({ "auth": { "bearer": { "secret": "b" } } }),
+            ),
+        ] {
+            let mut spec =
+                json!({ "endpoints": [{ "url": "https://a.example" }], "sign": sign(header) });
+            let added = added.as_object().unwrap().clone();
+            spec.as_object_mut().unwrap().extend(added);
+            let spec: AgentSpec = serde_json::from_value(spec).unwrap();
+            let faults = spec.faults("").into_iter();
+            let pointers: Vec<_> = faults.map(|(pointer, _)| pointer).collect();
+            assert_eq!(pointers, ["/sign/0/header"], "{header}");
+        }
+    }
+
+    #[test]
     fn a_key_that_could_be_guessed_is_refused() {
         let spec: SignSpec =
             serde_json::from_value(json!({ "secret": "a", "header": "x-s" })).unwrap();
