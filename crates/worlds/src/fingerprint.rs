@@ -406,6 +406,7 @@ impl Fingerprinter {
             step: _,
             undo_on_resume,
             cancelled,
+            unwanted,
         } = fault;
         self.byte(*kind as u8);
         self.optional(*status, |to, status| to.number(status.into()));
@@ -413,5 +414,6 @@ impl Fingerprinter {
         self.flag(*effect == Effect::Unknown);
         self.flag(*undo_on_resume);
         self.flag(*cancelled);
+        self.flag(*unwanted);
     }
 }

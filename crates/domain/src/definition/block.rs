@@ -239,6 +239,17 @@ impl<'s> WrittenSteps<'s> {
         ))
     }
 
+    /// Returns the steps in the block that a step ends, without the ends of the blocks in it. Another step ends none.
+    pub fn steps_ended_by(&self, step: usize) -> Vec<usize> {
+        let Some(block) = self.steps[step].ends else {
+            return Vec::new();
+        };
+        let first = self.blocks[block].first;
+        (first..step)
+            .filter(|inside| self.steps[*inside].ends.is_none())
+            .collect()
+    }
+
     /// Returns whether a step is in a block, or in a block that is in it.
     pub fn is_in(&self, step: usize, block: usize) -> bool {
         let places = std::iter::successors(self.steps[step].place, |place| {

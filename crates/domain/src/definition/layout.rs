@@ -167,6 +167,11 @@ impl StepDefinition {
         Some(Self {
             after: all(&self.after),
             followers: all(&self.followers),
+            in_block: {
+                let mut steps: Vec<_> = self.in_block.iter().copied().map(&moved).collect();
+                steps.sort_unstable();
+                steps.into()
+            },
             undo: self.undo.map(&moved),
             undoes: self.undoes.map(&moved),
             race: self.race.as_ref().map(|race| {
@@ -195,6 +200,7 @@ impl StepDefinition {
             followers: Arc::default(),
             race: None,
             lanes: Arc::default(),
+            in_block: Arc::default(),
             when: None,
             while_rule: None,
             pointer: Arc::default(),

@@ -267,6 +267,9 @@ pub struct StepDefinition {
     pub race: Option<Arc<RaceRule>>,
     /// The lanes of races that the step belongs to: it is not needed any more once one of these is lost.
     pub lanes: Arc<[Lane]>,
+    /// The steps in the block that this step ends, those of the blocks in it included, without the ends of blocks. In order
+    /// of their indices; empty for other steps.
+    pub in_block: Arc<[StepIndex]>,
     /// The step is skipped if this condition is false when all steps in `after` are done.
     pub when: Option<Arc<Condition>>,
     /// The step is skipped as soon as this condition is false, also while it runs.
@@ -351,6 +354,7 @@ impl StepDefinition {
             followers,
             race: None,
             lanes: Arc::default(),
+            in_block: Arc::default(),
             when: None,
             while_rule: None,
             pointer: Arc::default(),
@@ -375,6 +379,7 @@ impl StepDefinition {
             followers: Arc::default(),
             race: None,
             lanes: Arc::default(),
+            in_block: Arc::default(),
             when: None,
             while_rule: None,
             pointer: Arc::default(),

@@ -234,6 +234,7 @@ fn parse_at(
                 indices(followers.into_iter().chain(revert).collect())
             },
             lanes: races.of_step(steps.len()),
+            in_block: indices(written.steps_ended_by(steps.len())),
             reads: indices(reads.own),
             undo_reads: indices(reads.undo),
             while_reads: indices(reads.whiles),

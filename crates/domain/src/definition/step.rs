@@ -567,26 +567,15 @@ impl ParsedStep {
             }
             None => own_undo = undo,
         }
-        let undo = own_undo.map(|rule| StepDefinition {
-            name: StepName::new(format!("{name}{UNDO}")),
-            after: Arc::default(),
-            followers: Arc::default(),
-            race: None,
-            lanes: Arc::default(),
-            when: None,
-            while_rule: None,
-            pointer: Arc::default(),
-            undo: None,
-            undoes: Some(index),
-            item: None,
-            is_finally: false,
-            rule,
+        let undo = own_undo.map(|rule| {
+            StepDefinition::of_undo(StepName::new(format!("{name}{UNDO}")), index, None, rule)
         });
         let after: Arc<[StepIndex]> = edges.after.into();
         let step = StepDefinition {
             name,
             race: self.race.map(|race| Arc::new(race.finish(after.clone()))),
             lanes: edges.lanes,
+            in_block: edges.in_block.into(),
             after,
             followers: edges.followers.into(),
             when: Condition::of(conditions).map(Arc::new),
@@ -708,6 +697,8 @@ pub(super) struct Edges {
     pub followers: Vec<StepIndex>,
     /// The lanes of races that the step belongs to.
     pub lanes: Arc<[Lane]>,
+    /// The steps in the block that the step ends.
+    pub in_block: Vec<StepIndex>,
     /// The steps that its expressions read.
     pub reads: Vec<StepIndex>,
     pub undo_reads: Vec<StepIndex>,

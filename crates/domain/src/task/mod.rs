@@ -11,6 +11,7 @@ pub(crate) mod alert_kind;
 pub(crate) mod ask;
 pub(crate) mod attempt_counts;
 pub(crate) mod attempt_record;
+mod block;
 pub(crate) mod bulk;
 pub(crate) mod call;
 pub(crate) mod child;

@@ -38,7 +38,7 @@ impl Task {
         race.of
             .iter()
             .filter_map(|index| match self.step(*index).state {
-                StepState::Processed { at, .. } => Some((at, *index)),
+                StepState::Processed { at, .. } if self.has_succeeded(*index) => Some((at, *index)),
                 _ => None,
             })
     }
@@ -52,11 +52,13 @@ impl Task {
 
     /// Returns whether too few competitors are left for the join to begin.
     pub fn cannot_be_won(&self, race: &RaceRule) -> bool {
-        let is_left = |index: &&StepIndex| {
-            !matches!(
-                self.step(**index).status(),
-                StepStatus::Skipped | StepStatus::Cancelled | StepStatus::Undone
-            )
+        let is_left = |index: &&StepIndex| match self.step(**index).status() {
+            StepStatus::Skipped | StepStatus::Cancelled | StepStatus::Undone => false,
+            StepStatus::Processed => self.has_succeeded(**index),
+            StepStatus::Waiting
+            | StepStatus::Pending
+            | StepStatus::Processing
+            | StepStatus::Error => true,
         };
         race.of.iter().filter(is_left).count() < usize::from(race.any)
     }

@@ -98,11 +98,16 @@ pub struct Fault {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(example = true)]
     pub undo_on_resume: bool,
-    /// On a step that runs: an operator has cancelled it, and its call is being dropped, or its service is asked to cancel the
-    /// work. Absent otherwise.
+    /// On a step that runs: an operator has cancelled it, or it is not needed any more, and its call is being dropped, or its
+    /// service is asked to cancel the work. Absent otherwise.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(example = true)]
     pub cancelled: bool,
+    /// On a step that is being cancelled: its `while` is not true any more, and it is skipped once its call has ended. Absent
+    /// otherwise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(example = true)]
+    pub unwanted: bool,
 }
 
 impl Fault {
@@ -118,6 +123,7 @@ impl Fault {
             step: None,
             undo_on_resume: false,
             cancelled: false,
+            unwanted: false,
         }
     }
 

@@ -275,6 +275,7 @@ fn fault() -> Fault {
         step: Some(StepName::new("charge")),
         undo_on_resume: true,
         cancelled: true,
+        unwanted: true,
     }
 }
 

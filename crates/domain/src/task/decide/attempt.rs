@@ -163,7 +163,7 @@ impl Draft {
         if self.is_cancelling(index) {
             self.reply_to_cancel(index, outcome);
         } else if self.is_probing(index) && self.task.is_withdrawn(index) {
-            self.end_cancelled(index, None);
+            self.end_withdrawn(index, None);
         } else if self.is_probing(index) {
             self.reply_to_probe(index, outcome);
         } else if self.is_polled(index) {
@@ -256,7 +256,7 @@ impl Draft {
     pub(super) fn crashed(&mut self, index: StepIndex, fault: Fault) {
         let reason = fault.message.clone();
         if self.task.is_withdrawn(index) {
-            self.end_cancelled(index, Some(reason));
+            self.end_withdrawn(index, Some(reason));
             return;
         }
         self.task.step_mut(index).last_fault = Some(fault);
@@ -340,6 +340,8 @@ impl Draft {
         } else if self.is_left_behind(index) {
             self.change(index, "step.error", StepState::Error(fault), None);
             self.open_undos();
+        } else if self.task.is_unwanted(index) {
+            self.end_withdrawn(index, None);
         } else if self.task.is_withdrawn(index) {
             self.give_up(index, Policy::Error, fault);
         } else {
@@ -409,7 +411,7 @@ impl Draft {
             self.effect_is_unknown(index);
         }
         if self.task.is_withdrawn(index) {
-            self.end_cancelled(index, Some(fault.message));
+            self.end_withdrawn(index, Some(fault.message));
             return;
         }
         self.task.step_mut(index).last_fault = Some(fault.clone());
@@ -526,7 +528,7 @@ impl Draft {
     fn hand_back(&mut self, index: StepIndex, why: Release) {
         let reason = why.reason();
         if self.task.is_withdrawn(index) {
-            self.end_cancelled(index, Some(reason.to_owned()));
+            self.end_withdrawn(index, Some(reason.to_owned()));
             return;
         }
         if self.leave_behind(index, reason) || self.has_used_up_attempts(index, reason) {

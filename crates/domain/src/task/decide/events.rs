@@ -69,6 +69,12 @@ impl Draft {
 
     /// A step ends that only names values, or that ends the task. True if it is done.
     fn give_values(&mut self, index: StepIndex) -> bool {
+        if let Some(fault) = self.task.fault_of_block(index).cloned() {
+            let reason = format!("none of its steps has succeeded: {}", fault.message);
+            self.task.step_mut(index).last_fault = Some(fault);
+            self.pass_over(index, reason);
+            return true;
+        }
         let definition = self.task.definition(index);
         let scope = self.task.scope(index, &self.budget);
         let given = match &definition.work {

@@ -69,13 +69,6 @@ impl Draft {
         self.abandon(index, reason);
     }
 
-    /// The promise of a reply that an operator does not await any more.
-    pub(super) fn withdraw_promise(&mut self, index: StepIndex) {
-        if !self.begin_cancel(index) {
-            self.end_cancelled(index, None);
-        }
-    }
-
     /// Returns the last attempt that a later reply has ended.
     pub(super) fn last_accepted(&self, index: StepIndex) -> Attempt {
         let accepted = &self.task.step(index).reply_log.accepted;

@@ -8,7 +8,7 @@ use crate::{
         step::{StepState, StepStatus},
     },
     template::{Budget, Scope},
-    values::ids::StepIndex,
+    values::{fault::Fault, ids::StepIndex},
 };
 
 impl Task {
@@ -56,16 +56,29 @@ impl Draft {
         match self.task.step(index).status() {
             StepStatus::Error => self.alerts.push(AlertChange::Close { step: index }),
             StepStatus::Processing if self.task.definition(index).is_call() => {
-                self.drop_call(index);
+                let why = Fault {
+                    unwanted: true,
+                    ..Fault::permanent(reason.clone(), self.now)
+                };
+                if !self.withdraw(index, why) {
+                    self.note_withdrawal(index, reason);
+                    return;
+                }
                 self.effect_is_unknown(index);
             }
             _ => {}
         }
         self.ready.retain(|ready| *ready != index);
+        self.skip_unwanted(index, reason);
+    }
+
+    /// Skips a step that is not wanted any more. It has not failed, unless it was in error.
+    pub(super) fn skip_unwanted(&mut self, index: StepIndex, reason: String) {
         let skipped = StepState::Skipped {
             output: None,
             at: self.now,
         };
+        self.task.step_mut(index).last_fault = None;
         self.change(index, "step.skipped", skipped, Some(reason));
         self.open_followers(index);
     }
@@ -76,7 +89,7 @@ impl Draft {
             self.task.step(index).status(),
             StepStatus::Pending | StepStatus::Processing | StepStatus::Error
         );
-        if !has_begun {
+        if !has_begun || self.task.is_withdrawn(index) {
             return None;
         }
         match self.task.is_still_wanted(index, &self.budget) {

@@ -29,6 +29,7 @@ mod supervisor;
 mod tests;
 mod undo;
 mod version_move;
+mod withdraw;
 
 use std::sync::Arc;
 
@@ -416,10 +417,9 @@ impl Draft {
             // Expressions read why it was skipped or undone.
             step.last_fault = Some(fault);
         }
-        if !matches!(step.state, StepState::Processing { .. })
-            && let Some(fault) = &mut step.last_fault
-        {
-            fault.cancelled = false;
+        if !matches!(step.state, StepState::Processing { .. }) {
+            // An attempt that is withdrawn is no failure.
+            step.last_fault.take_if(|fault| fault.cancelled);
         }
         step.awaits_turn = false;
         if step.ask.is_some() && from == StepStatus::Processing {

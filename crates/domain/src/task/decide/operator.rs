@@ -3,10 +3,9 @@
 use super::{CommandOutput, Draft};
 use crate::{
     task::{
-        aggregate::{Task, TaskState},
+        aggregate::TaskState,
         alert::AlertChange,
         command::Refusal,
-        open_reply::StepHolder,
         step::{StepState, StepStatus},
     },
     template::payload::Payload,
@@ -18,18 +17,6 @@ use crate::{
 
 /// The message of the fault of a step that an operator has cancelled. It is one for all reasons, so that all have one cause.
 const CANCELLED: &str = "an operator has cancelled it";
-
-impl Task {
-    /// Returns whether an operator has cancelled the running attempt of a step, which has yet to end.
-    pub fn is_withdrawn(&self, index: StepIndex) -> bool {
-        let step = self.step(index);
-        matches!(step.state, StepState::Processing { .. })
-            && step
-                .last_fault
-                .as_ref()
-                .is_some_and(|fault| fault.cancelled)
-    }
-}
 
 impl Draft {
     /// Resubmits a failed step with its failures forgotten, or one that waits for a later time.
@@ -404,39 +391,19 @@ impl Draft {
         reason: Option<String>,
     ) -> Result<(), Refusal> {
         self.check_cancellable(index)?;
-        let StepState::Processing { held_by, .. } = &self.task.step(index).state else {
-            return Ok(());
-        };
-        match held_by {
-            StepHolder::Instance(_) => self.have_dropped(index, true),
-            // Nothing but a poll, or the request to cancel, is dropped.
-            StepHolder::Poll(..) | StepHolder::Service(_) | StepHolder::Event => {
-                self.drop_call(index);
-                if self.asks_to_cancel(index) || !self.begin_cancel(index) {
-                    self.end_cancelled(index, reason);
-                    return Ok(());
-                }
+        if self.withdraw(index, Fault::permanent(CANCELLED, self.now)) {
+            self.effect_is_unknown(index);
+            if !self.leave_behind(index, CANCELLED) {
+                self.end_cancelled(index, reason);
             }
+        } else {
+            self.note_withdrawal(index, reason.unwrap_or_else(|| CANCELLED.to_owned()));
         }
-        let effect = self.task.step(index).effect;
-        self.task.step_mut(index).last_fault = Some(Fault {
-            cancelled: true,
-            effect,
-            ..Fault::permanent(CANCELLED, self.now)
-        });
-        self.touch(index);
-        let attempt = self.task.step(index).attempt;
-        let reason = reason.unwrap_or_else(|| CANCELLED.to_owned());
-        self.note_attempt(index, "step.dropping", attempt, reason);
         Ok(())
     }
 
-    /// Ends a step whose attempt was cancelled by an operator.
+    /// Ends a step whose attempt was cancelled by an operator: it is in error.
     pub(super) fn end_cancelled(&mut self, index: StepIndex, reason: Option<String>) {
-        self.effect_is_unknown(index);
-        if self.leave_behind(index, CANCELLED) {
-            return;
-        }
         let fault = Fault {
             effect: self.task.step(index).effect,
             ..Fault::permanent(CANCELLED, self.now)

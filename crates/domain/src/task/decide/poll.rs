@@ -182,7 +182,7 @@ impl Draft {
     pub(super) fn end_cancel(&mut self, index: StepIndex) {
         if self.task.is_withdrawn(index) {
             let reason = "its service was asked to cancel the work";
-            self.end_cancelled(index, Some(reason.to_owned()));
+            self.end_withdrawn(index, Some(reason.to_owned()));
             return;
         }
         self.effect_is_unknown(index);

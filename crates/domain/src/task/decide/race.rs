@@ -99,7 +99,13 @@ impl Draft {
                     // Its call is waited for, so that its outcome is known.
                     return;
                 }
-                self.drop_call(index);
+                if self.task.is_withdrawn(index) {
+                    return;
+                }
+                if !self.withdraw(index, Fault::permanent(reason, self.now)) {
+                    self.note_withdrawal(index, reason.to_owned());
+                    return;
+                }
                 self.effect_is_unknown(index);
             }
             StepStatus::Processing

@@ -100,7 +100,7 @@ impl Draft {
     /// asked for; or it is what its policy says.
     pub(super) fn failed(&mut self, index: StepIndex, reason: String, least_wait: Span) {
         if self.task.is_withdrawn(index) {
-            self.end_cancelled(index, Some(reason));
+            self.end_withdrawn(index, Some(reason));
             return;
         }
         let definition = self.task.definition(index).clone();
@@ -165,7 +165,7 @@ impl Draft {
         self.drop_call(index);
         self.effect_is_unknown(index);
         if self.task.is_withdrawn(index) {
-            self.end_cancelled(index, Some(reason));
+            self.end_withdrawn(index, Some(reason));
             return Ok(());
         }
         if self.leave_behind(index, &reason) || self.has_used_up_attempts(index, &reason) {

@@ -43,7 +43,10 @@ use super::*;
 use crate::{
     definition::{Accepted, Definition, Limits, Policies, StepLayout, parse_steps},
     task::{
-        call::CallOutcome, command::Claimant, status::TaskStatus, step::StepStatus,
+        call::CallOutcome,
+        command::{Claimant, Release},
+        status::TaskStatus,
+        step::StepStatus,
         version_move::VersionMove,
     },
     template::payload::Payload,
@@ -219,6 +222,15 @@ impl Bench {
         let attempt = self.claim(name).unwrap();
         self.reply(name, attempt, success(json!({ "id": name })))
             .unwrap();
+    }
+
+    /// The instance that holds the step confirms that its call is dropped.
+    fn confirm_drop(&mut self, name: &str) {
+        let step = self.step(name);
+        let attempt = self.draft.task.step(step).attempt;
+        let why = Release::Dropped;
+        let confirm = Command::Release { step, attempt, why };
+        self.apply(confirm).unwrap();
     }
 
     fn expire(&mut self, name: &str) -> Result<(), Refusal> {

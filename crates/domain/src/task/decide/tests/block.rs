@@ -286,6 +286,112 @@ fn a_block_competes_in_a_race() {
     assert_eq!(bench.task(), TaskStatus::Processed);
 }
 
+fn fail(bench: &mut Bench, name: &str) {
+    let attempt = bench.claim(name).unwrap();
+    bench.reply(name, attempt, refusal(422)).unwrap();
+}
+
+#[test]
+fn a_block_whose_steps_have_all_failed_is_skipped_with_the_last_fault() {
+    let of_steps = json!({ "name": "b", "on_permanent": "skip", "output": { "id": "{{ steps.c.output.id }}" }, "steps": [
+        { "name": "wait", "wait": { "for": "0s" } },
+        { "name": "total", "set": { "total": 1 } },
+        { "name": "c", "agent": "x" },
+        { "name": "inner", "steps": [{ "name": "d", "agent": "x" }] },
+    ] });
+    let of_list = json!({ "name": "b", "steps": [
+        { "name": "list", "agent": "x", "for_each": [1], "on_item_error": "skip" },
+    ] });
+    let of_switch = json!({ "name": "b", "on_permanent": "skip", "switch": [
+        { "when": "false", "steps": [{ "name": "no", "agent": "x" }] },
+        { "else": [{ "name": "yes", "agent": "x" }] },
+    ] });
+    let of_choice = json!({ "name": "b", "agent": { "one_of": ["eu", "us"], "by": "eu" }, "on_permanent": "skip" });
+    for (block, failing) in [
+        (of_steps, &["b.c", "b.inner.d"][..]),
+        (of_list, &["b.list[0]"]),
+        (of_switch, &["b.yes"]),
+        (of_choice, &["b.eu"]),
+    ] {
+        let mut bench = Bench::new(json!([
+            block,
+            { "name": "last", "when": "steps.b is failed and steps.b.error.status == 422", "agent": "x" },
+        ]));
+        for name in failing {
+            fail(&mut bench, name);
+        }
+        assert_eq!(bench.status("b"), StepStatus::Skipped, "{failing:?}");
+        bench.process("last");
+        assert_eq!(bench.task(), TaskStatus::Processed);
+    }
+}
+
+#[test]
+fn a_block_with_a_success_has_not_failed() {
+    // A later call, an earlier one, and a value that stands in for what has failed.
+    for (after, value) in [
+        (json!({ "name": "d", "agent": "x" }), false),
+        (
+            json!({ "name": "d", "set": { "price": 0 }, "when": "steps.c is failed" }),
+            true,
+        ),
+    ] {
+        let mut bench = Bench::new(json!([
+            { "name": "b", "on_permanent": "skip", "steps": [{ "name": "c", "agent": "x" }, after] },
+        ]));
+        fail(&mut bench, "b.c");
+        if !value {
+            bench.process("b.d");
+        }
+        assert_eq!(bench.status("b"), StepStatus::Processed);
+    }
+    let mut bench = Bench::new(json!([
+        { "name": "b", "on_permanent": "skip", "steps": [{ "name": "c", "agent": "x" }, { "name": "d", "agent": "x" }] },
+    ]));
+    bench.process("b.c");
+    fail(&mut bench, "b.d");
+    assert_eq!(bench.status("b"), StepStatus::Processed);
+    // Nothing has failed where nothing was to be done.
+    let bench = Bench::new(json!([
+        { "name": "b", "switch": [{ "when": "false", "steps": [{ "name": "c", "agent": "x" }] }] },
+    ]));
+    assert_eq!(bench.status("b"), StepStatus::Processed);
+}
+
+#[test]
+fn what_has_no_success_cannot_win_a_race() {
+    let of_block = json!({ "name": "eu", "after": [], "on_permanent": "skip", "steps": [{ "name": "pay", "agent": "x" }] });
+    let of_list = json!({ "name": "eu", "after": [], "agent": "x", "for_each": [1], "on_item_error": "skip" });
+    for (competitor, failing, state) in [
+        (of_block, "eu.pay", StepStatus::Skipped),
+        (of_list, "eu[0]", StepStatus::Processed),
+    ] {
+        let steps = |rest: &str| {
+            json!([
+                competitor,
+                { "name": "us", "after": [], "agent": "x", "on_permanent": "skip" },
+                { "name": "join", "after": { "any": 1, "of": ["eu", "us"], "rest": rest }, "agent": "x", "request": {
+                    "body": "{{ steps.join.winner }}" } },
+            ])
+        };
+        let mut bench = Bench::new(steps("cancel"));
+        fail(&mut bench, failing);
+        assert_eq!(bench.status("eu"), state);
+        assert_eq!(bench.status("join"), StepStatus::Waiting);
+        assert_eq!(bench.status("us"), StepStatus::Pending);
+        bench.process("us");
+        assert_eq!(sent(&mut bench, "join"), json!("us"));
+        // The one that fails last leaves nobody to wait for.
+        for order in [[failing, "us"], ["us", failing]] {
+            let mut bench = Bench::new(steps("let"));
+            for name in order {
+                fail(&mut bench, name);
+            }
+            assert_eq!(bench.status("join"), StepStatus::Error, "{order:?}");
+        }
+    }
+}
+
 #[test]
 fn a_race_in_a_block_that_does_not_run_is_skipped_with_it() {
     let steps = json!([

@@ -1,7 +1,7 @@
 //! Bounds on the number of attempts, and policies by the status of the response.
 
 use super::*;
-use crate::{task::command::Release, values::fault::FaultKind};
+use crate::values::fault::FaultKind;
 
 const NOW: Duration = Duration::ZERO;
 

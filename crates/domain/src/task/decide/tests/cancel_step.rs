@@ -4,7 +4,7 @@ use super::{
     later::{cancellation, deferred, ok, one, polling},
     *,
 };
-use crate::{task::command::Release, view::Blocked};
+use crate::view::Blocked;
 
 fn cancel(bench: &mut Bench, name: &str) -> Result<CommandOutput, Refusal> {
     let step = bench.step(name);
@@ -25,16 +25,6 @@ fn fault<'b>(bench: &'b Bench, name: &str) -> &'b Fault {
     }
 }
 
-/// Its instance confirms that the call has ended.
-fn confirm(bench: &mut Bench, name: &str) {
-    let step = bench.step(name);
-    let attempt = bench.record(name).attempt;
-    let why = Release::Dropped;
-    bench
-        .apply(Command::Release { step, attempt, why })
-        .unwrap();
-}
-
 fn cancel_and_confirm(bench: &mut Bench, name: &str) {
     cancel(bench, name).unwrap();
     assert_eq!(
@@ -42,7 +32,7 @@ fn cancel_and_confirm(bench: &mut Bench, name: &str) {
         StepStatus::Processing,
         "its call may be made yet"
     );
-    confirm(bench, name);
+    bench.confirm_drop(name);
 }
 
 #[test]
@@ -57,7 +47,7 @@ fn a_call_in_flight_is_dropped_and_no_policy_applies() {
         // A second request has it dropped again, in case the first one got lost.
         cancel(&mut bench, "a").unwrap();
         assert_eq!(bench.draft.dropped.len(), 2);
-        confirm(&mut bench, "a");
+        bench.confirm_drop("a");
         assert_eq!(bench.task(), TaskStatus::Error, "{policy}");
         let found = fault(&bench, "a");
         assert_eq!(found.message, "an operator has cancelled it");
@@ -239,7 +229,7 @@ fn an_undo_that_waits_for_a_call_goes_on() {
     let undo = bench.step("a.undo");
     let blocked = bench.draft.task.blocked_by(undo, bench.now);
     assert!(matches!(blocked, Some(Blocked::Drop { .. })), "{blocked:?}");
-    confirm(&mut bench, "a");
+    bench.confirm_drop("a");
     assert_eq!(bench.status("a"), StepStatus::Cancelled);
     assert_eq!(bench.status("a.undo"), StepStatus::Pending);
     // The undo itself can be cancelled as well.

@@ -4,7 +4,6 @@ use super::*;
 use crate::{
     task::{
         call::Purpose,
-        command::Release,
         open_reply::{Progress, ReplyDigest, StepHolder},
     },
     values::ids::WorkerName,

@@ -7,7 +7,6 @@ use proptest::{bool::weighted, collection::vec, prelude::*};
 use super::*;
 use crate::definition::RaceRest;
 use crate::task::bulk::BulkAction;
-use crate::task::command::Release;
 use crate::task::expansion::ItemGroup;
 use crate::task::open_reply::{Progress, ReplyDigest};
 use crate::task::properties::cases;
@@ -894,7 +893,8 @@ fn races(task: &Task) -> Result<(), TestCaseError> {
         };
         let (step, definition) = (task.step(index), task.definition(index));
         let waits_for_end = rest == RaceRest::Undo || definition.has_child() || definition.pivot;
-        let is_running = step.status() == StepStatus::Processing && waits_for_end;
+        let is_running =
+            step.status() == StepStatus::Processing && (waits_for_end || task.is_withdrawn(index));
         prop_assert!(
             is_running
                 || matches!(
@@ -1021,8 +1021,8 @@ fn items(task: &Task, group: &ItemGroup) -> Result<(), TestCaseError> {
             let cancelled = counts.count(StepStatus::Cancelled);
             let running = counts.count(StepStatus::Processing);
             prop_assert_eq!(counts.done() + cancelled + running, counts.total());
-            // Only a pivot that is not needed any more is still waited for.
-            prop_assert!(running == 0 || task.definition(group.step).pivot && needs.is_some());
+            prop_assert!(running == 0 || needs.is_some());
+            only_ends(task, group)?;
             prop_assert!(cancelled == 0 || needs.is_some());
             // An operator may have resolved a group with too few successes.
             let outputs = serde_json::from_str::<Vec<Value>>(output.as_json()).ok();
@@ -1037,9 +1037,24 @@ fn items(task: &Task, group: &ItemGroup) -> Result<(), TestCaseError> {
         StepState::Waiting | StepState::Pending { .. } => {
             prop_assert_eq!(waiting, counts.total(), "items run without their group");
         }
-        // It has lost a race.
-        StepState::Cancelled { .. } => prop_assert_eq!(live + waiting + failed, 0),
+        // It has lost a race, or the task is stopped.
+        StepState::Cancelled { .. } => {
+            let pending = counts.count(StepStatus::Pending);
+            prop_assert_eq!(pending + waiting + failed, 0);
+            only_ends(task, group)?;
+        }
         state => prop_assert!(false, "{state:?}"),
+    }
+    Ok(())
+}
+
+/// The items that run are not needed any more: a pivot is waited for, and another call is being dropped.
+fn only_ends(task: &Task, group: &ItemGroup) -> Result<(), TestCaseError> {
+    for at in group.items.iter() {
+        let item = StepIndex(at as u16);
+        let is_running = task.step(item).status() == StepStatus::Processing;
+        let ends = task.definition(item).pivot || task.is_withdrawn(item);
+        prop_assert!(!is_running || ends, "{item:?} runs for nothing");
     }
     Ok(())
 }
@@ -1088,7 +1103,9 @@ fn iterations(
             );
         }
         StepState::Cancelled { .. } => {
-            prop_assert_eq!(counts.live() + counts.count(StepStatus::Waiting), 0);
+            let begins = [StepStatus::Pending, StepStatus::Waiting];
+            prop_assert!(begins.iter().all(|status| counts.count(*status) == 0));
+            only_ends(task, group)?;
         }
         state => prop_assert!(false, "{state:?}"),
     }

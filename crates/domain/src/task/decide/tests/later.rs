@@ -376,7 +376,7 @@ fn an_instance_that_is_lost_while_it_polls_leaves_the_promise_as_it_was() {
     bench.later(Span::from_secs(10));
     bench.claim("a").unwrap();
     let step = bench.step("a");
-    let why = crate::task::command::Release::Restart;
+    let why = Release::Restart;
     bench
         .apply(Command::Release { step, attempt, why })
         .unwrap();
@@ -438,7 +438,7 @@ fn polls_go_on_while_the_task_is_paused_or_its_undo_waits_and_end_if_the_undo_dr
     bench.apply(Command::Undo { reason: None }).unwrap();
     assert_eq!(bench.draft.dropped.len(), 1);
     let step = bench.step("a");
-    let why = crate::task::command::Release::Dropped;
+    let why = Release::Dropped;
     bench
         .apply(Command::Release { step, attempt, why })
         .unwrap();

@@ -43,14 +43,58 @@ fn a_call_in_flight_is_dropped_and_what_it_did_is_undone_with_the_task() {
     let mut bench = bench(json!({ "agent": "x", "undo": undo }));
     let attempt = bench.claim("remind").unwrap();
     bench.process("pay");
+    // The instance that makes the call has yet to confirm that it has ended.
+    assert_eq!(bench.status("remind"), StepStatus::Processing);
+    assert_eq!(bench.status("ship"), StepStatus::Waiting);
+    let dropped: Vec<_> = { bench.draft.dropped.iter() }
+        .map(|dropped| (dropped.step, dropped.confirm))
+        .collect();
+    assert_eq!(dropped, [(bench.step("remind"), true)]);
+    bench.confirm_drop("remind");
     assert_eq!(bench.status("remind"), StepStatus::Skipped);
-    assert_eq!(bench.draft.dropped.len(), 1);
+    assert_eq!(bench.status("ship"), StepStatus::Pending);
+    assert_eq!(bench.record("remind").last_fault, None);
     assert_eq!(bench.record("remind").effect, Effect::Unknown);
     bench
         .reply("remind", attempt, success(json!(1)))
         .unwrap_err();
     bench.apply(Command::Undo { reason: None }).unwrap();
     assert_eq!(bench.status("remind.undo"), StepStatus::Pending);
+}
+
+#[test]
+fn what_comes_before_the_drop_is_confirmed_counts_or_is_no_failure() {
+    for (outcome, state) in [
+        (success(json!(1)), StepStatus::Processed),
+        (refusal(400), StepStatus::Skipped),
+    ] {
+        let mut bench = bench(json!({ "agent": "x" }));
+        let attempt = bench.claim("remind").unwrap();
+        bench.process("pay");
+        bench.reply("remind", attempt, outcome).unwrap();
+        assert_eq!(bench.status("remind"), state);
+        assert_eq!(bench.record("remind").last_fault, None);
+        assert_eq!(bench.status("ship"), StepStatus::Pending);
+    }
+    // An undo waits for the confirmation as well, and its instance may be lost.
+    let undo = json!({ "request": { "method": "DELETE" } });
+    let mut bench = bench(json!({ "agent": "x", "undo": undo }));
+    let attempt = bench.claim("remind").unwrap();
+    bench.process("pay");
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    assert_eq!(bench.status("remind.undo"), StepStatus::Waiting);
+    bench.lose("remind", attempt).unwrap();
+    assert_eq!(bench.status("remind"), StepStatus::Cancelled);
+    assert_eq!(bench.status("remind.undo"), StepStatus::Pending);
+}
+
+#[test]
+fn a_failure_that_is_retried_is_none_once_the_step_is_not_needed() {
+    let mut bench = bench(json!({ "agent": "x" }));
+    bench.defer("remind", 503, Duration::from_secs(5));
+    bench.process("pay");
+    assert_eq!(bench.status("remind"), StepStatus::Skipped);
+    assert_eq!(bench.record("remind").error(), None);
 }
 
 #[test]

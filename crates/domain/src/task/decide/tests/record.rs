@@ -1,10 +1,7 @@
 //! The record of attempts, by example.
 
 use super::*;
-use crate::task::{
-    AttemptExchange, AttemptPurpose, AttemptRecord, AttemptResult, RecordedRequest,
-    command::Release,
-};
+use crate::task::{AttemptExchange, AttemptPurpose, AttemptRecord, AttemptResult, RecordedRequest};
 
 fn charging() -> Bench {
     Bench::new(json!([

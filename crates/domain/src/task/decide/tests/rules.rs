@@ -615,7 +615,7 @@ fn a_released_step_is_pending_at_once_and_counts_no_failure() {
     let mut bench = Bench::new(pipeline());
     let attempt = bench.claim("reserve").unwrap();
     let step = bench.step("reserve");
-    let why = crate::task::command::Release::Restart;
+    let why = Release::Restart;
     bench
         .apply(Command::Release { step, attempt, why })
         .unwrap();

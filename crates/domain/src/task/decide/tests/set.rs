@@ -86,6 +86,8 @@ fn a_task_ends_as_processed_on_purpose() {
     let mut bench = Bench::new(stopping(stop));
     bench.claim("long").unwrap();
     bench.process("charge");
+    assert_eq!(bench.task(), TaskStatus::Processing);
+    bench.confirm_drop("long");
     assert_eq!(bench.task(), TaskStatus::Processed);
     assert_eq!(bench.status("long"), StepStatus::Cancelled);
     assert_eq!(bench.status("never"), StepStatus::Cancelled);
@@ -244,6 +246,7 @@ fn the_undo_of_a_task_that_was_ended_on_purpose_is_tried_again() {
     let mut bench = Bench::new(stopping(json!({ "state": "processed" })));
     bench.claim("long").unwrap();
     bench.process("charge");
+    bench.confirm_drop("long");
     assert_eq!(bench.task(), TaskStatus::Processed);
     bench.apply(Command::Undo { reason: None }).unwrap();
     bench.defer("charge.undo", 503, Duration::ZERO);

@@ -1,7 +1,7 @@
 //! Undo, by example.
 
 use super::*;
-use crate::{task::command::Release, values::fault::Effect, view::blocked::Blocked};
+use crate::{values::fault::Effect, view::blocked::Blocked};
 
 /// A step that can be undone.
 fn undoable(name: &str, more: Value) -> Value {
@@ -740,7 +740,7 @@ fn never_started(
     attempt: Attempt,
 ) -> Result<CommandOutput, Refusal> {
     let step = bench.step(name);
-    let why = crate::task::command::Release::NeverStarted;
+    let why = Release::NeverStarted;
     bench.apply(Command::Release { step, attempt, why })
 }
 
