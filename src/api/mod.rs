@@ -85,9 +85,10 @@ pub fn router(app: &Arc<App>, console: impl FnOnce(Router) -> Router) -> Router 
         app.responses.clone(),
         app.requests.clone(),
     );
+    let public_path = request_id::PublicPath::from(app.config.public_path());
     let around = |routes: Router| {
         let handle = axum::middleware::from_fn_with_state(state.clone(), middleware::handle);
-        let attach = axum::middleware::from_fn(request_id::attach);
+        let attach = axum::middleware::from_fn_with_state(public_path.clone(), request_id::attach);
         routes.layer(handle).layer(attach)
     };
     let (routes, _) = resources().split_for_parts();

@@ -153,8 +153,8 @@ pub struct Problem {
 #[schema(as = Problem)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct ProblemBody {
-    /// A stable name of the kind, and a relative reference to its documentation: `GET /problems/{kind}`. New kinds
-    /// may be added.
+    /// A stable name of the kind, and a relative reference to its documentation: `GET /problems/{kind}`, below the path
+    /// of `public_url` where that has one. New kinds may be added.
     #[schema(rename = "type", example = "/problems/wrong-step-state")]
     kind: String,
     #[schema(example = "The step's state does not allow this")]
@@ -228,7 +228,7 @@ impl Problem {
         let kind = self.kind;
         body.insert(
             "type".to_owned(),
-            format!("/problems/{}", kind.slug()).into(),
+            format!("{}/problems/{}", request_id::public_path(), kind.slug()).into(),
         );
         body.insert("title".to_owned(), kind.title().into());
         body.insert("status".to_owned(), kind.status().as_u16().into());

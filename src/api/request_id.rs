@@ -1,7 +1,10 @@
-//! The id of a request: it appears in the response, in a problem and in the log.
+//! The id of a request: it appears in the response, in a problem and in the log. And the path under which the caller
+//! reaches the service, which references to it begin with.
+
+use std::sync::Arc;
 
 use axum::{
-    extract::Request,
+    extract::{Request, State},
     http::{HeaderMap, HeaderName, HeaderValue},
     middleware::Next,
     response::Response,
@@ -14,22 +17,33 @@ use crate::chance;
 pub const HEADER: HeaderName = HeaderName::from_static("x-request-id");
 const LONGEST: usize = 128;
 
+/// The path of `public_url` without a slash at its end; empty where there is none.
+pub type PublicPath = Arc<str>;
+
 tokio::task_local! {
-    static CURRENT: HeaderValue;
+    static CURRENT: (HeaderValue, PublicPath);
 }
 
 /// Returns the id of the request that the current tokio task handles.
 pub fn current() -> Option<String> {
-    let id = CURRENT.try_with(|id| id.to_str().map(str::to_owned));
+    let id = CURRENT.try_with(|(id, _)| id.to_str().map(str::to_owned));
     id.ok().and_then(Result::ok)
 }
 
+/// Returns the path under which the caller of the current request reaches the service; empty outside of one.
+pub fn public_path() -> PublicPath {
+    CURRENT
+        .try_with(|(_, path)| path.clone())
+        .unwrap_or_default()
+}
+
 /// Handles the request with its id in scope, and returns the id in the response. The outermost middleware.
-pub async fn attach(request: Request, next: Next) -> Response {
+pub async fn attach(State(path): State<PublicPath>, request: Request, next: Next) -> Response {
     let id = of(request.headers());
     // Every log line of the request has this field.
     let span = error_span!("request", request_id = id.to_str().unwrap_or_default());
-    let answered = CURRENT.scope(id.clone(), next.run(request).instrument(span));
+    let current = (id.clone(), path);
+    let answered = CURRENT.scope(current, next.run(request).instrument(span));
     let mut response = answered.await;
     response.headers_mut().insert(HEADER, id);
     response

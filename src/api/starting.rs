@@ -12,11 +12,14 @@ use super::{Problem, problem::ProblemKind, request_id, upkeep::operations};
 use crate::store::Health;
 
 /// Serves requests until [`super::router`] replaces it.
-pub fn starting(health: Health) -> Router {
+pub fn starting(health: Health, public_path: request_id::PublicPath) -> Router {
     Router::new()
         .route("/livez", get(operations::alive))
         .fallback(not_yet)
-        .layer(middleware::from_fn(request_id::attach))
+        .layer(middleware::from_fn_with_state(
+            public_path,
+            request_id::attach,
+        ))
         .with_state(health)
 }
 

@@ -528,7 +528,8 @@ fn open(config: &Config, health: Health) -> Result<(Server, Listen, Option<Arc<T
     let mode = config.listener.unix_mode;
     let listener = Listener::bind(&config.listen, mode, limits).map_err(unusable)?;
     let address = listener.address().map_err(unusable)?;
-    let server = listener.serve(api::starting(health), api::refuse, tls.clone());
+    let starting = api::starting(health, config.public_path().into());
+    let server = listener.serve(starting, api::refuse, tls.clone());
     Ok((server, address, tls))
 }
 

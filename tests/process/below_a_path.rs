@@ -164,6 +164,12 @@ async fn links_forms_redirects_cookies_and_events_work_below_the_path_behind_ngi
     let read = browser.client.get(own(location(&made)));
     let read = read.header("authorization", ADA).send().await.unwrap();
     assert_eq!(read.status(), StatusCode::OK);
+    let problem = browser.client.post(own("/ops/v1/tasks")).json(&json!({}));
+    let problem = problem.header("authorization", ADA).send().await.unwrap();
+    let problem = problem.json::<serde_json::Value>().await.unwrap();
+    assert_eq!(problem["type"], "/ops/problems/invalid");
+    let explained = browser.html(problem["type"].as_str().unwrap()).await;
+    assert!(explained.contains("## invalid"), "{explained}");
     let document = browser.client.get(own("/ops/openapi.json"));
     let document = document.send().await.unwrap().json::<serde_json::Value>();
     let servers = document.await.unwrap()["servers"].clone();

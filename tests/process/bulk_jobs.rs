@@ -657,17 +657,14 @@ async fn no_ids_are_no_tasks_and_the_reason_of_a_stop_is_in_the_ledger() {
         let reason = json!({ "reason": "the service refuses them all" });
         let stopped = provost.post(&format!("/v1/bulk/{id}/stop"), &reason).await;
         stopped.expect(200);
-        let ledger = provost
-            .get("/v1/events?types=bulk_job.stopped")
-            .await
-            .expect(200);
-        let noted = ledger["items"][0]["record"]["reason"]
-            .as_str()
-            .unwrap_or_default();
-        assert!(
-            noted.ends_with(": the service refuses them all"),
-            "{ledger:#}"
-        );
+        // On PostgreSQL a change is in the ledger once no older transaction of the server runs any more.
+        let noted = async || {
+            let ledger = provost.get("/v1/events?types=bulk_job.stopped").await;
+            let ledger = ledger.expect(200);
+            let noted = ledger["items"][0]["record"]["reason"].as_str();
+            noted.is_some_and(|reason| reason.ends_with(": the service refuses them all"))
+        };
+        until(true, noted).await;
         let unknown = json!({ "why": "?" });
         let refused = provost.post(&format!("/v1/bulk/{id}/stop"), &unknown).await;
         assert_eq!(refused.expect_faults(), ["/why"]);

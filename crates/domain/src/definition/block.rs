@@ -618,6 +618,13 @@ impl BlockDraft {
         let by = source.and_then(|source| match Template::parse(&source, origin) {
             Ok(template) => {
                 self.reads.push((own.pointer("by"), template.reads()));
+                // It would name none of them, whatever the data are.
+                if template.is_literal() && !names.contains(&source) && is_new(origin) {
+                    own.fault(
+                        "by",
+                        "is a text without an expression, and none of the names: write it in braces, such as \"{{ input.region }}\"",
+                    );
+                }
                 Some(template)
             }
             Err(message) => {
@@ -660,6 +667,11 @@ impl BlockDraft {
             outputs,
         };
     }
+}
+
+/// Returns whether the definition is submitted now, so that what can only fail may be refused.
+fn is_new(origin: Origin<'_>) -> bool {
+    matches!(origin, Origin::Submitted(_))
 }
 
 /// Returns the policy for what has no status. `None`: there is none, or it has a fault.

@@ -181,7 +181,7 @@ fn a_choice_calls_the_agent_that_the_data_name() {
 fn a_choice_that_cannot_be_made_is_one_fault_and_follows_the_policy_of_the_step() {
     for (by, message) in [
         ("{{ input.nope }}", "`by` could not be evaluated"),
-        ("apac", "`by` gives none of the names eu, us"),
+        ("{{ 'apac' }}", "`by` gives none of the names eu, us"),
     ] {
         for (policy, status) in [
             (json!("error"), TaskStatus::Error),
@@ -443,6 +443,7 @@ fn what_a_block_cannot_have_is_refused_with_the_pointer_of_the_field() {
         { "name": "t", "when": "steps['t.x'].state == 'processed'", "steps": [{ "name": "x", "agent": "x" }] },
         { "name": "u", "steps": null },
         { "name": "v", "agent": {} },
+        { "name": "w", "agent": { "one_of": ["eu", "us"], "by": "input.region" } },
     ]);
     let faults = faults(&steps);
     let has = |pointer: &str, words: &str| {
@@ -466,6 +467,7 @@ fn what_a_block_cannot_have_is_refused_with_the_pointer_of_the_field() {
     has("/steps/3/steps", "is empty");
     has("/steps/4/steps", "must be an array");
     has("/steps/5/agent/by", "give the text");
+    has("/steps/10/agent/by", "write it in braces");
     has("/steps/5/agent/one_of", "2 to 100 different names");
     has(
         "/steps/6/for_each",
