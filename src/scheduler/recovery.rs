@@ -76,8 +76,8 @@ pub async fn reconcile(local: &Local, store: &Store) -> Result<(), StoreError> {
 
 /// Drops the calls that do not match the store. A call whose attempt is over is dropped, because its reply would be
 /// refused: another instance took the step over while this one was away, or cancelled the task. A call whose task
-/// another instance has begun to undo is dropped if the definition of the step says so, and the drop is confirmed.
-/// Returns the attempts that this instance holds in the store.
+/// another instance has begun to undo is dropped if the definition of the step says so, and one whose attempt is withdrawn in
+/// any case; the drop is confirmed. Returns the attempts that this instance holds in the store.
 pub async fn reconcile_drops(local: &Local, store: &Store) -> Result<Vec<Key>, StoreError> {
     // The running calls are listed before the store is read, so that a call which starts later is not missed there.
     let under_way = local.running.all();
@@ -94,7 +94,7 @@ pub async fn reconcile_drops(local: &Local, store: &Store) -> Result<Vec<Key>, S
                     && local.drop_and_confirm(call.key) =>
             {
                 debug!(task = %step.task, step = step.step.0, attempt = attempt.0,
-                    "dropped a call: another instance is undoing its task, or an operator has cancelled its step");
+                    "dropped a call: another instance is undoing its task, or has withdrawn the attempt");
             }
             _ => {}
         }

@@ -366,7 +366,7 @@ pub struct HeldStep {
     pub attempt: Attempt,
     /// True if its task is to be undone.
     pub undoing: bool,
-    /// True if an operator has cancelled it.
+    /// True if the attempt is withdrawn: an operator has cancelled the step, or it is not needed any more.
     pub cancelled: bool,
 }
 

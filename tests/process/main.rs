@@ -177,5 +177,6 @@ mod version_moves;
 mod versions;
 mod waiting_tasks;
 mod waits;
+mod withdrawn;
 mod workers;
 mod workflows;

@@ -45,7 +45,7 @@ async fn claim(api: &Api, worker: &str, max: usize) -> Vec<Value> {
     work["steps"].as_array().unwrap().clone()
 }
 
-async fn claim_one(api: &Api, worker: &str) -> Value {
+pub async fn claim_one(api: &Api, worker: &str) -> Value {
     let mut steps = claim(api, worker, 1).await;
     assert_eq!(steps.len(), 1, "{steps:#?}");
     steps.remove(0)
@@ -55,7 +55,7 @@ fn reply_path(step: &Value) -> String {
     format!("/v1/replies/{}", step["token"].as_str().unwrap())
 }
 
-async fn reply(api: &Api, step: &Value, body: Value) -> Answer {
+pub async fn reply(api: &Api, step: &Value, body: Value) -> Answer {
     api.post(&reply_path(step), &body).await
 }
 

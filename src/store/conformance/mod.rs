@@ -184,6 +184,7 @@ suite!([sqlite postgres] {
     later_replies::operations_are_counted_where_they_are_polled,
     own_claims::of_several_claims_one_stands_in_the_row_of_the_task,
     own_claims::a_claim_in_the_row_of_its_task_is_found_by_all_who_look_for_running_steps,
+    own_claims::an_attempt_that_is_withdrawn_is_found_by_the_instance_that_holds_it,
     own_claims::a_claim_in_the_row_of_its_task_expires,
     own_claims::a_step_gets_its_row_with_the_second_thing_that_happens_in_it,
     own_claims::a_claim_of_a_divided_queue_has_a_row,

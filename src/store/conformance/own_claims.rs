@@ -106,6 +106,43 @@ pub async fn a_claim_in_the_row_of_its_task_is_found_by_all_who_look_for_running
     assert!(!reader.due_summary(own).await.unwrap().is_recovery_due);
 }
 
+/// The mark is in the record, because a notification of it may be lost.
+pub async fn an_attempt_that_is_withdrawn_is_found_by_the_instance_that_holds_it(h: Harness) {
+    h.slots("x", 2);
+    let steps = json!([
+        { "name": "a", "agent": "x" },
+        { "name": "b", "agent": "x", "after": [] },
+        { "name": "join", "agent": "y", "after": { "any": 1, "of": ["a", "b"], "rest": "cancel" } },
+    ]);
+    let new = New {
+        steps,
+        ..New::default()
+    };
+    let lost = h.submit(new).await.id();
+    h.reply(lost, 1, 1, success(json!(1))).await.unwrap();
+    let cancelled = claimed(&h).await.id();
+    let command = Command::CancelStep {
+        step: StepIndex(0),
+        reason: None,
+    };
+    h.apply(cancelled, command).await.unwrap();
+    let reader = &h.store.reader;
+    let running = reader.processing(Some(h.instance()), None, 10).await;
+    let held = [lost, cancelled].map(|task| HeldStep {
+        step: first_of(task),
+        attempt: Attempt(1),
+        undoing: false,
+        cancelled: true,
+    });
+    let running = running.unwrap();
+    for held in held {
+        assert!(running.contains(&held), "{held:?} is not in {running:?}");
+        let read = reader.held(held.step, Attempt(1)).await.unwrap();
+        assert_eq!(read, Some(held));
+        assert!(held.is_to_be_dropped(false));
+    }
+}
+
 pub async fn a_claim_in_the_row_of_its_task_expires(h: Harness) {
     spares_rows(&h).await;
     h.slots("x", 1);
