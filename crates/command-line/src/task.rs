@@ -342,8 +342,9 @@ fn commands(task: &TaskJson, name: &str) -> Vec<String> {
         ("pending" | "processing", _) => {
             let awaited = task.steps.iter().find_map(|step| awaited(step, name));
             let mut commands = Vec::from_iter(awaited);
+            commands.push(format!("provost task {name} --follow"));
+            commands.extend(task.steps.iter().find_map(|step| running(step, name)));
             commands.extend([
-                format!("provost task {name} --follow"),
                 format!("provost pause {name}"),
                 format!("provost cancel {name}"),
             ]);
@@ -355,6 +356,13 @@ fn commands(task: &TaskJson, name: &str) -> Vec<String> {
             format!("provost clone {name} --dry-run"),
         ],
     }
+}
+
+/// Returns the command that ends the running call of a step, which may hang.
+fn running(step: &StepJson, name: &str) -> Option<String> {
+    let is_call = step.kind == "call" && step.state == "processing";
+    let can_end = is_call && step.items.is_none();
+    can_end.then(|| format!("provost cancel {name} {}", shell_word(&step.name)))
 }
 
 /// Returns the command that a step awaits: the answer to its question, or its signal.
@@ -553,6 +561,15 @@ mod tests {
         assert_eq!(
             waiting(ask)[0],
             "provost ask answer order-1 approve --person bob --step approval"
+        );
+        let call = r#"{ "name": "charge", "kind": "call", "state": "processing" }"#;
+        assert_eq!(
+            waiting(call),
+            [
+                "provost task order-1 --follow",
+                "provost cancel order-1 charge",
+                "provost pause order-1"
+            ]
         );
         let ended = r#"{ "name": "approval", "state": "processed", "ask": { "title": "Refund?", "people": [] } }"#;
         assert_eq!(waiting(ended)[0], "provost task order-1 --follow");
