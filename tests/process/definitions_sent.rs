@@ -30,6 +30,28 @@ async fn a_workflow_is_registered_from_yaml_and_a_fault_says_where_it_is() {
 }
 
 #[tokio::test]
+async fn a_task_is_submitted_in_yaml_and_a_dry_run_takes_it_too() {
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    let yaml = format!(
+        "input: {{ n: 7 }}\nsteps:\n  - name: only\n    url: {}\n    request: {{ path: /work, body: \"{{{{ input.n }}}}\" }}\n",
+        remote.url()
+    );
+    let post = |path: &str| {
+        let call = provost.call(reqwest::Method::POST, path);
+        call.text("application/yaml", yaml.clone())
+    };
+    let report = post("/v1/tasks?dry_run=true").await.expect(200);
+    assert_eq!(report["steps"][0]["name"], "only");
+    let submit = || post("/v1/tasks").header("idempotency-key", "one");
+    let task = submit().await.expect(202);
+    let again = submit().await.expect(202);
+    assert_eq!(task["id"], again["id"]);
+    assert_eq!(provost.settled(&id_of(&task)).await["state"], "processed");
+    assert_eq!(remote.ledger()[0].body, 7);
+}
+
+#[tokio::test]
 async fn a_command_takes_null_for_no_body() {
     let remote = Remote::quick().await;
     let provost = Provost::start().await;

@@ -17,7 +17,7 @@ use crate::{
         bulkhead::EvaluationPermit,
         definition::{payload_check::check_payload, shapes, workflows},
         extract::{
-            Caller, ConditionHeaders, Conditions, JsonBody, Query, TraceHeaders, idempotency,
+            Caller, ConditionHeaders, Conditions, DefinitionBody, Query, TraceHeaders, idempotency,
         },
         problem::{ProblemBody, ProblemKind},
         view::dry_run,
@@ -112,12 +112,15 @@ pub(super) struct Submission {
         ConditionHeaders,
         TraceHeaders,
     ),
-    request_body(content = SubmissionBody, example = json!({
-        "workflow": "order",
-        "key": "order-1001",
-        "input": { "sku": "book-7", "quantity": 1, "card": "tok_visa" },
-        "labels": { "customer": "acme" },
-    })),
+    request_body(content(
+        (SubmissionBody = "application/json", example = json!({
+            "workflow": "order",
+            "key": "order-1001",
+            "input": { "sku": "book-7", "quantity": 1, "card": "tok_visa" },
+            "labels": { "customer": "acme" },
+        })),
+        (SubmissionBody = "application/yaml"),
+    )),
     responses(
         (status = 202, description = "Accepted and durable; Location is the URL to poll", body = TaskView),
         (status = 200, description = "With Prefer: wait, the task ended or needed an operator in time; with dry_run, the dry-run report", body = TaskOrDryRunReport),
@@ -132,7 +135,7 @@ pub(super) async fn submit(
     caller: Caller,
     conditions: Conditions,
     mut query: Query,
-    JsonBody(body): JsonBody,
+    DefinitionBody(body): DefinitionBody,
 ) -> Result<Response, Problem> {
     let dry_run = query.boolean("dry_run")?.unwrap_or(false);
     query.finish()?;
