@@ -96,13 +96,7 @@ impl Draft {
                     }
                 }
                 Ok(false) => {
-                    let skipped = StepState::Skipped {
-                        output: None,
-                        at: self.now,
-                    };
-                    let reason = Some("its condition is false".to_owned());
-                    self.change(index, "step.skipped", skipped, reason);
-                    self.skip_items(index);
+                    self.pass_over(index, "its condition is false".to_owned());
                     candidates.extend(self.next_of(index).iter());
                 }
                 Err(message) => {

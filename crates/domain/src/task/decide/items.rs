@@ -285,26 +285,6 @@ impl Draft {
         Payload::parse(list).unwrap_or_else(Payload::null)
     }
 
-    /// A group is left out: so are those of its items that were to run again.
-    pub(super) fn skip_items(&mut self, group: StepIndex) {
-        let Some(items) = self.task.group(group).map(|group| group.items.clone()) else {
-            return;
-        };
-        let waiting: Vec<_> = self
-            .task
-            .steps
-            .find_in(&items, StepStatus::Waiting)
-            .collect();
-        for at in waiting {
-            let skipped = StepState::Skipped {
-                output: None,
-                at: self.now,
-            };
-            let reason = Some("its group is skipped".to_owned());
-            self.change(StepIndex(at as u16), "step.skipped", skipped, reason);
-        }
-    }
-
     /// Items that were never claimed end with what they belong to: one entry in the history says so for all of them.
     pub(super) fn end_unbegun_items(&mut self, reason: &str) {
         for group in self.task.groups().to_vec() {
@@ -326,6 +306,13 @@ impl Draft {
         }
     }
 
+    /// Returns whether items of a list have yet to begin: it began again when the time of its task was over.
+    pub(super) fn has_waiting_items(&self, group: StepIndex) -> bool {
+        let counts =
+            { self.task.group(group) }.map(|group| self.task.steps.counts_of(&group.items));
+        counts.is_some_and(|counts| counts.count(StepStatus::Waiting) > 0)
+    }
+
     /// The items of a list that were skipped, by their policy or by an operator.
     pub(super) fn skipped_items(&self, group: StepIndex) -> Vec<StepIndex> {
         let Some(group) = self.task.group(group) else {
@@ -337,7 +324,10 @@ impl Draft {
 
     /// Too few items of a list have succeeded: those that were skipped run again.
     pub(super) fn try_skipped_items_again(&mut self, group: StepIndex, reason: Option<String>) {
-        let reason = reason.unwrap_or_else(|| "too few of the items have succeeded".to_owned());
+        let reason = reason.unwrap_or_else(|| match self.has_waiting_items(group) {
+            true => "its items go on".to_owned(),
+            false => "too few of the items have succeeded".to_owned(),
+        });
         for item in self.skipped_items(group) {
             let step = self.task.step_mut(item);
             step.failure_count = 0;

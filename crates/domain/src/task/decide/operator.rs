@@ -370,9 +370,7 @@ impl Draft {
     ) {
         self.ready.retain(|ready| *ready != index);
         self.alerts.push(AlertChange::Close { step: index });
-        if self.task.is_repeated(index) {
-            self.leave_out_iterations(index, "its group is skipped or resolved");
-        }
+        self.leave_out_items(index, "its group is skipped or resolved");
         self.change(index, kind, state, reason);
         self.end_by_stop(index);
         match self.task.definition(index).undoes {

@@ -151,7 +151,7 @@ impl Draft {
         match self.is_last_iteration(group, index) {
             Ok(true) => {
                 let output = self.output_of_repeat(group, index);
-                self.leave_out_iterations(group, "it is not repeated again");
+                self.leave_out_items(group, "it is not repeated again");
                 self.event_came(group, output.unwrap_or_else(Payload::null));
                 true
             }
@@ -232,7 +232,7 @@ impl Draft {
         let output = last.and_then(|last| self.output_of_repeat(group, last));
         let reason = format!("its policy is skip: {}", fault.message);
         self.task.step_mut(group).last_fault = Some(fault);
-        self.leave_out_iterations(group, "its group is skipped");
+        self.leave_out_items(group, "its group is skipped");
         let skipped = StepState::Skipped {
             output,
             at: self.now,
@@ -259,8 +259,9 @@ impl Draft {
         }
     }
 
-    /// Skips the iterations that do not begin, or do not continue, because their group has ended.
-    pub(super) fn leave_out_iterations(&mut self, group: StepIndex, reason: &str) {
+    /// Skips the items and iterations that do not begin, or do not continue, because their group has ended. What a group did
+    /// before a rerun may leave some.
+    pub(super) fn leave_out_items(&mut self, group: StepIndex, reason: &str) {
         let items = self.task.group(group).map(|group| group.items.clone());
         for at in items.unwrap_or_default().iter() {
             // There are at most as many steps as an index can count.
@@ -270,6 +271,7 @@ impl Draft {
                 | StepStatus::Skipped
                 | StepStatus::Cancelled
                 | StepStatus::Undone => continue,
+                StepStatus::Processing if self.task.definition(index).is_call() => continue,
                 StepStatus::Error => self.alerts.push(AlertChange::Close { step: index }),
                 StepStatus::Waiting | StepStatus::Pending | StepStatus::Processing => {}
             }
@@ -286,7 +288,7 @@ impl Draft {
     /// although `until` was not true in time, or could not be evaluated.
     pub(super) fn check_goes_on(&self, group: StepIndex) -> Result<(), Refusal> {
         if !self.task.is_repeated(group) {
-            return match self.skipped_items(group).is_empty() {
+            return match self.skipped_items(group).is_empty() && !self.has_waiting_items(group) {
                 true => Err(self.refuse_step(
                     group,
                     "none of its items can be tried again: skip or resolve the group itself",
@@ -395,8 +397,7 @@ impl Task {
     /// itself.
     pub(super) fn is_itself_in_error(&self, group: StepIndex) -> bool {
         let failed = |group: &ItemGroup| self.steps.counts_of(&group.items);
-        (self.is_repeated(group) || self.enough(group) != Ok(None))
-            && self.step(group).status() == StepStatus::Error
+        self.step(group).status() == StepStatus::Error
             && self
                 .group(group)
                 .map(failed)

@@ -332,13 +332,14 @@ impl Draft {
         }
     }
 
-    /// There is nothing to undo.
-    pub(super) fn pass_over(&mut self, undo: StepIndex, reason: String) {
+    /// The step is left out, and with it what it has had of items; for an undo, there is nothing to undo.
+    pub(super) fn pass_over(&mut self, index: StepIndex, reason: String) {
         let skipped = StepState::Skipped {
             output: None,
             at: self.now,
         };
-        self.change(undo, "step.skipped", skipped, Some(reason));
+        self.change(index, "step.skipped", skipped, Some(reason));
+        self.leave_out_items(index, "its group is skipped");
     }
 
     /// Continues with the steps before, now that the undo of a step is done, or was skipped by an operator.

@@ -569,3 +569,62 @@ fn the_undo_before_a_list_names_the_items_that_it_waits_for() {
         ([named(12..13), named(0..1)].concat(), None)
     );
 }
+
+/// A list in error whose items were to run again: the time of the task was over before it began.
+fn begun_too_late(more: Value) -> Bench {
+    let mut list = json!({ "name": "a", "agent": "x", "for_each": [0, 1], "request": { "path": "/{{ input.missing }}" } });
+    let more = more.as_object().unwrap().clone();
+    list.as_object_mut().unwrap().extend(more);
+    let mut bench = Bench::limited(json!([list]), Some(Span::from_secs(60)));
+    for name in ["a[0]", "a[1]"] {
+        bench.claim(name).unwrap();
+    }
+    assert_eq!(bench.status("a"), StepStatus::Error);
+    bench.apply(Command::Pause { reason: None }).unwrap();
+    let step = bench.step("a");
+    let again = Command::RetryFrom { step, reason: None };
+    bench.apply(again).unwrap();
+    bench.later(Span::from_secs(100));
+    bench.apply(Command::Resume { reason: None }).unwrap();
+    assert_eq!(bench.status("a"), StepStatus::Error);
+    assert_eq!(bench.status("a[0]"), StepStatus::Waiting);
+    bench
+}
+
+#[test]
+fn a_list_in_error_whose_items_wait_is_skipped_with_them_or_goes_on() {
+    for more in [json!({}), json!({ "enough": 1 })] {
+        for all in [true, false] {
+            let mut bench = begun_too_late(more.clone());
+            let step = bench.step("a");
+            let output = None;
+            let reason = None;
+            let skip = match all {
+                true => Command::SkipFailed {
+                    step: None,
+                    output,
+                    reason,
+                },
+                false => Command::Skip {
+                    step,
+                    output,
+                    reason,
+                },
+            };
+            bench.apply(skip).unwrap();
+            assert_eq!(bench.status("a[1]"), StepStatus::Skipped);
+            assert_eq!(bench.task(), TaskStatus::Processed);
+            changes_are_told(&bench.draft).unwrap();
+            let mut bench = begun_too_late(more.clone());
+            let retry = Command::Retry {
+                step: (!all).then_some(step),
+                body: None,
+                reason: None,
+            };
+            bench.apply(retry).unwrap();
+            assert_eq!(bench.status("a"), StepStatus::Processing);
+            assert_eq!(bench.status("a[0]"), StepStatus::Pending);
+            changes_are_told(&bench.draft).unwrap();
+        }
+    }
+}
