@@ -190,9 +190,7 @@ impl<'a> LeasePermission<'a> {
         let asked = self.store.housekeeping.held(call.step, call.attempt);
         Ok(match asked.await? {
             None => AttemptHold::Over,
-            Some(held) if held.is_to_be_dropped(call.is_dropped_by_undo) => {
-                AttemptHold::ToBeDropped
-            }
+            Some(held) if held.is_to_be_dropped(call.dropped_by) => AttemptHold::ToBeDropped,
             Some(_) => AttemptHold::Held,
         })
     }

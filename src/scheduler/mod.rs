@@ -394,7 +394,7 @@ impl LocalScheduler for Local {
         }
         let calls = dispatches.iter().map(|dispatch| &dispatch.call);
         self.running
-            .queue(calls.map(|call| ((call.step, call.attempt), call.is_dropped_by_undo)));
+            .queue(calls.map(|call| ((call.step, call.attempt), call.dropped_by)));
         // The send fails only after the dispatcher has ended, at shutdown. The steps are released at the next start.
         let _ = self.work.send(Work::Call(dispatches));
     }

@@ -90,8 +90,7 @@ pub async fn reconcile_drops(local: &Local, store: &Store) -> Result<Vec<Key>, S
                     "dropped a call: its attempt is over in the record");
             }
             Some(held)
-                if held.is_to_be_dropped(call.is_dropped_by_undo)
-                    && local.drop_and_confirm(call.key) =>
+                if held.is_to_be_dropped(call.dropped_by) && local.drop_and_confirm(call.key) =>
             {
                 debug!(task = %step.task, step = step.step.0, attempt = attempt.0,
                     "dropped a call: another instance is undoing its task, or has withdrawn the attempt");

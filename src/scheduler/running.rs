@@ -6,7 +6,10 @@ use std::collections::{HashMap, hash_map::Entry};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
-use crate::domain::values::{Attempt, StepRef};
+use crate::domain::{
+    task::DroppedBy,
+    values::{Attempt, StepRef},
+};
 
 #[derive(Debug, Default)]
 pub(super) struct Running(Mutex<HashMap<Key, TrackedCall>>);
@@ -16,7 +19,7 @@ pub(super) type Key = (StepRef, Attempt);
 #[derive(Debug)]
 struct TrackedCall {
     state: CallState,
-    is_dropped_by_undo: bool,
+    dropped_by: DroppedBy,
 }
 
 #[derive(Debug)]
@@ -32,7 +35,7 @@ enum CallState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KnownCall {
     pub key: Key,
-    pub is_dropped_by_undo: bool,
+    pub dropped_by: DroppedBy,
 }
 
 /// A call that was dropped.
@@ -55,13 +58,13 @@ impl DroppedCall {
 
 impl Running {
     /// Adds calls whose claims have just been saved.
-    pub fn queue(&self, calls: impl Iterator<Item = (Key, bool)>) {
+    pub fn queue(&self, calls: impl Iterator<Item = (Key, DroppedBy)>) {
         let mut all = self.0.lock();
-        for (key, is_dropped_by_undo) in calls {
+        for (key, dropped_by) in calls {
             if let Entry::Vacant(entry) = all.entry(key) {
                 entry.insert(TrackedCall {
                     state: CallState::Queued,
-                    is_dropped_by_undo,
+                    dropped_by,
                 });
             }
         }
@@ -124,7 +127,7 @@ impl Running {
             Entry::Vacant(entry) => {
                 entry.insert(TrackedCall {
                     state: CallState::Barred,
-                    is_dropped_by_undo: false,
+                    dropped_by: DroppedBy::Nothing,
                 });
                 true
             }
@@ -145,7 +148,7 @@ impl Running {
         known
             .map(|(key, held)| KnownCall {
                 key: *key,
-                is_dropped_by_undo: held.is_dropped_by_undo,
+                dropped_by: held.dropped_by,
             })
             .collect()
     }

@@ -8,7 +8,7 @@ use super::{call::LeasePermission, *};
 use crate::{
     agent::{AgentSettings, Permission, install_crypto},
     domain::{
-        task::{Command, Expiry, StepStatus},
+        task::{Command, DroppedBy, Expiry, StepStatus},
         values::{StepIndex, TaskId, Term},
     },
     store::conformance::harness::{Harness, New, sqlite},
@@ -35,7 +35,7 @@ fn call(local: &Local, (step, attempt): (StepRef, Attempt)) -> tokio::task::Abor
     let task = call.abort_handle();
     local
         .running
-        .queue(std::iter::once(((step, attempt), false)));
+        .queue(std::iter::once(((step, attempt), DroppedBy::Withdrawal)));
     local.running.start((step, attempt), || call);
     task
 }

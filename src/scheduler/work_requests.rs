@@ -409,7 +409,7 @@ mod tests {
     use super::*;
     use crate::domain::{
         definition::{Method, ReplyMode, Target},
-        task::Purpose,
+        task::{DroppedBy, Purpose},
         values::{Attempt, CallTrace, StepIndex, StepName, StepRef, TaskId, Timestamp},
     };
 
@@ -456,7 +456,7 @@ mod tests {
             trace: CallTrace::of(None, step, Attempt(number)),
             purpose: Purpose::Work,
             needs_new_connection: false,
-            is_dropped_by_undo: false,
+            dropped_by: DroppedBy::Withdrawal,
             reply_mode: ReplyMode::Response,
             heartbeat_within: None,
             reply_url: None,

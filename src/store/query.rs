@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::domain::{
     agent::AgentSpec,
-    task::{CauseFingerprint, Expiry, TaskStatus},
+    task::{CauseFingerprint, DroppedBy, Expiry, TaskStatus},
     values::{
         AgentName, Attempt, Fault, InstanceRecord, Lease, Priority, ReceiverName, StepName,
         StepRef, TaskId, Timestamp, WorkflowName, WorkflowRef,
@@ -371,9 +371,13 @@ pub struct HeldStep {
 }
 
 impl HeldStep {
-    /// Returns whether its call is to be dropped, and the drop confirmed. `by_undo`: the undo of its task drops it.
-    pub fn is_to_be_dropped(&self, by_undo: bool) -> bool {
-        self.cancelled || self.undoing && by_undo
+    /// Returns whether its call is to be dropped, and the drop confirmed.
+    pub fn is_to_be_dropped(&self, by: DroppedBy) -> bool {
+        match by {
+            DroppedBy::Withdrawal => self.cancelled,
+            DroppedBy::Undo => self.cancelled || self.undoing,
+            DroppedBy::Nothing => false,
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use super::{AddressPolicy, AgentSettings, Agents, Permission};
 use crate::domain::{
     agent::{AgentMode, AgentSpec, Endpoint, RetrySpec},
     definition::{Method, ReplyMode, Target},
-    task::{Call, CallBody, CallOutcome, Purpose},
+    task::{Call, CallBody, CallOutcome, DroppedBy, Purpose},
     values::{
         AgentName, Attempt, CallTrace, Fault, FaultKind, Span, StepIndex, StepName, StepRef,
         TaskId, Timestamp,
@@ -98,7 +98,7 @@ fn a_call() -> Call {
         },
         purpose: Purpose::Work,
         needs_new_connection: false,
-        is_dropped_by_undo: false,
+        dropped_by: DroppedBy::Withdrawal,
         reply_mode: ReplyMode::Response,
         heartbeat_within: None,
         reply_url: None,

@@ -35,7 +35,7 @@ where
         }
         let bytes = read(request, BodyLimit::from_ref(state)).await?;
         let text = String::from_utf8(bytes.into());
-        let text = text.map_err(|_| not_yaml("it is not UTF-8", 1, 1))?;
+        let text = text.map_err(|_| not_yaml("is not UTF-8", 1, 1))?;
         let source = SourceText::parse(text, SourceFormat::Yaml).map_err(|fault| {
             let location = fault.location;
             not_yaml(&fault.message, location.line, location.column)

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     domain::{
-        task::{Command, Expiry, Release, StepStatus, Task, TaskStatus},
+        task::{Command, DroppedBy, Expiry, Release, StepStatus, Task, TaskStatus},
         values::{AgentName, Attempt, InstanceId, StepIndex, StepRef, TaskId, Timestamp},
     },
     store::{ExpiredStep, HeldStep, StoreError},
@@ -108,6 +108,12 @@ pub async fn a_claim_in_the_row_of_its_task_is_found_by_all_who_look_for_running
 
 /// The mark is in the record, because a notification of it may be lost.
 pub async fn an_attempt_that_is_withdrawn_is_found_by_the_instance_that_holds_it(h: Harness) {
+    let cancelled = claimed(&h).await.id();
+    let command = Command::CancelStep {
+        step: StepIndex(0),
+        reason: None,
+    };
+    h.apply(cancelled, command).await.unwrap();
     h.slots("x", 2);
     let steps = json!([
         { "name": "a", "agent": "x" },
@@ -120,12 +126,6 @@ pub async fn an_attempt_that_is_withdrawn_is_found_by_the_instance_that_holds_it
     };
     let lost = h.submit(new).await.id();
     h.reply(lost, 1, 1, success(json!(1))).await.unwrap();
-    let cancelled = claimed(&h).await.id();
-    let command = Command::CancelStep {
-        step: StepIndex(0),
-        reason: None,
-    };
-    h.apply(cancelled, command).await.unwrap();
     let reader = &h.store.reader;
     let running = reader.processing(Some(h.instance()), None, 10).await;
     let held = [lost, cancelled].map(|task| HeldStep {
@@ -139,7 +139,8 @@ pub async fn an_attempt_that_is_withdrawn_is_found_by_the_instance_that_holds_it
         assert!(running.contains(&held), "{held:?} is not in {running:?}");
         let read = reader.held(held.step, Attempt(1)).await.unwrap();
         assert_eq!(read, Some(held));
-        assert!(held.is_to_be_dropped(false));
+        assert!(held.is_to_be_dropped(DroppedBy::Withdrawal));
+        assert!(!held.is_to_be_dropped(DroppedBy::Nothing));
     }
 }
 

@@ -16,6 +16,17 @@ use crate::{
     },
 };
 
+/// What a running call is dropped for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DroppedBy {
+    /// A withdrawal of its attempt.
+    Withdrawal,
+    /// The undo of its task as well.
+    Undo,
+    /// Nothing, because it asks the service to cancel its work: what drops a call waits for this one.
+    Nothing,
+}
+
 /// One attempt of one step: everything the agent needs to do the work.
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -46,8 +57,8 @@ pub struct Call {
     /// True if a broken connection would be one failure too many for the step. The call is then not made over a
     /// connection that its service may be about to close.
     pub needs_new_connection: bool,
-    /// The call is dropped when its task is to be undone.
-    pub is_dropped_by_undo: bool,
+    /// What the call is dropped for.
+    pub dropped_by: DroppedBy,
     pub reply_mode: ReplyMode,
     /// The address for the reply if the request has it: a credential.
     pub reply_url: Option<Arc<str>>,

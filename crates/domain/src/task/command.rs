@@ -272,7 +272,7 @@ impl Release {
         match self {
             Release::Shutdown => "the instance shut down before the call ended",
             Release::Restart => "the instance that held it restarted",
-            Release::Dropped => "the task is undone; its call was dropped",
+            Release::Dropped => "its call was dropped",
             Release::Undelivered => "the worker that asked for it was gone before it got it",
             Release::Stopped => {
                 "its agent was paused, or its breaker opened, before the call began"

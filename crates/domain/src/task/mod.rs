@@ -64,7 +64,7 @@ pub use bulk::{
     BulkOrder, BulkOutcome, BulkRefusal, BulkState, KEPT_FOR, PatchFault, PatchedBody, StopCause,
     TaskCount, TaskRefusal, sentence as bulk_sentence,
 };
-pub use call::{Call, CallBody, CallOutcome, Purpose};
+pub use call::{Call, CallBody, CallOutcome, DroppedBy, Purpose};
 pub use child::{ChildAction, ChildWorkflow, MOST_DEPTH, MOST_DESCENDANTS, News, child_actions};
 pub use child_record::{Child, ChildEnd, ChildRecord, ChildReport, ParentStep};
 pub use command::{Claimant, Command, Expiry, Refusal, Release};

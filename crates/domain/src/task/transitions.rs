@@ -57,7 +57,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Waiting,
             "step.skipped",
             Skipped,
-            "its condition is false; or, for an undo, the step that it undoes never took effect, or is needed",
+            "its condition is false; it needs more steps than can still succeed, and on_permanent is skip; or, for an undo, the step that it undoes never took effect, or is needed",
         ),
         step(
             Waiting,
@@ -69,7 +69,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Waiting,
             "step.cancelled",
             Cancelled,
-            "the task was cancelled or is being undone, or a race has ended without it",
+            "the task was cancelled or is being undone, or it is not needed any more",
         ),
         step(
             Pending,
@@ -93,7 +93,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Pending,
             "step.skipped",
             Skipped,
-            "an operator skipped it, or its request could not be made and on_permanent is skip",
+            "an operator skipped it; its request could not be made and on_permanent is skip; its `while` is not true any more; or it ends a block without a success, in which steps failed and were skipped",
         ),
         step(
             Pending,
@@ -117,7 +117,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Pending,
             "step.cancelled",
             Cancelled,
-            "the task was cancelled or is being undone, or a race has ended without it",
+            "the task was cancelled or is being undone, or it is not needed any more",
         ),
         step(
             Processing,
@@ -147,7 +147,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Processing,
             "step.skipped",
             Skipped,
-            "the service refused permanently, or the retries are used up, and the policy is skip; for an undo, the probe found nothing to undo; it waits for a time or a signal, and an operator skipped it; or no signal came, and on_timeout is skip",
+            "the service refused permanently, or the retries are used up, and the policy is skip; for an undo, the probe found nothing to undo; it waits for a time or a signal, and an operator skipped it; no signal came, and on_timeout is skip; or its `while` is not true any more, and its call has ended",
         ),
         step(
             Processing,
@@ -183,7 +183,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Processing,
             "step.cancelled",
             Cancelled,
-            "the task was cancelled or is being undone, or a race has ended without it; the call was dropped, or ended without a response, and its outcome is unknown",
+            "the task was cancelled or is being undone, or it is not needed any more; the call was dropped, or ended without a response, and its outcome is unknown",
         ),
         step(Error, "step.retried", Pending, "an operator retried it"),
         step(
@@ -207,7 +207,12 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
         step(Waiting, "step.removed", Skipped, REMOVED),
         step(Pending, "step.removed", Skipped, REMOVED),
         step(Error, "step.removed", Skipped, REMOVED),
-        step(Error, "step.skipped", Skipped, "an operator skipped it"),
+        step(
+            Error,
+            "step.skipped",
+            Skipped,
+            "an operator skipped it, or its `while` is not true any more",
+        ),
         step(Cancelled, "step.retried", Waiting, AGAIN),
         step(
             Error,
@@ -241,7 +246,7 @@ pub const TASK_TRANSITIONS: &[Transition<TaskStatus>] = {
         task(
             Processing,
             Processed,
-            "every step is processed or skipped, or a race has ended without it",
+            "every step is processed or skipped, or is not needed any more",
         ),
         task(Processing, Error, "a step is in error"),
         task(

@@ -103,8 +103,8 @@ pub struct Fault {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(example = true)]
     pub cancelled: bool,
-    /// On a step that is being cancelled: its `while` is not true any more, and it is skipped once its call has ended. Absent
-    /// otherwise.
+    /// On a step that is being cancelled: it is not needed any more, and is `cancelled`, or `skipped` by its `while`, once its call
+    /// has ended. Absent otherwise.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(example = true)]
     pub unwanted: bool,

@@ -7,7 +7,7 @@ use super::{CheckAnswer, CheckedStep, EffectCount, effect_count};
 use crate::{
     definition::{Definition, Method, ReplyMode, RequestTemplate, StepDefinition, Target},
     task::{
-        Call, Purpose,
+        Call, DroppedBy, Purpose,
         render::{Rendered, render_request},
     },
     template::{Budget, Expression, Scope, payload::Payload},
@@ -187,7 +187,7 @@ impl<'d> StepRequests<'d> {
             trace: CallTrace::of(None, step, attempt),
             purpose: purpose.clone(),
             needs_new_connection: false,
-            is_dropped_by_undo: false,
+            dropped_by: DroppedBy::Withdrawal,
             reply_mode: ReplyMode::Response,
             heartbeat_within: None,
             reply_url: None,

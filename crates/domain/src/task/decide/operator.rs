@@ -389,11 +389,11 @@ impl Draft {
         reason: Option<String>,
     ) -> Result<(), Refusal> {
         self.check_cancellable(index)?;
-        if self.withdraw(index, Fault::permanent(CANCELLED, self.now)) {
-            self.effect_is_unknown(index);
-            if !self.leave_behind(index, CANCELLED) {
-                self.end_cancelled(index, reason);
-            }
+        // One that is not needed any more ends as such.
+        let known = self.task.withdrawal(index).cloned();
+        let why = known.unwrap_or_else(|| Fault::permanent(CANCELLED, self.now));
+        if self.withdraw(index, why.clone()) {
+            self.end_for(index, why, reason);
         } else {
             self.note_withdrawal(index, reason.unwrap_or_else(|| CANCELLED.to_owned()));
         }

@@ -7,7 +7,7 @@ use super::{Draft, Secrets, call};
 use crate::{
     definition::{Method, PollFinding, ReplyRule, Target},
     task::{
-        call::{Call, CallOutcome, Purpose},
+        call::{Call, CallOutcome, DroppedBy, Purpose},
         command::{Claimant, Refusal},
         open_reply::{OpenReply, PollState, StepHolder},
         render::render_request,
@@ -98,8 +98,7 @@ impl Draft {
         }
         let rule = self.task.definition(index).cancel.as_ref();
         let purpose = Purpose::Cancel(call.idempotency_key.clone());
-        // The undo waits for this one.
-        call.is_dropped_by_undo = false;
+        call.dropped_by = DroppedBy::Nothing;
         let Some(request) = rule.and_then(|rule| rule.request.as_ref()) else {
             let address = address.ok_or("the service has named no address")?;
             let call = poll_of(call, Some(address))?;

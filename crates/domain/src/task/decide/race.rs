@@ -102,7 +102,11 @@ impl Draft {
                 if self.task.is_withdrawn(index) {
                     return;
                 }
-                if !self.withdraw(index, Fault::permanent(reason, self.now)) {
+                let why = Fault {
+                    unwanted: true,
+                    ..Fault::permanent(reason, self.now)
+                };
+                if !self.withdraw(index, why) {
                     self.note_withdrawal(index, reason.to_owned());
                     return;
                 }

@@ -9,7 +9,7 @@ use crate::{
     definition::{RequestTemplate, StepWork},
     task::{
         aggregate::Task,
-        call::{Call, Purpose},
+        call::{Call, DroppedBy, Purpose},
         command::Refusal,
         render,
         step::StepStatus,
@@ -101,7 +101,10 @@ pub(crate) fn call(
         trace: CallTrace::of(task.details.trace.as_ref(), at, step.attempt),
         purpose,
         needs_new_connection,
-        is_dropped_by_undo: definition.is_dropped_by_undo(),
+        dropped_by: match definition.is_dropped_by_undo() {
+            true => DroppedBy::Undo,
+            false => DroppedBy::Withdrawal,
+        },
         reply_mode: definition.reply.mode(),
         heartbeat_within: definition.heartbeat_within,
         reply_url: match secrets {

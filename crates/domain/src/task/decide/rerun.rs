@@ -62,11 +62,13 @@ impl Draft {
     fn reruns(&self, from: StepIndex) -> Vec<StepIndex> {
         let mut chosen = vec![false; self.task.steps.len()];
         chosen[from.at()] = true;
-        for index in self.task.order() {
-            let definition = self.task.definition(*index);
-            let mut after = definition.after.iter();
-            // The steps that run when all others have ended follow each of them.
-            chosen[index.at()] |= definition.is_finally || after.any(|before| chosen[before.at()]);
+        self.choose_followers(&mut chosen);
+        if self.task.stopped_by().is_some_and(|stop| chosen[stop.at()]) {
+            // The end of the task is decided on again, and with it what it has cancelled.
+            for index in self.task.order() {
+                chosen[index.at()] |= self.was_cancelled_by_stop(*index);
+            }
+            self.choose_followers(&mut chosen);
         }
         for revert in self.open_reverts_of_races(&chosen) {
             chosen[revert.at()] = true;
@@ -78,6 +80,22 @@ impl Draft {
         };
         let chosen = order.filter(|index| chosen[index.at()] && !is_undone(index));
         chosen.collect()
+    }
+
+    fn choose_followers(&self, chosen: &mut [bool]) {
+        for index in self.task.order() {
+            let definition = self.task.definition(*index);
+            let mut after = definition.after.iter();
+            // The steps that run when all others have ended follow each of them.
+            chosen[index.at()] |= definition.is_finally || after.any(|before| chosen[before.at()]);
+        }
+    }
+
+    fn was_cancelled_by_stop(&self, index: StepIndex) -> bool {
+        let is_own = self.task.definition(index).undoes.is_none();
+        is_own
+            && self.task.step(index).status() == StepStatus::Cancelled
+            && !self.task.is_lost(index)
     }
 
     /// Returns the undos of losers that have not ended although their races are run again, because competitors are. A loser

@@ -19,13 +19,13 @@ impl Task {
         self.withdrawal(index).is_some()
     }
 
-    /// Returns whether the step is skipped as soon as its withdrawn attempt has ended.
+    /// Returns whether the attempt is withdrawn because the step is not needed any more, and not by an operator.
     pub(super) fn is_unwanted(&self, index: StepIndex) -> bool {
         self.withdrawal(index).is_some_and(|why| why.unwanted)
     }
 
     /// Returns why the running attempt of a step is withdrawn, if it is.
-    fn withdrawal(&self, index: StepIndex) -> Option<&Fault> {
+    pub(super) fn withdrawal(&self, index: StepIndex) -> Option<&Fault> {
         let step = self.step(index);
         let is_running = step.status() == StepStatus::Processing;
         { step.last_fault.as_ref() }.filter(|fault| is_running && fault.cancelled)
@@ -67,19 +67,38 @@ impl Draft {
 
     /// Ends a step whose withdrawn attempt has ended without success. What it did is unknown.
     pub(super) fn end_withdrawn(&mut self, index: StepIndex, reason: Option<String>) {
-        let Some(why) = self.task.withdrawal(index).cloned() else {
-            return;
-        };
+        if let Some(why) = self.task.withdrawal(index).cloned() {
+            self.end_for(index, why, reason);
+        }
+    }
+
+    /// Ends a step whose attempt was withdrawn because of `why`.
+    pub(super) fn end_for(&mut self, index: StepIndex, why: Fault, reason: Option<String>) {
         self.effect_is_unknown(index);
         if self.leave_behind(index, &why.message) {
             return;
         }
-        if why.unwanted {
-            self.skip_unwanted(index, why.message);
-            self.settle(None);
-        } else {
+        if !why.unwanted {
             self.end_cancelled(index, reason);
+            return;
         }
+        match self.task.is_still_wanted(index, &self.budget) {
+            Ok(true) => self.need_again(index),
+            Ok(false) => self.skip_unwanted(index, why.message),
+            Err(message) => self.skip_unwanted(index, message),
+        }
+        self.settle(None);
+    }
+
+    /// The task has moved to a version that needs the step, or its `while` is true again, before its attempt had ended.
+    fn need_again(&mut self, index: StepIndex) {
+        let reason = "it is needed again";
+        if self.has_used_up_attempts(index, reason) {
+            return;
+        }
+        let pending = StepState::Pending { ready_at: self.now };
+        self.change(index, "step.released", pending, Some(reason.to_owned()));
+        self.offer(index);
     }
 
     /// The promise of a reply that is not awaited any more.

@@ -523,7 +523,7 @@ fn an_undo_that_drops_a_reply_asks_the_service_to_cancel_its_work_first() {
     assert!(
         matches!(&call.target, crate::definition::Target::Operation { url, .. } if **url == *"http://x:1/jobs/7")
     );
-    assert!(!call.is_dropped_by_undo);
+    assert_eq!(call.dropped_by, crate::task::DroppedBy::Nothing);
     // A fault that may pass, a lost instance: it is asked again soon, however seldom it is polled.
     let busy = bench.transient(503, Duration::ZERO);
     bench.reply("a", attempt, busy).unwrap();

@@ -5,17 +5,21 @@ use crate::task::alert::AlertChange;
 
 /// A payment, a reminder beside it, and a step after both.
 fn bench(reminder: Value) -> Bench {
+    Bench::new(steps(reminder))
+}
+
+fn steps(reminder: Value) -> Value {
     let mut step =
         json!({ "name": "remind", "after": [], "while": "steps.pay.state != 'processed'" });
     let Value::Object(more) = reminder else {
         panic!("{reminder} is not an object")
     };
     step.as_object_mut().unwrap().extend(more);
-    Bench::new(json!([
+    json!([
         { "name": "pay", "agent": "x", "after": [] },
         step,
         { "name": "ship", "agent": "x", "after": ["pay", "remind"] },
-    ]))
+    ])
 }
 
 #[test]
@@ -86,6 +90,19 @@ fn what_comes_before_the_drop_is_confirmed_counts_or_is_no_failure() {
     bench.lose("remind", attempt).unwrap();
     assert_eq!(bench.status("remind"), StepStatus::Cancelled);
     assert_eq!(bench.status("remind.undo"), StepStatus::Pending);
+}
+
+#[test]
+fn an_operator_who_cancels_a_step_that_is_not_needed_any_more_makes_it_no_failure() {
+    let mut bench = bench(json!({ "agent": "x" }));
+    bench.claim("remind").unwrap();
+    bench.process("pay");
+    let step = bench.step("remind");
+    let cancel = Command::CancelStep { step, reason: None };
+    bench.apply(cancel).unwrap();
+    bench.confirm_drop("remind");
+    assert_eq!(bench.status("remind"), StepStatus::Skipped);
+    assert_eq!(bench.record("remind").error(), None);
 }
 
 #[test]

@@ -263,3 +263,30 @@ fn the_undo_of_a_task_that_was_ended_on_purpose_is_tried_again() {
     bench.process("charge.undo");
     assert_eq!(bench.task(), TaskStatus::Undone);
 }
+
+#[test]
+fn a_rerun_from_before_the_end_on_purpose_lets_the_rest_of_the_task_run() {
+    let steps = json!([
+        { "name": "a", "agent": "x", "after": [] },
+        { "name": "long", "agent": "x", "after": [] },
+        { "name": "b", "agent": "x", "after": ["long"] },
+        { "name": "end", "after": ["a"], "when": "steps.a.attempts == 1", "stop": { "state": "processed" } },
+    ]);
+    let mut bench = Bench::new(steps);
+    bench.claim("long").unwrap();
+    bench.process("a");
+    assert_eq!(bench.status("b"), StepStatus::Cancelled);
+    // The task ends once the call of the other step has ended.
+    let step = bench.step("a");
+    let again = Command::RetryFrom { step, reason: None };
+    bench.apply(again).unwrap();
+    assert_eq!(bench.status("b"), StepStatus::Waiting);
+    bench.process("a");
+    assert_eq!(bench.status("end"), StepStatus::Skipped);
+    // It is needed again, and its call was dropped.
+    bench.confirm_drop("long");
+    bench.process("long");
+    bench.process("b");
+    assert_eq!(bench.task(), TaskStatus::Processed);
+    changes_are_told(&bench.draft).unwrap();
+}

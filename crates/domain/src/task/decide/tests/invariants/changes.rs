@@ -223,7 +223,7 @@ fn moved(before: &Task, after: &Task) -> Result<(), TestCaseError> {
             prop_assert!(!after.is_removed(index), "{index:?} is gone, and had begun");
             // A step of the new version may have the task undone or stopped at once, or win a race, or the running step is not wanted
             // any more: then its call is dropped, and may have had effect.
-            let is_ended = after.undo.is_some() || is_given_up(new);
+            let is_ended = after.undo.is_some() || is_given_up(after, index);
             let is_dropped = is_ended && old.status() == StepStatus::Processing;
             let effects = (old.may_have_taken_effect(), new.may_have_taken_effect());
             prop_assert!(
@@ -233,16 +233,17 @@ fn moved(before: &Task, after: &Task) -> Result<(), TestCaseError> {
         }
         let runs =
             matches!(old.state, StepState::Processing { .. }) && before.definition(index).is_call();
-        if runs && after.undo.is_none() && !is_given_up(new) {
+        if runs && after.undo.is_none() && !is_given_up(after, index) {
             prop_assert_eq!(old, new, "what runs goes on");
         }
     }
     Ok(())
 }
 
-/// Returns whether the running call of a step was dropped, because nothing needs it.
-fn is_given_up(step: &Step) -> bool {
-    matches!(step.status(), StepStatus::Cancelled | StepStatus::Skipped)
+/// Returns whether the running call of a step is dropped, because nothing needs it.
+fn is_given_up(task: &Task, index: StepIndex) -> bool {
+    let status = task.step(index).status();
+    task.is_withdrawn(index) || matches!(status, StepStatus::Cancelled | StepStatus::Skipped)
 }
 
 /// The history alone tells every state a step and the task went through.
