@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// What a running call is dropped for.
+/// The reasons for which a running call is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DroppedBy {
     /// A withdrawal of its attempt.
@@ -57,7 +57,7 @@ pub struct Call {
     /// True if a broken connection would be one failure too many for the step. The call is then not made over a
     /// connection that its service may be about to close.
     pub needs_new_connection: bool,
-    /// What the call is dropped for.
+    /// The reasons for which the call is dropped.
     pub dropped_by: DroppedBy,
     pub reply_mode: ReplyMode,
     /// The address for the reply if the request has it: a credential.

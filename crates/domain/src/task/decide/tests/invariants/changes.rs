@@ -1,4 +1,4 @@
-//! What is true of a task before and after a command, and of its history.
+//! The properties of a task before and after a command, and of its history.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What is true of every task at every moment.
+//! The properties of every task at every moment.
 
 use proptest::prelude::*;
 
