@@ -46,7 +46,8 @@ pub struct Afterwards {
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
-    /// Wait until the task has ended or needs a person, and exit with 0, 2 or 3 accordingly
+    /// Wait until the task has ended or needs a person, and exit with 0, 2 or 3 accordingly; for many tasks until all have,
+    /// and exit with 2 if one is in error
     #[arg(long)]
     wait: bool,
 
@@ -273,6 +274,10 @@ fn body(members: impl IntoIterator<Item = (&'static str, Option<Value>)>) -> Val
 }
 
 impl Afterwards {
+    fn is_given(&self) -> bool {
+        self.reason.is_some() || self.wait
+    }
+
     fn reason(&self) -> Option<Value> {
         self.reason.clone().map(Value::from)
     }
@@ -616,14 +621,15 @@ pub async fn clone(session: &Session, options: &CloneOptions) -> Result<Outcome,
 impl MigrateOptions {
     /// Returns whether the arguments are about tasks.
     pub fn is_of_tasks(&self) -> bool {
-        self.task.is_some() || self.to.is_some() || self.many.selection.is_given()
+        let is_about_tasks = self.from_version.is_some() || self.many.is_given();
+        self.task.is_some() || self.to.is_some() || is_about_tasks || self.after.is_given()
     }
 }
 
 pub async fn migrate(session: &Session, options: &MigrateOptions) -> Result<Outcome, ClientError> {
     let Some(to) = &options.to else {
         return Err(ClientError::usage(
-            "--to is missing: a version, latest or active",
+            "--to is missing: a version, latest or active; to migrate the database, give none of the options for tasks",
         ));
     };
     let to = Some(version(to));
@@ -755,5 +761,13 @@ async fn many(
     let mut members = selection.members(session.out.times.now())?;
     let more = body(extra.into_iter().chain([("reason", after.reason())]));
     members.extend(more.as_object().cloned().unwrap_or_default());
-    bulk::run(session, operation, options, members, after.timeout).await
+    bulk::run(
+        session,
+        operation,
+        options,
+        members,
+        after.wait,
+        after.timeout,
+    )
+    .await
 }

@@ -15,8 +15,8 @@ use crate::{
     confirm::{self, Answer},
     filter::Selection,
     operations::{
-        GET_BULK_JOB, GET_FAILURE, LIST_BULK_JOB_TASKS, LIST_BULK_JOBS, Operation, RESUME_BULK_JOB,
-        STOP_BULK_JOB,
+        GET_BULK_JOB, GET_FAILURE, LIST_BULK_JOB_TASKS, LIST_BULK_JOBS, LIST_TASKS, Operation,
+        RESUME_BULK_JOB, STOP_BULK_JOB,
     },
     outcome::{ClientError, Outcome},
     output::{Cell, Color, Format, Table, note, span_of},
@@ -67,6 +67,14 @@ pub struct BulkOptions {
     /// Print the job, and do not wait for its end
     #[arg(long, conflicts_with = "task", help_heading = "Many tasks")]
     detach: bool,
+}
+
+impl BulkOptions {
+    /// Returns whether one of the arguments is there.
+    pub fn is_given(&self) -> bool {
+        let is_sent = self.rate.is_some() || self.first.is_some();
+        self.selection.is_given() || self.dry_run || self.yes || self.detach || is_sent
+    }
 }
 
 /// The result of a dry run.
@@ -210,6 +218,7 @@ pub async fn run(
     operation: &Operation,
     options: &BulkOptions,
     mut members: Map<String, Value>,
+    wait: bool,
     timeout: Option<Duration>,
 ) -> Result<Outcome, ClientError> {
     let preview = preview(session, operation, &members).await?;
@@ -260,6 +269,9 @@ pub async fn run(
         .header("idempotency-key", Uuid::now_v7().to_string());
     let response = request.body(&Value::Object(members)).send().await?;
     let job: BulkJobJson = response.read()?;
+    if options.detach && wait {
+        note("with --detach nothing waits for the tasks: --wait has no effect");
+    }
     if options.detach {
         match session.out.is_for_people() {
             true => session.out.say(format_args!(
@@ -270,7 +282,58 @@ pub async fn run(
         }
         return Ok(Outcome::Done);
     }
-    follow(session, job, timeout).await
+    let end = timeout.map(|timeout| Instant::now() + timeout);
+    let id = job.id.clone();
+    match follow(session, job, timeout).await? {
+        Outcome::Done | Outcome::Refused if wait => until_at_rest(session, &id, end).await,
+        outcome => Ok(outcome),
+    }
+}
+
+/// Waits until the tasks of a job have ended or need a person. The outcome is a failure if one is in error.
+async fn until_at_rest(
+    session: &Session,
+    job: &str,
+    end: Option<Instant>,
+) -> Result<Outcome, ClientError> {
+    let mut away = Away::default();
+    // A task goes through these states in this order.
+    let mut states = ["pending", "processing", "undoing"].into_iter();
+    let mut state = states.next();
+    while let Some(awaited) = state {
+        match has_task(session, job, awaited).await {
+            Ok(true) if end.is_some_and(|end| Instant::now() >= end) => {
+                return Ok(Outcome::Running);
+            }
+            Ok(true) => sleep(INTERVAL).await,
+            Ok(false) => {
+                away.ends();
+                state = states.next();
+            }
+            Err(error) if end.is_some_and(|end| Instant::now() >= end) => return Err(error),
+            Err(error) => away.wait_after(error).await?,
+        }
+    }
+    match has_task(session, job, "error").await? {
+        true => {
+            note(format_args!(
+                "tasks failed again: provost tasks --bulk {} --state error lists them",
+                plain(job)
+            ));
+            Ok(Outcome::Failed)
+        }
+        false => Ok(Outcome::Done),
+    }
+}
+
+async fn has_task(session: &Session, job: &str, state: &str) -> Result<bool, ClientError> {
+    let request = session.api.request(&LIST_TASKS, &[]);
+    let request = { request.query("bulk", job) }.query("state", state);
+    let page: Value = request.query("limit", "1").send().await?.read()?;
+    Ok(page["items"]
+        .as_array()
+        .is_some_and(|items| !items.is_empty())
+        || !page["next_cursor"].is_null())
 }
 
 /// Follows a job to its end, and shows it.

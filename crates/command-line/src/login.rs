@@ -1,6 +1,9 @@
 //! `provost login` and `provost context`: the servers of a person.
 
-use std::path::PathBuf;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use clap::{Args, Subcommand, builder::ValueHint};
 use clap_complete::ArgValueCompleter;
@@ -65,12 +68,26 @@ fn absolute(path: &Option<PathBuf>) -> Result<Option<PathBuf>, ClientError> {
     made.transpose()
 }
 
+/// Returns the file for a token that was typed, beside that of the contexts.
+fn own_token_file(contexts: &Path, name: &str) -> PathBuf {
+    contexts.with_file_name("tokens").join(name)
+}
+
+/// Returns the URL of a server with the whole path of its socket, so that it leads there from any folder.
+fn with_whole_path(url: &str) -> Result<String, ClientError> {
+    let Some(socket) = url.strip_prefix("unix:") else {
+        return Ok(url.to_owned());
+    };
+    let whole = absolute(&Some(PathBuf::from(socket)))?;
+    Ok(format!("unix:{}", whole.unwrap_or_default().display()))
+}
+
 /// Makes a context, and makes it the current one.
 pub async fn run(options: &LoginOptions) -> Result<Outcome, ClientError> {
     let path = path()?;
     let mut contexts = Contexts::read(&path)?;
     let mut context = Context {
-        url: options.url.clone(),
+        url: with_whole_path(&options.url)?,
         token_file: absolute(&options.token_file)?,
         token_command: options.token_command.clone(),
         token_env: options.token_env.clone(),
@@ -100,7 +117,7 @@ pub async fn run(options: &LoginOptions) -> Result<Outcome, ClientError> {
             .await?;
     }
     if let Some(token) = token.filter(|_| !names_token) {
-        let file = path.with_file_name("tokens").join(&options.name);
+        let file = own_token_file(&path, &options.name);
         write_secret(&file, &token)?;
         context.token_file = Some(file);
     }
@@ -149,11 +166,19 @@ impl ContextCommand {
                 note(format_args!("the context {} is the current one", one.name));
             }
             Self::Remove(one) => {
-                contexts.find(&one.name)?;
+                let token_file = contexts.find(&one.name)?.token_file.clone();
                 contexts.contexts.remove(&one.name);
                 let was_current = contexts.current.as_ref() == Some(&one.name);
                 contexts.current = contexts.current.take().filter(|_| !was_current);
                 contexts.write(&path)?;
+                // A file that a person named stays.
+                let own = own_token_file(&path, &one.name);
+                if token_file.as_ref() == Some(&own)
+                    && let Err(error) = std::fs::remove_file(&own)
+                    && error.kind() != io::ErrorKind::NotFound
+                {
+                    return Err(ClientError::file(&own, error));
+                }
                 let then = match (was_current, contexts.contexts.is_empty()) {
                     (false, _) => "",
                     (true, true) => ", and there is no other",

@@ -467,6 +467,7 @@ pub async fn follow(
     let mut events = FollowedStream::new(&session.api, &FOLLOW_TASK, &parts, &[]);
     let follow = async {
         loop {
+            let mut last = None;
             if let Some(event) = events.next().await? {
                 let entry: HistoryEntryJson = serde_json::from_str(&event.data).unwrap_or_default();
                 match out.is_for_people() {
@@ -482,9 +483,13 @@ pub async fn follow(
                 if !(is_of_task && is_end) {
                     continue;
                 }
+                last = Some(entry);
             }
             let looked = wait::look(&session.api, id).await?;
-            if looked.1 != Outcome::Running {
+            let is_last = last
+                .as_ref()
+                .is_none_or(|entry| is_newest(entry, &looked.0.task));
+            if looked.1 != Outcome::Running && is_last {
                 return Ok::<_, ClientError>(looked);
             }
         }
@@ -502,9 +507,33 @@ pub async fn follow(
     Ok(outcome)
 }
 
+/// Returns whether the entry tells of the state that the task is in, and not of an earlier end: an operator may have retried the
+/// task, or had it undone, since then.
+fn is_newest(entry: &HistoryEntryJson, task: &TaskJson) -> bool {
+    let failed_at = task.error.as_ref().map(|error| error.at.as_str());
+    let is_earlier = entry.to == "error" && failed_at.is_some_and(|at| entry.at.as_str() < at);
+    entry.to == task.state && !is_earlier
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_entry_of_an_earlier_end_is_not_the_newest() {
+        let entry = |to: &str, at: &str| HistoryEntryJson {
+            to: to.to_owned(),
+            at: at.to_owned(),
+            ..HistoryEntryJson::default()
+        };
+        let task = failed();
+        assert!(is_newest(&entry("error", "2026-03-01T11:57:00Z"), &task));
+        assert!(!is_newest(&entry("error", "2026-03-01T11:56:59Z"), &task));
+        assert!(!is_newest(
+            &entry("processed", "2026-03-01T11:57:00Z"),
+            &task
+        ));
+    }
 
     fn times() -> Times {
         Times::at(false, "2026-03-01T12:00:00Z".parse().unwrap())
