@@ -4,7 +4,11 @@
 const PROBLEMS: &str = include_str!("../../../docs/problems.md");
 
 /// The cures in commands of this client.
-const OF_COMMANDS: [(&str, &str); 19] = [
+const OF_COMMANDS: [(&str, &str); 20] = [
+    (
+        "invalid",
+        "correct what is named above; provost validate FILE, provost submit --dry-run and provost apply --dry-run check without a change",
+    ),
     (
         "unauthenticated",
         "give a token: provost login remembers it for a server; --token-file or PROVOST_TOKEN give it to one command",
@@ -39,7 +43,7 @@ const OF_COMMANDS: [(&str, &str); 19] = [
     ("no-such-bulk-job", "provost bulk list shows the jobs"),
     (
         "task-ended",
-        "provost clone TASK submits a new task like it, and provost undo TASK takes back what is done",
+        "provost clone TASK submits a new task like it; provost undo TASK takes back what a processed task has done",
     ),
     (
         "wrong-task-state",

@@ -96,6 +96,13 @@ async fn a_token_comes_from_a_file_a_command_the_environment_or_the_keyboard() {
     let none = person.run(&["status"]).await;
     assert_eq!(none.code, 1, "{none:?}");
     assert!(none.err.contains("by-env, by-file, typed"), "{none:?}");
+
+    // The token that login has kept goes with its context, and a file that a person has named stays.
+    for name in ["typed", "by-file"] {
+        let removed = person.run(&["context", "remove", name]).await;
+        assert_eq!(removed.code, 0, "{removed:?}");
+    }
+    assert!(!kept.exists() && std::fs::exists(&file).unwrap());
 }
 
 #[tokio::test]
@@ -105,6 +112,13 @@ async fn a_server_listens_on_a_unix_socket_or_with_a_certificate_of_its_own() {
     let _by_socket = Provost::setup().listen(&socket).start().await;
     let person = Person::without_server();
     person.done(&["status", "--server", &socket]).await;
+    let mut login = person.command();
+    login
+        .args(["login", "socket", "--url", "unix:api.sock", "--no-token"])
+        .current_dir(folder.path());
+    assert_eq!(super::ran(&mut login).await.code, 0);
+    // Also from another folder.
+    person.done(&["status"]).await;
 
     let certificate = generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let crt = person.file("crt", &certificate.cert.pem());

@@ -140,6 +140,13 @@ async fn a_folder_is_applied_once_and_then_differs_in_nothing() {
         std::fs::remove_file(format!("{folder}/schedules/nightly.json")).unwrap();
         person.done(&["apply", &folder]).await;
         assert_eq!(provost.get("/v1/schedules/nightly").await.status, 200);
+        let dry = ["apply", &folder, "--prune", "--dry-run"];
+        let dry = person.json(&dry).await;
+        let deleted = dry["items"].as_array().unwrap().last().unwrap();
+        assert_eq!(
+            (&deleted["name"], &deleted["change"]),
+            (&json!("nightly"), &json!("deleted"))
+        );
         let pruned = person.run(&["apply", &folder, "--prune"]).await;
         assert_eq!(pruned.code, 1, "{pruned:?}");
         person.done(&["apply", &folder, "--prune", "--yes"]).await;

@@ -53,6 +53,21 @@ async fn each_end_has_its_exit_code() {
             && refused.err.contains("/problems/task-ended"),
         "{refused:?}"
     );
+    // A job is done when every task has got the command; with --wait what comes of that counts.
+    let retry = ["retry", "--filter", "key=failed", "--yes"];
+    let again = person.run(&retry).await;
+    assert_eq!(again.code, 0, "{again:?}");
+    let again = person.run(&[&retry[..], &["--wait"]].concat()).await;
+    assert_eq!(again.code, 2, "{again:?}");
+    let history = person.done(&["task", "failed", "--history"]).await;
+    let followed = person.run(&["task", "failed", "--follow"]).await;
+    assert_eq!(followed.code, 2, "{followed:?}");
+    let ends = |text: &str| text.matches("task.error").count();
+    assert_eq!(ends(&followed.out), ends(&history), "{followed:?}");
+    person.run(&["undo", "failed", "--wait"]).await;
+    let followed = person.run(&["task", "failed", "--follow"]).await;
+    assert_eq!(followed.code, 3, "{followed:?}");
+    assert!(followed.out.contains("task.undone"), "{followed:?}");
     let cause = ["retry", "--cause", "ffffffffffffffff", "--yes"];
     let unknown = person.run(&cause).await;
     assert_eq!(unknown.code, 5, "{unknown:?}");
@@ -69,6 +84,9 @@ async fn each_end_has_its_exit_code() {
         &["completions", "cmd"],
         &["retry"],
         &["retry", "done", "--cause", "5f1d"],
+        &["migrate", "--dry-run"],
+        &["migrate", "--yes"],
+        &["migrate", "--from-version", "3"],
         &["tasks", "--limit", "none"],
         &["tasks", "--worflow", "order"],
         &["submit", "order", "--input", "not JSON"],

@@ -326,22 +326,36 @@ async fn plans(
     Ok(plans)
 }
 
-/// Shows the differences as the data of the command.
-fn show(session: &Session, plans: &[Plan]) -> Result<(), ClientError> {
+/// Shows the differences as the data of the command. `surplus`: what no file has, and is deleted.
+fn show(
+    session: &Session,
+    plans: &[Plan],
+    surplus: &[(DefinitionKind, String)],
+) -> Result<(), ClientError> {
     let out = &session.out;
     if !out.is_for_people() {
-        let items: Vec<_> = plans.iter().map(Plan::json).collect();
+        let deleted = surplus.iter().map(|(kind, name)| {
+            json!({ "kind": kind.as_str(), "name": name, "file": null, "change": "deleted", "differences": [] })
+        });
+        let items: Vec<_> = plans.iter().map(Plan::json).chain(deleted).collect();
         let changed = plans
             .iter()
             .filter(|plan| plan.is_change() || plan.is_activation());
-        let names: Vec<_> = changed
-            .map(|plan| format!("{}/{}", plan.definition.kind, plan.definition.name))
-            .collect();
+        let changed =
+            changed.map(|plan| format!("{}/{}", plan.definition.kind, plan.definition.name));
+        let deleted = surplus.iter().map(|(kind, name)| format!("{kind}/{name}"));
+        let names: Vec<_> = changed.chain(deleted).collect();
         let names = names.iter().map(String::as_str);
         return out.object_of(&json!({ "items": items }).to_string(), names);
     }
     for line in lines(session, plans) {
         out.say(line)?;
+    }
+    for (kind, name) in surplus {
+        out.say(format_args!(
+            "{kind} {} is deleted: no file has it",
+            plain(name)
+        ))?;
     }
     Ok(())
 }
@@ -369,7 +383,7 @@ fn lines(session: &Session, plans: &[Plan]) -> Vec<String> {
 /// Shows how files differ from the server. Exits with 2 if they do.
 pub async fn diff(session: &Session, files: &[PathBuf]) -> Result<Outcome, ClientError> {
     let plans = plans(session, files, false).await?;
-    show(session, &plans)?;
+    show(session, &plans, &[])?;
     check(session, &plans).await?;
     Ok(match plans.iter().any(Plan::is_change) {
         true => Outcome::Failed,
@@ -388,12 +402,9 @@ pub async fn apply(session: &Session, options: &ApplyOptions) -> Result<Outcome,
         .filter(|plan| plan.is_change() || plan.is_activation())
         .collect();
     if options.dry_run {
-        show(session, &plans)?;
+        show(session, &plans, &surplus)?;
         check(session, &plans).await?;
         note_unchecked(&plans);
-        for (kind, name) in &surplus {
-            note(format_args!("{kind} {name} would be deleted"));
-        }
         return Ok(Outcome::Done);
     }
     // Nothing is changed if something would be refused.
@@ -428,9 +439,25 @@ pub async fn apply(session: &Session, options: &ApplyOptions) -> Result<Outcome,
     }
     for (done, plan) in changes.iter().enumerate() {
         if let Err(error) = plan.put(session).await {
+            let Definition {
+                kind,
+                name,
+                document,
+                ..
+            } = &plan.definition;
+            note(format_args!(
+                "{kind} {} of {} was not changed",
+                plain(name),
+                document.path.display()
+            ));
             if done > 0 {
+                let changed = changes[..done].iter().map(|plan| {
+                    let Definition { kind, name, .. } = &plan.definition;
+                    format!("{kind} {}", plain(name))
+                });
                 note(format_args!(
-                    "{done} of {count} definitions were changed before this one was refused"
+                    "{done} of {count} definitions were changed before it: {}",
+                    changed.collect::<Vec<_>>().join(", ")
                 ));
             }
             return Err(error);
@@ -442,9 +469,8 @@ pub async fn apply(session: &Session, options: &ApplyOptions) -> Result<Outcome,
             DefinitionKind::Agent | DefinitionKind::Workflow => &DELETE_AGENT,
         };
         session.api.request(operation, &[name]).send().await?;
-        note(format_args!("{kind} {name} was deleted"));
     }
-    show(session, &plans)?;
+    show(session, &plans, &surplus)?;
     Ok(Outcome::Done)
 }
 

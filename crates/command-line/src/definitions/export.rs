@@ -70,10 +70,13 @@ pub async fn get(session: &Session, options: &GetOptions) -> Result<Outcome, Cli
     };
     let found = current::read(session, options.kind, name, options.version).await?;
     let Some(found) = found else {
-        return Err(ClientError::NotFound(format!(
-            "{} {name} does not exist",
-            options.kind
-        )));
+        return Err(ClientError::NotFound(match options.version {
+            Some(version) => format!(
+                "{} {name} has no version {version}: provost workflow history {name} shows those that it has",
+                options.kind
+            ),
+            None => format!("{} {name} does not exist", options.kind),
+        }));
     };
     let body = Value::Object(found.body);
     match out.format {
