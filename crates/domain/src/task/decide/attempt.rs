@@ -340,9 +340,11 @@ impl Draft {
         } else if self.is_left_behind(index) {
             self.change(index, "step.error", StepState::Error(fault), None);
             self.open_undos();
-        } else if self.task.is_unwanted(index) {
+        } else if self.task.is_unwanted(index)
+            && self.task.is_still_wanted(index, &self.budget) != Ok(true)
+        {
             self.end_withdrawn(index, None);
-        } else if self.task.is_withdrawn(index) {
+        } else if self.task.is_withdrawn(index) && !self.task.is_unwanted(index) {
             self.give_up(index, Policy::Error, fault);
         } else {
             let policy = self

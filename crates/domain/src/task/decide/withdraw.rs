@@ -90,7 +90,8 @@ impl Draft {
         self.settle(None);
     }
 
-    /// The task has moved to a version that needs the step, or its `while` is true again, before its attempt had ended.
+    /// Before the attempt had ended, the task has moved to a version that needs the step, was rerun from before what ended the
+    /// step, or its `while` has become true again.
     fn need_again(&mut self, index: StepIndex) {
         let reason = "it is needed again";
         if self.has_used_up_attempts(index, reason) {
