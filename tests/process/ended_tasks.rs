@@ -1,12 +1,12 @@
 //! The gauges of tasks that have ended, which may be very many.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
 
 use crate::{
     backlog::{explaining, plans_of},
-    harness::{Act, Database, Provost, Remote, one_step, until},
+    harness::{Act, Database, Provost, Remote, one_step},
 };
 
 /// Returns what `provost_tasks` shows for the states of ended tasks.
@@ -30,6 +30,14 @@ fn all(processed: u64, undone: u64, cancelled: u64) -> BTreeMap<String, u64> {
     all.map(|(state, count)| (state.to_owned(), count)).into()
 }
 
+/// Waits for a count. After each page it rests for 99 times as long as that has taken, so a slow machine takes as many times
+/// longer: nothing but the limit of the test ends the wait.
+async fn until_shown(provost: &Provost, wanted: BTreeMap<String, u64>) {
+    while shown(provost).await != wanted {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn tasks_that_end_are_shown_in_the_metrics_by_how_they_ended() {
     let remote = Remote::with(|seen| match seen.path.as_str() {
@@ -38,7 +46,7 @@ async fn tasks_that_end_are_shown_in_the_metrics_by_how_they_ended() {
     })
     .await;
     let provost = Provost::start().await;
-    until(all(0, 0, 0), || shown(&provost)).await;
+    until_shown(&provost, all(0, 0, 0)).await;
     for _ in 0..5 {
         provost.run(&one_step(&remote.url(), "/work")).await;
     }
@@ -50,7 +58,7 @@ async fn tasks_that_end_are_shown_in_the_metrics_by_how_they_ended() {
             done.expect(200);
         }
     }
-    until(all(5, 2, 3), || shown(&provost)).await;
+    until_shown(&provost, all(5, 2, 3)).await;
 }
 
 /// Most tasks are processed, and many have ended at the same time.
@@ -77,11 +85,11 @@ async fn ended_tasks_are_counted_in_short_ranges_of_their_indexes_on_postgresql(
     let provost = setup.set("RETENTION__KEEP", "forever").start().await;
     server.sql(ENDED).await;
     // The first plans use the statistics of an empty table.
-    until(all(15_000, 300, 14_700), || shown(&provost)).await;
+    until_shown(&provost, all(15_000, 300, 14_700)).await;
     server.sql("VACUUM ANALYZE tasks").await;
     let before = server.log().len();
     server.sql("DELETE FROM tasks WHERE state = 'undone'").await;
-    until(all(15_000, 0, 14_700), || shown(&provost)).await;
+    until_shown(&provost, all(15_000, 0, 14_700)).await;
 
     let log = server.log();
     let of_counts =
