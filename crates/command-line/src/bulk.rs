@@ -285,7 +285,14 @@ pub async fn run(
     let end = timeout.map(|timeout| Instant::now() + timeout);
     let id = job.id.clone();
     match follow(session, job, timeout).await? {
-        Outcome::Done | Outcome::Refused if wait => until_at_rest(session, &id, end).await,
+        outcome @ (Outcome::Done | Outcome::Refused) if wait => {
+            // That some tasks have refused the command is told where none of the others failed.
+            let at_rest = until_at_rest(session, &id, end).await?;
+            Ok(match at_rest {
+                Outcome::Done => outcome,
+                other => other,
+            })
+        }
         outcome => Ok(outcome),
     }
 }
