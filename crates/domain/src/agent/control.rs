@@ -458,7 +458,11 @@ impl AgentControl {
     ) {
         let state = match action {
             BreakerAction::Open => BreakerState::ForcedOpen,
-            BreakerAction::Close => BreakerState::ForcedClosed,
+            BreakerAction::Close => {
+                // The endpoint gets calls again, so others may be ejected in its place: its ejection must not count beside theirs.
+                self.ejections.remove(url);
+                BreakerState::ForcedClosed
+            }
             BreakerAction::Reset => {
                 self.breakers.remove(url);
                 self.ejections.remove(url);
