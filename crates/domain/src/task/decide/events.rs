@@ -79,9 +79,10 @@ impl Draft {
         let scope = self.task.scope(index, &self.budget);
         let given = match &definition.work {
             StepWork::Set(rule) => rule.values(&scope).map(|values| (values, None, None)),
-            StepWork::Stop(rule) => rule.message(&scope).and_then(|message| {
-                let output = rule.output(&scope)?;
-                Ok((output, Some(message), rule.state.policy()))
+            StepWork::Stop(rule) => rule.output(&scope).map(|output| {
+                // An end on purpose does not fail for want of its words.
+                let message = rule.message(&scope).unwrap_or_else(|fault| fault);
+                (output, Some(message), rule.state.policy())
             }),
             _ => return false,
         };

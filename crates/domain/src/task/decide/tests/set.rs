@@ -140,6 +140,20 @@ fn a_task_is_undone_on_purpose() {
 }
 
 #[test]
+fn a_message_that_cannot_be_evaluated_keeps_no_task_from_its_end() {
+    let stop = json!({ "state": "undone", "message": "no stock for {{ input.missing.name }}" });
+    let mut bench = Bench::new(stopping(stop));
+    bench.process("charge");
+    assert_eq!(bench.task(), TaskStatus::Undoing);
+    let undo = bench.draft.task.undo.as_ref().unwrap();
+    let cause = &undo.error.as_ref().unwrap().message;
+    assert!(
+        cause.starts_with("`stop.message` could not be evaluated"),
+        "{cause}"
+    );
+}
+
+#[test]
 fn a_task_is_in_error_on_purpose() {
     let stop = json!({ "state": "error", "message": "a person must look" });
     let mut bench = Bench::new(stopping(stop));
