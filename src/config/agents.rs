@@ -5,13 +5,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{
-    secrets,
-    settings::{PLAIN_NAME, is_plain_name},
-    show,
-    tokens::HIDDEN,
+use super::{secrets, show, tokens::HIDDEN};
+use crate::domain::{
+    agent::AgentSpec,
+    values::{AgentName, PLAIN_NAME, is_plain_name},
 };
-use crate::domain::{agent::AgentSpec, values::AgentName};
 
 /// The fault of one agent: its path below `agents`, the value that was found, and the values that are allowed.
 pub struct AgentFault {

@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::{
     broker::{BROKER_URL, BrokerConfig, BrokerUrl},
     receivers::ListFault,
-    settings::{PLAIN_NAME, is_plain_name},
 };
-use crate::domain::values::{MAIN_BROKER, WorkflowName, queue_fault};
+use crate::domain::values::{
+    MAIN_BROKER, PLAIN_NAME, PLAIN_WORD, WorkflowName, is_plain_name, is_plain_word, queue_fault,
+};
 
 /// A queue whose messages are submissions.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -59,8 +60,8 @@ pub fn faults(broker: &BrokerConfig, intakes: &[IntakeConfig]) -> Vec<ListFault>
     };
     for (at, intake) in intakes.iter().enumerate() {
         let name = &intake.name;
-        if !is_plain_name(name) {
-            fault(at, "name", format!("{name:?}"), PLAIN_NAME);
+        if !is_plain_word(name) {
+            fault(at, "name", format!("{name:?}"), PLAIN_WORD);
         } else if name == MAIN_BROKER {
             let allowed = "another name: this one is for the broker of [broker]";
             fault(at, "name", format!("{name:?}"), allowed);

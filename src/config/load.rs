@@ -8,11 +8,11 @@ use super::{
     Config, ConfigError, SettingFault, agents, intake,
     layers::{Layers, find},
     receivers, secrets,
-    settings::{LISTS, PLAIN_NAME, SETTINGS, Setting, is_plain_name},
+    settings::{LISTS, SETTINGS, Setting},
     show, tokens,
     variables::{Variable, variable},
 };
-use crate::domain::values::nearest;
+use crate::domain::values::{PLAIN_NAME, is_plain_name, nearest};
 
 /// The file that is read if it exists and no other file was named.
 pub const DEFAULT_FILE: &str = "provost.toml";

@@ -3,13 +3,10 @@
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{
-    settings::{PLAIN_NAME, is_plain_name},
-    tokens::HIDDEN,
-};
+use super::tokens::HIDDEN;
 use crate::domain::{
     message::{AlertFormat, SECRET_FORM, Secret},
-    values::WebAddress,
+    values::{PLAIN_WORD, WebAddress, is_plain_word},
 };
 
 /// A receiver that submitters may name.
@@ -116,8 +113,8 @@ fn check_names<'n>(
     let mut known: Vec<&str> = Vec::new();
     for (at, name) in names.enumerate() {
         let path = format!("{list}.{at}.name");
-        if !is_plain_name(name) {
-            faults.push((path, format!("{name:?}"), PLAIN_NAME.to_owned()));
+        if !is_plain_word(name) {
+            faults.push((path, format!("{name:?}"), PLAIN_WORD.to_owned()));
         } else if known.contains(&name.as_str()) {
             faults.push((
                 path,

@@ -5,13 +5,10 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    receivers::ListFault,
-    settings::{PLAIN_NAME, is_plain_name},
-};
+use super::receivers::ListFault;
 use crate::domain::{
     agent::{AgentSpec, SecretScope},
-    values::{AgentName, SecretName, WebAddress},
+    values::{AgentName, PLAIN_WORD, SecretName, WebAddress, is_plain_word},
 };
 
 /// A secret that agents may name.
@@ -44,8 +41,8 @@ pub fn faults(secrets: &[SecretConfig]) -> Vec<ListFault> {
             faults.push((format!("secrets.{at}.{field}"), found, allowed.to_owned()));
         };
         let name = secret.name.as_str();
-        if !is_plain_name(name) {
-            fault("name", format!("{name:?}"), PLAIN_NAME);
+        if !is_plain_word(name) {
+            fault("name", format!("{name:?}"), PLAIN_WORD);
         } else if secrets[..at].iter().any(|other| other.name == secret.name) {
             let found = format!("{name:?}, which another one has already");
             fault("name", found, "a unique name");

@@ -11,7 +11,7 @@ use super::{
     listen::{Listen, UnixMode},
     values::{ByteSize, DatabaseUrl, LogFilter},
 };
-use crate::domain::values::{ALLOWED_ADDRESSES, Span};
+use crate::domain::values::{ALLOWED_ADDRESSES, PLAIN_WORD, Span, is_plain_word};
 
 pub struct Setting {
     /// The path, tables joined by dots.
@@ -203,7 +203,7 @@ impl Rule {
             Rule::Queues => QueuePatterns::accepts(value),
             Rule::Database => text.is_some_and(|text| text.parse::<DatabaseUrl>().is_ok()),
             Rule::File => text.is_some_and(|text| !text.is_empty() && !text.contains('\0')),
-            Rule::Instance => text.is_some_and(is_plain_name),
+            Rule::Instance => text.is_some_and(is_plain_word),
             Rule::Log => text.is_some_and(|text| text.parse::<LogFilter>().is_ok()),
             Rule::PublicUrl => text.is_some_and(|text| {
                 !text.contains('?') && crate::domain::values::WebAddress::parse(text).is_ok()
@@ -245,17 +245,6 @@ impl Rule {
     }
 }
 
-/// Returns whether the name is safe in a URL, a header, a log line and a file name.
-pub fn is_plain_name(text: &str) -> bool {
-    (1..=64).contains(&text.len())
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
-}
-
-/// The text of the rule that [`is_plain_name`] checks.
-pub const PLAIN_NAME: &str = "1 to 64 of the characters a-z A-Z 0-9 . _ -";
-
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -278,7 +267,7 @@ impl fmt::Display for Rule {
                  \"sqlite:///data/provost.db\", or of a PostgreSQL database, such as \
                  \"postgres://user:password@host/name\"; several hosts are joined by commas",
             ),
-            Rule::Instance => f.write_str(PLAIN_NAME),
+            Rule::Instance => f.write_str(PLAIN_WORD),
             Rule::Log => f.write_str(
                 "off, error, warn, info, debug or trace, alone or for a module as in \"warn,provost::scheduler=debug\"",
             ),

@@ -7,6 +7,7 @@ use std::{
 };
 
 use clap::ValueEnum;
+use provost_domain::values::plain_name_fault;
 use serde_json::{Map, Value};
 
 use crate::{files::Document, outcome::ClientError};
@@ -166,6 +167,20 @@ impl Definition {
                 .map(|stem| stem.to_string_lossy().into_owned())
                 .unwrap_or_default(),
         };
+        let subject = match kind {
+            DefinitionKind::Agent => "an agent",
+            DefinitionKind::Workflow => "a workflow",
+            DefinitionKind::Schedule => "a schedule",
+        };
+        if let Some(message) = plain_name_fault(subject, &name) {
+            return Err(match named {
+                Some(_) => fault("/name", &message),
+                None => fault(
+                    "",
+                    &format!("{message}: rename the file, or give it a member \"name\""),
+                ),
+            });
+        }
         let body = match (word, named) {
             (None, None) => document.json().to_owned(),
             _ => Value::Object(members).to_string(),
@@ -252,6 +267,24 @@ mod tests {
         let error = read(&[folder.path().to_owned()]).unwrap_err().to_string();
         assert_eq!(error.lines().count(), 4, "{error}");
         assert!(error.contains("d.json:2:2: /kind: must be"), "{error}");
+    }
+
+    #[test]
+    fn a_name_that_the_server_would_refuse_is_a_fault_of_the_file() {
+        let folder = folder(&[
+            ("my order.json", "{\"steps\":[]}"),
+            ("x.json", "{\"mode\":\"pull\",\n\"name\":\"a/b\"}"),
+        ]);
+        let error = read(&[folder.path().to_owned()]).unwrap_err().to_string();
+        assert!(
+            error.contains("my order.json:1:1: the name of a workflow is \"my order\", but"),
+            "{error}"
+        );
+        assert!(error.contains("rename the file"), "{error}");
+        assert!(
+            error.contains("x.json:2:1: /name: the name of an agent is \"a/b\", but"),
+            "{error}"
+        );
     }
 
     #[test]

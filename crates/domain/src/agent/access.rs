@@ -15,6 +15,7 @@ use crate::{
     definition::request::FRAMING_HEADERS,
     values::{
         ids::SecretName,
+        plain_name::{PLAIN_WORD, is_plain_word},
         web_address::{LONGEST_URL, WebAddress},
     },
 };
@@ -359,17 +360,9 @@ fn too_long(text: &str) -> bool {
     text.len() > LONGEST_EXTRA
 }
 
-/// Names of secrets are part of messages and metrics.
-pub fn is_secret_name(name: &str) -> bool {
-    (1..=64).contains(&name.len())
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
-}
-
 pub(super) fn check_secret_name(name: &SecretName, faults: &mut Faults) {
-    if !is_secret_name(name.as_str()) {
-        faults.add("must be 1 to 64 of the characters a-z A-Z 0-9 . _ -");
+    if !is_plain_word(name.as_str()) {
+        faults.add(format!("must be {PLAIN_WORD}"));
     }
 }
 

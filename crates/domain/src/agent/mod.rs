@@ -33,7 +33,7 @@ pub(crate) mod unusable_secrets;
 
 pub use access::{
     AgentTlsSpec, AuthSpec, BasicSpec, ClientAuthMethod, ExtraFields, HttpVersion, OAuthSpec,
-    SecretRef, TextOrSecret, TlsVersion, is_secret_name,
+    SecretRef, TextOrSecret, TlsVersion,
 };
 pub use adaptive::{AdaptedLimit, AdaptiveLimit, AdaptiveSpec, LoadSample};
 pub use breaker::{

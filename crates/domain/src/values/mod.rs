@@ -15,6 +15,7 @@ pub(crate) mod labels;
 pub(crate) mod lease;
 pub(crate) mod media_type;
 pub(crate) mod path;
+pub(crate) mod plain_name;
 pub(crate) mod queue_address;
 pub(crate) mod rate;
 pub(crate) mod service_words;
@@ -47,6 +48,10 @@ pub use labels::{LONGEST_NAME, MOST_LABELS};
 pub use lease::{DeadHolders, Holder, Incarnation, Lease, Term, renew_after, trust};
 pub use media_type::{is_json, is_yaml};
 pub use path::path_fault;
+pub use plain_name::{
+    LONGEST_PLAIN_NAME, PLAIN_NAME, PLAIN_NAME_PATTERN, PLAIN_WORD, is_plain_name, is_plain_word,
+    plain_name_fault,
+};
 pub use provost_object::{
     self as object, Bounds, DURATION, Definitions, FieldFault, FieldValue, Fields, Object,
     SPAN_FORMS, Span, entries, nearest, text,
