@@ -112,6 +112,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::GET, "/v1/workflows/{name}/versions", Read),
     (Method::GET, "/v1/workflows/{name}/versions/{version}", Read),
     (Method::GET, "/v1/workflows/{name}/graph", Read),
+    (Method::GET, "/v1/workflows/{name}/usage", Read),
     // A validation stores nothing, and reveals no more than a dry run of a submission.
     (Method::POST, "/v1/workflows/{name}/validate", Submit),
     (Method::PUT, "/v1/workflows/{name}", Admin),

@@ -88,6 +88,7 @@ pub use view::ledger_retention::LedgerCutoff;
 pub use view::ledger_watch::{LedgerFollow, LedgerWatch};
 pub use view::overview::{CappedCount, MOST_IN_OVERVIEW};
 pub use view::predictions::{CountedSteps, LimitedEnd, MOST_AT_RISK, PredictionChanges};
+pub use view::workflow_usage::{MOST_OF_WORKFLOW, VersionCount, WorkflowUsage};
 pub use writer::{
     Apply, CacheLimits, Idempotency, RegisterError, RegisteredVersion, Renewed, Store, Submitted,
     WaitingTasks, WriterSettings, purge_and_commit,

@@ -281,7 +281,7 @@ impl Reader {
         Ok(found.pop().unwrap_or_default())
     }
 
-    async fn view_along_indexes(
+    pub(super) async fn view_along_indexes(
         &self,
         statements: Vec<Statement>,
     ) -> Result<Vec<Vec<Row>>, StoreError> {

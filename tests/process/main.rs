@@ -179,4 +179,5 @@ mod waiting_tasks;
 mod waits;
 mod withdrawn;
 mod workers;
+mod workflow_usage;
 mod workflows;

@@ -116,6 +116,7 @@ operations! {
     VALIDATE_WORKFLOW = "validate_workflow" POST "/v1/workflows/{name}/validate" [] {};
     LIST_WORKFLOW_VERSIONS = "list_workflow_versions" GET "/v1/workflows/{name}/versions" ["limit", "cursor"] {};
     GET_WORKFLOW_VERSION = "get_workflow_version" GET "/v1/workflows/{name}/versions/{version}" [] {};
+    GET_WORKFLOW_USAGE = "get_workflow_usage" GET "/v1/workflows/{name}/usage" [] {};
     WORKFLOW_GRAPH = "workflow_graph" GET "/v1/workflows/{name}/graph" ["version", "format"] {};
     ACTIVATE_WORKFLOW = "activate_workflow" POST "/v1/workflows/{name}/activate" [] {"version", "reason"};
 

@@ -163,6 +163,8 @@ shapes! {
         name: String, version: u64, active_version: u64, description: Option<String>, created_at: String,
         activations: Vec<ActivationJson>,
     }
+    WorkflowUsageJson = "WorkflowUsage" { versions: Vec<VersionUsageJson>, more: bool, more_in_error: bool, }
+    VersionUsageJson = "VersionUsage" { version: u64, tasks: u64, in_error: u64, }
     ActivationJson = "Activation" { version: u64, from_version: u64, at: String, by: String, reason: Option<String>, }
 
     TaskDifferenceJson = "TaskDifference" {

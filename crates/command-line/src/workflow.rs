@@ -7,12 +7,13 @@ use serde_json::{Map, Value, json};
 use crate::{
     completion,
     operations::{
-        ACTIVATE_WORKFLOW, GET_WORKFLOW, LIST_WORKFLOW_VERSIONS, LIST_WORKFLOWS, WORKFLOW_GRAPH,
+        ACTIVATE_WORKFLOW, GET_WORKFLOW, GET_WORKFLOW_USAGE, LIST_WORKFLOW_VERSIONS,
+        LIST_WORKFLOWS, WORKFLOW_GRAPH,
     },
     outcome::{ClientError, Outcome},
-    output::{Cell, Color, Table, write},
+    output::{Cell, Color, Table, note, write},
     session::{NoOptions, Session, WithShared},
-    shapes::{WorkflowJson, WorkflowSummaryJson},
+    shapes::{WorkflowJson, WorkflowSummaryJson, WorkflowUsageJson},
 };
 
 /// The most workflows or versions that are listed.
@@ -118,6 +119,11 @@ async fn list(session: &Session) -> Result<Outcome, ClientError> {
 }
 
 async fn graph(session: &Session, options: &GraphOptions) -> Result<Outcome, ClientError> {
+    if !session.out.is_for_people() {
+        return Err(ClientError::usage(
+            "a picture is text, for which -o has no form: --format chooses its language, and provost get workflow NAME -o json shows the steps",
+        ));
+    }
     let format = match options.format {
         Picture::Mermaid => "mermaid",
         Picture::Dot => "dot",
@@ -158,6 +164,20 @@ async fn promote(session: &Session, options: &PromoteOptions) -> Result<Outcome,
     Ok(Outcome::Done)
 }
 
+/// Returns the tasks by version. An earlier server does not count them.
+async fn usage(session: &Session, name: &str) -> Result<WorkflowUsageJson, ClientError> {
+    match session
+        .api
+        .request(&GET_WORKFLOW_USAGE, &[name])
+        .send()
+        .await
+    {
+        Ok(response) => response.read(),
+        Err(error) if error.problem(404).is_some() => Ok(WorkflowUsageJson::default()),
+        Err(error) => Err(error),
+    }
+}
+
 async fn history(session: &Session, name: &str) -> Result<Outcome, ClientError> {
     let versions = session
         .api
@@ -176,17 +196,35 @@ async fn history(session: &Session, name: &str) -> Result<Outcome, ClientError> 
     }
     let response = session.api.request(&GET_WORKFLOW, &[name]).send().await?;
     let workflow: WorkflowJson = response.read()?;
-    let mut table = Table::new(&["VERSION", "", "REGISTERED", "WHAT"]);
+    let usage = usage(session, name).await?;
+    let mut table = Table::new(&["VERSION", "", "REGISTERED", "TASKS", "IN ERROR", "WHAT"]);
     for version in versions.read::<WorkflowSummaryJson>()? {
+        let used = usage
+            .versions
+            .iter()
+            .find(|used| used.version == version.version);
+        let [tasks, in_error] = used.map_or([0, 0], |used| [used.tasks, used.in_error]);
+        let in_error = Cell::number(in_error).in_color(match in_error {
+            0 => Color::Plain,
+            _ => Color::Red,
+        });
         let is_active = version.version == workflow.active_version;
         table.row([
             Cell::number(version.version),
             Cell::new(if is_active { "active" } else { "" }).in_color(Color::Green),
             Cell::new(out.times.show(&version.created_at)),
+            Cell::number(tasks),
+            in_error,
             Cell::optional(version.description.as_deref()),
         ]);
     }
     out.table("", &table)?;
+    if usage.more {
+        note("TASKS counts the latest 1,000 tasks of the workflow");
+    }
+    if usage.more_in_error {
+        note("IN ERROR counts the latest 1,000 of those in error");
+    }
     let mut table = Table::new(&["AT", "FROM", "TO", "BY", "WHY"]);
     for activation in &workflow.activations {
         table.row([

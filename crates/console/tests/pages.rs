@@ -163,6 +163,9 @@ fn full() -> FakeApi {
         &page_of(std::slice::from_ref(&workflow)),
     );
     api.returns("GET /v1/workflows/order/versions/1", &workflow);
+    let usage =
+        serde_json::json!({"tasks": 1, "more": false, "more_in_error": false, "versions": []});
+    api.returns("GET /v1/workflows/order/usage", &usage);
     let job = serde_json::json!({"id": "01a216f2-7c40-7a51-9d0e-2b7f6f9c1e55", "command": "retry", "sentence": "retry 403 tasks",
         "state": "stopped", "stop_cause": "first", "failure": null, "by": "operator:ops", "reason": HOSTILE,
         "created_at": "2026-11-26T03:13:20Z", "ended_at": null, "rate": "20/s", "total": 403, "matched": 5, "accepted": 4,

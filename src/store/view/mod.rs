@@ -10,3 +10,4 @@ pub(super) mod ledger_sql;
 pub(super) mod ledger_watch;
 pub(super) mod overview;
 pub(super) mod predictions;
+pub(super) mod workflow_usage;

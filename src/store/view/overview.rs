@@ -107,7 +107,7 @@ mod tests {
     use rusqlite::Connection;
 
     use super::*;
-    use crate::store::view::activity;
+    use crate::store::view::{activity, workflow_usage};
 
     /// Returns the lines of a plan.
     fn plan(database: &Connection, sql: &str) -> Vec<String> {
@@ -128,7 +128,12 @@ mod tests {
         let tasks = tasks("tasks INDEXED BY tasks_by_state");
         let statements = [tasks, queued(), OTHERS.to_owned()];
         let of_activity = activity::STATEMENTS.map(str::to_owned);
-        for sql in statements.iter().chain(&of_activity) {
+        let of_workflow = [
+            workflow_usage::sql("tasks INDEXED BY tasks_by_workflow", ""),
+            workflow_usage::sql("tasks INDEXED BY tasks_failed", " AND state = 'error'"),
+        ];
+        let others = of_activity.iter().chain(&of_workflow);
+        for sql in statements.iter().chain(others) {
             let lines = plan(&database, sql);
             let scans: Vec<_> = lines
                 .iter()

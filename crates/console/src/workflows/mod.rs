@@ -2,3 +2,4 @@
 
 pub mod activation;
 pub mod page;
+pub mod usage;

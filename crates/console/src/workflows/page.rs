@@ -20,6 +20,7 @@ use crate::{
         record::Raw,
     },
     visit::Visit,
+    workflows::usage::{Usage, VersionUsage},
 };
 
 #[derive(Deserialize)]
@@ -197,6 +198,7 @@ pub struct VersionsDiffer {
 pub struct WorkflowSources {
     pub shown: Workflow,
     pub versions: WorkflowPage,
+    pub usage: Usage,
     pub compared: Option<Result<(Workflow, Workflow), Refusal>>,
     pub report: Option<Result<Report, Refusal>>,
 }
@@ -207,6 +209,7 @@ pub struct OnePage {
     pub page: Shell,
     pub shown: Workflow,
     pub versions: Vec<Summary>,
+    pub usage: Usage,
     pub older: Option<String>,
     pub picture: Picture,
     pub has_pivot: bool,
@@ -265,6 +268,7 @@ async fn read(visit: &Visit, name: &str) -> Result<OnePage, Refusal> {
         WorkflowSources {
             shown,
             versions,
+            usage: visit.get(&format!("{base}/usage")).await?,
             compared,
             report,
         },
@@ -306,6 +310,7 @@ impl OnePage {
         let WorkflowSources {
             shown,
             versions,
+            usage,
             compared,
             report,
         } = sources;
@@ -356,6 +361,7 @@ impl OnePage {
                 .as_deref()
                 .map(|cursor| format!("{base}{}#versions", query.with("after", cursor).query())),
             versions: versions.items,
+            usage,
             difference,
             diff_refusal,
             report,
@@ -394,6 +400,18 @@ impl OnePage {
                 encoded(&self.shown.name)
             ))
         })
+    }
+
+    /// Returns the version before the active one, with a sentence, if the active one does worse.
+    pub fn worse(&self) -> Option<(u32, String)> {
+        self.usage.worse(self.shown.active_version)
+    }
+
+    /// Returns the numbers of tasks and of tasks in error of a version, as texts.
+    pub fn used(&self, version: &u32) -> [String; 2] {
+        let usage = self.usage.of(*version);
+        let shown = |count: fn(&VersionUsage) -> u64| self.page.number(usage.map_or(0, count));
+        [shown(|usage| usage.tasks), shown(|usage| usage.in_error)]
     }
 
     pub fn tasks(&self, filter: &str) -> String {

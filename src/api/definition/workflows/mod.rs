@@ -4,6 +4,7 @@
 mod activation;
 mod cache;
 mod graph;
+mod usage;
 
 use std::sync::Arc;
 
@@ -59,6 +60,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(get_version))
         .routes(routes!(activation::activate))
         .routes(routes!(graph::graph))
+        .routes(routes!(usage::usage))
         .routes(routes!(validate))
 }
 

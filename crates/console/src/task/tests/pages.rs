@@ -368,6 +368,10 @@ fn a_workflow_shows_how_its_versions_differ_and_what_a_dry_run_says() {
     let sources = WorkflowSources {
         shown: read(fixture!("order-2")),
         versions: read(fixture!("versions")),
+        usage: read(
+            r#"{ "tasks": 1000, "more": true, "more_in_error": false, "versions": [
+            { "version": 2, "tasks": 511, "error": 465, "in_error": 465 }, { "version": 1, "tasks": 489, "error": 1, "in_error": 14 }] }"#,
+        ),
         compared: Some(Ok((read(fixture!("order-1")), read(fixture!("order-2"))))),
         report: Some(Ok(read(fixture!("dry-run")))),
     };
@@ -376,6 +380,21 @@ fn a_workflow_shows_how_its_versions_differ_and_what_a_dry_run_says() {
         &Params::read("input=%7B%7D"),
         sources,
     ));
+    let of_tasks: Vec<_> = dom
+        .all("td")
+        .into_iter()
+        .filter(|cell| cell.has_class("num") && cell.is_inside("section"))
+        .map(|cell| cell.text.as_str())
+        .take(4)
+        .collect();
+    assert_eq!(of_tasks, ["511", "465", "489", "14"]);
+    let notes: Vec<_> = dom.all("b").iter().map(|bold| bold.text.clone()).collect();
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.starts_with("465 of 511 tasks of version 2 are in error;")),
+        "{notes:?}"
+    );
     let removed: Vec<_> = dom
         .all("del")
         .into_iter()
@@ -412,6 +431,10 @@ fn a_difference_of_versions_has_what_is_beside_the_steps_too() {
     let sources = WorkflowSources {
         shown: read(fixture!("order-2")),
         versions: read(fixture!("versions")),
+        usage: read(
+            r#"{ "tasks": 1000, "more": true, "more_in_error": false, "versions": [
+            { "version": 2, "tasks": 511, "error": 465, "in_error": 465 }, { "version": 1, "tasks": 489, "error": 1, "in_error": 14 }] }"#,
+        ),
         compared: Some(Ok((
             order(r#""hide_bodies":false,"limits":{"max_open":1},"#),
             order(r#""hide_bodies":true,"limits":{"max_open":1},"finally":[{"name":"clean"}],"#),
