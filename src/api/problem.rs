@@ -48,7 +48,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    MalformedJson = "malformed-json", BAD_REQUEST, "Malformed JSON";
+    MalformedJson = "malformed-json", BAD_REQUEST, "Malformed body";
     MalformedRequest = "malformed-request", BAD_REQUEST, "Malformed HTTP request";
     InvalidQuery = "invalid-query", BAD_REQUEST, "Invalid query parameter or header";
     Unauthenticated = "unauthenticated", UNAUTHORIZED, "Authentication required";

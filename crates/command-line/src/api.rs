@@ -73,7 +73,26 @@ fn tls_in_words(error: &rustls::Error) -> String {
         rustls::Error::InvalidCertificate(Wrong::UnknownIssuer) => {
             "nothing that this machine trusts has signed its certificate: give the certificate that did with --ca".to_owned()
         }
-        rustls::Error::InvalidCertificate(wrong) => format!("its certificate cannot be used: {wrong}"),
+        rustls::Error::InvalidCertificate(Wrong::Expired | Wrong::ExpiredContext { .. }) => {
+            "its certificate has expired: it needs a new one, or this machine's clock is wrong".to_owned()
+        }
+        rustls::Error::InvalidCertificate(Wrong::NotValidYet | Wrong::NotValidYetContext { .. }) => {
+            "its certificate is not valid yet, or this machine's clock is wrong".to_owned()
+        }
+        rustls::Error::InvalidCertificate(Wrong::NotValidForName) => {
+            "its certificate is for another name: use the address that the certificate names".to_owned()
+        }
+        rustls::Error::InvalidCertificate(Wrong::BadSignature) => {
+            "the certificate of --ca has the right name and has not signed its certificate: --ca needs the one that did".to_owned()
+        }
+        rustls::Error::InvalidCertificate(Wrong::Revoked) => "its certificate was revoked".to_owned(),
+        // A self-signed certificate that `openssl req -x509` makes is one that signs others.
+        rustls::Error::InvalidCertificate(wrong) if format!("{wrong:?}").contains("CaUsedAsEndEntity") => {
+            "its certificate is one that signs others, which no server may have: it needs one with basicConstraints CA:FALSE, and --ca the one that signed it".to_owned()
+        }
+        rustls::Error::InvalidCertificate(wrong) => format!(
+            "its certificate cannot be used: {wrong}; --ca names the certificate that has signed it"
+        ),
         rustls::Error::InvalidMessage(_) => {
             "it does not speak TLS: its address may have http:// and not https://".to_owned()
         }

@@ -6,7 +6,9 @@ use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 
 use crate::{
+    api::Api,
     completion,
+    context::Target,
     files::name_value,
     find_task::{self, Purpose},
     operations::{DECIDE_ASK, LIST_ASKS},
@@ -74,7 +76,23 @@ impl AskCommand {
     pub async fn run(&self) -> Result<Outcome, ClientError> {
         match self {
             Self::List(command) => list(&command.shared.session()?, &command.options).await,
-            Self::Answer(command) => answer(&command.shared.session()?, &command.options).await,
+            Self::Answer(command) => {
+                let WithShared { options, shared } = command;
+                let session = match (server_of(&options.ask), shared.session()) {
+                    (Some(url), Ok(session)) if session.api.server() == url => session,
+                    // The link says which server asks. It needs no token, and that of another server is none of its business.
+                    (Some(url), _) if !shared.server.names_one_itself() => Session {
+                        api: Api::new(&Target {
+                            url,
+                            token: None,
+                            ca: shared.server.ca.clone(),
+                        })?,
+                        out: shared.output(),
+                    },
+                    (_, session) => session?,
+                };
+                answer(&session, options).await
+            }
         }
     }
 }
@@ -123,8 +141,18 @@ async fn list(session: &Session, options: &ListAsksOptions) -> Result<Outcome, C
     Ok(Outcome::Done)
 }
 
+/// The path of all links to questions.
+const LINKS: &str = "/v1/asks/";
+
+/// Returns the address of the server of a link, if it has one.
+fn server_of(link: &str) -> Option<String> {
+    let (server, _) = link.split_once(LINKS)?;
+    let is_address = server.starts_with("http://") || server.starts_with("https://");
+    is_address.then(|| server.to_owned())
+}
+
 async fn answer(session: &Session, options: &AnswerOptions) -> Result<Outcome, ClientError> {
-    let token = match options.ask.split_once("/v1/asks/") {
+    let token = match options.ask.split_once(LINKS) {
         Some((_, token)) => token
             .split(['?', '#'])
             .next()
@@ -192,10 +220,26 @@ async fn token_of(session: &Session, options: &AnswerOptions) -> Result<String, 
     };
     let asked = ask.people.iter().find(|asked| asked.person == *person);
     let link = asked.and_then(|asked| asked.link.as_deref());
-    let token = link.and_then(|link| Some(link.split_once("/v1/asks/")?.1.to_owned()));
+    let token = link.and_then(|link| Some(link.split_once(LINKS)?.1.to_owned()));
     token.ok_or_else(|| {
         ClientError::usage(
             "the server does not show the link of the person: that needs a token of the role admin",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_names_its_server() {
+        let server = |link| server_of(link);
+        assert_eq!(
+            server("https://p.example/shop/v1/asks/abc?x=1").as_deref(),
+            Some("https://p.example/shop")
+        );
+        assert_eq!(server("/v1/asks/abc"), None);
+        assert_eq!(server("order-1"), None);
+    }
 }

@@ -243,7 +243,11 @@ pub async fn run(
         for line in preview_lines(result) {
             note(line);
         }
-        match confirm::ask(&session.out, "Do you want to do this?") {
+        let question = match options.first {
+            None => "Do you want to do this?".to_owned(),
+            Some(first) => format!("Do you want to do this for the first {first} of them?"),
+        };
+        match confirm::ask(&session.out, &question) {
             Answer::Yes => {}
             Answer::No => {
                 note("nothing was changed");
@@ -275,8 +279,9 @@ pub async fn run(
     if options.detach {
         match session.out.is_for_people() {
             true => session.out.say(format_args!(
-                "the bulk job {0} is running: provost bulk show {0} --follow follows it, and provost bulk stop {0} stops it",
-                plain(&job.id)
+                "the bulk job {0} {1}: provost bulk show {0} --follow follows it, and provost bulk stop {0} stops it",
+                plain(&job.id),
+                job_in_words(&job.state)
             ))?,
             false => session.out.object(&response.text, &job.id)?,
         }
@@ -351,10 +356,13 @@ pub async fn follow(
 ) -> Result<Outcome, ClientError> {
     let out = &session.out;
     let end = timeout.map(|timeout| Instant::now() + timeout);
-    note(format_args!(
-        "the bulk job {0} is running, and continues if you leave: provost bulk stop {0} stops it",
-        plain(&job.id)
-    ));
+    if is_running(&job) {
+        note(format_args!(
+            "the bulk job {0} {1}, and continues if you leave: provost bulk stop {0} stops it",
+            plain(&job.id),
+            job_in_words(&job.state)
+        ));
+    }
     let progress = progress(session, &job);
     let mut away = Away::default();
     let (job, text) = loop {

@@ -62,7 +62,11 @@ pub fn print_script(shell: &str) -> Result<(), ClientError> {
             names.join(", ")
         )));
     };
-    let mut script = Vec::new();
+    // Bash would end a word at the colon of an address, and complete the rest of it as another argument.
+    let mut script = match shell {
+        "bash" => b"COMP_WORDBREAKS=${COMP_WORDBREAKS//:/}\n".to_vec(),
+        _ => Vec::new(),
+    };
     let written =
         completer.write_registration(VARIABLE, "provost", "provost", "provost", &mut script);
     written.map_err(|error: io::Error| ClientError::file(Path::new(shell), error))?;
@@ -112,11 +116,7 @@ impl Line {
             token_file: self.get::<PathBuf>("token_file"),
             ca: self.get::<PathBuf>("ca"),
         };
-        let contexts = match Contexts::path(&variable) {
-            Some(path) => Contexts::read(&path).ok()?,
-            None => Contexts::default(),
-        };
-        Api::new(&choice.target(&contexts, &variable).ok()?).ok()
+        Api::new(&choice.resolve().ok()?).ok()
     }
 }
 
@@ -330,10 +330,7 @@ pub fn messages(typed: &OsStr) -> Vec<CompletionCandidate> {
 
 /// The names of contexts are in a file of this person.
 pub fn contexts(typed: &OsStr) -> Vec<CompletionCandidate> {
-    let path = Contexts::path(&variable);
-    let contexts = path
-        .and_then(|path| Contexts::read(&path).ok())
-        .unwrap_or_default();
+    let contexts = Contexts::of_this_person().unwrap_or_default();
     let names = contexts.contexts.into_keys();
     begun(typed, names.map(CompletionCandidate::new))
 }

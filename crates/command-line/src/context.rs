@@ -65,6 +65,13 @@ impl Contexts {
         Some(folder.join("provost").join("contexts.toml"))
     }
 
+    pub fn of_this_person() -> Result<Self, ClientError> {
+        match Self::path(&variable) {
+            Some(path) => Self::read(&path),
+            None => Ok(Self::default()),
+        }
+    }
+
     /// Reads the file. One that does not exist has no contexts.
     pub fn read(path: &Path) -> Result<Self, ClientError> {
         let text = match fs::read_to_string(path) {
@@ -193,6 +200,18 @@ pub struct Choice {
 }
 
 impl Choice {
+    /// Returns the server that this machine and the person mean. A file of contexts that is broken is no reason to refuse a
+    /// command that does not need it.
+    pub fn resolve(self) -> Result<Target, ClientError> {
+        let is_named_elsewhere =
+            self.server.is_some() || (self.context.is_none() && variable("PROVOST_URL").is_some());
+        let contexts = match is_named_elsewhere {
+            true => Contexts::default(),
+            false => Contexts::of_this_person()?,
+        };
+        self.target(&contexts, &variable)
+    }
+
     /// Returns the server: that of the arguments, of the environment, of the current context, or the default.
     pub fn target(
         self,

@@ -12,7 +12,7 @@ use crate::{
     filter::time,
     operations::{LIST_CHANGES, LIST_EVENTS},
     outcome::{ClientError, Outcome},
-    output::{Cell, Color, Format, Table},
+    output::{Cell, Color, Table, note},
     plain::plain,
     session::Session,
     shapes::{LedgerChangeJson, LedgerEventJson, LedgerPageJson},
@@ -120,18 +120,10 @@ fn print(
     in_words: &dyn Fn(&str) -> String,
 ) -> Result<(), ClientError> {
     let out = &session.out;
-    let read = || serde_json::from_str::<LedgerEventJson>(json).unwrap_or_default();
-    match out.format {
-        Format::Json | Format::Jsonl => out.say(json),
-        Format::Yaml => {
-            out.say("---")?;
-            out.object(json, "")
-        }
-        Format::Name => out.say(plain(&read().position)),
-        Format::Table => {
-            let event = read();
-            out.say(line(session, &in_words(&event.at), &event))
-        }
+    let event: LedgerEventJson = serde_json::from_str(json).unwrap_or_default();
+    match out.is_for_people() {
+        true => out.say(line(session, &in_words(&event.at), &event)),
+        false => out.streamed(json, &event.position),
     }
 }
 
@@ -197,6 +189,9 @@ async fn list(
     let items = Vec::from(latest);
     let out = &session.out;
     if out.is_for_people() {
+        if items.is_empty() {
+            note("no events of that time; --since 24h begins earlier");
+        }
         items
             .iter()
             .try_for_each(|item| print(session, item.get(), &|at| out.times.show(at)))?;

@@ -75,7 +75,7 @@ pub async fn run(session: &Session, options: &FailuresOptions) -> Result<Outcome
     match failures.first() {
         None => note("nothing needs you"),
         Some(first) => note(format_args!(
-            "\nprovost failures {0}               shows one cause\nprovost retry --cause {0} --dry-run  shows what a retry would do",
+            "\nprovost failures {0}                 shows one cause\nprovost retry --cause {0} --dry-run  shows what a retry would do",
             first.fingerprint
         )),
     }
@@ -85,6 +85,8 @@ pub async fn run(session: &Session, options: &FailuresOptions) -> Result<Outcome
 /// Returns the causes as a table.
 pub fn table(session: &Session, failures: &[FailureJson]) -> Table {
     let mut table = Table::new(&["CAUSE", "TASKS", "", "LAST", "WHAT"]);
+    table.wrap_last();
+    table.leave_out_first(&["LAST"]);
     for failure in failures {
         let growing = if failure.growing { "growing" } else { "" };
         table.row([

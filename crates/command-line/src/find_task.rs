@@ -35,6 +35,11 @@ const ENDED: [&str; 3] = ["processed", "undone", "cancelled"];
 
 /// Returns the id of the task with this id or key.
 pub async fn find_id(api: &Api, name: &str, purpose: Purpose) -> Result<String, ClientError> {
+    if name.is_empty() {
+        return Err(ClientError::usage(
+            "the name of the task is empty: give its id or its key",
+        ));
+    }
     if Uuid::try_parse(name).is_ok() {
         return Ok(find_uuid(api, name, purpose).await?.task.id);
     }

@@ -9,7 +9,10 @@ use std::{
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::{plain::plain, remedy};
+use crate::{
+    plain::{plain, shell_word},
+    remedy,
+};
 
 /// The end of a command that the server accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -227,7 +230,14 @@ fn refusal(problem: &ProblemJson, server: &str) -> String {
         if let Some(cure) = remedy::of(kind) {
             text.push_str(&format!("\n  what to do: {cure}"));
         }
-        text.push_str(&format!("\n  more: {server}/problems/{}", plain(kind)));
+        let kind = plain(kind);
+        text.push_str(&match server.strip_prefix("unix:") {
+            Some(socket) => format!(
+                "\n  more: curl --unix-socket {} http://localhost/problems/{kind}",
+                shell_word(socket)
+            ),
+            None => format!("\n  more: {server}/problems/{kind}"),
+        });
     }
     text
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use clap::{Arg, Command};
+use clap::{Arg, ArgAction, Command};
 
 const BEGINNING: &str = include_str!("reference.md");
 
@@ -49,7 +49,7 @@ fn section(page: &mut String, above: &str, command: &Command, depth: usize) {
     }
     let own: Vec<_> = command
         .get_arguments()
-        .filter(|arg| !arg.is_hide_set() && arg.get_id() != "help" && arg.get_id() != "version")
+        .filter(|arg| !arg.is_hide_set() && !is_of_clap(arg))
         .filter(|arg| !matches!(arg.get_help_heading(), Some("Server" | "Output")))
         .collect();
     if !own.is_empty() {
@@ -65,6 +65,12 @@ fn section(page: &mut String, above: &str, command: &Command, depth: usize) {
     for below in commands(command) {
         section(page, &name, below, depth + 1);
     }
+}
+
+/// Returns whether every program has the argument: `--help` or `--version`.
+fn is_of_clap(arg: &Arg) -> bool {
+    use ArgAction::{Help, HelpLong, HelpShort, Version};
+    matches!(arg.get_action(), Help | HelpShort | HelpLong | Version)
 }
 
 fn usage_of(arg: &Arg) -> String {

@@ -83,11 +83,17 @@ pub struct Session {
 impl ServerOptions {
     /// Returns whether the arguments, the environment or the contexts name a server.
     pub fn names_one(&self) -> Result<bool, ClientError> {
-        let is_named = self.server.is_some() || self.context.is_some();
         let is_in_environment = ["PROVOST_URL", "PROVOST_CONTEXT"]
             .iter()
             .any(|name| variable(name).is_some());
-        Ok(is_named || is_in_environment || contexts()?.current.is_some())
+        Ok(self.names_one_itself()
+            || is_in_environment
+            || Contexts::of_this_person()?.current.is_some())
+    }
+
+    /// Returns whether the arguments themselves name a server.
+    pub fn names_one_itself(&self) -> bool {
+        self.server.is_some() || self.context.is_some()
     }
 
     pub fn target(&self) -> Result<Target, ClientError> {
@@ -97,14 +103,7 @@ impl ServerOptions {
             token_file: self.token_file.clone(),
             ca: self.ca.clone(),
         };
-        choice.target(&contexts()?, &variable)
-    }
-}
-
-fn contexts() -> Result<Contexts, ClientError> {
-    match Contexts::path(&variable) {
-        Some(path) => Contexts::read(&path),
-        None => Ok(Contexts::default()),
+        choice.resolve()
     }
 }
 

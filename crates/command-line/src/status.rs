@@ -129,6 +129,8 @@ fn plural(count: u64, noun: &str) -> (String, &'static str) {
 
 fn alerts_table(session: &Session, items: &[Box<RawValue>]) -> Table {
     let mut table = Table::new(&["KIND", "STEPS", "RAISED", "MESSAGE"]);
+    table.wrap_last();
+    table.leave_out_first(&["STEPS", "RAISED"]);
     for item in items {
         let Ok(alert) = serde_json::from_str::<AlertJson>(item.get()) else {
             continue;

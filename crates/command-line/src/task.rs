@@ -135,6 +135,10 @@ fn sentence(task: &TaskJson, times: &Times) -> String {
                 took.unwrap_or_default()
             )
         }
+        (None, None) if is_waiting_for_its_start(task) => {
+            let start = task.start_at.as_deref().unwrap_or_default();
+            format!(": it starts {}", times.show(start))
+        }
         (None, None) => {
             let risk = match &task.at_risk {
                 Some(risk) => format!(", and will be late because of {}", plain(&risk.agent)),
@@ -152,6 +156,15 @@ fn sentence(task: &TaskJson, times: &Times) -> String {
             }
         }
     }
+}
+
+/// Returns whether the task is one that starts later.
+fn is_waiting_for_its_start(task: &TaskJson) -> bool {
+    let is_blocked = |step: &StepJson| {
+        let blocked = step.blocked_by.as_ref();
+        blocked.is_some_and(|blocked| blocked["reason"] == "start")
+    };
+    task.start_at.is_some() && task.steps.iter().any(is_blocked)
 }
 
 /// Returns the step that needs a person.
@@ -340,8 +353,9 @@ fn commands(task: &TaskJson, name: &str) -> Vec<String> {
             format!("provost cancel {name}"),
         ],
         ("pending" | "processing", _) => {
-            let awaited = task.steps.iter().find_map(|step| awaited(step, name));
-            let mut commands = Vec::from_iter(awaited);
+            let start = format!("provost start {name}");
+            let mut commands = Vec::from_iter(is_waiting_for_its_start(task).then_some(start));
+            commands.extend(task.steps.iter().find_map(|step| awaited(step, name)));
             commands.push(format!("provost task {name} --follow"));
             commands.extend(task.steps.iter().find_map(|step| running(step, name)));
             commands.extend([
@@ -472,7 +486,7 @@ pub async fn follow(
                 let entry: HistoryEntryJson = serde_json::from_str(&event.data).unwrap_or_default();
                 match out.is_for_people() {
                     true => out.say(entry_line(session, &clock(&entry.at), &entry))?,
-                    false => out.say(&event.data)?,
+                    false => out.streamed(&event.data, &entry.seq)?,
                 }
                 // The stream of a task that needs a person stays open: a person may act on it.
                 let is_of_task = entry.step.is_none();

@@ -36,6 +36,11 @@ enum Locations {
 
 impl SourceText {
     pub fn parse(text: String, format: SourceFormat) -> Result<Self, SourceFault> {
+        // Editors of some systems begin a file with the mark of its encoding, which is no part of the text.
+        let text = match text.strip_prefix('\u{feff}') {
+            Some(rest) => rest.to_owned(),
+            None => text,
+        };
         match format {
             SourceFormat::Json => Self::parse_json(text),
             SourceFormat::Yaml => Self::parse_yaml(&text),
@@ -133,6 +138,15 @@ mod tests {
         assert_eq!(at(&source, "/steps/0/ä~1~0/1"), (4, 31));
         assert_eq!(at(&source, "/steps/0/ä~1~0/1/x\"]"), (4, 33));
         assert_eq!(at(&source, "/n"), (6, 3));
+    }
+
+    #[test]
+    fn the_mark_of_an_encoding_is_no_part_of_the_text() {
+        let text = format!("\u{feff}{JSON}");
+        let source = SourceText::parse(text, SourceFormat::Json).unwrap();
+        assert_eq!(at(&source, "/steps"), (3, 3));
+        let source = SourceText::parse("\u{feff}a: 1".to_owned(), SourceFormat::Yaml).unwrap();
+        assert_eq!(source.json().raw().get(), "{\"a\":1}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod contexts;
 mod definitions;
 mod documented;
 mod exit_codes;
+mod forms;
 mod local;
 mod night;
 mod pipes;

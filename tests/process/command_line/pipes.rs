@@ -253,7 +253,10 @@ async fn an_answer_that_the_question_does_not_take_is_refused_with_the_reason_an
         "{wrong:?}"
     );
     assert!(!wrong.err.contains(token), "{wrong:?}");
-    let unknown = answer("http://provost.example/v1/asks/unknown", "approve").await;
+    let server = format!("http://{}", provost.address());
+    let elsewhere = "http://provost.example/v1/asks/unknown";
+    let unknown = ["ask", "answer", elsewhere, "approve", "--server", &server];
+    let unknown = person.run(&unknown).await;
     assert_eq!(unknown.code, 5, "{unknown:?}");
     assert!(
         unknown.err.contains("This link is not known"),
@@ -284,6 +287,7 @@ async fn a_list_without_items_says_so_beside_the_data() {
         "message list",
         "bulk list",
         "context list",
+        "events",
     ] {
         let arguments: Vec<_> = list.split(' ').collect();
         let shown = person.run(&arguments).await;

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, builder::ValueHint};
 use provost_domain::agent::AgentSpec;
 use provost_object::Object;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{
+    Value, json,
+    value::{RawValue, to_raw_value},
+};
 
 use super::{
     changes::{ValueChange, differences},
@@ -18,7 +21,7 @@ use crate::{
         DELETE_AGENT, DELETE_SCHEDULE, PUT_AGENT, PUT_SCHEDULE, PUT_WORKFLOW, VALIDATE_WORKFLOW,
     },
     outcome::{ClientError, Outcome},
-    output::{Color, note},
+    output::{Color, Format, note},
     plain::{counted, plain},
     session::Session,
 };
@@ -337,16 +340,28 @@ fn show(
         let deleted = surplus.iter().map(|(kind, name)| {
             json!({ "kind": kind.as_str(), "name": name, "file": null, "change": "deleted", "differences": [] })
         });
-        let items: Vec<_> = plans.iter().map(Plan::json).chain(deleted).collect();
+        let items = plans.iter().map(Plan::json).chain(deleted);
+        let items: Result<Vec<_>, _> = items.map(|item| to_raw_value(&item)).collect();
+        let items = items.map_err(|error| ClientError::usage(error.to_string()))?;
+        // A definition that stays the same is no change, and its name is not listed.
         let changed = plans
             .iter()
-            .filter(|plan| plan.is_change() || plan.is_activation());
-        let changed =
-            changed.map(|plan| format!("{}/{}", plan.definition.kind, plan.definition.name));
-        let deleted = surplus.iter().map(|(kind, name)| format!("{kind}/{name}"));
-        let names: Vec<_> = changed.chain(deleted).collect();
-        let names = names.iter().map(String::as_str);
-        return out.object_of(&json!({ "items": items }).to_string(), names);
+            .map(|plan| plan.is_change() || plan.is_activation());
+        let changed: Vec<_> = changed
+            .chain(surplus.iter().map(|_| true))
+            .zip(&items)
+            .filter_map(|(is_changed, item)| is_changed.then_some(item.clone()))
+            .collect();
+        let page = json!({ "items": &items }).to_string();
+        let name = |item: &str| {
+            let item: Value = serde_json::from_str(item).unwrap_or_default();
+            let text = |member: &str| item[member].as_str().unwrap_or_default().to_owned();
+            format!("{}/{}", text("kind"), text("name"))
+        };
+        return match out.format {
+            Format::Name => out.list(&page, &changed, name),
+            _ => out.list(&page, &items, name),
+        };
     }
     for line in lines(session, plans) {
         out.say(line)?;

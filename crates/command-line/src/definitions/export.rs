@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use clap::{Args, builder::ValueHint};
 use clap_complete::ArgValueCompleter;
-use serde_json::Value;
+use serde_json::{Value, json, value::to_raw_value};
 
 use super::{current, source::DefinitionKind};
 use crate::{
@@ -92,6 +92,7 @@ pub async fn export(session: &Session, options: &ExportOptions) -> Result<Outcom
         true => DefinitionKind::ALL.to_vec(),
         false => options.kind.clone(),
     };
+    let mut files = Vec::new();
     for kind in kinds {
         let folder = options.folder.join(kind.folder());
         for name in current::names(session, kind).await? {
@@ -120,8 +121,21 @@ pub async fn export(session: &Session, options: &ExportOptions) -> Result<Outcom
             }
             fs::create_dir_all(&folder).map_err(failed)?;
             fs::write(&file, text).map_err(failed)?;
-            session.out.say(file.display())?;
+            if session.out.is_for_people() {
+                session.out.say(file.display())?;
+            }
+            let file =
+                json!({ "kind": kind.as_str(), "name": name, "file": file.to_string_lossy() });
+            files.extend(to_raw_value(&file).ok());
         }
+    }
+    if !session.out.is_for_people() {
+        let path = |item: &str| {
+            let item: Value = serde_json::from_str(item).unwrap_or_default();
+            item["file"].as_str().unwrap_or_default().to_owned()
+        };
+        let page = json!({ "items": &files }).to_string();
+        session.out.list(&page, &files, path)?;
     }
     Ok(Outcome::Done)
 }

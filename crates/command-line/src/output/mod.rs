@@ -152,6 +152,18 @@ impl Output {
         }
     }
 
+    /// Prints one object of a stream without end: a line, a document of YAML, or its name.
+    pub fn streamed(&self, json: &str, name: &str) -> Result<(), ClientError> {
+        match self.format {
+            Format::Name => self.say(plain(name)),
+            Format::Yaml => {
+                self.say("---")?;
+                write(format_args!("{}", yaml::of_json(json)))
+            }
+            Format::Table | Format::Json | Format::Jsonl => self.say(json),
+        }
+    }
+
     /// Prints one object of several things: a response as it came, or their names, one a line.
     pub fn object_of<'a>(
         &self,

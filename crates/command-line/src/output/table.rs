@@ -10,6 +10,8 @@ use crate::plain::plain;
 const GAP: usize = 2;
 /// A column is not cut below this.
 const NARROWEST: usize = 8;
+/// A column whose sentences continue in further lines is not narrower than this.
+const NARROWEST_WRAPPED: usize = 32;
 /// A text of several words that is wider than this is a sentence, whose beginning is of use. Names, ids, numbers and times
 /// are not cut.
 const SENTENCE: usize = 24;
@@ -67,6 +69,8 @@ pub struct Table {
     rows: Vec<Vec<Cell>>,
     /// The columns that are left out before others, the least important one first.
     expendable: Vec<&'static str>,
+    /// True if a sentence of the last column continues in lines of its own, and is not cut.
+    wraps: bool,
 }
 
 /// A table as it is shown.
@@ -83,7 +87,13 @@ impl Table {
             head: head.to_vec(),
             rows: Vec::new(),
             expendable: Vec::new(),
+            wraps: false,
         }
+    }
+
+    /// Has a sentence of the last column continue in lines of its own where it has no room: its end tells it from others.
+    pub fn wrap_last(&mut self) {
+        self.wraps = true;
     }
 
     /// Sets the columns that a narrow terminal leaves out before others, the least important one first.
@@ -116,12 +126,21 @@ impl Table {
             .collect();
         for row in std::iter::once(&head).chain(&self.rows) {
             let mut line = String::new();
+            let mut continued = Vec::new();
             for (at, (column, width)) in columns.iter().zip(&widths).enumerate() {
                 let Some(cell) = row.get(*column) else {
                     continue;
                 };
                 let is_last = at + 1 == columns.len();
-                let shown = cut(&cell.text, *width);
+                let shown = match is_last && self.wraps {
+                    true => {
+                        let mut lines = wrapped(&cell.text, *width).into_iter();
+                        let first = lines.next().unwrap_or_default();
+                        continued.extend(lines.map(|rest| paint(cell.color, &rest)));
+                        first
+                    }
+                    false => cut(&cell.text, *width),
+                };
                 let pad = " ".repeat(width - shown.width());
                 let painted = paint(cell.color, &shown);
                 // The head of a column of numbers is aligned as they are.
@@ -140,6 +159,10 @@ impl Table {
             }
             text.push_str(line.trim_end());
             text.push('\n');
+            let before: usize = widths.iter().rev().skip(1).map(|width| width + GAP).sum();
+            for rest in continued {
+                text.push_str(&format!("{}{rest}\n", " ".repeat(before)));
+            }
         }
         let left_out = all.iter().filter(|column| !columns.contains(column));
         TableText {
@@ -154,7 +177,12 @@ impl Table {
         loop {
             let mut widths: Vec<_> = columns.iter().map(|column| self.width(*column)).collect();
             let sentences = columns.iter().map(|column| self.has_sentences(*column));
-            let fits = narrow(&mut widths, &sentences.collect::<Vec<_>>(), most);
+            let narrowest = if self.wraps {
+                NARROWEST_WRAPPED
+            } else {
+                NARROWEST
+            };
+            let fits = narrow(&mut widths, &sentences.collect::<Vec<_>>(), narrowest, most);
             if fits || columns.len() <= 1 {
                 return widths;
             }
@@ -178,11 +206,11 @@ impl Table {
 
 /// Narrows the columns that have sentences until all fit: the last one first, which has the longest text, and then the widest.
 /// Returns whether they fit.
-fn narrow(widths: &mut [usize], sentences: &[bool], most: usize) -> bool {
+fn narrow(widths: &mut [usize], sentences: &[bool], narrowest: usize, most: usize) -> bool {
     let gaps = GAP * widths.len().saturating_sub(1);
     while widths.iter().sum::<usize>().saturating_add(gaps) > most {
         let last = widths.len() - 1;
-        let columns = (0..widths.len()).filter(|at| sentences[*at] && widths[*at] > NARROWEST);
+        let columns = (0..widths.len()).filter(|at| sentences[*at] && widths[*at] > narrowest);
         match columns.max_by_key(|at| (*at == last, widths[*at])) {
             Some(at) => widths[at] -= 1,
             None => return false,
@@ -208,6 +236,30 @@ fn cut(text: &str, width: usize) -> String {
     }
     shown.push('…');
     shown
+}
+
+/// Returns the lines of a text, which break between words; a word that is wider than a line is cut into parts.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let (mut lines, mut line) = (Vec::new(), String::new());
+    for word in text.split(' ') {
+        let gap = usize::from(!line.is_empty());
+        if line.width() + gap + word.width() <= width {
+            line.push_str(&" ".repeat(gap));
+            line.push_str(word);
+            continue;
+        }
+        if !line.is_empty() {
+            lines.push(std::mem::take(&mut line));
+        }
+        for c in word.chars() {
+            if !line.is_empty() && line.width() + c.width().unwrap_or(0) > width {
+                lines.push(std::mem::take(&mut line));
+            }
+            line.push(c);
+        }
+    }
+    lines.push(line);
+    lines
 }
 
 #[cfg(test)]
@@ -253,6 +305,30 @@ mod tests {
             "{}",
             layout(Some(30))
         );
+    }
+
+    #[test]
+    fn a_sentence_of_the_last_column_continues_in_further_lines() {
+        let mut table = Table::new(&["CAUSE", "LAST", "WHAT"]);
+        table.row([
+            Cell::new("5f1d0a7c93b2e846"),
+            Cell::new("3 min ago"),
+            Cell::new("the step charge of order fails: payments refused with 422 currency_missing"),
+        ]);
+        table.wrap_last();
+        table.leave_out_first(&["LAST"]);
+        let shown = |width| table.layout(Some(width), |_, text| text.to_owned());
+        assert_eq!(
+            shown(64).lines,
+            "CAUSE             LAST       WHAT\n\
+             5f1d0a7c93b2e846  3 min ago  the step charge of order fails:\n\
+             \x20                            payments refused with 422\n\
+             \x20                            currency_missing\n"
+        );
+        assert_eq!(shown(52).left_out, ["LAST"]);
+        assert!(shown(52).lines.contains("currency_missing"));
+        assert_eq!(shown(200).lines.lines().count(), 2);
+        assert_eq!(wrapped("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
     }
 
     #[test]
