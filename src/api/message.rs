@@ -33,7 +33,7 @@ use crate::{
             Fields, LONGEST_URL, ReceiverName, TaskId, Timestamp, without_links, without_query,
         },
     },
-    store::{MessageId, MessageQuery, MessageRecord, MessageState},
+    store::{MessageId, MessageQuery, MessageRecord, MessageState, MessageTry},
 };
 
 /// The most messages of one command to the store.
@@ -97,6 +97,47 @@ pub struct MessageView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Payload, required = false)]
     body: Option<Box<RawValue>>,
+    /// The last 20 failed attempts, the latest first. Only included when a single message is read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, max_items = 20)]
+    attempts: Option<Vec<MessageAttemptView>>,
+}
+
+/// A failed attempt to deliver a message.
+#[derive(Serialize, ToSchema)]
+#[schema(as = MessageAttempt)]
+pub struct MessageAttemptView {
+    /// The number of the attempt, which the receiver saw as `provost-try`. After a redelivery it is 1 again.
+    #[schema(minimum = 1, example = 3)]
+    attempt: u32,
+    began_at: Timestamp,
+    ended_at: Timestamp,
+    /// The instance that made the attempt.
+    #[schema(example = "provost-1")]
+    instance: String,
+    /// The status of the response. Null if none came, and for queues of a broker.
+    #[schema(required, example = 503)]
+    status: Option<u32>,
+    /// The reason of the failure, with the beginning of the response.
+    #[schema(example = "the receiver responded 503 Service Unavailable: try later")]
+    reason: String,
+    /// The time of the next attempt as it was planned. Null for the last one.
+    #[schema(required)]
+    next_at: Option<Timestamp>,
+}
+
+impl From<MessageTry> for MessageAttemptView {
+    fn from(tried: MessageTry) -> Self {
+        Self {
+            attempt: tried.number,
+            began_at: tried.began,
+            ended_at: tried.ended,
+            instance: tried.instance.to_string(),
+            status: tried.status,
+            reason: without_links(&tried.reason).into_owned(),
+            next_at: tried.next_at,
+        }
+    }
 }
 
 impl From<MessageRecord> for MessageView {
@@ -119,6 +160,7 @@ impl From<MessageRecord> for MessageView {
             body: message
                 .body
                 .and_then(|body| RawValue::from_string(without_links(&body).into_owned()).ok()),
+            attempts: None,
         }
     }
 }
@@ -160,7 +202,7 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
     Ok(json(StatusCode::OK, &page))
 }
 
-/// Get a message with its body
+/// Get a message with its body and its failed attempts
 #[utoipa::path(
     get, path = "/v1/messages/{id}", tag = "messages", operation_id = "get_message",
     params(("id" = Uuid, Path, description = "The message's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
@@ -188,7 +230,10 @@ async fn get(
         };
         message.body = message.body.filter(|_| !hides_bodies);
     }
-    Ok(json(StatusCode::OK, &MessageView::from(message)))
+    let attempts = app.store.reader.message_tries(message.id).await?;
+    let mut view = MessageView::from(message);
+    view.attempts = Some(attempts.into_iter().map(MessageAttemptView::from).collect());
+    Ok(json(StatusCode::OK, &view))
 }
 
 /// Redeliver a message

@@ -11,7 +11,7 @@ use crate::{
     chance, clock,
     domain::{
         message::{
-            DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationFailure,
+            DeliveryDecision, DeliveryPolicy, DeliveryResult, DeliveryTry, DestinationFailure,
             DestinationResponse, ReleaseReason,
         },
         values::Span,
@@ -65,14 +65,15 @@ impl DeliveryAttempt {
         };
         let sent = AssertUnwindSafe(send(&self.receivers, &self.post, &claim, next, began));
         // An attempt that panics has failed like any other: its slot is freed, and the message waits.
-        let result = sent.catch_unwind().await.unwrap_or_else(|_| {
+        let (result, status) = sent.catch_unwind().await.unwrap_or_else(|_| {
             error!(message_id = %message, receiver = %claim.receiver, "the service panicked during a delivery");
-            DeliveryResult::Failed {
+            let result = DeliveryResult::Failed {
                 reason: "the delivery failed because of an internal error; the service's log has the details"
                     .to_owned(),
                 retry_after: None,
                 receiver_failing: false,
-            }
+            };
+            (result, None)
         });
         let chance = chance::random();
         let response = result.response();
@@ -96,7 +97,15 @@ impl DeliveryAttempt {
         let attempt = claim.attempt();
         let decision = self.policy.decide(attempt, result, now, chance::random());
         report(&claim, &kind, message, &decision);
-        let reason = ReleaseReason::Attempted { message, decision };
+        let reason = ReleaseReason::Attempted {
+            message,
+            decision,
+            tried: Some(DeliveryTry {
+                began,
+                ended: now,
+                status,
+            }),
+        };
         CompletedAttempt {
             release: QueueRelease { claim, reason },
             slot,

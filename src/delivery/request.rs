@@ -71,34 +71,39 @@ async fn publish(
     }
 }
 
+/// Sends a message. Returns the status of the response beside the result, if it is one of HTTP.
 pub(super) async fn send(
     receivers: &Receivers,
     post: &Post,
     claim: &QueueClaim,
     message: NextMessage,
     now: Timestamp,
-) -> DeliveryResult {
+) -> (DeliveryResult, Option<u16>) {
     if let Some(url) = message.url.clone()
         && url.starts_with(QUEUE_SCHEME)
     {
-        return publish(receivers, &url, claim, message, post.timeout()).await;
+        let published = publish(receivers, &url, claim, message, post.timeout());
+        return (published.await, None);
     }
     let route = match receivers.route(&claim.receiver, message.url.as_deref()) {
         Ok(route) => route,
         // An operator may correct the configuration.
         Err(reason) => {
-            return DeliveryResult::Failed {
+            let result = DeliveryResult::Failed {
                 reason,
                 retry_after: None,
                 receiver_failing: true,
             };
+            return (result, None);
         }
     };
     let id = message.id.to_string();
     let at = now.as_millis() / 1000;
     let signature = signatures(route.secrets, &id, at, &message.body);
     let headers = headers(&message.id, at, claim.tries, signature, &message.body);
-    classify(post.post(route.url, headers, message.body, now).await)
+    let posted = post.post(route.url, headers, message.body, now).await;
+    let status = posted.as_ref().ok().map(|posted| posted.status.as_u16());
+    (classify(posted), status)
 }
 
 fn headers(id: &Uuid, at: i64, tries: u32, signature: Option<String>, body: &str) -> HeaderMap {

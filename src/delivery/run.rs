@@ -412,7 +412,11 @@ impl DeliveryLoop {
         decision: DeliveryDecision,
     ) {
         report(&claim, "unknown", message, &decision);
-        let reason = ReleaseReason::Attempted { message, decision };
+        let reason = ReleaseReason::Attempted {
+            message,
+            decision,
+            tried: None,
+        };
         self.skip(claim, slot, reason);
     }
 

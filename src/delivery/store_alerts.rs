@@ -106,13 +106,14 @@ impl StoreAlerts {
         };
         let receivers = self.receivers.load_full();
         let tried = send(&receivers, &self.post, &claim, head, clock::wall());
-        timeout(ATTEMPT_WITHIN, tried)
-            .await
-            .unwrap_or_else(|_| DeliveryResult::Failed {
+        match timeout(ATTEMPT_WITHIN, tried).await {
+            Ok((result, _)) => result,
+            Err(_) => DeliveryResult::Failed {
                 reason: format!("it took longer than {ATTEMPT_WITHIN:?}"),
                 retry_after: None,
                 receiver_failing: true,
-            })
+            },
+        }
     }
 }
 

@@ -64,6 +64,7 @@ const SQLITE: Scripts = scripts! {
     "0038_ledger",
     "0039_console_sessions",
     "0040_attempt_rules",
+    "0041_message_tries",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -107,6 +108,7 @@ const POSTGRES: Scripts = scripts! {
     "0037_ledger",
     "0038_console_sessions",
     "0039_attempt_rules",
+    "0040_message_tries",
 };
 
 pub fn sqlite() -> Vec<Migration> {

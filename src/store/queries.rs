@@ -4,9 +4,9 @@
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, DueWork, EndedAt, EndedTask, ExpiredStep, HeldStep, Instances, MessageQuery,
-    MessageRecord, Promoted, QueueClaim, QueueHead, SavedChange, SavedChanges, StoreError,
-    TaskFilter, TaskQuery, TaskSummaries, WorkflowRecord,
+    AgentRecord, DueWork, EndedAt, EndedTask, ExpiredStep, HeldStep, Instances, MessageId,
+    MessageQuery, MessageRecord, MessageTry, Promoted, QueueClaim, QueueHead, SavedChange,
+    SavedChanges, StoreError, TaskFilter, TaskQuery, TaskSummaries, WorkflowRecord,
     message::outbox,
     rows::{self, AGENT, Columns, Loaded, Row, WORKFLOW},
     source::{SeenVersion, Source},
@@ -761,5 +761,11 @@ WHERE name = $1 AND version = coalesce($2, version) ORDER BY version DESC LIMIT 
 
     pub async fn messages(&self, query: &MessageQuery) -> Result<Vec<MessageRecord>, StoreError> {
         self.all(outbox::messages(query), outbox::message).await
+    }
+
+    /// Returns the failed attempts to deliver a message, the latest first.
+    pub async fn message_tries(&self, id: MessageId) -> Result<Vec<MessageTry>, StoreError> {
+        self.all(outbox::message_tries(id), outbox::message_try)
+            .await
     }
 }

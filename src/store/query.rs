@@ -9,8 +9,8 @@ use crate::domain::{
     agent::AgentSpec,
     task::{CauseFingerprint, DroppedBy, Expiry, TaskStatus},
     values::{
-        AgentName, Attempt, Fault, InstanceRecord, Lease, Priority, ReceiverName, StepName,
-        StepRef, TaskId, Timestamp, WorkflowName, WorkflowRef,
+        AgentName, Attempt, Fault, InstanceId, InstanceRecord, Lease, Priority, ReceiverName,
+        StepName, StepRef, TaskId, Timestamp, WorkflowName, WorkflowRef,
     },
     view::AtRisk,
 };
@@ -319,6 +319,21 @@ pub struct MessageRecord {
     /// `None` while another message of its queue comes first.
     pub next_try_at: Option<Timestamp>,
     pub died_at: Option<Timestamp>,
+}
+
+/// A failed attempt to deliver a message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MessageTry {
+    pub began: Timestamp,
+    pub ended: Timestamp,
+    /// The number of the attempt. After an operator's redelivery it is 1 again.
+    pub number: u32,
+    pub instance: InstanceId,
+    /// `None`: no response of HTTP came.
+    pub status: Option<u32>,
+    pub reason: String,
+    /// `None`: it was the last one.
+    pub next_at: Option<Timestamp>,
 }
 
 /// A page of messages, newest first.

@@ -108,6 +108,7 @@ mod many_asks;
 mod many_items;
 mod many_waits;
 mod memory;
+mod message_attempts;
 mod not_now;
 mod one_owner;
 mod operator;

@@ -19,6 +19,7 @@ use crate::{
     respond::next_page,
     service::Refusal,
     shell::{Section, Shell},
+    task::record::{millis, span},
     visit::Visit,
 };
 
@@ -45,6 +46,28 @@ pub struct Message {
     pub died_at: Option<String>,
     /// Only a single message has it.
     pub body: Option<Box<RawValue>>,
+    /// The failed attempts, the latest first. Only a single message has them.
+    #[serde(default)]
+    pub attempts: Vec<Attempt>,
+}
+
+#[derive(Deserialize)]
+pub struct Attempt {
+    pub attempt: u64,
+    pub began_at: String,
+    pub ended_at: String,
+    pub instance: String,
+    pub status: Option<u64>,
+    pub reason: String,
+    pub next_at: Option<String>,
+}
+
+impl Attempt {
+    /// Returns the time that it took.
+    pub fn took(&self) -> String {
+        let took = millis(&self.ended_at).zip(millis(&self.began_at));
+        took.map_or_else(String::new, |(end, begin)| span(end - begin))
+    }
 }
 
 impl Message {
@@ -126,10 +149,7 @@ pub async fn list(visit: Visit) -> Response {
 }
 
 async fn build_list(visit: &Visit) -> Result<MessagesPage, Refusal> {
-    let mut query = visit.query.only(&["state", "receiver", "task"]);
-    if visit.query.all("state").next().is_none() {
-        query = query.with("state", "dead");
-    }
+    let query = visit.query.only(&["state", "receiver", "task"]);
     let mut asked = query.with("limit", "50");
     if let Some(cursor) = visit.query.get("after") {
         asked = asked.with("cursor", cursor);
@@ -226,6 +246,7 @@ async fn build(visit: &Visit, id: &str, command: &str) -> Result<CommandPage, Re
         fields: Vec::<Field>::new(),
         consequences: vec![consequence.to_owned()],
         is_final,
+        needs_admin: false,
         title,
         page,
     })

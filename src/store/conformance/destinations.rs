@@ -113,6 +113,7 @@ async fn failed(h: &Harness, claim: &QueueClaim) -> QueueRelease {
         reason: ReleaseReason::Attempted {
             message: message(h, claim).await,
             decision,
+            tried: None,
         },
     }
 }
@@ -140,6 +141,7 @@ async fn delivered(h: &Harness, claim: &QueueClaim) -> QueueRelease {
         reason: ReleaseReason::Attempted {
             message: message(h, claim).await,
             decision: DeliveryDecision::Delivered,
+            tried: None,
         },
     }
 }
@@ -466,6 +468,7 @@ pub async fn destinations_without_waiting_messages_are_purged(h: Harness) {
             decision: DeliveryDecision::Dead {
                 reason: "503".to_owned(),
             },
+            tried: None,
         },
         claim: claim.clone(),
     };

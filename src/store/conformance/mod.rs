@@ -146,6 +146,7 @@ suite!([sqlite postgres] {
     recovery::counts_tell_what_is_there,
     recovery::ended_tasks_are_counted_in_pages_of_any_size,
     outbox::a_message_is_saved_with_its_change_and_deleted_when_delivered,
+    outbox::the_last_failed_attempts_of_a_message_are_kept_until_it_leaves,
     outbox::the_messages_of_a_task_are_delivered_one_after_the_other,
     outbox::messages_added_while_a_queue_is_claimed_are_not_lost,
     outbox::a_failed_message_waits_for_its_time_and_counts_its_tries,

@@ -8,8 +8,8 @@ use super::harness::{Harness, New, refusal, success};
 use crate::{
     domain::{
         message::{
-            DeliveryDecision, MessageAction, MessageEvent, MessageStatus, ReceiverAlert,
-            ReleaseReason,
+            DeliveryDecision, DeliveryTry, KEPT_TRIES, MessageAction, MessageEvent, MessageStatus,
+            ReceiverAlert, ReleaseReason,
         },
         task::{Command, ReplyTo},
         values::{InstanceId, ReceiverName, Span, TaskId, Timestamp},
@@ -102,7 +102,11 @@ async fn tried(h: &Harness, by: &str, claim: &QueueClaim, decision: DeliveryDeci
 }
 
 fn tried_as(message: uuid::Uuid, decision: DeliveryDecision) -> ReleaseReason {
-    ReleaseReason::Attempted { message, decision }
+    ReleaseReason::Attempted {
+        message,
+        decision,
+        tried: None,
+    }
 }
 
 fn dead() -> DeliveryDecision {
@@ -150,6 +154,63 @@ pub async fn a_message_is_saved_with_its_change_and_deleted_when_delivered(h: Ha
     tried(&h, "a", &claim[0], DeliveryDecision::Delivered).await;
     assert!(all(&h).await.is_empty());
     assert_eq!(due_work(&h).await, DueWork::default());
+}
+
+pub async fn the_last_failed_attempts_of_a_message_are_kept_until_it_leaves(h: Harness) {
+    h.slots("x", 1);
+    submit(&h).await;
+    let message = all(&h).await[0].id;
+    let mut time = 1_000;
+    let mut failed = async |by: &str, claim: &QueueClaim, decision| {
+        time += 1_000;
+        let tried = DeliveryTry {
+            began: Timestamp::from_millis(time),
+            ended: Timestamp::from_millis(time + 7),
+            status: Some(503),
+        };
+        let reason = ReleaseReason::Attempted {
+            message: message.0,
+            decision,
+            tried: Some(tried),
+        };
+        // The result of a save may be lost: it is saved again.
+        release(&h, by, claim, reason.clone()).await;
+        release(&h, by, claim, reason).await;
+    };
+    let retry = || DeliveryDecision::Retry {
+        at: Timestamp::from_millis(0),
+        reason: "503".to_owned(),
+        in_backlog: false,
+    };
+    for _ in 0..KEPT_TRIES + 3 {
+        let claims = claim_due(&h, "a", 1, LONG).await;
+        failed("a", &claims[0], retry()).await;
+    }
+    let claims = claim_due(&h, "a", 1, LONG).await;
+    failed("another", &claims[0], retry()).await;
+    let tries = async || h.store.reader.message_tries(message).await.unwrap();
+    let kept = tries().await;
+    let numbers: Vec<_> = kept.iter().map(|tried| tried.number).collect();
+    assert_eq!(numbers, (4..=KEPT_TRIES + 3).rev().collect::<Vec<_>>());
+    assert_eq!(kept[0].status, Some(503));
+    assert_eq!(kept[0].instance.as_str(), "a", "no other one has the claim");
+    assert_eq!(kept[0].ended.since(kept[0].began).as_millis(), 7);
+    failed("a", &claims[0], dead()).await;
+    let last = &tries().await[0];
+    assert_eq!((&*last.reason, last.next_at), ("410 Gone", None));
+    let redelivered = vec![message];
+    let action = MessageAction::Redeliver;
+    h.store
+        .apply_message_action(action, redelivered)
+        .await
+        .unwrap();
+    let claims = claim_due(&h, "a", 1, LONG).await;
+    assert_eq!(claims[0].tries, 1);
+    failed("a", &claims[0], DeliveryDecision::Delivered).await;
+    let left = all(&h).await;
+    let is_of_shop = |left: &MessageRecord| left.receiver.as_str() == SHOP;
+    assert!(!left.iter().any(is_of_shop), "{left:?}");
+    assert_eq!(tries().await, []);
 }
 
 pub async fn the_messages_of_a_task_are_delivered_one_after_the_other(h: Harness) {

@@ -18,12 +18,14 @@ mod messages;
 #[cfg(test)]
 mod plans;
 mod queues;
+mod tries;
 mod waiting;
 
 pub use alerts::closed_alert;
 pub use destinations::{BacklogExpiry, DueWork, due_work, read_due_work};
 pub use messages::{message, messages};
 pub use queues::{next_message, queue_head};
+pub use tries::{read as message_try, tries as message_tries};
 pub use waiting::{alerts_of_waiting, waiting_bytes};
 
 use crate::domain::{

@@ -109,6 +109,18 @@ pub enum DeliveryDecision {
     },
 }
 
+/// The times of an attempt to deliver a message, and the status of the response.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeliveryTry {
+    pub began: Timestamp,
+    pub ended: Timestamp,
+    /// `None`: no response of HTTP came.
+    pub status: Option<u16>,
+}
+
+/// The most failed attempts of a message that are kept, the latest ones.
+pub const KEPT_TRIES: u32 = 20;
+
 /// One attempt to deliver a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MessageAttempt {
@@ -116,6 +128,17 @@ pub struct MessageAttempt {
     pub tries: u32,
     pub first_tried_at: Timestamp,
     pub is_probe: bool,
+}
+
+impl DeliveryDecision {
+    /// Returns the reason of a failure, and the time of the next attempt, if one follows.
+    pub fn failure(&self) -> Option<(&str, Option<Timestamp>)> {
+        match self {
+            DeliveryDecision::Delivered => None,
+            DeliveryDecision::Retry { at, reason, .. } => Some((reason, Some(*at))),
+            DeliveryDecision::Dead { reason } => Some((reason, None)),
+        }
+    }
 }
 
 impl DeliveryPolicy {

@@ -21,10 +21,10 @@ pub use ask::{ASK_EVENT, AskData, AskNotice, LinkForm, ask_queue_of, with_comple
 pub use broker_alert::{BROKER_ALERT_AFTER, alert_subject, broker_unreachable};
 pub use circuit::{BacklogClaim, BacklogState, Circuit, DestinationFailure, ExpiredMessages};
 pub use delivery::{
-    DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationResponse, LONGEST_ASKED,
-    MESSAGE_TRANSITIONS, MessageAction, MessageAttempt, MessageChange, MessageEnd, MessageEvent,
-    MessageStatus, QueueDecision, QueueWait, ReceiverAlert, ReleaseReason, StoredMessage,
-    allows_message, undeliverable,
+    DeliveryDecision, DeliveryPolicy, DeliveryResult, DeliveryTry, DestinationResponse, KEPT_TRIES,
+    LONGEST_ASKED, MESSAGE_TRANSITIONS, MessageAction, MessageAttempt, MessageChange, MessageEnd,
+    MessageEvent, MessageStatus, QueueDecision, QueueWait, ReceiverAlert, ReleaseReason,
+    StoredMessage, allows_message, undeliverable,
 };
 pub use envelope::{Message, Sender, SlackText, destination_of};
 pub use schedule_alert::{schedule_alert_subject, schedule_failing};

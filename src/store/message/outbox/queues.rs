@@ -2,11 +2,11 @@
 //! here save the decision under the fence of the claim.
 
 use super::{
-    ClaimRequest, DeadByReceiver, QueueClaim, QueueHead, QueueRelease, messages, of_queue,
+    ClaimRequest, DeadByReceiver, QueueClaim, QueueHead, QueueRelease, messages, of_queue, tries,
 };
 use crate::{
     domain::{
-        message::{MessageEnd, QueueDecision, QueueWait},
+        message::{MessageEnd, QueueDecision, QueueWait, ReleaseReason},
         values::{InstanceId, Timestamp},
     },
     store::{
@@ -117,12 +117,13 @@ pub async fn release(
     releases.sort_unstable_by_key(|release| (&release.claim.receiver, release.claim.subject));
     let mut dead = DeadByReceiver::new();
     for QueueRelease { claim, reason } in releases {
-        match reason.decide(claim.attempt(), now) {
+        let is_saved = match reason.decide(claim.attempt(), now) {
             QueueDecision::Wait(wait) => save_wait(tx, claim, by, wait).await?,
             QueueDecision::Advance(end) => {
-                match end {
+                let is_dead = match end {
                     Some(MessageEnd::Delivered { message }) => {
                         messages::delete(tx, message).await?;
+                        false
                     }
                     Some(MessageEnd::Dead { message, reason }) => {
                         let is_marked =
@@ -130,29 +131,42 @@ pub async fn release(
                         if is_marked {
                             dead.insert(claim.receiver.clone(), reason.to_owned());
                         }
+                        is_marked
                     }
-                    None => {}
-                }
+                    None => false,
+                };
                 advance(tx, claim, by, now).await?;
+                is_dead
             }
+        };
+        if let ReleaseReason::Attempted {
+            message,
+            decision,
+            tried: Some(tried),
+        } = reason
+            && is_saved
+            && let Some(failure) = decision.failure()
+        {
+            tries::save(tx, (*message, claim, by), *tried, failure).await?;
         }
     }
     Ok(dead)
 }
 
+/// Returns false if the claim is over, and another instance has the queue.
 async fn save_wait(
     tx: &mut Transaction<'_>,
     claim: &QueueClaim,
     by: &InstanceId,
     wait: QueueWait<'_>,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     let save = fenced(WAIT, claim, by)
         .bind(wait.due_at)
         .bind(wait.in_backlog)
         .bind(wait.tries)
         .bind(wait.first_tried_at)
         .bind(wait.error);
-    tx.run(save).await
+    Ok(tx.execute(save).await? > 0)
 }
 
 pub async fn release_all(tx: &mut Transaction<'_>, by: Option<String>) -> Result<u64, StoreError> {

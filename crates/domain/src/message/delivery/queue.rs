@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::{DeliveryDecision, MessageAttempt};
+use super::{DeliveryDecision, DeliveryTry, MessageAttempt};
 use crate::values::time::Timestamp;
 
 /// The reason why the claim of a queue ends.
@@ -11,6 +11,8 @@ pub enum ReleaseReason {
     Attempted {
         message: Uuid,
         decision: DeliveryDecision,
+        /// `None`: nothing was sent, because the record of the message is damaged.
+        tried: Option<DeliveryTry>,
     },
     /// The queue was empty.
     QueueEmpty,
@@ -81,7 +83,9 @@ impl ReleaseReason {
             ReleaseReason::QueueEmpty => QueueDecision::Advance(None),
             ReleaseReason::NotAttempted => not_attempted(false),
             ReleaseReason::DestinationBusy => not_attempted(true),
-            ReleaseReason::Attempted { message, decision } => match decision {
+            ReleaseReason::Attempted {
+                message, decision, ..
+            } => match decision {
                 DeliveryDecision::Delivered => {
                     QueueDecision::Advance(Some(MessageEnd::Delivered { message: *message }))
                 }
@@ -136,6 +140,7 @@ mod tests {
         ReleaseReason::Attempted {
             message: Uuid::from_u128(1),
             decision,
+            tried: None,
         }
     }
 

@@ -335,6 +335,7 @@ mod tests {
         let attempted = decisions.map(|decision| ReleaseReason::Attempted {
             message: Uuid::nil(),
             decision,
+            tried: None,
         });
         let others = [
             ReleaseReason::QueueEmpty,
