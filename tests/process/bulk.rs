@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Act, Gate, Provost, Remote, step};
+use crate::harness::{Act, Gate, Provost, Remote, one_step, setups, step};
 
 /// Checks the counts of a bulk command without refusals.
 fn expect_all(answer: &Value, accepted: u32) {
@@ -189,6 +189,28 @@ async fn many_tasks_are_cancelled_by_state() {
     let answer = provost.bulk("cancel", &all).await;
     expect_all(&answer, 2);
     gate.open();
+}
+
+/// No index has the processed tasks by their state.
+#[tokio::test]
+async fn many_processed_tasks_are_selected_by_their_state_alone() {
+    for setup in setups().await {
+        let remote = Remote::quick().await;
+        let provost = setup.start().await;
+        for _ in 0..3 {
+            provost.run(&one_step(&remote.url(), "/charge")).await;
+        }
+        let waits = json!({ "steps": [{ "name": "a", "wait": { "for": "1h" } }] });
+        provost.submit(&waits).await;
+        let all = json!({ "state": "processed", "dry_run": true });
+        let answer = provost.bulk("undo", &all).await;
+        assert_eq!(
+            (&answer["matched"], &answer["total"]),
+            (&json!(3), &json!(3))
+        );
+        let answer = provost.bulk("clone", &all).await;
+        expect_all(&answer, 3);
+    }
 }
 
 #[tokio::test]

@@ -151,6 +151,10 @@ impl<'f> Range<'f> {
         match (first, states.as_slice()) {
             (Some(first), _) => self.of_index(statement, first),
             (None, []) => self.of_index(statement, &IndexFilter::All),
+            // No index by states has processed tasks: the states are tested for each task.
+            (None, states) if states.contains(&TaskStatus::Processed) => {
+                self.of_index(statement, &IndexFilter::All);
+            }
             (None, [state]) => self.of_index(statement, &IndexFilter::State(*state)),
             (None, _) => {
                 // tasks_by_state has the ids of one state in order, but not those of several states.
