@@ -74,7 +74,7 @@ pub(in crate::api) struct FailureView {
     failures: u64,
     first_at: Timestamp,
     last_at: Timestamp,
-    /// True: more steps failed in the last half hour than in the one before it.
+    /// True: more steps failed in the last half hour than in the one before it, and they still come.
     #[schema(example = true)]
     growing: bool,
     trend: TrendView,
@@ -123,8 +123,9 @@ struct FailureExampleView {
     at: Timestamp,
 }
 
-impl From<Failure> for FailureView {
-    fn from(failure: Failure) -> Self {
+impl FailureView {
+    /// `now` is the time of the store.
+    fn new(failure: Failure, now: Timestamp) -> Self {
         let trend = FailureTrend(&failure.quarters);
         let from_quarter = failure.quarters.len().saturating_sub(QUARTERS);
         Self {
@@ -137,7 +138,7 @@ impl From<Failure> for FailureView {
             failures: failure.failures,
             first_at: failure.first_at,
             last_at: failure.last_at,
-            growing: trend.is_growing(),
+            growing: trend.is_growing(now.since(failure.last_at)),
             trend: TrendView {
                 from: failure.from,
                 by_hour: trend.by_hour(),
@@ -173,7 +174,10 @@ impl FailureView {
 /// Returns the failures that need a person, in the order of the list. True: there are more causes than these.
 pub(in crate::api) async fn open(app: &App) -> Result<(Vec<FailureView>, bool), Problem> {
     let (failures, more_causes) = app.store.reader.failures().await?;
-    let views = failures.into_iter().map(FailureView::from);
+    let now = app.store.reader.now().await?;
+    let views = failures
+        .into_iter()
+        .map(|failure| FailureView::new(failure, now));
     let mut views: Vec<_> = views.filter(|view| view.open).collect();
     views.sort_by_key(|view| std::cmp::Reverse(position(view)));
     Ok((views, more_causes))
@@ -352,5 +356,6 @@ pub(super) async fn get(
             format!("no step has failed for cause {text:?}: GET /v1/failures lists the causes"),
         )
     })?;
-    Ok(json(StatusCode::OK, &FailureView::from(failure)))
+    let now = app.store.reader.now().await?;
+    Ok(json(StatusCode::OK, &FailureView::new(failure, now)))
 }

@@ -1,7 +1,12 @@
 //! The trend of failures for one cause, from their numbers by quarters of an hour.
 
+use std::time::Duration;
+
 /// The number of quarters in an hour.
 const QUARTERS_OF_HOUR: usize = 4;
+const QUARTER: Duration = Duration::from_secs(15 * 60);
+/// Failures that came this long ago may still come.
+const STILL: Duration = Duration::from_secs(2 * 60);
 /// The number of quarters that are compared with as many before them.
 const COMPARED: usize = 2;
 
@@ -18,12 +23,16 @@ impl FailureTrend<'_> {
         hours
     }
 
-    /// Returns whether more steps failed in the current quarter and the one before it than in the two before these.
-    pub fn is_growing(self) -> bool {
+    /// Returns whether more steps failed in the current quarter and the one before it than in the two before these, and failures
+    /// still come: the last one is no longer ago than twice the time between two of them, or two minutes. One alone does not grow.
+    pub fn is_growing(self, since_last: Duration) -> bool {
         let mut recent = self.0.rchunks(COMPARED).map(|pair| pair.iter().sum());
         let now: u64 = recent.next().unwrap_or_default();
         let before: u64 = recent.next().unwrap_or_default();
-        now > before
+        let compared = QUARTER.as_secs() * COMPARED as u64;
+        let between = Duration::from_secs(compared / now.max(1));
+        let comes = since_last <= (2 * between).max(STILL);
+        now > before.max(1) && comes
     }
 }
 
@@ -39,12 +48,24 @@ mod tests {
 
     #[test]
     fn failures_grow_if_the_last_half_hour_has_more_than_the_one_before() {
-        let grows = |quarters: &[u64]| FailureTrend(quarters).is_growing();
-        assert!(grows(&[0, 0, 1, 0]));
+        let grows = |quarters: &[u64]| FailureTrend(quarters).is_growing(Duration::from_secs(1));
+        assert!(grows(&[0, 0, 2, 0]));
+        assert!(!grows(&[0, 0, 1, 0]), "one alone");
         assert!(grows(&[5, 5, 5, 6]));
         assert!(!grows(&[5, 5, 5, 5]));
         assert!(!grows(&[9, 0, 0, 0]));
         assert!(!grows(&[0, 0, 0, 0]));
         assert!(!grows(&[]));
+    }
+
+    #[test]
+    fn failures_that_have_stopped_do_not_grow() {
+        let grows = |failures, seconds| {
+            FailureTrend(&[0, 0, 0, failures]).is_growing(Duration::from_secs(seconds))
+        };
+        assert!(grows(400, 120) && !grows(400, 121));
+        // Two in half an hour are a quarter apart.
+        assert!(grows(2, 1_800) && !grows(2, 1_801));
+        assert!(grows(12, 300) && !grows(12, 301));
     }
 }

@@ -38,6 +38,29 @@ const TEXTS: [&str; 8] = [
     "errors",
 ];
 
+/// Codes that say no more than that the request was wrong, with `_` for everything that is no letter: the text beside one says what
+/// was.
+const GENERIC_CODES: [&str; 18] = [
+    "api_error",
+    "bad_request",
+    "business_error",
+    "client_error",
+    "error",
+    "invalid",
+    "invalid_argument",
+    "invalid_input",
+    "invalid_parameter",
+    "invalid_params",
+    "invalid_request",
+    "invalid_request_error",
+    "request_invalid",
+    "unprocessable",
+    "unprocessable_entity",
+    "validation_error",
+    "validation_failed",
+    "validationerror",
+];
+
 /// Returns the words in the body of a refusal with this status and reason phrase, `None` if the body says no more than
 /// these.
 pub fn of_body(body: &str, status: u16, reason: Option<&str>) -> Option<String> {
@@ -97,12 +120,18 @@ impl KnownResponse<'_> {
 
     fn of_members(&self, members: &Map<String, Value>, depth: usize) -> Option<String> {
         let codes = CODES.iter().filter_map(|name| members.get(*name));
-        let mut codes = codes.filter_map(|value| self.code(value));
-        codes.next().or_else(|| {
-            let texts = TEXTS.iter().filter_map(|name| members.get(*name));
-            let mut texts = texts.filter_map(|value| self.of_value(value, depth));
-            texts.next()
-        })
+        let codes = codes.filter_map(|value| self.code(value));
+        let texts = TEXTS.iter().filter_map(|name| members.get(*name));
+        let texts = texts.filter_map(|value| self.of_value(value, depth));
+        let mut words = codes.chain(texts);
+        let first = words.next()?;
+        match is_generic(&first) {
+            false => Some(first),
+            true => Some(match words.find(|words| !is_generic(words)) {
+                Some(more) => shortened(format!("{first}: {more}"), LONGEST),
+                None => first,
+            }),
+        }
     }
 
     fn code(&self, value: &Value) -> Option<String> {
@@ -143,6 +172,25 @@ impl KnownResponse<'_> {
     }
 }
 
+fn is_generic(words: &str) -> bool {
+    let name: String = words
+        .to_lowercase()
+        .replace(|letter: char| !letter.is_alphanumeric(), "_");
+    GENERIC_CODES.contains(&name.trim_matches('_'))
+}
+
+/// Returns the text, or its beginning with an ellipsis if it is longer in bytes.
+fn shortened(mut words: String, longest: usize) -> String {
+    let end = words.floor_char_boundary(longest);
+    let is_cut = end < words.len();
+    words.truncate(end);
+    let mut words = words.trim_end().to_owned();
+    if is_cut {
+        words.push('…');
+    }
+    words
+}
+
 /// Returns the first line of a text, with [`VARIES`] in place of the parts that differ between tasks.
 fn normalised(text: &str, keeps_code: bool, longest: usize) -> String {
     let line = text.trim_start().lines().next().unwrap_or_default();
@@ -179,17 +227,7 @@ fn normalised(text: &str, keeps_code: bool, longest: usize) -> String {
             break;
         }
     }
-    let mut end = words.len().min(longest);
-    while !words.is_char_boundary(end) {
-        end -= 1;
-    }
-    let is_cut = end < words.len();
-    words.truncate(end);
-    let mut words = words.trim_end().to_owned();
-    if is_cut {
-        words.push('…');
-    }
-    words
+    shortened(words, longest)
 }
 
 /// Returns the quotation at the beginning of a text, with its quotes, and its length.
@@ -296,6 +334,29 @@ mod tests {
         ] {
             assert_eq!(said(body).as_deref(), Some(expected), "{body}");
         }
+    }
+
+    #[test]
+    fn a_code_that_says_little_has_the_text_beside_it() {
+        for (body, expected) in [
+            (
+                r#"{"error":"invalid_request","field":"currency","message":"currency is required"}"#,
+                "invalid_request: currency is required",
+            ),
+            (
+                r#"{"error":{"code":"VALIDATION-FAILED","message":"order 17 is unknown"}}"#,
+                "VALIDATION-FAILED: order # is unknown",
+            ),
+            (r#"{"code":"invalid_request"}"#, "invalid_request"),
+            (
+                r#"{"type":"bad_request","title":"Bad request","detail":"no stock"}"#,
+                "bad_request: no stock",
+            ),
+        ] {
+            assert_eq!(said(body).as_deref(), Some(expected), "{body}");
+        }
+        let long = format!(r#"{{"code":"invalid","message":"{}"}}"#, "ü ".repeat(200));
+        assert!(said(&long).unwrap().len() <= LONGEST + '…'.len_utf8());
     }
 
     #[test]
