@@ -9,7 +9,7 @@ use reqwest::{Client, StatusCode, redirect::Policy};
 use serde_json::json;
 
 use crate::harness::{
-    Act, Postgres, Provost, Remote, id_of, new_database, one_step, setups, until,
+    Act, Gate, Postgres, Provost, Remote, id_of, new_database, one_step, setups, until,
 };
 
 const TOKENS: &str =
@@ -288,11 +288,16 @@ async fn while_the_database_takes_no_writes_people_sign_in_and_look() {
     assert_eq!(page.status, StatusCode::OK, "{}", page.html);
 }
 
-/// Returns the form of a preview with what it hides, as a browser sends it.
+/// Returns the form of a preview of many tasks with what it hides, as a browser sends it.
 fn form_of(preview: &str, typed: &[(&str, &str)]) -> String {
-    let (_, form) = preview
-        .split_once("method=\"post\" action=\"/console/tasks/fix\"")
-        .unwrap_or_else(|| panic!("no form: {preview}"));
+    form_to("/console/tasks/fix", preview, typed)
+}
+
+/// Returns the form that a page sends to an address.
+fn form_to(action: &str, page: &str, typed: &[(&str, &str)]) -> String {
+    let (_, form) = page
+        .split_once(&format!("method=\"post\" action=\"{action}\""))
+        .unwrap_or_else(|| panic!("no form: {page}"));
     let mut fields = url::form_urlencoded::Serializer::new(String::new());
     for input in form.split("<input type=\"hidden\" name=\"").skip(1) {
         let (name, rest) = input.split_once("\" value=\"").unwrap();
@@ -370,6 +375,56 @@ async fn many_tasks_are_paused_resumed_and_resolved_with_forms() {
     }
     let task = provost.task(&failed[0]).await;
     assert_eq!(task["steps"][0]["output"], json!({ "id": "ch_17" }));
+}
+
+/// A task that changes all the time can be commanded, as long as what the preview says is true.
+#[tokio::test]
+async fn a_busy_task_is_commanded_as_previewed_and_refused_once_the_preview_is_wrong() {
+    let provost = Provost::start().await;
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let service = Remote::with(move |seen| match seen.path.as_str() {
+        "/last" => held.then(json!({})),
+        _ => Act::Ok(json!({})),
+    })
+    .await;
+    provost.register("x", &service.url(), 8).await;
+    let rows: Vec<_> = (0..40).collect();
+    let task = json!({ "key": "import-1", "steps": [
+        { "name": "rows", "agent": "x", "for_each": rows, "max_parallel": 1, "request": { "path": "/rows" } },
+        { "name": "last", "agent": "x", "after": [], "request": { "path": "/last" } } ] });
+    let id = provost.submit(&task).await;
+    let browser = Browser::of(&provost);
+    let preview = async |command: &str| {
+        let path = format!("/console/tasks/{id}/{command}");
+        let page = browser.open(&path).await;
+        form_to(&path, &page.html, &[("reason", "a drill")])
+    };
+    let pause = preview("pause").await;
+    let version = async || provost.task(&id).await["version"].as_u64().unwrap();
+    let seen = version().await;
+    until(true, async || version().await > seen + 10).await;
+    let sent = browser
+        .send(&format!("/console/tasks/{id}/pause"), &pause)
+        .await;
+    assert_eq!(sent.status, StatusCode::SEE_OTHER, "{}", sent.html);
+    assert_eq!(provost.task(&id).await["state"], "paused");
+    // The preview of another command says what is not true any more.
+    let resume = preview("resume").await;
+    provost
+        .post(&format!("/v1/tasks/{id}/resume"), &json!({}))
+        .await
+        .expect(200);
+    let sent = browser
+        .send(&format!("/console/tasks/{id}/resume"), &resume)
+        .await;
+    assert_eq!(
+        sent.status,
+        StatusCode::PRECONDITION_FAILED,
+        "{}",
+        sent.html
+    );
+    gate.open();
 }
 
 #[tokio::test]

@@ -158,6 +158,7 @@ async fn build_preview(visit: &Visit, id: &str) -> Result<CommandPage, Refusal> 
         button: String::from("Acknowledge the alert"),
         asks_reason: false,
         is_final: false,
+        needs_admin: false,
         page,
     })
 }

@@ -3,7 +3,7 @@
 
 use askama::Template;
 
-use crate::shell::Shell;
+use crate::{service::Role, shell::Shell};
 
 #[derive(Template)]
 #[template(path = "command.html")]
@@ -21,6 +21,19 @@ pub struct CommandPage {
     pub asks_reason: bool,
     /// True: the button has the colour of danger.
     pub is_final: bool,
+    /// True: the role operate is not sufficient.
+    pub needs_admin: bool,
+}
+
+impl CommandPage {
+    /// Returns the role that the command needs, if the person does not have it.
+    pub fn missing_role(&self) -> Option<&'static str> {
+        let role = self.page.person.role;
+        match self.needs_admin {
+            true => (role != Role::Admin).then_some(Role::Admin.word()),
+            false => (!role.operates()).then_some(Role::Operate.word()),
+        }
+    }
 }
 
 /// A field of the form.

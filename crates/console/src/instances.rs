@@ -174,6 +174,7 @@ async fn build_preview(visit: &Visit) -> Result<CommandPage, Refusal> {
         button: format!("Release {}", hold.instance),
         asks_reason: false,
         is_final: true,
+        needs_admin: false,
         page,
     })
 }

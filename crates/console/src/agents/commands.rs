@@ -97,6 +97,7 @@ async fn build(visit: &Visit, name: &str, command: &str) -> Result<CommandPage, 
         consequences,
         fields,
         is_final,
+        needs_admin: false,
         page,
     })
 }

@@ -49,6 +49,10 @@ pub fn actions(
         let impossible = undo.filter(|plan| command == Command::Undo && !plan.possible);
         let impossible = impossible.map(|plan| plan.reason.clone().unwrap_or_default());
         if let Some(why) = command.obstacle(task, step).or(impossible) {
+            // Beside the cancellation of the task, this one would read as the same.
+            if command == Command::CancelStep {
+                continue;
+            }
             not_now.push((command.title().to_lowercase(), why));
             continue;
         }

@@ -427,7 +427,7 @@ pub async fn send(
     let Some(command) = Command::named(&word) else {
         return visit.refused(&no_command(&word));
     };
-    match command_sent(&visit, &id, command, &form).await {
+    match sent_as_previewed(&visit, &id, command, &form).await {
         Ok(to) => visit.go(&format!("/tasks/{}", encoded(&to))),
         Err(SendFault::Mistyped(complaint)) => {
             show_preview(&visit, &id, command, &form, Some(complaint)).await
@@ -454,6 +454,38 @@ impl From<Refusal> for SendFault {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
+}
+
+/// A command is sent for so many versions of a task that changes all the time, and then for the one that it has.
+const MOST_VERSIONS: u32 = 3;
+
+/// Sends a command for the version that was previewed, and again for a later one for which the preview says the same: a busy
+/// task changes many times while a person reads, and some a hundred times while this page asks.
+async fn sent_as_previewed(
+    visit: &Visit,
+    id: &str,
+    command: Command,
+    form: &Params,
+) -> Result<String, SendFault> {
+    let mut sent = command_sent(visit, id, command, form).await;
+    let said = form.text("said");
+    for versions in 1..=MOST_VERSIONS {
+        let is_stale = matches!(&sent, Err(SendFault::Refused(refusal)) if refusal.status == 412);
+        if !is_stale || said.is_empty() {
+            break;
+        }
+        let form = form.without("if_match");
+        let now = preview_page(visit, id, command, &form, String::new(), None).await?;
+        if now.said != said || now.refusal.is_some() {
+            break;
+        }
+        let form = match versions < MOST_VERSIONS {
+            true => form.with("if_match", &now.etag),
+            false => form,
+        };
+        sent = command_sent(visit, id, command, &form).await;
+    }
+    sent
 }
 
 /// Returns the id of the task to show then.

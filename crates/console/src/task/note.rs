@@ -140,7 +140,8 @@ fn error_note(task: &Task, now: i64, runs: &[&str]) -> Note {
             .words()
             .map_or_else(String::new, |words| format!(", “{words}”"));
         match (fault.kind.as_str(), fault.status) {
-            ("permanent", Some(_)) => {
+            // A response of a success may be one that cannot be used, such as one that is too long.
+            ("permanent", Some(400..)) => {
                 format!("{who} refused permanently with {}{words}", fault.short())
             }
             (_, Some(_)) => format!("{who} responded {}{words}", fault.short()),
@@ -220,7 +221,13 @@ fn running_note(task: &Task, now: i64) -> Note {
         if let Some(cancelled) = calls.iter().find(is_cancelled) {
             return Note {
                 class,
-                bold: format!("{} is being cancelled.", cancelled.name),
+                bold: match &cancelled.last_fault {
+                    Some(why) => {
+                        let why = why.message.trim_end_matches('.');
+                        format!("{} is being cancelled: {why}.", cancelled.name)
+                    }
+                    None => format!("{} is being cancelled.", cancelled.name),
+                },
                 rest: String::from(
                     " It ends once its call is known to have ended, or its service was asked to cancel the work; cancel it again if the service does not respond.",
                 ),
@@ -294,7 +301,11 @@ fn running_note(task: &Task, now: i64) -> Note {
         Some("agent_paused") if why.until.is_none() => {
             " Resume the agent: it does not go on before."
         }
+        Some("breaker") if why.until.is_none() => {
+            " Reset the breaker of the agent: it does not go on before."
+        }
         Some("operator") => " An operator must act.",
+        Some("signal") => " It goes on once its signal comes, and not by itself.",
         _ => " Nothing needs to be done for it: it goes on by itself.",
     };
     Note {

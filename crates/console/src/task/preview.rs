@@ -4,14 +4,16 @@
 use askama::Template;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
 
 use super::{
     command::{Command, command_link},
     compare::Difference,
-    record::{AttemptList, History, Task},
+    record::{AttemptList, History, Step, Task},
     words,
 };
 use crate::{
+    assets::hex,
     changed::{ChangedPage, LineRow, Link},
     json::{self, Line},
     params::Params,
@@ -93,6 +95,8 @@ pub struct TaskCommandPage {
     pub refusal: Option<String>,
     pub complaint: Option<String>,
     pub etag: String,
+    /// A text that differs once what the page says is not true any more; empty if it says more than can be compared.
+    pub said: String,
     pub once: String,
     pub reason: String,
     pub post: String,
@@ -196,6 +200,11 @@ impl TaskCommandPage {
                 .map(|step| (step.name.clone(), from == Some(&step.name)))
                 .collect()
         });
+        let is_compared = migration.is_none() && clone.is_none() && !is_rerun;
+        let said = match is_compared {
+            true => said(&task, step, &[&sentence, &lead]),
+            false => String::new(),
+        };
         let chosen = migration.as_ref().map(|report| report.to_version);
         let post = page.task(&task.id) + "/" + command.word();
         Self {
@@ -217,6 +226,7 @@ impl TaskCommandPage {
             etag: query
                 .get("if_match")
                 .map_or_else(|| task.etag(), str::to_owned),
+            said,
             once: sources.once,
             reason: query.text("reason").to_owned(),
             here: command_link(&page, &task.id, command, None),
@@ -238,6 +248,32 @@ impl TaskCommandPage {
             None => format!("{} the task", self.command.title()),
         }
     }
+}
+
+/// Returns a text that differs once a sentence of a preview, the state of the task or the step, or the failure that was looked at
+/// is another one. Many other changes of a task, such as the end of another step, make the preview no less true.
+fn said(task: &Task, step: Option<&Step>, sentences: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    let failures = [
+        task.error.as_ref(),
+        step.and_then(|step| step.error.as_ref()),
+    ];
+    let failures = failures.map(|fault| fault.map_or("", |fault| &fault.at));
+    let step = step.map_or_else(String::new, |step| {
+        format!("{} {}", step.state, step.attempt)
+    });
+    let paused = if task.is_paused() { "paused" } else { "" };
+    // That its first step has begun is no change for a person.
+    let state = match task.state.as_str() {
+        "pending" => "processing",
+        state => state,
+    };
+    let state = [state, paused, &step, failures[0], failures[1]];
+    for part in sentences.iter().chain(&state) {
+        hash.update(part);
+        hash.update([0]);
+    }
+    hex(&hash.finalize()[..8])
 }
 
 /// Returns the text with the full stop that ends a sentence.
@@ -362,7 +398,10 @@ impl ChangedPage {
             .iter()
             .find_map(|name| form.get(name))
             .map(str::to_owned);
-        let kept = form.without("if_match").without("once").without("sure");
+        let kept = ["if_match", "said", "once", "sure"];
+        let kept = kept
+            .iter()
+            .fold(form.clone(), |form, name| form.without(name));
         Self {
             title,
             lead,

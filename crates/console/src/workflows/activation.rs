@@ -59,6 +59,7 @@ async fn build_preview(visit: &Visit, name: &str) -> Result<CommandPage, Refusal
         button: title.clone(),
         asks_reason: true,
         is_final: false,
+        needs_admin: true,
         consequences: vec![
             format!(
                 "New tasks follow version {version}; they follow version {} now.",
