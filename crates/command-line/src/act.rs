@@ -367,7 +367,7 @@ async fn step_of(
         .collect();
     match failed.as_slice() {
         [step] => Ok((found.task.id.clone(), step.name.clone())),
-        [] => Err(ClientError::usage(format!(
+        [] => Err(ClientError::NotFound(format!(
             "no step of the task {name} is in error: name a step"
         ))),
         steps => {

@@ -219,6 +219,10 @@ impl Api {
 
     /// Returns a request. `parts` are the values of the parameters in the path, in order.
     pub fn request<'a>(&'a self, operation: &'a Operation, parts: &[&str]) -> ApiRequest<'a> {
+        // An address has no such part: it would be that of something else.
+        let is_of_address = |part: &&&str| !matches!(**part, "" | "." | "..");
+        let unusable = parts.iter().find(|part| !is_of_address(part));
+        let unusable = unusable.map(|part| (*part).to_owned());
         let mut parts = parts.iter();
         let mut url = self.base.clone();
         if let Ok(mut path) = url.path_segments_mut() {
@@ -234,6 +238,7 @@ impl Api {
             api: self,
             operation,
             url,
+            unusable,
             headers: Vec::new(),
             body: None,
             media_type: "application/json",
@@ -308,6 +313,8 @@ pub struct ApiRequest<'a> {
     api: &'a Api,
     operation: &'a Operation,
     url: Url,
+    /// A value of the path that no name and no id can be.
+    unusable: Option<String>,
     headers: Vec<(&'static str, String)>,
     body: Option<String>,
     media_type: &'static str,
@@ -367,6 +374,12 @@ impl ApiRequest<'_> {
         self
     }
 
+    /// Waits at most so long for the response.
+    pub fn within(mut self, most: Duration) -> Self {
+        self.patience = self.patience.map(|patience| patience.min(most));
+        self
+    }
+
     /// Returns the name for errors. The path itself may have a token.
     fn name(&self) -> String {
         format!("{} {}", self.operation.method, self.operation.path)
@@ -408,6 +421,11 @@ impl ApiRequest<'_> {
 
     async fn any_response(self) -> Result<reqwest::Response, ClientError> {
         let api = self.api;
+        if let Some(unusable) = self.unusable {
+            return Err(ClientError::NotFound(format!(
+                "{unusable:?} does not exist: it is no name and no id"
+            )));
+        }
         let mut request = api.client.request(self.operation.method.clone(), self.url);
         if let Some(patience) = self.patience {
             request = request.timeout(patience);
@@ -499,7 +517,7 @@ fn parse<T: DeserializeOwned>(request: &str, status: u16, text: &str) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operations::{COMPARE_TASKS, LIST_TASKS};
+    use crate::operations::{COMPARE_TASKS, GET_TASK, LIST_TASKS};
 
     fn api(url: &str) -> Result<Api, ClientError> {
         Api::new(&Target {
@@ -519,6 +537,15 @@ mod tests {
         );
         let request = api.request(&LIST_TASKS, &[]).query("label", "a:b&c");
         assert_eq!(request.url.query(), Some("label=a%3Ab%26c"));
+    }
+
+    #[tokio::test]
+    async fn a_name_that_an_address_cannot_have_does_not_exist() {
+        let api = api("http://127.0.0.1:1").unwrap();
+        for name in ["", ".", ".."] {
+            let sent = api.request(&GET_TASK, &[name]).send().await;
+            assert!(matches!(sent, Err(ClientError::NotFound(_))), "{sent:?}");
+        }
     }
 
     #[test]

@@ -495,9 +495,9 @@ pub struct ShowBulkOptions {
     #[command(flatten)]
     job: OneJob,
 
-    /// The tasks to list
-    #[arg(long, value_name = "RESULT", default_value = "refused", value_parser = values::BULK_RESULTS)]
-    result: String,
+    /// The tasks to list [default: refused]; with -o they are the data, in place of the job
+    #[arg(long, value_name = "RESULT", conflicts_with = "follow", value_parser = values::BULK_RESULTS)]
+    result: Option<String>,
 
     /// Follow the job until it ends
     #[arg(long)]
@@ -604,16 +604,28 @@ async fn show(session: &Session, options: &ShowBulkOptions) -> Result<Outcome, C
         return follow(session, job, options.timeout).await;
     }
     let out = &session.out;
-    if !out.is_for_people() {
+    if !out.is_for_people() && options.result.is_none() {
         out.object(&response.text, &job.id)?;
         return Ok(Outcome::Done);
     }
-    say_job(session, &job)?;
-    let query = [("result", options.result.clone())];
+    if out.is_for_people() {
+        say_job(session, &job)?;
+    }
+    let result = options.result.as_deref().unwrap_or("refused");
+    let query = [("result", result.to_owned())];
     let listing = session
         .api
         .list(&LIST_BULK_JOB_TASKS, &[id], &query, TASKS)
         .await?;
+    if !out.is_for_people() {
+        let task = |item: &str| {
+            serde_json::from_str::<BulkTaskJson>(item)
+                .map(|task| task.task)
+                .unwrap_or_default()
+        };
+        out.list(&listing.page, &listing.items, task)?;
+        return Ok(Outcome::Done);
+    }
     let mut table = Table::new(&["TASK", "KEY", "STATE", "AT", "STEP", "WHY"]);
     let tasks = listing.read::<BulkTaskJson>()?;
     table.leave_out_first(match tasks.iter().all(|task| task.key.is_some()) {

@@ -25,6 +25,7 @@ use crate::{
     },
     outcome::ClientError,
     output,
+    plain::{plain, shell_word},
 };
 
 /// The variable with which a shell asks this program for candidates.
@@ -174,7 +175,10 @@ fn begun(
                 .iter()
                 .all(|known| known.get_value() != candidate.get_value())
         };
-        if candidate.get_value().to_string_lossy().starts_with(&*typed) && is_new() {
+        let value = candidate.get_value().to_string_lossy();
+        // A shell puts the candidate into the line as it is, and would run what a submitter has written into a key.
+        let is_word = shell_word(&value) == *value;
+        if is_word && value.starts_with(&*typed) && is_new() {
             found.push(candidate);
         }
     }
@@ -196,9 +200,9 @@ fn id_and_key_of(named: &Named) -> Vec<CompletionCandidate> {
 fn id_of(named: &Named) -> Vec<CompletionCandidate> {
     let help = named
         .sentence
-        .clone()
-        .or_else(|| named.state.clone())
-        .map(Into::into);
+        .as_deref()
+        .or(named.state.as_deref())
+        .map(|help| plain(help).into());
     named
         .id
         .iter()
@@ -300,7 +304,7 @@ pub fn asking_tasks(typed: &OsStr) -> Vec<CompletionCandidate> {
 
 pub fn causes(typed: &OsStr) -> Vec<CompletionCandidate> {
     candidates(&LIST_FAILURES, &[], typed, |named| {
-        let help = named.sentence.clone().map(Into::into);
+        let help = named.sentence.as_deref().map(|help| plain(help).into());
         let fingerprint = named.fingerprint.iter();
         fingerprint
             .map(|fingerprint| CompletionCandidate::new(fingerprint).help(help.clone()))
@@ -359,6 +363,24 @@ mod tests {
         assert_eq!(read.get::<PathBuf>("token_file"), Some(PathBuf::from("t")));
         let read = line(&["provost", "migrate", "--server=http://b", ""], None);
         assert_eq!(read.get::<String>("server").as_deref(), Some("http://b"));
+    }
+
+    #[test]
+    fn no_candidate_is_more_than_a_word_for_the_shell() {
+        let keys = [
+            "order-1",
+            "order $(touch x)",
+            "order`id`",
+            "order;id",
+            "order'1",
+            "-order",
+            "order\n1",
+            "order\u{1b}[2J",
+            "größe-9",
+        ];
+        let found = begun(OsStr::new(""), keys.map(CompletionCandidate::new));
+        let found: Vec<_> = found.iter().map(CompletionCandidate::get_value).collect();
+        assert_eq!(found, ["order-1", "größe-9"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::{
     operations::{GET_FAILURE, LIST_FAILURES},
     outcome::{ClientError, Outcome},
     output::{Cell, Color, Table, note},
-    plain::{counted, plain},
+    plain::{counted, plain, shell_word},
     session::Session,
     shapes::FailureJson,
     values,
@@ -145,9 +145,13 @@ async fn show(session: &Session, fingerprint: &str) -> Result<Outcome, ClientErr
                 "  provost resolve --cause {fingerprint} --step {} --result @file",
                 plain(&failure.step)
             ))?,
-            "migrate" => out.say(format_args!(
-                "  provost migrate --cause {fingerprint} --to latest"
-            ))?,
+            "migrate" => {
+                let workflow = failure.workflow.as_deref().unwrap_or_default();
+                out.say(format_args!(
+                    "  provost migrate --cause {fingerprint} --filter workflow={} --to latest",
+                    shell_word(workflow)
+                ))?;
+            }
             command => out.say(format_args!(
                 "  provost {} --cause {fingerprint}",
                 plain(command)

@@ -242,7 +242,7 @@ Examples:
     Get(WithShared<definitions::GetOptions>),
 
     /// Write all definitions to a folder, from which `provost apply` reads them
-    #[command(after_help = "Example:\n  provost export definitions --yaml")]
+    #[command(after_help = "Example:\n  provost export shop --yaml")]
     Export(WithShared<definitions::ExportOptions>),
 
     /// Make files of a first workflow, its cases and its agents
@@ -294,7 +294,7 @@ pub struct MigrateTasks {
 impl MigrateTasks {
     /// Returns whether the arguments are about tasks.
     pub fn is_given(&self) -> bool {
-        self.command.options.is_of_tasks()
+        self.command.options.is_of_tasks() || self.command.shared.is_given()
     }
 }
 

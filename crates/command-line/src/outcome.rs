@@ -203,7 +203,11 @@ fn refusal(problem: &ProblemJson, server: &str) -> String {
     };
     let mut text = match problem.detail.is_empty() || is_repeated {
         true => title,
-        false => format!("{title}: {}", for_people(&problem.detail)),
+        // The faults are below, and not in a member of that name.
+        false => format!(
+            "{title}: {}",
+            for_people(problem.detail.trim_end_matches("; see errors"))
+        ),
     };
     for fault in &problem.errors {
         let pointer = match fault.pointer.is_empty() {

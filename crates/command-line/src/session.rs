@@ -108,6 +108,15 @@ impl ServerOptions {
 }
 
 impl SharedOptions {
+    /// Returns whether one of the arguments is there.
+    pub fn is_given(&self) -> bool {
+        let is_server_given = self.server.names_one_itself()
+            || self.server.token_file.is_some()
+            || self.server.ca.is_some();
+        let is_plain = self.output == Format::default() && self.color == ColorChoice::default();
+        is_server_given || !is_plain || self.utc
+    }
+
     pub fn target(&self) -> Result<Target, ClientError> {
         self.server.target()
     }

@@ -89,11 +89,15 @@ fn submission(options: &SubmitOptions) -> Result<Submission, ClientError> {
         .as_ref()
         .map(|path| Document::read(path))
         .transpose()?;
-    let labels: serde_json::Map<_, _> = options
-        .label
-        .iter()
-        .map(|(name, value)| (name.clone(), json!(value)))
-        .collect();
+    let mut labels = serde_json::Map::new();
+    for (name, value) in &options.label {
+        if labels.insert(name.clone(), json!(value)).is_some() {
+            return Err(ClientError::usage(format!(
+                "the label {} is given twice",
+                plain(name)
+            )));
+        }
+    }
     let mut members: Vec<(&str, String)> = Vec::new();
     let mut set =
         |name, value: Option<Value>| members.extend(value.map(|value| (name, value.to_string())));
@@ -169,8 +173,10 @@ pub async fn run(session: &Session, options: &SubmitOptions) -> Result<Outcome, 
         .idempotency_key
         .clone()
         .unwrap_or_else(|| Uuid::now_v7().to_string());
+    let within = options.timeout.unwrap_or(Duration::MAX);
     let response = request
         .header("idempotency-key", key)
+        .within(within.saturating_add(wait::MARGIN))
         .send()
         .await
         .map_err(locate)?;

@@ -50,7 +50,14 @@ pub async fn run(session: &Session, options: &TaskOptions) -> Result<Outcome, Cl
         return history(session, &options.task).await;
     }
     if options.follow {
-        let id = find_task::find_id(&session.api, &options.task, Purpose::Show).await?;
+        let found = find_task::find_id(&session.api, &options.task, Purpose::Show);
+        let within = options.timeout.unwrap_or(Duration::MAX);
+        let found = tokio::time::timeout(within.saturating_add(wait::MARGIN), found);
+        let silent = |_| ClientError::NoResponse {
+            server: session.api.server().to_owned(),
+            cause: "it is silent".to_owned(),
+        };
+        let id = found.await.map_err(silent)??;
         return follow(session, &id, options.timeout).await;
     }
     let found = find_task::find(&session.api, &options.task, Purpose::Show).await?;
@@ -365,6 +372,11 @@ fn commands(task: &TaskJson, name: &str) -> Vec<String> {
             commands.truncate(MOST_COMMANDS);
             commands
         }
+        ("processed", _) => vec![
+            format!("provost task {name} --history"),
+            format!("provost clone {name} --dry-run"),
+            format!("provost undo {name} --dry-run"),
+        ],
         _ => vec![
             format!("provost task {name} --history"),
             format!("provost clone {name} --dry-run"),

@@ -42,7 +42,7 @@ pub fn uuid(text: &str) -> Result<String, String> {
 pub fn duration(text: &str) -> Result<String, String> {
     match Span::parse(text) {
         Some(_) => Ok(text.to_owned()),
-        None => Err(format!("{text:?} is not a duration such as {SPAN_FORMS}")),
+        None => Err(format!("{text:?} is not {SPAN_FORMS}")),
     }
 }
 

@@ -16,6 +16,11 @@ use crate::{
 /// The longest wait of one request.
 const LONGEST: Duration = Duration::from_secs(30);
 
+/// The time that is left without a timeout.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+/// The time for a response beside the wait that it was asked for.
+pub const MARGIN: Duration = Duration::from_secs(5);
+
 /// Returns the outcome of a task, if it has ended or needs a person.
 pub fn outcome(task: &TaskJson) -> Option<Outcome> {
     match task.state.as_str() {
@@ -44,11 +49,13 @@ pub async fn until_rest(
     let end = timeout.map(|timeout| Instant::now() + timeout);
     let mut away = Away::default();
     loop {
-        let left = end.map_or(LONGEST, |end| end.saturating_duration_since(Instant::now()));
+        let left = end.map_or(FOREVER, |end| end.saturating_duration_since(Instant::now()));
         let wait = left.min(LONGEST);
         let request = api.request(&GET_TASK, &[id]);
         let request = request.query("wait", &format!("{}ms", wait.as_millis()));
-        match request.waiting(wait).send().await {
+        // A server that is silent must not outlast the time of the person.
+        let most = left.saturating_add(MARGIN);
+        match request.waiting(wait).within(most).send().await {
             Ok(response) => {
                 away.ends();
                 let task: TaskJson = response.read()?;

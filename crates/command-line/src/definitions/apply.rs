@@ -288,6 +288,10 @@ fn without_faults_of(error: ClientError, body: &str, uses: &[&Plan]) -> Option<C
         !new.any(|new| Some(new.definition.name.as_str()) == text)
     });
     let is_of_new_alone = problem.errors.is_empty() && count > 0;
+    if problem.errors.len() < count {
+        // It has the number of all faults.
+        problem.detail.clear();
+    }
     (!is_of_new_alone).then_some(ClientError::Refused(problem, server))
 }
 

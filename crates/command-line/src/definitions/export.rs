@@ -53,6 +53,15 @@ pub struct ExportOptions {
 /// Prints a definition as its file would be.
 pub async fn get(session: &Session, options: &GetOptions) -> Result<Outcome, ClientError> {
     let out = &session.out;
+    if options.version.is_some() && options.kind != DefinitionKind::Workflow {
+        return Err(ClientError::usage(format!(
+            "--version is of a workflow: {} has none",
+            match options.kind {
+                DefinitionKind::Schedule => "a schedule",
+                _ => "an agent",
+            }
+        )));
+    }
     let Some(name) = &options.name else {
         let listing = current::list(session, options.kind).await?;
         let name = |item: &str| {
@@ -118,6 +127,16 @@ pub async fn export(session: &Session, options: &ExportOptions) -> Result<Outcom
                     "{} exists and differs: give --force to replace it",
                     file.display()
                 )));
+            }
+            let other = file.with_extension(if options.yaml { "json" } else { "yaml" });
+            if other.exists() && !options.force {
+                return Err(ClientError::usage(format!(
+                    "{} has the same {kind} in the other form, and both cannot be applied: give --force to replace it",
+                    other.display()
+                )));
+            }
+            if other.exists() {
+                fs::remove_file(&other).map_err(|error| ClientError::file(&other, error))?;
             }
             fs::create_dir_all(&folder).map_err(failed)?;
             fs::write(&file, text).map_err(failed)?;

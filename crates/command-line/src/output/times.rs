@@ -83,7 +83,7 @@ pub fn millis_in_words(millis: u64) -> String {
 /// Parses a duration such as `250ms`, `30s`, `15m`, `2h`, `7d` or `1h30m`, as the API takes them.
 pub fn span_of(text: &str) -> Result<Duration, String> {
     let span = Span::parse(text);
-    let span = span.ok_or_else(|| format!("{text:?} is not a duration such as {SPAN_FORMS}"))?;
+    let span = span.ok_or_else(|| format!("{text:?} is not {SPAN_FORMS}"))?;
     Ok(Duration::from_millis(span.as_millis().unsigned_abs()))
 }
 

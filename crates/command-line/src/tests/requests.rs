@@ -92,7 +92,11 @@ async fn a_bulk_job_is_followed_through_a_restart_of_the_server() {
         (200, r#"{"id":"j","state":"ended","accepted":2}"#),
     ])
     .await;
-    let followed = bulk::follow(&stub.session, BulkJobJson::default(), None).await;
+    let job = BulkJobJson {
+        id: "j".to_owned(),
+        ..BulkJobJson::default()
+    };
+    let followed = bulk::follow(&stub.session, job, None).await;
     assert_eq!(followed.unwrap(), Outcome::Done);
     assert_eq!(stub.lines().len(), 3);
 }
