@@ -48,11 +48,11 @@ pub struct Message {
     pub body: Option<Box<RawValue>>,
     /// The failed attempts, the latest first. Only a single message has them.
     #[serde(default)]
-    pub attempts: Vec<Attempt>,
+    pub attempts: Vec<MessageAttempt>,
 }
 
 #[derive(Deserialize)]
-pub struct Attempt {
+pub struct MessageAttempt {
     pub attempt: u64,
     pub began_at: String,
     pub ended_at: String,
@@ -62,7 +62,7 @@ pub struct Attempt {
     pub next_at: Option<String>,
 }
 
-impl Attempt {
+impl MessageAttempt {
     /// Returns the time that it took.
     pub fn took(&self) -> String {
         let took = millis(&self.ended_at).zip(millis(&self.began_at));

@@ -21,9 +21,9 @@ pub struct VersionCount {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WorkflowUsage {
-    /// Of the latest [`MOST_OF_WORKFLOW`] tasks.
+    /// The numbers of the latest [`MOST_OF_WORKFLOW`] tasks.
     pub latest: Vec<VersionCount>,
-    /// Of the latest [`MOST_OF_WORKFLOW`] tasks in error, however old they are.
+    /// The numbers of the latest [`MOST_OF_WORKFLOW`] tasks in error, however old they are.
     pub in_error: Vec<VersionCount>,
 }
 

@@ -12,6 +12,7 @@ use crate::{
     changed::{self, is_change},
     command_page::{CommandPage, Field},
     form::read_form,
+    overview::{Capped, Overview},
     params::encoded,
     parts::counted,
     service::Refusal,
@@ -27,18 +28,37 @@ pub async fn preview(Path((name, command)): Path<(String, String)>, visit: Visit
     visit.show(page)
 }
 
+fn pause_consequences(calls: &str, queued: Option<Capped>) -> Vec<String> {
+    let continues = format!("{calls} in flight continue, and their responses count.");
+    let waits = String::from(
+        "Steps of this agent wait until it is resumed. Tasks whose time runs out meanwhile are late or fail.",
+    );
+    let queued =
+        queued.map(|queued| format!("Queued for it now: {}.", queued.with_noun("step", "steps")));
+    [continues]
+        .into_iter()
+        .chain(queued)
+        .chain([waits])
+        .collect()
+}
+
+/// Returns the number of steps that are queued for an agent, if it is known.
+async fn queued(visit: &Visit, name: &str) -> Option<Capped> {
+    let overview: Overview = visit.get("/v1/overview").await.ok()?;
+    let agent = overview.agents.into_iter().find(|agent| agent.name == name);
+    agent.map(|agent| agent.queued)
+}
+
 async fn build(visit: &Visit, name: &str, command: &str) -> Result<CommandPage, Refusal> {
     let agent: Agent = visit.get(&format!("/v1/agents/{}", encoded(name))).await?;
     let calls = counted(agent.in_flight, "call", "calls");
     let (title, consequences, fields, is_final) = match command {
         "pause" => (
-            format!("Pause agent {name}: it gets no new calls"),
-            vec![
-                format!("{calls} in flight continue, and their responses count."),
-                String::from(
-                    "Steps of this agent wait until it is resumed. Tasks whose time runs out meanwhile are late or fail.",
-                ),
-            ],
+            match visit.query.text("for").trim() {
+                "" => format!("Pause agent {name}: it gets no new calls"),
+                span => format!("Pause agent {name} for {span}: it gets no new calls"),
+            },
+            pause_consequences(&calls, queued(visit, name).await),
             vec![Field::new(
                 "for",
                 "For how long: 30m, 2h. Empty: until it is resumed",

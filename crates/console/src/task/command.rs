@@ -1,7 +1,7 @@
 //! The commands on a task and on its steps: which of them apply, and the sentence that says what each would do.
 
 use super::record::{Step, Task};
-use crate::{params::encoded, shell::Shell};
+use crate::{params::encoded, parts::counted, shell::Shell};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -178,8 +178,14 @@ impl Command {
                 "The task stays paused: what is retried begins once somebody resumes it.",
             ),
             (Self::Retry, Some(step)) if step.items.is_some() => {
+                let failed = step
+                    .items
+                    .as_ref()
+                    .map_or(0, |items| items.in_state("error"));
+                let are = if failed == 1 { "is" } else { "are" };
                 format!(
-                    "The items in error are called again, each under its own Idempotency-Key.{}",
+                    "{} in error {are} called again, each under its own Idempotency-Key.{}",
+                    counted(failed, "item", "items"),
                     followers(step)
                 )
             }
