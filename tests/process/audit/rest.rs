@@ -110,15 +110,15 @@ fn whole(plan: &Plan, record: &Record) -> Result<(), String> {
     let mut task = None;
     let mut steps: BTreeMap<&str, &str> = BTreeMap::new();
     let mut open: BTreeSet<&str> = BTreeSet::new();
-    let (mut undoing, mut paused) = (false, false);
+    let mut paused = false;
     for entry in &record.history {
         let number = entry.version;
-        undoing |= entry.kind == "task.undoing";
+        // A service is asked to cancel its work while the task is undone, and when the step is not needed any more.
         let is_cancelled = plan
             .steps
             .iter()
             .any(|step| step.cancel && steps.get(step.name.as_str()) == Some(&"processing"));
-        let is_silent = !open.is_empty() || undoing && is_cancelled || paused;
+        let is_silent = !open.is_empty() || is_cancelled || paused;
         let follows = number == version || number == version + 1;
         if !(follows || is_silent && number > version) {
             return Err(format!("version {number} comes after {version}"));

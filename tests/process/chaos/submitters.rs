@@ -179,6 +179,10 @@ impl Submitter {
             let put = api.put(&format!("/v1/workflows/{name}"), &workflow);
             match timeout(Duration::from_secs(3), put.attempt()).await {
                 Ok(Ok(answer)) if answer.status < 300 => {
+                    let version = answer.body["version"].as_u64().unwrap();
+                    // An operator may move the task to another of these versions.
+                    let version = u32::try_from(version).unwrap();
+                    self.workflows.add(name, version, workflow);
                     submission["workflow"] = json!(name);
                     submission["workflow_version"] = answer.body["version"].clone();
                     return submission;

@@ -1,7 +1,7 @@
 //! The workflows of the operated chaos, by name and version, as they were registered.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
 };
 
@@ -77,8 +77,11 @@ impl Workflows {
 
     /// Finds the versions that were registered and whose responses were lost.
     pub async fn find_versions(&self, api: &Api) {
-        for number in 0..MOVING {
-            let name = format!("moving-{number}");
+        let names: BTreeSet<_> = {
+            let known = self.0.lock().unwrap();
+            known.keys().map(|(name, _)| name.clone()).collect()
+        };
+        for name in names {
             for version in 1.. {
                 if self.plan(&name, version).is_some() {
                     continue;
