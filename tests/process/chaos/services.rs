@@ -408,13 +408,13 @@ impl Desk {
         let nothing: Hook = Arc::new(|| {});
         if !matches!(kind, Kind::Work | Kind::Undo) || kind == Kind::Work && entry != Entry::Absent
         {
-            let act = match kind {
-                Kind::Probe => probed(entry),
-                Kind::Poll => books.polled(work, entry),
-                Kind::Cancel => books.cancel(work, entry),
-                _ => books.work(work),
+            let (happens, act) = match kind {
+                Kind::Probe => (nothing, probed(entry)),
+                Kind::Poll => (nothing, books.polled(work, entry)),
+                Kind::Cancel => self.cancel_later(work, entry),
+                _ => (nothing, books.work(work)),
             };
-            return Act::Then(time, nothing, Box::new(act));
+            return Act::Then(time, happens, Box::new(act));
         }
         books
             .entries
@@ -435,6 +435,21 @@ impl Desk {
             };
         });
         Act::Then(time, happens, Box::new(act))
+    }
+
+    /// Returns the cancellation of work for later, and the response that says it is accepted.
+    fn cancel_later(self: &Arc<Self>, work: &str, entry: Entry) -> (Hook, Act) {
+        let act = match entry {
+            Entry::Absent => Act::status(404),
+            _ => Act::status(202),
+        };
+        let (desk, work) = (Arc::clone(self), work.to_owned());
+        let happens = move || {
+            let mut books = desk.books();
+            let entry = books.entries[&work];
+            books.cancel(&work, entry);
+        };
+        (Arc::new(happens), act)
     }
 
     /// Sends the reply to a step that was fetched, or that came from a queue.
@@ -553,7 +568,9 @@ impl Job {
             books.entries.insert(self.work.clone(), before);
             match (self.fate, self.kind) {
                 (Fate::Fails { permanent }, _) => {
-                    books.failed.insert(self.work.clone());
+                    if self.kind == Kind::Work {
+                        books.failed.insert(self.work.clone());
+                    }
                     let message = "no paper";
                     return Some(Some(
                         json!({ "error": { "message": message, "permanent": permanent } }),
@@ -608,6 +625,9 @@ fn fate(random: &mut StdRng, kind: Kind, entry: Entry) -> Fate {
         12..24 if kind == Kind::Work && entry == Entry::Absent => Fate::Fails {
             permanent: random.random_ratio(1, 3),
         },
+        12..18 if kind == Kind::Undo && entry == Entry::Done => Fate::Fails {
+            permanent: random.random_ratio(1, 3),
+        },
         _ => Fate::Kept,
     }
 }
@@ -634,11 +654,20 @@ fn luck(random: &mut StdRng, kind: Kind, entry: Entry) -> Luck {
         (Kind::Undo, 19..24) => Luck::Breaks { works: true },
         (Kind::Undo, 24..60) => Luck::Takes(millis(random, 5, 300)),
         (Kind::Undo, 60..66) => Luck::Doubles(millis(random, 5, 4_000)),
+        // Most undos have to be done sooner.
+        (Kind::Undo, 66..73) => Luck::Takes(millis(random, 300, 5_000)),
+        (Kind::Undo, 73..75) => Luck::Hangs { works: false },
+        (Kind::Undo, 75..77) => Luck::Breaks { works: false },
+        (Kind::Undo, 77..80) => Luck::Drips(millis(random, 1, 200)),
         (Kind::Probe, 30..36) => Luck::Drips(millis(random, 1, 200)),
         (Kind::Probe, 0..8) => Luck::Overloaded,
         (Kind::Probe, 8..11) => Luck::Hangs { works: false },
         (Kind::Probe, 11..14) => Luck::Breaks { works: false },
         (Kind::Probe | Kind::Poll | Kind::Cancel, 14..30) => Luck::Takes(millis(random, 5, 200)),
+        (Kind::Cancel, 30..36) => Luck::Refused,
+        (Kind::Cancel, 36..40) => Luck::Hangs { works: true },
+        (Kind::Cancel, 40..44) => Luck::Breaks { works: false },
+        (Kind::Cancel, 44..60) => Luck::Takes(millis(random, 200, 5_000)),
         (Kind::Poll | Kind::Cancel, 0..5) => Luck::Overloaded,
         (Kind::Poll | Kind::Cancel, 5..7) => Luck::Hangs { works: false },
         (Kind::Poll | Kind::Cancel, 7..11) => Luck::Breaks { works: true },
