@@ -52,7 +52,7 @@ impl Drop for Presence {
 }
 
 /// The network, and the clock of the database, which all hosts share.
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub struct Surroundings {
     listeners: Mutex<BTreeMap<SocketAddr, mpsc::UnboundedSender<DuplexStream>>>,
     /// The latest time since the start of the simulation, in nanoseconds, that the database or the services have read.
@@ -97,7 +97,23 @@ pub struct DatabaseFaults {
     pub loses_result: u32,
     /// The most time before a job and after it.
     pub longest_delay: Duration,
+    /// The host cannot reach the database.
+    pub partition: Option<Partition>,
 }
+
+/// The end of jobs while a host cannot reach the database.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Partition {
+    /// A job fails soon.
+    Refuses,
+    /// A job hangs until the database can be reached again, or until the connection is given up.
+    Hangs,
+}
+
+/// The time after which a connection whose other end is silent is given up.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(5);
+/// The time between two looks whether the database can be reached again.
+const REACHES_EVERY: Duration = Duration::from_millis(20);
 
 impl DatabaseFaults {
     /// Returns whether a job may end with an error that no database without faults returns.
@@ -105,6 +121,9 @@ impl DatabaseFaults {
         self.fails > 0 || self.loses_result > 0
     }
 }
+
+/// The database cannot be reached.
+struct Unreachable;
 
 pub struct Host {
     pub name: String,
@@ -250,8 +269,10 @@ impl Host {
     pub async fn job<T, E>(
         &self,
         job: impl Future<Output = Result<T, E>>,
+        turn: &DatabaseTurn,
         lost: impl Fn() -> E,
     ) -> Result<T, E> {
+        self.reach(turn).await.map_err(|Unreachable| lost())?;
         let faults = *self.faults.lock();
         self.delay(faults.longest_delay).await;
         if self.is_drawn(faults.fails) {
@@ -259,7 +280,29 @@ impl Host {
         }
         let done = job.await;
         self.delay(faults.longest_delay).await;
+        // The result of what is done arrives late.
+        if self.faults.lock().partition == Some(Partition::Hangs) {
+            let is_reached = self.reach(turn).await;
+            if turn.is_in_transaction() {
+                is_reached.map_err(|Unreachable| lost())?;
+            }
+        }
         done
+    }
+
+    /// Waits until the database can be reached, for as long as a connection is kept. A transaction that has hung is
+    /// rolled back: the times of its decisions are over.
+    async fn reach(&self, turn: &DatabaseTurn) -> Result<(), Unreachable> {
+        let partition = || self.faults.lock().partition;
+        let began = Instant::now();
+        while let Some(partition) = partition() {
+            sleep(REACHES_EVERY).await;
+            let is_over = began.elapsed() > GIVEN_UP_AFTER;
+            if partition == Partition::Refuses || is_over || turn.is_in_transaction() {
+                return Err(Unreachable);
+            }
+        }
+        Ok(())
     }
 
     /// Returns whether the result of a commit that was just done is lost.
@@ -270,6 +313,7 @@ impl Host {
 }
 
 /// A connection to the simulated database, which takes part in the turns of those that write.
+#[derive(Debug)]
 pub struct DatabaseTurn {
     surroundings: Arc<Surroundings>,
     id: u64,
@@ -284,6 +328,10 @@ impl DatabaseTurn {
             id,
             writes,
         }
+    }
+
+    fn is_in_transaction(&self) -> bool {
+        *self.surroundings.transaction.lock() == Some(self.id)
     }
 
     /// Waits until no other connection has begun a transaction.

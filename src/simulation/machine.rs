@@ -17,7 +17,7 @@ use super::{
 use crate::{
     config::{Auto, Config, DatabaseUrl, Listen},
     domain::values::{InstanceId, Span},
-    host::{DatabaseFaults, Host},
+    host::{DatabaseFaults, Host, Partition},
     service::Service,
     telemetry::Metrics,
 };
@@ -40,6 +40,9 @@ pub struct Machine {
     rests_until: Duration,
     /// The time since the start of the simulation by its own clock.
     elapsed: Duration,
+    faults: DatabaseFaults,
+    /// The last partition, and its end.
+    partition: Option<(Partition, Duration)>,
 }
 
 impl Machine {
@@ -56,11 +59,24 @@ impl Machine {
             ended: Arc::default(),
             rests_until: Duration::ZERO,
             elapsed: Duration::ZERO,
+            faults: plan.database,
+            partition: None,
         }
     }
 
-    pub fn set_faults(&self, faults: DatabaseFaults) {
-        self.host.set_faults(faults);
+    /// Ends all faults of the database.
+    pub fn be_well(&mut self) {
+        self.faults = DatabaseFaults::default();
+        self.partition = None;
+    }
+
+    /// Returns the faults of the database at this time.
+    fn faults(&self, now: Duration) -> DatabaseFaults {
+        let partition = self.partition.filter(|(_, end)| now < *end);
+        DatabaseFaults {
+            partition: partition.map(|(partition, _)| partition),
+            ..self.faults
+        }
     }
 
     pub fn harm(&mut self, harm: Harm, now: Duration) {
@@ -70,6 +86,7 @@ impl Machine {
                 self.rests_until = now + down;
             }
             Harm::Pause(length) => self.rests_until = self.rests_until.max(now + length),
+            Harm::Partition(length, way) => self.partition = Some((way, now + length)),
             Harm::SetClock(ahead) => self.host.set_clock(ahead),
         }
     }
@@ -88,6 +105,7 @@ impl Machine {
 
     /// Runs the host until this time of the simulation. Returns why the instance has ended by itself, if it has.
     pub fn run_until(&mut self, now: Duration, until: Duration) -> Option<String> {
+        self.host.set_faults(self.faults(now));
         let ended = self.ended.lock().take();
         if ended.is_some() {
             self.kill(now);

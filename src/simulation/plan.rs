@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, time::Duration};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::chaos::{Mix, ServiceFault};
-use crate::host::DatabaseFaults;
+use crate::host::{DatabaseFaults, Partition};
 
 /// A kind of fault. A seed has some of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -47,11 +47,13 @@ pub enum Hazard {
     FailingDatabase,
     /// Jobs of the database are done, and their results are lost.
     LostResult,
+    /// A host has no connection to the database, also for longer than its lease, while it reaches the services.
+    Partition,
     /// Operators undo, cancel, pause, resume, retry and skip.
     Operators,
 }
 
-pub const KINDS: [Hazard; 19] = [
+pub const KINDS: [Hazard; 20] = [
     Hazard::Overload,
     Hazard::Refusal,
     Hazard::Cut,
@@ -70,6 +72,7 @@ pub const KINDS: [Hazard; 19] = [
     Hazard::SlowDatabase,
     Hazard::FailingDatabase,
     Hazard::LostResult,
+    Hazard::Partition,
     Hazard::Operators,
 ];
 
@@ -111,6 +114,8 @@ pub enum Harm {
     /// The instance is killed, and starts again after this time.
     Crash(Duration),
     Pause(Duration),
+    /// The database cannot be reached for this time.
+    Partition(Duration, Partition),
     /// The wall clock of the host is so many milliseconds ahead from now on.
     SetClock(i64),
 }
@@ -121,7 +126,10 @@ pub struct Plan {
     pub instances: usize,
     /// False: the only instance has the database for itself.
     pub is_shared: bool,
+    /// The number of tasks that are submitted. Schedules and steps with children make others.
     pub tasks: u32,
+    /// The longest time between two tasks of one submitter.
+    pub longest_pause: Duration,
     pub mix: Mix,
     pub kinds: BTreeSet<Hazard>,
     /// Ordered by time.
@@ -135,9 +143,20 @@ pub struct Plan {
     pub database: DatabaseFaults,
 }
 
+/// The parts of a plan that are left out, to find out which of them a finding needs.
+#[derive(Clone, Default, Debug)]
+pub struct Restriction {
+    pub without: BTreeSet<Hazard>,
+    /// The number of tasks in place of that of the seed. The first ones stay the same.
+    pub tasks: Option<u32>,
+}
+
+/// The number of clients that submit tasks at once.
+pub const SUBMITTERS: u32 = 4;
+
 impl Plan {
-    /// Returns the plan of a seed, without some kinds of faults.
-    pub fn of(seed: u64, without: &[Hazard]) -> Self {
+    /// Returns the plan of a seed. A restriction leaves all else as it is.
+    pub fn of(seed: u64, restriction: &Restriction) -> Self {
         let random = &mut StdRng::seed_from_u64(seed);
         let mut kinds: BTreeSet<_> = KINDS
             .into_iter()
@@ -145,64 +164,41 @@ impl Plan {
             .collect();
         let instances = *one_of(random, &[1, 2, 2, 3]);
         let is_shared = instances > 1 || random.random_ratio(1, 2);
+        let length = Duration::from_secs(random.random_range(15..40));
+        let tasks = random.random_range(20..60);
+        // Steps of other kinds hide what happens to plain calls.
+        let mix = *one_of(random, &MIXES);
+        let turn = Duration::from_millis(*one_of(random, &[2, 5, 10]));
         if !is_shared {
             // The times on record are those of the host, which the auditor compares with those of the services.
             kinds.retain(|kind| !matches!(kind, Hazard::ClockStep | Hazard::Drift));
-            // The file of a single instance has no connection that can be lost during a commit.
-            kinds.remove(&Hazard::LostResult);
+            // The file of a single instance has no connection that can be lost, also during a commit.
+            kinds.retain(|kind| !matches!(kind, Hazard::LostResult | Hazard::Partition));
         }
-        kinds.retain(|kind| !without.contains(kind));
-        let length = Duration::from_secs(random.random_range(15..40));
-        let has = |kind| kinds.contains(&kind);
-        let mut harms = Vec::new();
-        let any_time = |random: &mut StdRng| {
-            let most = u64::try_from(length.as_millis()).unwrap();
-            Duration::from_millis(random.random_range(1000..most))
+        kinds.retain(|kind| !restriction.without.contains(kind));
+        // Schedules and steps with children make about as many tasks again.
+        let submitted = match mix.has_kinds() {
+            true => tasks / 2,
+            false => tasks,
         };
-        for host in 0..instances {
-            if has(Hazard::Crash) {
-                for _ in 0..random.random_range(1..4) {
-                    let down = Duration::from_millis(random.random_range(0..9000));
-                    harms.push((any_time(random), host, Harm::Crash(down)));
-                }
-            }
-            if has(Hazard::Pause) {
-                for _ in 0..random.random_range(1..3) {
-                    let length = Duration::from_millis(random.random_range(200..14_000));
-                    harms.push((any_time(random), host, Harm::Pause(length)));
-                }
-            }
-            if has(Hazard::ClockStep) {
-                let ahead = random.random_range(-600_000..600_000);
-                harms.push((any_time(random), host, Harm::SetClock(ahead)));
-            }
-        }
+        let most = submitted.max(restriction.tasks.unwrap_or(0));
+        let mut harms: Vec<_> = kinds
+            .iter()
+            .flat_map(|kind| harms(seed, *kind, instances, length))
+            .collect();
         harms.sort_by_key(|(at, host, _)| (*at, *host));
-        let drift = |random: &mut StdRng| match has(Hazard::Drift) {
-            true => random.random_range(-5..=5),
-            false => 0,
-        };
-        let drifts = (0..instances).map(|_| drift(random)).collect();
-        let database = DatabaseFaults {
-            fails: 3 * u32::from(has(Hazard::FailingDatabase)),
-            loses_result: 3 * u32::from(has(Hazard::LostResult)),
-            longest_delay: match has(Hazard::SlowDatabase) {
-                true => Duration::from_millis(random.random_range(1..30)),
-                false => Duration::ZERO,
-            },
-        };
         Self {
             seed,
             instances,
             is_shared,
-            tasks: random.random_range(20..60),
-            // Steps of other kinds hide what happens to plain calls.
-            mix: *one_of(random, &MIXES),
+            tasks: restriction.tasks.unwrap_or(submitted),
+            longest_pause: 2 * length / most.div_ceil(SUBMITTERS),
+            mix,
             harms,
             length,
-            turn: Duration::from_millis(*one_of(random, &[2, 5, 10])),
-            drifts,
-            database,
+            turn,
+            drifts: drifts(seed, &kinds, instances),
+            database: database_faults(seed, &kinds),
             kinds,
         }
     }
@@ -215,6 +211,70 @@ impl Plan {
 
     pub fn has(&self, kind: Hazard) -> bool {
         self.kinds.contains(&kind)
+    }
+}
+
+/// Returns the chance of one kind of fault, which does not depend on the other kinds.
+fn random_of(seed: u64, kind: Hazard) -> StdRng {
+    StdRng::seed_from_u64(seed.rotate_left(40) ^ kind as u64)
+}
+
+/// Returns the harm that a kind of fault does to the hosts.
+fn harms(
+    seed: u64,
+    kind: Hazard,
+    instances: usize,
+    length: Duration,
+) -> Vec<(Duration, usize, Harm)> {
+    let random = &mut random_of(seed, kind);
+    let mut harms = Vec::new();
+    let millis =
+        |random: &mut StdRng, least, most| Duration::from_millis(random.random_range(least..most));
+    for host in 0..instances {
+        let times = match kind {
+            Hazard::Crash => random.random_range(1..4),
+            Hazard::Pause | Hazard::Partition => random.random_range(1..3),
+            Hazard::ClockStep => 1,
+            _ => 0,
+        };
+        for _ in 0..times {
+            let end = u64::try_from(length.as_millis()).unwrap();
+            let at = millis(random, 1000, end);
+            let harm = match kind {
+                Hazard::Crash => Harm::Crash(millis(random, 0, 9000)),
+                Hazard::Pause => Harm::Pause(millis(random, 200, 14_000)),
+                Hazard::Partition => {
+                    let way = one_of(random, &[Partition::Refuses, Partition::Hangs]);
+                    Harm::Partition(millis(random, 200, 14_000), *way)
+                }
+                _ => Harm::SetClock(random.random_range(-600_000..600_000)),
+            };
+            harms.push((at, host, harm));
+        }
+    }
+    harms
+}
+
+fn drifts(seed: u64, kinds: &BTreeSet<Hazard>, instances: usize) -> Vec<i32> {
+    let random = &mut random_of(seed, Hazard::Drift);
+    let drift = |_| match kinds.contains(&Hazard::Drift) {
+        true => random.random_range(-5..=5),
+        false => 0,
+    };
+    (0..instances).map(drift).collect()
+}
+
+fn database_faults(seed: u64, kinds: &BTreeSet<Hazard>) -> DatabaseFaults {
+    let random = &mut random_of(seed, Hazard::SlowDatabase);
+    let has = |kind| kinds.contains(&kind);
+    DatabaseFaults {
+        fails: 3 * u32::from(has(Hazard::FailingDatabase)),
+        loses_result: 3 * u32::from(has(Hazard::LostResult)),
+        longest_delay: match has(Hazard::SlowDatabase) {
+            true => Duration::from_millis(random.random_range(1..30)),
+            false => Duration::ZERO,
+        },
+        partition: None,
     }
 }
 

@@ -14,12 +14,12 @@ use super::{
     audit::{At, Evidence, Exit, Suspension, Trouble},
     judge,
     machine::{CANNOT_START, Machine},
-    plan::{Harm, Plan},
+    plan::{Harm, Hazard, Plan},
     script::{Played, play},
     world::SimulatedWorld,
 };
 use crate::{
-    host::{DatabaseFaults, EPOCH, Surroundings},
+    host::{EPOCH, Surroundings},
     store::sqlite,
 };
 
@@ -94,9 +94,6 @@ fn simulate(plan: Plan, template: &[u8], keeps_events: bool) -> SimulationResult
     let mut machines: Vec<_> = (0..plan.instances)
         .map(|number| Machine::new(&plan, number, &database, &world))
         .collect();
-    for machine in &machines {
-        machine.set_faults(plan.database);
-    }
     let mut script = runtime.spawn(play(world.clone()));
     let mut random = world.random(4);
     let mut harms = plan.harms.iter().peekable();
@@ -113,9 +110,7 @@ fn simulate(plan: Plan, template: &[u8], keeps_events: bool) -> SimulationResult
             note_harm(&mut found, now, *number, *harm);
         }
         if world.is_well() {
-            for machine in &machines {
-                machine.set_faults(DatabaseFaults::default());
-            }
+            machines.iter_mut().for_each(Machine::be_well);
         }
         order.shuffle(&mut random);
         let until = now + plan.turn;
@@ -129,7 +124,8 @@ fn simulate(plan: Plan, template: &[u8], keeps_events: bool) -> SimulationResult
                     .events
                     .note(now, format_args!("host-{number} ended: {said}"));
                 // An instance whose database fails while it starts ends, and is started again.
-                if !(plan.database.breaks() && said.starts_with(CANNOT_START)) {
+                let breaks = plan.database.breaks() || plan.has(Hazard::Partition);
+                if !(breaks && said.starts_with(CANNOT_START)) {
                     found.exits.push(Exit {
                         at: at(now),
                         instance: *number,
@@ -177,7 +173,7 @@ fn at(time: Duration) -> At {
 
 fn note_harm(found: &mut Evidence, now: Duration, number: usize, harm: Harm) {
     let length = match harm {
-        Harm::Crash(length) | Harm::Pause(length) => length,
+        Harm::Crash(length) | Harm::Pause(length) | Harm::Partition(length, _) => length,
         Harm::SetClock(_) => return,
     };
     let (from, to) = (at(now), at(now + length));

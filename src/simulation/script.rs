@@ -18,13 +18,11 @@ use super::{
         Workflows, find_tasks, register, register_workers, start_workers, unsubmitted,
     },
     client::SimulatedApi,
-    plan::Hazard,
+    plan::{Hazard, SUBMITTERS},
     world::SimulatedWorld,
 };
 use crate::host::EPOCH;
 
-/// The number of clients that submit tasks at once.
-const SUBMITTERS: u32 = 4;
 const OPERATORS: u64 = 4;
 const WORKERS: u64 = 2;
 /// The time between two looks at what changes.
@@ -66,12 +64,6 @@ pub async fn play(world: Arc<SimulatedWorld>) -> Played {
     ));
     let (end, over) = watch::channel(false);
     let mut roles = JoinSet::new();
-    // Schedules and steps with children make about as many tasks again.
-    let submitted = match mix.has_kinds() {
-        true => plan.tasks / 2,
-        false => plan.tasks,
-    };
-    let most = submitted.div_ceil(SUBMITTERS);
     for number in 0..SUBMITTERS {
         let submitter = Submitter {
             number: u64::from(number),
@@ -83,8 +75,8 @@ pub async fn play(world: Arc<SimulatedWorld>) -> Played {
             tasks: tasks.clone(),
             odd: odd.clone(),
             receiver: receiver.url(),
-            most,
-            longest_pause: 2 * plan.length / most,
+            most: (plan.tasks + SUBMITTERS - 1 - number) / SUBMITTERS,
+            longest_pause: plan.longest_pause,
             publisher: None,
         };
         let over = over.clone();

@@ -8,10 +8,11 @@
 //!     PROVOST_SIMULATION_STOPS=yes     ends with the first seed that finds something
 //!     PROVOST_SIMULATION_WITHOUT=…     leaves out these kinds of faults: Crash,Pause
 //!     PROVOST_SIMULATION_ONLY=…        leaves out all other kinds
+//!     PROVOST_SIMULATION_TASKS=…       the number of tasks that are submitted in each seed
 //!     PROVOST_SIMULATION_LOG=…         shows the log of the instances at this level
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     io::{Read, Seek},
     path::Path,
@@ -25,7 +26,7 @@ use parking_lot::Mutex;
 
 use super::{
     event_log::ShownHash,
-    plan::{Hazard, KINDS, Plan},
+    plan::{Hazard, KINDS, Plan, Restriction},
     run::{DatabaseTemplate, SimulationResult, run},
 };
 use crate::clock;
@@ -45,8 +46,8 @@ fn of_environment(name: &str) -> Option<u64> {
     Some(value.parse().expect("a number"))
 }
 
-/// Returns the kinds of faults that the environment leaves out, or all but those that it names.
-fn left_out() -> Vec<Hazard> {
+/// Returns what the environment leaves out of the plans.
+fn restriction() -> Restriction {
     let named = |variable| {
         let names: Vec<_> = std::env::var(variable)
             .ok()?
@@ -55,14 +56,18 @@ fn left_out() -> Vec<Hazard> {
             .collect();
         Some(move |kind: &Hazard| names.contains(&format!("{kind:?}")))
     };
-    let mut left_out = Vec::new();
+    let mut without = BTreeSet::new();
     if let Some(is_named) = named("PROVOST_SIMULATION_WITHOUT") {
-        left_out.extend(KINDS.into_iter().filter(is_named));
+        without.extend(KINDS.into_iter().filter(is_named));
     }
     if let Some(is_named) = named("PROVOST_SIMULATION_ONLY") {
-        left_out.extend(KINDS.into_iter().filter(|kind| !is_named(kind)));
+        without.extend(KINDS.into_iter().filter(|kind| !is_named(kind)));
     }
-    left_out
+    let tasks = of_environment("PROVOST_SIMULATION_TASKS");
+    Restriction {
+        without,
+        tasks: tasks.map(|tasks| u32::try_from(tasks).expect("some tasks")),
+    }
 }
 
 /// Shows the log of the instances, if the environment says at which level.
@@ -83,7 +88,8 @@ fn print(plan: &Plan, result: &SimulationResult) {
         result.events.iter().for_each(|event| println!("{event}"));
     }
     if !result.findings.is_empty() {
-        println!("scripts/simulate 1 {seed}  # repeats this: {plan:#?}");
+        println!("scripts/simulate 1 {seed}  # repeats this: {plan:?}");
+        println!("scripts/simulate --shrink {seed}  # finds out what it needs");
         for finding in &result.findings {
             println!("seed {seed} found {finding}");
         }
@@ -99,6 +105,20 @@ fn print(plan: &Plan, result: &SimulationResult) {
     );
 }
 
+/// Returns the variables of the environment for a restriction.
+fn variables(restriction: &Restriction) -> Vec<(&'static str, String)> {
+    let mut variables = Vec::new();
+    if !restriction.without.is_empty() {
+        let kinds = restriction.without.iter().map(|kind| format!("{kind:?}"));
+        let kinds: Vec<_> = kinds.collect();
+        variables.push(("PROVOST_SIMULATION_WITHOUT", kinds.join(",")));
+    }
+    if let Some(tasks) = restriction.tasks {
+        variables.push(("PROVOST_SIMULATION_TASKS", tasks.to_string()));
+    }
+    variables
+}
+
 /// The output of the process of a seed, and whether it found nothing.
 struct SeedOutput {
     lines: Vec<String>,
@@ -106,12 +126,18 @@ struct SeedOutput {
 }
 
 /// Runs a seed in a process of its own.
-fn process(seed: u64, template: &Path, prints_events: bool) -> SeedOutput {
+fn process(
+    seed: u64,
+    restriction: &Restriction,
+    template: &Path,
+    prints_events: bool,
+) -> SeedOutput {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--include-ignored", "--exact", ONE_SEED, "--nocapture"])
         .env("PROVOST_TEST_SEED", seed.to_string())
         .env("PROVOST_SIMULATION_TEMPLATE", template)
+        .envs(variables(restriction))
         .stdin(Stdio::null());
     if prints_events {
         command.env("PROVOST_SIMULATION_EVENTS", "yes");
@@ -170,7 +196,8 @@ fn is_of_harness(line: &str) -> bool {
 
 /// Returns the first line that differs in two runs of a seed.
 fn differs(seed: u64, template: &Path) -> Option<String> {
-    let (one, other) = (process(seed, template, true), process(seed, template, true));
+    let again = || process(seed, &restriction(), template, true);
+    let (one, other) = (again(), again());
     let mut pairs = one.lines.iter().zip(&other.lines);
     let differing = pairs.find(|(one, other)| one != other);
     let said =
@@ -194,7 +221,7 @@ fn simulate(first: u64, count: u64) -> Vec<u64> {
             if seed >= first + count || stops && !broken.lock().is_empty() {
                 return;
             }
-            let mut output = process(seed, template.path(), false);
+            let mut output = process(seed, &restriction(), template.path(), false);
             if seed.is_multiple_of(RUN_AGAIN)
                 && let Some(said) = differs(seed, template.path())
             {
@@ -224,6 +251,62 @@ fn simulate(first: u64, count: u64) -> Vec<u64> {
     broken
 }
 
+/// Returns the rules that are violated, or the other reasons of a seed that failed: the first word after `found`.
+fn found(seed: u64, output: &SeedOutput) -> Vec<String> {
+    let begin = format!("seed {seed} found ");
+    let found = output.lines.iter().filter_map(|line| {
+        let found = line.strip_prefix(&begin)?;
+        let name = found.split([' ', ':']).next()?;
+        Some(name.to_owned())
+    });
+    let mut names: Vec<_> = found.collect();
+    names.dedup();
+    names
+}
+
+/// Leaves out one kind of fault after the other, and then tasks, as long as the seed finds the same as at first. Returns
+/// what can be left out, and the output of that run with its events. `None`: the seed finds nothing.
+fn shrink(seed: u64, template: &Path) -> Option<(Restriction, SeedOutput)> {
+    let mut least = restriction();
+    let run = |restriction: &Restriction| process(seed, restriction, template, true);
+    let mut output = run(&least);
+    let wanted = found(seed, &output);
+    let first = wanted.first()?;
+    println!("seed {seed} found {wanted:?}");
+    let mut attempt = |smaller: Restriction, least: &mut Restriction| {
+        let ran = run(&smaller);
+        let still = found(seed, &ran).contains(first);
+        println!(
+            "{} with {:?}",
+            if still { "found" } else { "not found" },
+            variables(&smaller)
+        );
+        if still {
+            (*least, output) = (smaller, ran);
+        }
+        still
+    };
+    for kind in Plan::of(seed, &least).kinds {
+        let mut smaller = least.clone();
+        smaller.without.insert(kind);
+        attempt(smaller, &mut least);
+    }
+    // First half of the tasks, then single ones.
+    let mut step = Plan::of(seed, &least).tasks / 2;
+    while step > 0 {
+        let tasks = Plan::of(seed, &least).tasks;
+        let smaller = Restriction {
+            tasks: tasks.checked_sub(step),
+            ..least.clone()
+        };
+        let fits = smaller.tasks.is_some_and(|tasks| tasks > 0);
+        if !(fits && attempt(smaller, &mut least)) {
+            step /= 2;
+        }
+    }
+    Some((least, output))
+}
+
 #[test]
 fn every_task_of_a_seed_is_at_rest_in_the_end_and_its_record_agrees_with_the_ledger() {
     let first = of_environment("PROVOST_TEST_SEED").unwrap_or(1);
@@ -240,11 +323,35 @@ fn a_seed_does_the_same_again() {
 }
 
 #[test]
+#[ignore = "scripts/simulate runs it with a seed that finds something"]
+fn a_seed_is_shrunk() {
+    let seed = of_environment("PROVOST_TEST_SEED").unwrap_or(1);
+    let template = DatabaseTemplate::written();
+    let Some((restriction, output)) = shrink(seed, template.path()) else {
+        println!("seed {seed} finds nothing");
+        return;
+    };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/simulation");
+    std::fs::create_dir_all(&folder).unwrap();
+    let log = folder.join(format!("seed-{seed}.log"));
+    std::fs::write(&log, output.lines.join("\n") + "\n").unwrap();
+    let variables = variables(&restriction).into_iter();
+    let variables: String = variables
+        .map(|(name, value)| format!("{name}={value} "))
+        .collect();
+    println!("its events are in {}", log.display());
+    println!(
+        "{variables}scripts/simulate 1 {seed}  # finds {:?}",
+        found(seed, &output)
+    );
+}
+
+#[test]
 #[ignore = "the other tests run it in a process of its own for each seed"]
 fn the_seed_of_this_process() {
     log();
     let seed = of_environment("PROVOST_TEST_SEED").unwrap_or(1);
-    let plan = Plan::of(seed, &left_out());
+    let plan = Plan::of(seed, &restriction());
     let template = match std::env::var_os("PROVOST_SIMULATION_TEMPLATE") {
         Some(path) => std::fs::read(path).unwrap(),
         None => std::fs::read(DatabaseTemplate::written().path()).unwrap(),

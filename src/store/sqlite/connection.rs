@@ -39,7 +39,10 @@ enum JobSender {
     Thread(mpsc::Sender<Job>),
     /// In a simulation the jobs are done by a task of their host.
     #[cfg(test)]
-    Task(tokio::sync::mpsc::UnboundedSender<Job>),
+    Task(
+        tokio::sync::mpsc::UnboundedSender<Job>,
+        std::sync::Arc<host::DatabaseTurn>,
+    ),
 }
 
 impl ConnectionThread {
@@ -82,6 +85,8 @@ impl ConnectionThread {
     fn start_simulated(host: &host::Host, mut connection: Connection) -> rusqlite::Result<Self> {
         let only_reads: bool = connection.query_row("PRAGMA query_only", [], |row| row.get(0))?;
         let turn = host::DatabaseTurn::new(host.surroundings.clone(), !only_reads);
+        let turn = std::sync::Arc::new(turn);
+        let turn_of_jobs = turn.clone();
         let (jobs, mut taken) = tokio::sync::mpsc::unbounded_channel::<Job>();
         let (open_end, closed) = oneshot::channel();
         tokio::spawn(async move {
@@ -92,7 +97,7 @@ impl ConnectionThread {
                 turn.note(!connection.is_autocommit());
             }
         });
-        let jobs = JobSender::Task(jobs);
+        let jobs = JobSender::Task(jobs, turn_of_jobs);
         Ok(Self { jobs, closed })
     }
 
@@ -102,10 +107,9 @@ impl ConnectionThread {
         job: impl FnOnce(&mut Connection) -> Result<R, E> + Send + 'static,
     ) -> Result<R, E> {
         #[cfg(test)]
-        if let Some(host) = host::current() {
-            return host
-                .job(self.run_one(job), || simulated_loss().into())
-                .await;
+        if let (Some(host), JobSender::Task(_, turn)) = (host::current(), &self.jobs) {
+            let lost = || simulated_loss().into();
+            return host.job(self.run_one(job), turn, lost).await;
         }
         self.run_one(job).await
     }
@@ -132,7 +136,7 @@ impl ConnectionThread {
         match &self.jobs {
             JobSender::Thread(jobs) => drop(jobs.send(Box::new(job))),
             #[cfg(test)]
-            JobSender::Task(jobs) => drop(jobs.send(Box::new(job))),
+            JobSender::Task(jobs, _) => drop(jobs.send(Box::new(job))),
         }
     }
 
