@@ -110,14 +110,17 @@ fn whole(plan: &Plan, record: &Record) -> Result<(), String> {
     let mut task = None;
     let mut steps: BTreeMap<&str, &str> = BTreeMap::new();
     let mut open: BTreeSet<&str> = BTreeSet::new();
-    let mut paused = false;
+    let mut dropping: BTreeSet<&str> = BTreeSet::new();
+    let (mut undoing, mut paused) = (false, false);
     for entry in &record.history {
         let number = entry.version;
+        undoing |= entry.kind == "task.undoing";
         // A service is asked to cancel its work while the task is undone, and when the step is not needed any more.
-        let is_cancelled = plan
-            .steps
-            .iter()
-            .any(|step| step.cancel && steps.get(step.name.as_str()) == Some(&"processing"));
+        let is_cancelled = plan.steps.iter().any(|step| {
+            let name = step.name.as_str();
+            let is_running = steps.get(name) == Some(&"processing");
+            step.cancel && is_running && (undoing || dropping.contains(name))
+        });
         let is_silent = !open.is_empty() || is_cancelled || paused;
         let follows = number == version || number == version + 1;
         if !(follows || is_silent && number > version) {
@@ -134,8 +137,12 @@ fn whole(plan: &Plan, record: &Record) -> Result<(), String> {
             Some(step) => {
                 match (entry.kind.as_str(), entry.to.as_str()) {
                     ("step.deferred", _) => drop(open.insert(step)),
+                    ("step.dropping", _) => drop(dropping.insert(step)),
                     (_, "processing") => {}
-                    _ => drop(open.remove(step.as_str())),
+                    _ => {
+                        open.remove(step.as_str());
+                        dropping.remove(step.as_str());
+                    }
                 }
                 let before = steps.insert(step, &entry.to);
                 Some(before.unwrap_or("waiting"))
