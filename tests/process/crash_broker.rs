@@ -324,8 +324,10 @@ fn judge(
                 continue;
             };
             let at: Timestamp = expired["at"].as_str().unwrap().parse().unwrap();
+            // The waits between tries to connect double: the last one is about as long as all before it.
             let is_met = |(from, to): &(Timestamp, Timestamp)| {
-                *from <= at && *to + TAKEN_WITHIN * 3 >= *replied
+                let last_wait = to.duration_since(*from);
+                *from <= at && *to + last_wait + TAKEN_WITHIN * 3 >= *replied
             };
             let is_lost = at > *replied + TAKEN_WITHIN && !kills.iter().any(is_met);
             assert!(!is_lost, "its reply was there at {replied}: {history:#?}");
