@@ -186,12 +186,24 @@ fn wait(child: &mut Child) -> Option<ExitStatus> {
     None
 }
 
-/// Returns whether a line is one that the test harness prints around each test.
+/// Returns whether a line is one that the test harness prints around each test, or about one that takes long.
 fn is_of_harness(line: &str) -> bool {
+    let is_of_test =
+        line.ends_with("... ok") || line.ends_with("has been running for over 60 seconds");
     line.is_empty()
         || line.starts_with("running 1 test")
         || line.starts_with("test result: ")
-        || line.starts_with("test simulation::") && line.ends_with("... ok")
+        || line.starts_with("test simulation::") && is_of_test
+}
+
+#[test]
+fn what_the_harness_says_of_a_slow_machine_is_no_event() {
+    let test = "test simulation::seeds::the_seed_of_this_process";
+    assert!(is_of_harness(&format!(
+        "{test} has been running for over 60 seconds"
+    )));
+    assert!(is_of_harness(&format!("{test} ... ok")));
+    assert!(!is_of_harness("1.5s: the instance node-1 was killed"));
 }
 
 /// Returns the first line that differs in two runs of a seed.
