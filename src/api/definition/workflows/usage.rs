@@ -46,13 +46,13 @@ pub struct VersionUsageView {
     /// The tasks of this version among the latest tasks of the workflow.
     #[schema(example = 511)]
     tasks: u64,
-    /// Those of them that have ended as they should.
+    /// The tasks among these that have ended as they should.
     #[schema(example = 46)]
     processed: u64,
-    /// Those of them that need a person.
+    /// The tasks among these that need a person.
     #[schema(example = 465)]
     error: u64,
-    /// Those of them that are being undone, were undone or were cancelled.
+    /// The tasks among these that are being undone, were undone or were cancelled.
     #[schema(example = 0)]
     undone: u64,
     /// The time of the first of them. `null` where the version has none among the latest tasks.
@@ -115,8 +115,8 @@ impl From<WorkflowUsage> for WorkflowUsageView {
 
 /// Count the tasks of a workflow by version
 ///
-/// Of the latest 1,000 tasks of the workflow: how many each version has, and how they do. It shows whether a new version
-/// does worse than the one before, and costs the same with any number of tasks.
+/// The counts are of the latest 1,000 tasks of the workflow: how many each version has, and how they do. They show whether a new version
+/// does worse than the one before, and cost the same with any number of tasks.
 #[utoipa::path(
     get, path = "/v1/workflows/{name}/usage", tag = "workflows", operation_id = "get_workflow_usage",
     params(("name" = PlainName, Path, description = "The workflow's name", example = "order")),
