@@ -162,7 +162,7 @@ fn process(
         .collect();
     match ended {
         None => lines.push(format!(
-            "seed {seed} found that it does not end: something goes on while no time passes"
+            "seed {seed} found NoEnd: something goes on while no time passes"
         )),
         Some(status) if !is_clean && !lines.iter().any(|line| line.contains(" found ")) => {
             lines.push(format!("seed {seed} found {status}: {}", text(&mut stderr)));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{
     Accepted, Evidence, Finding, Kind, Record, Rule,
     calls::said,
-    evidence::{Call, Found, Happened, PlannedStep, is_revert, subject},
+    evidence::{Call, Entry, Found, Happened, PlannedStep, is_revert, subject},
 };
 
 type Effects<'a> = HashMap<(&'a str, &'a str), Happened>;
@@ -72,8 +72,10 @@ fn of_step(
     }
     // The step that undoes the loser of a race is there from the beginning, and is done once the task is.
     let mut reverts = record.of_step(&revert);
+    // A rerun has it wait again, and says nothing of the race.
+    let is_decided = |entry: &Entry| !["cancelled", "waiting"].contains(&entry.to.as_str());
     let has_lost = record.state == "processed"
-        && reverts.any(|entry| entry.to != "cancelled" && !entry.reason.ends_with("is needed"));
+        && reverts.any(|entry| is_decided(entry) && !entry.reason.ends_with("is needed"));
     if (record.state == "undone" || has_lost) && step.undo && effect.stands() {
         let at = effect.done[0];
         let what = format!("{name} is {state} in the record, and was done at {at}");

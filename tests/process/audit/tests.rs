@@ -447,6 +447,31 @@ fn an_effect_that_stands_in_an_undone_task_is_found() {
 }
 
 #[test]
+fn a_race_that_is_rerun_is_lost_by_nobody_until_it_is_over_again() {
+    let rerun = |then: &'static str| {
+        move |evidence: &mut Evidence| {
+            processed(evidence);
+            evidence.accepted[0].plan.steps[0].undo = true;
+            let record = record(evidence);
+            let reasons = [
+                ("step.skipped", "waiting>skipped", "one is needed"),
+                ("step.retried", "skipped>waiting", "rerun from one"),
+                ("step.skipped", "waiting>skipped", then),
+            ];
+            let entries = reasons.map(|(kind, moves, reason)| Entry {
+                reason: reason.to_owned(),
+                ..entry(200, 3, kind, "one.revert", moves)
+            });
+            record.history.splice(7..7, entries);
+            let skipped = ("one.revert".to_owned(), "skipped".to_owned());
+            record.steps.extend([skipped]);
+        }
+    };
+    finds(&[], rerun("one is needed"));
+    finds(&[Rule::EffectStands], rerun("one never took effect"));
+}
+
+#[test]
 fn an_undo_of_what_never_happened_is_found() {
     let never = |evidence: &mut Evidence, unknown: bool, probe: bool| {
         let record = record(evidence);
