@@ -46,6 +46,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/tasks/undo", Operate),
     (Method::POST, "/v1/tasks/cancel", Operate),
     (Method::POST, "/v1/tasks/skip", Operate),
+    (Method::POST, "/v1/tasks/rerun", Operate),
     (Method::POST, "/v1/tasks/migrate", Operate),
     (Method::POST, "/v1/tasks/clone", Operate),
     (Method::POST, "/v1/tasks/resolve", Operate),

@@ -22,6 +22,7 @@ use super::{
         bulk_log::{BulkCounts, BulkLog},
         hidden_bodies::hides_bodies,
     },
+    text_filter::{self, PageSearch},
 };
 use crate::{
     config::Role,
@@ -165,6 +166,16 @@ impl From<MessageRecord> for MessageView {
     }
 }
 
+impl MessageView {
+    fn texts(&self) -> Vec<&str> {
+        let named = [&self.url, &self.error].into_iter().flatten();
+        let named = named.map(String::as_str);
+        named
+            .chain([self.receiver.as_str(), self.kind.as_str()])
+            .collect()
+    }
+}
+
 /// List undelivered messages
 ///
 /// Newest first. A message is listed if it matches every given filter. `state=dead` lists the dead letters.
@@ -174,6 +185,7 @@ impl From<MessageRecord> for MessageView {
         ("state" = Option<MessageState>, Query, description = "The state of the messages", example = "dead"),
         ("receiver" = Option<String>, Query, description = "A configured receiver, or an origin", example = "https://shop.example:443"),
         ("task" = Option<Uuid>, Query, description = "The id of a task", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c"),
+        ("text" = Option<String>, Query, min_length = 1, max_length = 200, description = "A part of the receiver, the URL, the type or the error; case does not matter. A page may have fewer items than `limit` although others follow", example = "timed out"),
         PageQuery,
     ),
     responses((status = 200, description = "A page of messages", body = Page<MessageView>)),
@@ -184,22 +196,26 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
     let task = query.value("task", "the id of a task, a UUID", |text| {
         Uuid::try_parse(text).ok().map(TaskId)
     })?;
+    let text = text_filter::text(&mut query)?;
     let limit = query.limit()?;
-    let (before, cursors) = query.cursor(|text| Uuid::try_parse(text).ok().map(MessageId))?;
+    let place = query.cursor(|text| Uuid::try_parse(text).ok())?;
     query.finish()?;
-    let asked = MessageQuery {
-        id: None,
-        with_body: false,
-        state,
-        receiver,
-        task,
-        before,
-        limit: limit + 1,
-    };
-    let messages = app.store.reader.messages(&asked).await?;
-    let views = messages.into_iter().map(MessageView::from).collect();
-    let page = Page::new(views, limit, cursors, |view| view.id.to_string());
-    Ok(json(StatusCode::OK, &page))
+    let mut search = PageSearch::new(text, place, limit);
+    while let Some((before, wanted)) = search.wants() {
+        let asked = MessageQuery {
+            id: None,
+            with_body: false,
+            state,
+            receiver: receiver.clone(),
+            task,
+            before: before.map(MessageId),
+            limit: wanted,
+        };
+        let messages = app.store.reader.messages(&asked).await?;
+        let views = messages.into_iter().map(MessageView::from).collect();
+        search.add(views, |view| view.id, MessageView::texts);
+    }
+    Ok(json(StatusCode::OK, &search.page()))
 }
 
 /// Get a message with its body and its failed attempts

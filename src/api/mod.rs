@@ -25,6 +25,7 @@ pub mod request_id;
 pub mod response;
 mod starting;
 mod state;
+mod text_filter;
 
 use std::sync::Arc;
 

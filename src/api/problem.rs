@@ -348,7 +348,9 @@ impl From<CommandError> for Problem {
             CommandError::NoTask => Self::new(ProblemKind::NoSuchTask, detail),
             CommandError::Refused { refusal, state } => {
                 let kind = match refusal {
-                    Refusal::NoStep(_) | Refusal::StepRemoved(_) => ProblemKind::NoSuchStep,
+                    Refusal::NoStep(_) | Refusal::NoStepOfName(_) | Refusal::StepRemoved(_) => {
+                        ProblemKind::NoSuchStep
+                    }
                     Refusal::Ended(_) => ProblemKind::TaskEnded,
                     Refusal::TaskState { .. } | Refusal::MovedMeanwhile => {
                         ProblemKind::WrongTaskState

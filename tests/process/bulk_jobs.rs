@@ -465,7 +465,7 @@ async fn many_tasks_are_cloned_once_each_although_the_instance_is_killed() {
             &examples[0]["after"]["state"],
         );
         assert_eq!(states, (&json!("error"), &json!("pending")), "{dry:#}");
-        let words = "clone 60 tasks with label batch=spring, in state error, created by 20";
+        let words = "clone 60 tasks with label batch=spring, that failed by 20";
         assert!(
             dry["sentence"].as_str().unwrap().starts_with(words),
             "{dry:#}"
@@ -544,6 +544,84 @@ async fn many_tasks_are_paused_resumed_and_a_step_of_many_is_resolved() {
             let task = provost.task(id).await;
             assert_eq!(task["steps"][0]["output"], json!({ "id": 7 }));
         }
+    }
+}
+
+#[tokio::test]
+async fn many_tasks_are_rerun_from_a_step_that_they_had_completed() {
+    for setup in setups().await {
+        let reserve = Remote::quick().await;
+        let charge = Remote::script([
+            Act::status(422),
+            Act::status(422),
+            Act::status(422),
+            Act::Ok(json!({ "id": 7 })),
+        ])
+        .await;
+        let provost = setup.start().await;
+        let mut failed = Vec::new();
+        for name in ["charge", "charge", "pay"] {
+            let submission = json!({ "labels": { "batch": "prices" }, "steps": [
+                { "name": "reserve", "url": reserve.url() },
+                { "name": name, "url": charge.url() },
+                { "name": "notify", "url": charge.url() },
+            ] });
+            let id = provost.submit(&submission).await;
+            assert_eq!(provost.settled(&id).await["state"], "error");
+            failed.push(id);
+        }
+        let waiting = json!({ "labels": { "batch": "prices" }, "steps": [
+            { "name": "reserve", "url": reserve.url() },
+            { "name": "paid", "signal": { "within": "1h" } },
+        ] });
+        let waiting = provost.submit(&waiting).await;
+        let is_reserved =
+            || async { provost.task(&waiting).await["steps"][1]["state"] == "processing" };
+        until(true, is_reserved).await;
+
+        let mut body =
+            json!({ "labels": { "batch": "prices" }, "reason": "the prices were wrong" });
+        let no_step = provost.post("/v1/tasks/rerun", &body).await;
+        assert_eq!(no_step.expect_faults(), ["/from"]);
+        body["from"] = json!("");
+        let empty = provost.post("/v1/tasks/rerun", &body).await;
+        assert_eq!(empty.expect_faults(), ["/from"]);
+        body["from"] = json!("reserve");
+        let retry = provost.post("/v1/tasks/retry", &body).await;
+        assert_eq!(retry.expect_faults(), ["/from"]);
+
+        let mut dry = body.clone();
+        dry["dry_run"] = json!(true);
+        dry["from"] = json!("charge");
+        let some = provost.bulk("rerun", &dry).await;
+        assert_eq!(counts(&some), [3, 2, 1], "{some:#}");
+        assert_eq!(some["refusals"], json!({ "no-such-step": 1 }));
+        dry["from"] = json!("reserve");
+        let all = provost.bulk("rerun", &dry).await;
+        assert_eq!(counts(&all), [3, 3, 0], "{all:#}");
+        let steps = &all["examples"][0]["before"]["steps"];
+        assert_eq!(steps[0], json!({ "name": "reserve", "state": "processed" }));
+        assert_eq!(reserve.count(), 4, "a dry run changes nothing");
+
+        let job = provost.bulk("rerun", &body).await;
+        assert_eq!(counts(&job), [3, 3, 0], "{job:#}");
+        let words = "rerun 3 tasks from step reserve, with label batch=prices, that failed by";
+        let sentence = job["sentence"].as_str().unwrap();
+        assert!(sentence.starts_with(words), "{sentence}");
+        for id in &failed {
+            assert_eq!(provost.settled(id).await["state"], "processed");
+            let history = provost.history(id).await;
+            let is_rerun =
+                |entry: &Value| entry["reason"] == "the prices were wrong (rerun from reserve)";
+            assert!(history.iter().any(is_rerun), "{history:#?}");
+        }
+        assert_eq!(reserve.count(), 7);
+
+        // A task that runs is rerun only if its state is named.
+        body["state"] = json!("processing");
+        assert_eq!(counts(&provost.bulk("rerun", &body).await), [1, 1, 0]);
+        until(true, is_reserved).await;
+        until(8, || async { reserve.count() }).await;
     }
 }
 

@@ -14,7 +14,18 @@ const PAGE: &str = include_str!("../../docs/how-do-i.md");
 const SECRETS: &str = "/run/secrets";
 
 /// Cases for the steps of an entry, by its heading.
-const CASES: [(&str, &str); 28] = [
+const CASES: [(&str, &str); 29] = [
+    (
+        "Let an operator stop one step and undo what it did",
+        "
+  - name: nobody stops the charge
+    services: { charge: { delay: 2s }, ship: {} }
+    expect: { state: processed, path: [stop, charge, ship] }
+  - name: an operator stops the charge
+    signals: [{ step: stop, at: 1s }]
+    services: { charge: { delay: 20s }, undo charge: {} }
+    expect: { state: processed, path: [stop, charge, undo charge] }",
+    ),
     (
         "Stop a step once something else has happened (milestone)",
         "

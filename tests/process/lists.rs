@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster,
-    harness::{Act, Provost, Remote, id_of, one_step},
+    harness::{Act, Provost, Remote, id_of, one_step, until},
 };
 
 /// Returns the keys of a page's tasks.
@@ -70,6 +70,52 @@ async fn every_filter_that_is_given_must_hold() {
     assert_eq!(page["items"][0]["error"]["status"], 402);
     assert_eq!(page["items"][0]["labels"]["customer"], "acme");
     assert!(page["items"][0].get("steps").is_none());
+}
+
+#[tokio::test]
+async fn alerts_messages_and_questions_are_found_by_a_text() {
+    let remote = Remote::with(|seen| match seen.path.as_str() {
+        "/gone" => Act::answer(410, &[], "the shop has CLOSED"),
+        path => Act::answer(422, &[], format!("no {path}").as_str()),
+    })
+    .await;
+    let provost = Provost::start().await;
+    for (path, receiver) in [("/currency", "/gone"), ("/weight", "/lost")] {
+        let mut task = one_step(&remote.url(), path);
+        task["reply_to"] = json!({ "url": format!("{}{receiver}", remote.url()) });
+        provost.run(&task).await;
+    }
+    for (key, person) in [("refund-1", "ada"), ("holiday-1", "bob")] {
+        let ask = json!({ "title": format!("Grant {key}?"), "of": [person] });
+        let step = json!({ "name": "approval", "signal": { "within": "1h", "ask": ask } });
+        provost
+            .submit(&json!({ "key": key, "steps": [step] }))
+            .await;
+    }
+    let found = async |list: &str| {
+        let page = provost.get(list).await.expect(200);
+        page["items"].as_array().unwrap().len()
+    };
+    for (list, count) in [
+        ("/v1/alerts?text=weight", 1),
+        ("/v1/alerts?text=NO%20/CURRENCY", 1),
+        ("/v1/alerts?text=nothing", 0),
+        ("/v1/messages?text=/gone", 1),
+        ("/v1/messages?text=closed&limit=1", 1),
+        ("/v1/asks?text=grant", 2),
+        ("/v1/asks?text=REFUND", 1),
+        ("/v1/asks?text=bob&of=bob", 1),
+        ("/v1/asks?text=bob&of=ada", 0),
+    ] {
+        until(count, || found(list)).await;
+    }
+    for list in ["alerts", "messages", "asks"] {
+        let path = format!("/v1/{list}?text=");
+        provost
+            .get(&path)
+            .await
+            .expect_problem(400, "invalid-query");
+    }
 }
 
 #[tokio::test]

@@ -52,6 +52,7 @@ fn body(operation: &str, token: &str) -> Option<Value> {
         "POST /v1/tasks/resolve" => {
             Some(json!({ "agent": "known", "step": "only", "output": null }))
         }
+        "POST /v1/tasks/rerun" => Some(json!({ "agent": "known", "from": "only" })),
         // These are commands for many tasks.
         bulk if bulk.starts_with("POST /v1/tasks/") && !bulk.contains('{') => {
             Some(json!({ "agent": "known" }))

@@ -18,6 +18,7 @@ use crate::api::{
     problem::ProblemKind,
     response::{Page, json},
     task::failures::cause,
+    text_filter::{self, PageSearch},
 };
 use crate::{
     domain::{
@@ -118,6 +119,14 @@ impl From<Alert> for AlertView {
     }
 }
 
+impl AlertView {
+    fn texts(&self) -> Vec<&str> {
+        let named = [&self.cause, &self.step, &self.agent, &self.receiver];
+        let named = named.into_iter().flatten().map(String::as_str);
+        named.chain([self.message.as_str()]).collect()
+    }
+}
+
 /// List alerts
 ///
 /// Newest first. An alert is listed if it matches every given filter. Steps that failed at one agent for one cause have
@@ -129,6 +138,7 @@ impl From<Alert> for AlertView {
         ("task" = Option<Uuid>, Query, description = "The id of a task", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c"),
         ("part_of" = Option<Uuid>, Query, description = "The id of an alert: lists those of its single steps", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f"),
         ("cause" = Option<String>, Query, pattern = "^[0-9a-f]{16}$", description = "The fingerprint of a cause: lists the alert of its steps", example = "5f1d0a7c93b2e846"),
+        ("text" = Option<String>, Query, min_length = 1, max_length = 200, description = "A part of the message, the cause, the step, the agent or the receiver; case does not matter. A page may have fewer items than `limit` although others follow", example = "declined"),
         PageQuery,
     ),
     responses((status = 200, description = "A page of alerts", body = Page<AlertView>)),
@@ -142,22 +152,26 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
         Uuid::try_parse(text).ok().map(AlertId)
     })?;
     let cause = cause(&mut query)?;
+    let text = text_filter::text(&mut query)?;
     let limit = query.limit()?;
-    let (before, cursors) = query.cursor(|text| Uuid::try_parse(text).ok().map(AlertId))?;
+    let place = query.cursor(|text| Uuid::try_parse(text).ok())?;
     query.finish()?;
-    let asked = AlertQuery {
-        state,
-        task,
-        part_of,
-        cause,
-        id: None,
-        before,
-        limit: limit + 1,
-    };
-    let alerts = app.store.reader.alerts(&asked).await?;
-    let views = alerts.into_iter().map(AlertView::from).collect();
-    let page = Page::new(views, limit, cursors, |view| view.id.to_string());
-    Ok(json(StatusCode::OK, &page))
+    let mut search = PageSearch::new(text, place, limit);
+    while let Some((before, wanted)) = search.wants() {
+        let asked = AlertQuery {
+            state,
+            task,
+            part_of,
+            cause,
+            id: None,
+            before: before.map(AlertId),
+            limit: wanted,
+        };
+        let alerts = app.store.reader.alerts(&asked).await?;
+        let views = alerts.into_iter().map(AlertView::from).collect();
+        search.add(views, |view| view.id, AlertView::texts);
+    }
+    Ok(json(StatusCode::OK, &search.page()))
 }
 
 /// Acknowledge an alert

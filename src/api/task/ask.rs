@@ -13,6 +13,7 @@ use crate::api::{
     extract::{Caller, PageQuery, Query},
     problem::ProblemKind,
     response::{Page, json},
+    text_filter::{self, PageSearch},
 };
 use crate::{
     config::Role,
@@ -90,6 +91,15 @@ impl AskListView {
     }
 }
 
+impl AskListView {
+    fn texts(&self) -> Vec<&str> {
+        let named = [&self.title, &self.key].into_iter().flatten();
+        let named = named.map(String::as_str);
+        let people = self.people.iter().map(|asked| asked.person.as_str());
+        named.chain(people).chain([self.step.as_str()]).collect()
+    }
+}
+
 fn people(step: StepRef, ask: &OpenAsk, sender: Option<&Sender>) -> Vec<AskedPersonView> {
     let people = (0..).zip(&ask.text.of).map(|(person, name)| {
         let decision = ask.decision_of(person);
@@ -113,6 +123,7 @@ fn people(step: StepRef, ask: &OpenAsk, sender: Option<&Sender>) -> Vec<AskedPer
         ("open" = Option<bool>, Query, description = "Only `true` is possible: closed questions are not listed", example = true),
         ("of" = Option<String>, Query, description = "A person who is asked, as the definition names them", example = "ops@example.com"),
         ("workflow" = Option<String>, Query, description = "The name of a workflow", example = "order"),
+        ("text" = Option<String>, Query, min_length = 1, max_length = 200, description = "A part of the title, of the task's key, of the step or of a person; case does not matter. A page may have fewer items than `limit` although others follow", example = "refund"),
         PageQuery,
     ),
     responses((status = 200, description = "A page of questions", body = Page<AskListView>)),
@@ -130,23 +141,26 @@ async fn list(
     }
     let person = query.string("of");
     let workflow = query.string("workflow");
+    let text = text_filter::text(&mut query)?;
     let limit = query.limit()?;
-    let (before, cursors) = query.cursor(position)?;
+    let place = query.cursor(|text| position(text).map(|_| text.to_owned()))?;
     query.finish()?;
-    let asked = AskQuery {
-        person,
-        workflow,
-        before,
-        limit: limit + 1,
-    };
-    let found = app.store.reader.open_asks(&asked).await?;
     let sender = app.sender.load();
     let sender = (caller.role == Role::Admin).then_some(&**sender);
-    let views = found.into_iter().map(|ask| AskListView::new(ask, sender));
-    let page = Page::new(views.collect(), limit, cursors, |view: &AskListView| {
-        view.position.clone()
-    });
-    Ok(json(StatusCode::OK, &page))
+    let mut search = PageSearch::new(text, place, limit);
+    while let Some((before, wanted)) = search.wants() {
+        let asked = AskQuery {
+            person: person.clone(),
+            workflow: workflow.clone(),
+            before: before.as_deref().and_then(position),
+            limit: wanted,
+        };
+        let found = app.store.reader.open_asks(&asked).await?;
+        let views = found.into_iter().map(|ask| AskListView::new(ask, sender));
+        let position_of = |view: &AskListView| view.position.clone();
+        search.add(views.collect(), position_of, AskListView::texts);
+    }
+    Ok(json(StatusCode::OK, &search.page()))
 }
 
 fn position(text: &str) -> Option<StepRef> {

@@ -17,6 +17,7 @@ use crate::{
         App, Problem,
         extract::{PageQuery, Query},
         problem::{ProblemBody, ProblemKind},
+        text_filter::{self, TextFilter},
     },
     domain::{
         task::{CauseFingerprint, FailureTrend, Remedy},
@@ -203,7 +204,7 @@ struct FailureFilter {
     agent: Option<String>,
     kind: Option<FaultKind>,
     status: Option<i64>,
-    text: Option<String>,
+    text: Option<TextFilter>,
 }
 
 impl FailureFilter {
@@ -214,7 +215,7 @@ impl FailureFilter {
             agent: query.string("agent"),
             kind: query.one_of("kind", FaultKind::ALL.iter().copied(), FaultKind::as_str)?,
             status: query.integer("status", 100..=599)?,
-            text: text(query)?,
+            text: text_filter::text(query)?,
         })
     }
 
@@ -222,11 +223,10 @@ impl FailureFilter {
         let is = |asked: &Option<String>, value: Option<&str>| {
             asked.is_none() || asked.as_deref() == value
         };
-        let has_text = |text: &String| {
+        let has_text = |text: &TextFilter| {
             let message = view.example.as_ref().map(|example| &example.message);
-            let mut texts = std::iter::once(&view.sentence).chain(message);
-            let text = text.to_lowercase();
-            texts.any(|sentence| sentence.to_lowercase().contains(&text))
+            let texts = std::iter::once(&view.sentence).chain(message);
+            text.matches(texts.map(String::as_str))
         };
         is(&self.workflow, view.workflow.as_deref())
             && is(&self.step, Some(&view.step))
@@ -237,18 +237,6 @@ impl FailureFilter {
                 .is_none_or(|status| view.status.map(i64::from) == Some(status))
             && self.text.as_ref().is_none_or(has_text)
     }
-}
-
-/// The longest text that is searched, in characters.
-const LONGEST_TEXT: usize = 200;
-
-/// Reads `text`, which the listed items contain.
-pub(super) fn text(query: &mut Query) -> Result<Option<String>, Problem> {
-    let allowed = format!("a text of 1 to {LONGEST_TEXT} characters");
-    query.value("text", allowed, |text| {
-        let is_usable = !text.is_empty() && text.chars().count() <= LONGEST_TEXT;
-        (is_usable && !text.contains('\0')).then(|| text.to_owned())
-    })
 }
 
 /// Reads `cause`, the fingerprint of a cause.

@@ -71,6 +71,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(bulk::undo_tasks))
         .routes(routes!(bulk::cancel_tasks))
         .routes(routes!(bulk::skip_tasks))
+        .routes(routes!(bulk::rerun_tasks))
         .routes(routes!(bulk::migrate_tasks))
         .routes(routes!(bulk::clone_tasks))
         .routes(routes!(bulk::resolve_tasks))

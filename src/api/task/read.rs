@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::{
     TaskWaitResult,
     bulk::jobs::BulkResultSchema,
-    failures::{cause, text},
+    failures::cause,
     hidden_bodies::{hidden, hide_in_head, hides_bodies, hides_bodies_of, hides_bodies_of_task},
     json, load, render_with_positions,
     summary::SummaryView,
@@ -26,6 +26,7 @@ use crate::{
         extract::{Caller, LONGEST_WAIT, PageQuery, Query, TaskParams, TaskPath, labels},
         openapi::words::LabelFilterSchema,
         problem::{ProblemBody, ProblemKind},
+        text_filter,
     },
     domain::{
         task::TaskStatus,
@@ -220,7 +221,7 @@ fn filter(query: &mut Query) -> Result<TaskFilter, Problem> {
         parent: id(query, "parent", "a task")?.map(TaskId),
         alert: id(query, "alert", "an alert")?.map(AlertId),
         cause: cause(query)?,
-        text: text(query)?,
+        text: text_filter::text(query)?.map(|text| text.typed),
         failed_by: None,
         bulk: bulk(query)?,
     })

@@ -75,6 +75,11 @@ pub enum Command {
         step: StepIndex,
         reason: Option<String>,
     },
+    /// An operator reruns the step of this name and all steps that depend on it, completed ones included.
+    RetryFromName {
+        step: StepName,
+        reason: Option<String>,
+    },
     /// An operator skips the steps in error: all of them, or the one of this name.
     SkipFailed {
         step: Option<StepName>,
@@ -185,6 +190,7 @@ impl Command {
             | Command::ReportFault { step, .. } => Some(*step),
             Command::Retry { step, .. } => *step,
             Command::Overdue
+            | Command::RetryFromName { .. }
             | Command::SkipFailed { .. }
             | Command::ResolveFailed { .. }
             | Command::Cancel { .. }
@@ -209,6 +215,7 @@ impl Command {
             Command::Overdue => "overdue",
             Command::Retry { .. } => "retry",
             Command::RetryFrom { .. } => "retry-from",
+            Command::RetryFromName { .. } => "retry-from-name",
             Command::SkipFailed { .. } => "skip-failed",
             Command::ResolveFailed { .. } => "resolve-failed",
             Command::Skip { .. } => "skip",
@@ -297,6 +304,8 @@ pub enum Refusal {
         "the task has no step with index {}: undo steps exist only once the task is being undone", .0.at()
     )]
     NoStep(StepIndex),
+    #[error("the task has no step {0:?}")]
+    NoStepOfName(StepName),
     #[error("the task is {}: it has ended{}", .0, after_end(.0))]
     Ended(&'static str),
     #[error("step {step} is {}: {needed}", .status.as_str())]

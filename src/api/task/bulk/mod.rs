@@ -42,8 +42,8 @@ pub struct BulkCommandBody {
     /// These tasks; alternatively use filters. A task is selected if it matches every filter.
     #[schema(max_items = 1000)]
     ids: Option<Vec<Uuid>>,
-    /// One of the states in which the command is possible; the default is all of them but `processed`, in which an undo
-    /// is possible.
+    /// One of the states in which the command is possible. The description of the command says which tasks it is for if none
+    /// is named.
     #[schema(example = "error")]
     state: Option<TaskStateSchema>,
     #[schema(example = "order")]
@@ -127,6 +127,18 @@ pub struct BulkSkipBody {
     /// With `step`: the step's output for later steps.
     #[schema(value_type = JsonSchema, required = false, example = json!({"sent": false}))]
     output: Option<String>,
+    #[serde(flatten)]
+    selection: BulkCommandBody,
+}
+
+/// The step that runs again, and the selection of tasks.
+#[derive(ToSchema)]
+#[schema(as = BulkRerun)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct BulkRerunBody {
+    /// The step: it and all steps that follow it run again, including completed ones.
+    #[schema(example = "charge")]
+    from: String,
     #[serde(flatten)]
     selection: BulkCommandBody,
 }
@@ -263,6 +275,15 @@ bulk_command!(
     "For tasks in error: skips every step in error, or the one that `step` names. Steps that are not in error are never skipped."
 );
 
+bulk_command!(
+    rerun_tasks,
+    "/v1/tasks/rerun",
+    BulkRerunBody,
+    json!({"from": "reserve", "workflow": "order", "dry_run": true}),
+    BulkAction::Rerun,
+    "Rerun many tasks from a step",
+    "For tasks in error; with `state`, for those that are pending, processing or paused. The step and all steps that depend on it run again, as with `from` of the retry of one task."
+);
 bulk_command!(
     resolve_tasks,
     "/v1/tasks/resolve",

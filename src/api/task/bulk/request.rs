@@ -140,6 +140,7 @@ impl BulkRequest {
         let said = reason.clone();
         let command = match action {
             BulkAction::Retry => retry(&mut fields, reason),
+            BulkAction::Rerun => BulkCommand::Same(rerun(&mut fields, reason)),
             BulkAction::Undo => BulkCommand::Same(Command::Undo { reason }),
             BulkAction::Cancel => BulkCommand::Same(Command::Cancel { reason }),
             BulkAction::Skip => BulkCommand::Same(skip(&mut fields, reason)),
@@ -179,6 +180,12 @@ impl BulkRequest {
 }
 
 fn retry(fields: &mut Fields<'_>, reason: Option<String>) -> BulkCommand {
+    if fields.value("from").is_some() {
+        fields.fault(
+            "from",
+            "belongs to the retry of one task: POST /v1/tasks/rerun reruns many tasks from a step",
+        );
+    }
     let step = fields.string("step", LONGEST_STEP);
     let Some(patch) = data(fields, "patch") else {
         if step.is_some() {
@@ -256,6 +263,20 @@ fn migration(fields: &mut Fields<'_>, reason: Option<String>) -> BulkMigration {
         to,
         // The number is within the range of versions.
         from: from.map(|from| from as u32),
+        reason,
+    }
+}
+
+fn rerun(fields: &mut Fields<'_>, reason: Option<String>) -> Command {
+    let wanted = "name the step that runs again, and all steps that follow it";
+    let step = fields.string("from", LONGEST_STEP);
+    match &step {
+        None if !fields.has("from") => fields.missing("from", wanted),
+        Some(step) if step.is_empty() => fields.fault("from", wanted),
+        _ => {}
+    }
+    Command::RetryFromName {
+        step: StepName::new(step.unwrap_or_default()),
         reason,
     }
 }

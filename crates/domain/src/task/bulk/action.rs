@@ -17,6 +17,7 @@ pub enum BulkAction {
     Resume,
     Migrate,
     Clone,
+    Rerun,
 }
 
 impl BulkAction {
@@ -31,6 +32,7 @@ impl BulkAction {
             BulkAction::Resume => "resume",
             BulkAction::Migrate => "migrate",
             BulkAction::Clone => "clone",
+            BulkAction::Rerun => "rerun",
         }
     }
 
@@ -41,27 +43,21 @@ impl BulkAction {
     }
 
     /// Returns the states that may be named. Processed tasks are undone only if that state is named, because there may
-    /// be many of them.
+    /// be many of them; and tasks that run are rerun only then, because what they have done is done again.
     pub fn named_states(self) -> Vec<TaskStatus> {
-        if self == BulkAction::Clone {
-            return TaskStatus::ALL.to_vec();
-        }
-        let mut states = self.states();
-        states.extend((self == BulkAction::Undo).then_some(TaskStatus::Processed));
-        states
-    }
-
-    /// Returns whether the command is about failed steps, and its tasks are all in error.
-    pub fn is_for_failures(self) -> bool {
-        matches!(
-            self,
-            BulkAction::Retry | BulkAction::Skip | BulkAction::Resolve
-        )
+        let is_named = |state: TaskStatus| match self {
+            BulkAction::Clone => true,
+            BulkAction::Rerun => !state.is_ended() && state != TaskStatus::Undoing,
+            BulkAction::Undo => self.is_for(state) || state == TaskStatus::Processed,
+            _ => self.is_for(state),
+        };
+        let states = TaskStatus::ALL.iter().copied();
+        states.filter(|state| is_named(*state)).collect()
     }
 
     fn is_for(self, state: TaskStatus) -> bool {
         match self {
-            BulkAction::Retry | BulkAction::Skip | BulkAction::Resolve => {
+            BulkAction::Retry | BulkAction::Skip | BulkAction::Resolve | BulkAction::Rerun => {
                 state == TaskStatus::Error
             }
             BulkAction::Pause => !state.is_ended() && state != TaskStatus::Paused,

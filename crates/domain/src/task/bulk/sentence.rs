@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt::Write};
 use serde_json::{Map, Value};
 
 use super::action::BulkAction;
+use crate::task::status::TaskStatus;
 use crate::values::{Timestamp, shortened};
 
 /// The most bytes of a value in a sentence.
@@ -36,7 +37,11 @@ pub fn sentence(
     let least = if count.is_at_least { " at least" } else { "" };
     let noun = if count.tasks == 1 { "task" } else { "tasks" };
     let _ = write!(text, "{of}{least} {} {noun}", count.tasks);
-    let fails = action.is_for_failures();
+    let from = body.get("from").and_then(Value::as_str);
+    if let Some(from) = from {
+        let _ = write!(text, " from step {}", shortened(from, LONGEST_VALUE));
+    }
+    let fails = are_in_error(action, body);
     if let Some(ids) = body.get("ids").and_then(Value::as_array) {
         let noun = if ids.len() == 1 { "id" } else { "ids" };
         let _ = write!(text, " by {} {noun}", ids.len());
@@ -52,7 +57,8 @@ pub fn sentence(
         .filter_map(|(name, value)| phrase(name, value, fails));
     let filters: Vec<_> = filters.take(MOST_FILTERS).collect();
     if !filters.is_empty() {
-        let _ = write!(text, " {}", filters.join(", "));
+        let comma = if from.is_some() { "," } else { "" };
+        let _ = write!(text, "{comma} {}", filters.join(", "));
     }
     let word = if fails {
         "that failed by"
@@ -64,6 +70,14 @@ pub fn sentence(
     text
 }
 
+/// Returns whether the command selects tasks in error only, by the state that is named or by its own.
+fn are_in_error(action: BulkAction, body: &Map<String, Value>) -> bool {
+    match body.get("state").and_then(Value::as_str) {
+        Some(state) => state == TaskStatus::Error.as_str(),
+        None => action.states() == [TaskStatus::Error],
+    }
+}
+
 /// Returns the words for a filter, `None` for a member of the request that selects nothing or that the command implies.
 fn phrase(name: &str, value: &Value, fails: bool) -> Option<String> {
     let text = match value {
@@ -73,8 +87,8 @@ fn phrase(name: &str, value: &Value, fails: bool) -> Option<String> {
     };
     let text = shortened(&text, LONGEST_VALUE);
     Some(match name {
-        "all" | "changes" | "cursor" | "dry_run" | "first" | "from_version" | "input" | "limit"
-        | "output" | "patch" | "rate" | "reason" | "step" | "to_version" => return None,
+        "all" | "changes" | "cursor" | "dry_run" | "first" | "from" | "from_version" | "input"
+        | "limit" | "output" | "patch" | "rate" | "reason" | "step" | "to_version" => return None,
         "state" if fails => return None,
         "state" => format!("in state {text}"),
         "workflow" => format!("of workflow {text}"),
@@ -138,6 +152,25 @@ mod tests {
         assert_eq!(
             say(BulkAction::Undo, &json!({ "ids": ["1", "2", "3"] }), 2),
             "undo 2 tasks by 3 ids"
+        );
+    }
+
+    #[test]
+    fn a_sentence_says_when_tasks_failed_if_it_is_about_tasks_in_error() {
+        let body = json!({ "from": "reserve", "workflow": "order" });
+        assert_eq!(
+            say(BulkAction::Rerun, &body, 2),
+            "rerun 2 tasks from step reserve, of workflow order, that failed by 2026-01-31T10:42:00.000Z"
+        );
+        let body = json!({ "from": "reserve", "state": "paused" });
+        assert_eq!(
+            say(BulkAction::Rerun, &body, 2),
+            "rerun 2 tasks from step reserve, in state paused, created by 2026-01-31T10:42:00.000Z"
+        );
+        let body = json!({ "state": "error" });
+        assert_eq!(
+            say(BulkAction::Cancel, &body, 2),
+            "cancel 2 tasks that failed by 2026-01-31T10:42:00.000Z"
         );
     }
 

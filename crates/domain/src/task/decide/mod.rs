@@ -324,6 +324,7 @@ impl Draft {
             Command::Overdue => self.overdue()?,
             Command::Retry { step, body, reason } => self.retry(step, body, reason)?,
             Command::RetryFrom { step, reason } => self.retry_from(step, reason)?,
+            Command::RetryFromName { step, reason } => self.retry_from_name(step, reason)?,
             Command::SkipFailed {
                 step,
                 output,

@@ -10,10 +10,21 @@ use crate::{
         command::Refusal,
         step::{StepState, StepStatus},
     },
-    values::ids::{Attempt, StepIndex},
+    values::ids::{Attempt, StepIndex, StepName},
 };
 
 impl Draft {
+    pub(super) fn retry_from_name(
+        &mut self,
+        name: StepName,
+        reason: Option<String>,
+    ) -> Result<(), Refusal> {
+        match self.task.find(name.as_str()) {
+            Some(step) => self.retry_from(step, reason),
+            None => Err(Refusal::NoStepOfName(name)),
+        }
+    }
+
     pub(super) fn retry_from(
         &mut self,
         from: StepIndex,

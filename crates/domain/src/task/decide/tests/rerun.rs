@@ -207,6 +207,21 @@ fn a_later_step_in_an_agent_queue_waits_again() {
 }
 
 #[test]
+fn a_step_is_named_for_tasks_of_several_definitions() {
+    let mut bench = failed(pipeline());
+    let mut rerun = |name: &str| {
+        let step = crate::values::ids::StepName::new(name);
+        let reason = Some("the price was wrong".to_owned());
+        bench.apply(Command::RetryFromName { step, reason })
+    };
+    let refused = rerun("pack").unwrap_err();
+    assert_eq!(refused.to_string(), "the task has no step \"pack\"");
+    rerun("charge").unwrap();
+    assert_eq!(bench.status("charge"), StepStatus::Pending);
+    assert_eq!(bench.status("ship"), StepStatus::Waiting);
+}
+
+#[test]
 fn the_steps_in_error_are_skipped_together_or_by_name() {
     let steps = json!([
         { "name": "a", "agent": "x", "after": [] },
