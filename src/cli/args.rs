@@ -3,7 +3,10 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, value_parser};
-use provost_command_line::{AgentCommand, ClientCommand, MigrateTasks, ServerOptions, Shell};
+use clap_complete::ArgValueCompleter;
+use provost_command_line::{
+    AgentCommand, ClientCommand, MigrateTasks, ServerOptions, Shell, complete_agents,
+};
 
 use super::{agent_check::AgentCheckOptions, rehearse::TestOptions, validate::ValidateOptions};
 use crate::{
@@ -285,7 +288,7 @@ Examples:
 #[derive(Args)]
 pub struct AgentCheckFlags {
     /// The name of the agent
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", add = ArgValueCompleter::new(complete_agents))]
     agent: String,
 
     /// The step to check it with, as JSON; - reads it from standard input

@@ -78,13 +78,19 @@ fn wrong(
     seen: impl Into<String>,
     remedy: impl Into<String>,
 ) -> DoctorFinding {
-    let remedy = remedy.into();
     DoctorFinding {
         severity,
         subject,
         seen: seen.into(),
-        remedy: (!remedy.is_empty()).then_some(remedy),
+        remedy: Some(remedy.into()),
     }
+}
+
+/// Returns the fault of an error that says after a semicolon, or in a line of its own, what to do.
+fn of_sentence(subject: &'static str, sentence: &str) -> DoctorFinding {
+    let parts = sentence.split_once('\n').or(sentence.split_once("; "));
+    let (seen, remedy) = parts.unwrap_or((sentence, "correct that, and run provost doctor again"));
+    wrong(Severity::Fault, subject, seen, remedy)
 }
 
 /// Examines everything. Exits with 0 if there is no fault, and with 1 otherwise.
@@ -108,7 +114,16 @@ async fn examine(sources: &Sources) -> Vec<DoctorFinding> {
     let config = match config::load(sources) {
         Ok(config) => config,
         // Without settings nothing else can be examined.
-        Err(error) => return vec![wrong(Severity::Fault, "settings", error.to_string(), "")],
+        Err(error) => {
+            let remedy =
+                "correct what is named: provost.toml.example shows the form of every setting";
+            return vec![wrong(
+                Severity::Fault,
+                "settings",
+                error.to_string(),
+                remedy,
+            )];
+        }
     };
     let mut found = vec![ok("settings", "valid; provost check-config shows them")];
     found.extend(of_files(&config));
@@ -121,9 +136,7 @@ async fn examine(sources: &Sources) -> Vec<DoctorFinding> {
 
 fn of_files(config: &Config) -> Vec<DoctorFinding> {
     let faults = files::faults(config).into_iter();
-    faults
-        .map(|fault| wrong(Severity::Fault, "files", fault, ""))
-        .collect()
+    faults.map(|fault| of_sentence("files", &fault)).collect()
 }
 
 async fn of_database(config: &Config) -> Vec<DoctorFinding> {
@@ -144,10 +157,10 @@ async fn of_database(config: &Config) -> Vec<DoctorFinding> {
                 "check that this user may use it, and that it is a database of Provost",
             )),
         },
-        // The error itself says what to do.
-        DatabaseUrl::Postgres(url) => postgres::examine::examine(url)
-            .await
-            .map_err(|error| (error.to_string(), "")),
+        DatabaseUrl::Postgres(url) => match postgres::examine::examine(url).await {
+            Ok(facts) => Ok(facts),
+            Err(error) => return vec![of_sentence("database", &error.to_string())],
+        },
     };
     match facts {
         Ok(facts) => of_facts(&facts),

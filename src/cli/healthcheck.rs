@@ -25,11 +25,20 @@ pub enum Unready {
     Silent { address: Listen, error: io::Error },
     #[error("the server at {address} is not ready: {status}; its log says why")]
     Refused { address: Listen, status: String },
+    #[error(
+        "the server at {address} responds, but it is not Provost: another program has the address"
+    )]
+    Another { address: Listen },
 }
 
 /// The timeout of connecting, of sending and of the response. All three together are shorter than the wait of a
 /// container runtime.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The body of the response of a server that is ready. Other programs respond with 200 too.
+const READY: &str = r#"{"status":"ready"}"#;
+/// The most bytes of a response that are read.
+const LONGEST_RESPONSE: u64 = 8 * 1024;
 
 /// The server to check.
 #[derive(Clone, PartialEq, Debug)]
@@ -46,8 +55,14 @@ pub fn check(target: &HealthcheckTarget) -> Result<(), Unready> {
     };
     match ask(&address, target.tls) {
         Err(error) => Err(Unready::Silent { address, error }),
-        Ok(status) if status.split(' ').nth(1) == Some("200") => Ok(()),
-        Ok(status) => Err(Unready::Refused { address, status }),
+        Ok(response) => match response.lines().next().unwrap_or_default() {
+            status if status.split(' ').nth(1) != Some("200") => {
+                let status = status.to_owned();
+                Err(Unready::Refused { address, status })
+            }
+            _ if response.contains(READY) => Ok(()),
+            _ => Err(Unready::Another { address }),
+        },
     }
 }
 
@@ -61,7 +76,7 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// Sends the request, and returns the status line of the response.
+/// Sends the request, and returns the response as far as it is needed.
 fn ask(address: &Listen, tls: bool) -> io::Result<String> {
     match address {
         Listen::Unix(path) => {
@@ -86,9 +101,20 @@ fn exchange(mut stream: impl Read + Write, host: &str) -> io::Result<String> {
     // The request is sent in one write: a server may respond and close before a second one.
     let request = format!("GET /readyz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
-    let mut status = String::new();
-    BufReader::new(stream.take(1024)).read_line(&mut status)?;
-    Ok(status.trim_end().to_owned())
+    let mut lines = BufReader::new(stream.take(LONGEST_RESPONSE));
+    let mut response = Vec::new();
+    // The body has no end of line: it ends with the connection.
+    loop {
+        match lines.read_until(b'}', &mut response) {
+            Ok(0) => break,
+            Ok(_) if response.ends_with(READY.as_bytes()) => break,
+            Ok(_) => {}
+            // The beginning says enough, also if the connection is not closed.
+            Err(_) if !response.is_empty() => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(String::from_utf8_lossy(&response).into_owned())
 }
 
 fn encrypted(
@@ -185,7 +211,16 @@ mod tests {
 
     #[test]
     fn a_server_that_listens_everywhere_and_says_200_is_ready() {
-        assert!(check_against("HTTP/1.1 200 OK\r\n\r\nok").is_ok());
+        let ready = "HTTP/1.1 200 OK\r\ncontent-length: 18\r\n\r\n{\"status\":\"ready\"}";
+        assert!(check_against(ready).is_ok());
+    }
+
+    #[test]
+    fn another_program_at_the_address_is_not_ready() {
+        for response in ["HTTP/1.1 200 OK\r\n\r\nok", "HTTP/1.1 200 OK\r\n\r\n{}"] {
+            let another = check_against(response).unwrap_err();
+            assert!(matches!(another, Unready::Another { .. }), "{another}");
+        }
     }
 
     #[test]

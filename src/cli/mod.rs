@@ -79,6 +79,9 @@ pub fn parse() -> Result<CliCommand, ConfigError> {
         ))
     });
     // A shell that completes a command asks this program, which then exits.
+    if let Some(code) = provost_command_line::complete_after_options(leading_options) {
+        std::process::exit(code);
+    }
     clap_complete::CompleteEnv::with_factory(args::Arguments::command)
         .var(provost_command_line::COMPLETION_VARIABLE)
         .complete();
@@ -110,10 +113,8 @@ const WITH_VALUE: [&str; 7] = [
     "--color",
 ];
 
-/// Returns the arguments with the options of the client that precede the command at the end, where each command takes them. As
-/// global options of clap they would be options of `serve` and the like too, which have other ones for their address and
-/// their certificates.
-fn with_options_at_end(mut typed: Vec<OsString>) -> Vec<OsString> {
+/// Returns the number of words that are options of the client, with their values, and precede the command.
+fn leading_options(typed: &[OsString]) -> usize {
     let mut count = 0;
     while let Some(word) = typed.get(1 + count).and_then(|word| word.to_str()) {
         let name = word.split_once('=').map(|(name, _)| name);
@@ -123,6 +124,14 @@ fn with_options_at_end(mut typed: Vec<OsString>) -> Vec<OsString> {
             _ => break,
         };
     }
+    count
+}
+
+/// Returns the arguments with the options of the client that precede the command at the end, where each command takes them. As
+/// global options of clap they would be options of `serve` and the like too, which have other ones for their address and
+/// their certificates.
+fn with_options_at_end(mut typed: Vec<OsString>) -> Vec<OsString> {
+    let count = leading_options(&typed);
     // Without a command the options are refused as they stand.
     if count == 0 || typed.len() <= 1 + count {
         return typed;

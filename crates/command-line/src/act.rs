@@ -191,17 +191,31 @@ pub struct CancelOptions {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("which").required(true).multiple(true).args(["task", "cause", "filter", "all"]))]
+#[command(group = ArgGroup::new("from").required(true).args(["step", "first_step"]))]
 pub struct RerunOptions {
     /// The id or the key of the task
     #[arg(value_name = "TASK", add = ArgValueCompleter::new(completion::tasks))]
-    task: String,
+    task: Option<String>,
 
     /// The step from which on everything runs again
-    #[arg(value_name = "STEP", add = ArgValueCompleter::new(completion::steps))]
-    step: String,
+    #[arg(value_name = "STEP", requires = "task", add = ArgValueCompleter::new(completion::steps))]
+    step: Option<String>,
+
+    /// For many tasks: the step from which on everything runs again
+    #[arg(
+        long = "step",
+        value_name = "STEP",
+        conflicts_with = "task",
+        help_heading = "Many tasks"
+    )]
+    first_step: Option<String>,
 
     #[command(flatten)]
     after: Afterwards,
+
+    #[command(flatten)]
+    many: BulkOptions,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -310,11 +324,11 @@ async fn send(
     after: &Afterwards,
 ) -> Result<Outcome, ClientError> {
     let request = session.api.request(operation, parts);
-    let response = request
+    let sent = request
         .header("idempotency-key", Uuid::now_v7().to_string())
         .body(&members)
-        .send()
-        .await?;
+        .send();
+    let response = wait::before_wait(&session.api, after.timeout, sent).await?;
     finish(session, response, after).await
 }
 
@@ -345,8 +359,9 @@ fn show_state(session: &Session, found: &FoundTask) -> Result<(), ClientError> {
     }
 }
 
-async fn id_of(session: &Session, name: &str) -> Result<String, ClientError> {
-    find_task::find_id(&session.api, name, Purpose::Command).await
+async fn id_of(session: &Session, name: &str, after: &Afterwards) -> Result<String, ClientError> {
+    let found = find_task::find_id(&session.api, name, Purpose::Command);
+    wait::before_wait(&session.api, after.timeout, found).await
 }
 
 /// Returns the id of the task, and the step that is named or in error.
@@ -354,11 +369,13 @@ async fn step_of(
     session: &Session,
     name: &str,
     step: Option<&String>,
+    after: &Afterwards,
 ) -> Result<(String, String), ClientError> {
     if let Some(step) = step {
-        return Ok((id_of(session, name).await?, step.clone()));
+        return Ok((id_of(session, name, after).await?, step.clone()));
     }
-    let found = find_task::find(&session.api, name, Purpose::Command).await?;
+    let found = find_task::find(&session.api, name, Purpose::Command);
+    let found = wait::before_wait(&session.api, after.timeout, found).await?;
     let failed: Vec<_> = found
         .task
         .steps
@@ -396,9 +413,9 @@ pub async fn retry(session: &Session, options: &RetryOptions) -> Result<Outcome,
         )
         .await;
     };
-    let id = id_of(session, name).await?;
+    let id = id_of(session, name, &options.after).await?;
     if options.many.dry_run {
-        return dry_run_of_one(session, &operations::RETRY_TASKS, &id).await;
+        return dry_run_of_one(session, &operations::RETRY_TASKS, &id, []).await;
     }
     let Some(step) = &options.step else {
         return send(
@@ -431,9 +448,10 @@ pub async fn skip(session: &Session, options: &SkipOptions) -> Result<Outcome, C
         )
         .await;
     };
-    let (id, step) = step_of(session, name, options.step.as_ref()).await?;
+    let (id, step) = step_of(session, name, options.step.as_ref(), &options.after).await?;
     if options.many.dry_run {
-        return dry_run_of_one(session, &operations::SKIP_TASKS, &id).await;
+        let extra = [("step", Some(json!(step))), ("output", output)];
+        return dry_run_of_one(session, &operations::SKIP_TASKS, &id, extra).await;
     }
     let members = body([("output", output), ("reason", options.after.reason())]);
     send(session, &SKIP_STEP, &[&id, &step], members, &options.after).await
@@ -463,7 +481,7 @@ pub async fn resolve(session: &Session, options: &ResolveOptions) -> Result<Outc
             "--dry-run is for many tasks: a task that cannot be resolved refuses the command",
         ));
     }
-    let (id, step) = step_of(session, name, options.step.as_ref()).await?;
+    let (id, step) = step_of(session, name, options.step.as_ref(), &options.after).await?;
     let members = body([("output", output), ("reason", options.after.reason())]);
     send(
         session,
@@ -477,7 +495,7 @@ pub async fn resolve(session: &Session, options: &ResolveOptions) -> Result<Outc
 
 pub async fn undo(session: &Session, options: &ManyOptions) -> Result<Outcome, ClientError> {
     match &options.task {
-        Some(name) if options.many.dry_run => undo_plan(session, name).await,
+        Some(name) if options.many.dry_run => undo_plan(session, name, &options.after).await,
         Some(_) => one_of_many(session, &UNDO_TASK, options).await,
         None => {
             many(
@@ -494,7 +512,7 @@ pub async fn undo(session: &Session, options: &ManyOptions) -> Result<Outcome, C
 
 pub async fn cancel(session: &Session, options: &CancelOptions) -> Result<Outcome, ClientError> {
     if let (Some(name), Some(step)) = (&options.task, &options.step) {
-        let (id, step) = step_of(session, name, Some(step)).await?;
+        let (id, step) = step_of(session, name, Some(step), &options.after).await?;
         let members = body([("reason", options.after.reason())]);
         return send(
             session,
@@ -522,8 +540,8 @@ async fn one_or_many(
 ) -> Result<Outcome, ClientError> {
     match &options.task {
         Some(name) if options.many.dry_run => {
-            let id = id_of(session, name).await?;
-            dry_run_of_one(session, all, &id).await
+            let id = id_of(session, name, &options.after).await?;
+            dry_run_of_one(session, all, &id, []).await
         }
         Some(_) => one_of_many(session, one, options).await,
         None => many(session, all, &options.many, &options.after, []).await,
@@ -535,7 +553,12 @@ async fn one_of_many(
     operation: &Operation,
     options: &ManyOptions,
 ) -> Result<Outcome, ClientError> {
-    let id = id_of(session, options.task.as_deref().unwrap_or_default()).await?;
+    let id = id_of(
+        session,
+        options.task.as_deref().unwrap_or_default(),
+        &options.after,
+    )
+    .await?;
     let members = body([("reason", options.after.reason())]);
     send(session, operation, &[&id], members, &options.after).await
 }
@@ -549,17 +572,23 @@ pub async fn resume(session: &Session, options: &ManyOptions) -> Result<Outcome,
 }
 
 pub async fn start(session: &Session, options: &OneTask) -> Result<Outcome, ClientError> {
-    let id = id_of(session, &options.task).await?;
+    let id = id_of(session, &options.task, &options.after).await?;
     let members = body([("reason", options.after.reason())]);
     send(session, &START_TASK, &[&id], members, &options.after).await
 }
 
 pub async fn rerun(session: &Session, options: &RerunOptions) -> Result<Outcome, ClientError> {
-    let id = id_of(session, &options.task).await?;
-    let members = body([
-        ("from", Some(json!(options.step))),
-        ("reason", options.after.reason()),
-    ]);
+    let from = options.step.as_ref().or(options.first_step.as_ref());
+    let from = ("from", from.cloned().map(Value::from));
+    let Some(name) = &options.task else {
+        let all = &operations::RERUN_TASKS;
+        return many(session, all, &options.many, &options.after, [from]).await;
+    };
+    let id = id_of(session, name, &options.after).await?;
+    if options.many.dry_run {
+        return dry_run_of_one(session, &operations::RERUN_TASKS, &id, [from]).await;
+    }
+    let members = body([from, ("reason", options.after.reason())]);
     send(session, &RETRY_TASK, &[&id], members, &options.after).await
 }
 
@@ -596,7 +625,8 @@ pub async fn clone(session: &Session, options: &CloneOptions) -> Result<Outcome,
         )
         .await;
     };
-    let id = find_task::find_id(&session.api, name, Purpose::Show).await?;
+    let found = find_task::find_id(&session.api, name, Purpose::Show);
+    let id = wait::before_wait(&session.api, options.after.timeout, found).await?;
     let members = body(
         changes
             .into_iter()
@@ -647,7 +677,7 @@ pub async fn migrate(session: &Session, options: &MigrateOptions) -> Result<Outc
         )
         .await;
     };
-    let id = id_of(session, name).await?;
+    let id = id_of(session, name, &options.after).await?;
     let mut members = body([("to_version", to), ("reason", options.after.reason())]);
     if !options.many.dry_run {
         return send(session, &MIGRATE_TASK, &[&id], members, &options.after).await;
@@ -685,8 +715,12 @@ pub async fn migrate(session: &Session, options: &MigrateOptions) -> Result<Outc
     })
 }
 
-async fn undo_plan(session: &Session, name: &str) -> Result<Outcome, ClientError> {
-    let id = id_of(session, name).await?;
+async fn undo_plan(
+    session: &Session,
+    name: &str,
+    after: &Afterwards,
+) -> Result<Outcome, ClientError> {
+    let id = id_of(session, name, after).await?;
     let response = session.api.request(&GET_UNDO_PLAN, &[&id]).send().await?;
     let plan: UndoPlanJson = response.read()?;
     let out = &session.out;
@@ -732,8 +766,10 @@ async fn dry_run_of_one(
     session: &Session,
     operation: &Operation,
     id: &str,
+    extra: impl IntoIterator<Item = (&'static str, Option<Value>)>,
 ) -> Result<Outcome, ClientError> {
-    let members = Map::from_iter([("ids".to_owned(), json!([id]))]);
+    let members = body(extra.into_iter().chain([("ids", Some(json!([id])))]));
+    let members = members.as_object().cloned().unwrap_or_default();
     let preview = bulk::preview(session, operation, &members).await?;
     match session.out.is_for_people() {
         true => bulk::preview_lines_of_one(&preview.result)

@@ -79,7 +79,7 @@ fn tls_in_words(error: &rustls::Error) -> String {
         rustls::Error::InvalidCertificate(Wrong::NotValidYet | Wrong::NotValidYetContext { .. }) => {
             "its certificate is not valid yet, or this machine's clock is wrong".to_owned()
         }
-        rustls::Error::InvalidCertificate(Wrong::NotValidForName) => {
+        rustls::Error::InvalidCertificate(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }) => {
             "its certificate is for another name: use the address that the certificate names".to_owned()
         }
         rustls::Error::InvalidCertificate(Wrong::BadSignature) => {

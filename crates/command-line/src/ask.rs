@@ -33,12 +33,16 @@ pub enum AskCommand {
 #[derive(Args, Clone, Debug)]
 pub struct ListAsksOptions {
     /// Only questions to this person
-    #[arg(long, value_name = "PERSON")]
+    #[arg(long, value_name = "PERSON", add = ArgValueCompleter::new(completion::people))]
     of: Option<String>,
 
     /// Only questions of this workflow
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::workflows))]
     workflow: Option<String>,
+
+    /// Only questions with this text in their title, key, step or people
+    #[arg(long, value_name = "TEXT")]
+    text: Option<String>,
 
     /// Show at most this many
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
@@ -64,11 +68,11 @@ pub struct AnswerOptions {
     field: Vec<(String, String)>,
 
     /// With a task: the person to answer for, which needs a token of the role admin
-    #[arg(long, value_name = "PERSON")]
+    #[arg(long, value_name = "PERSON", add = ArgValueCompleter::new(completion::people))]
     person: Option<String>,
 
     /// With a task: the step that asks, if several do
-    #[arg(long, value_name = "STEP")]
+    #[arg(long, value_name = "STEP", add = ArgValueCompleter::new(completion::asking_steps))]
     step: Option<String>,
 }
 
@@ -100,6 +104,7 @@ impl AskCommand {
 async fn list(session: &Session, options: &ListAsksOptions) -> Result<Outcome, ClientError> {
     let mut query = Vec::new();
     query.extend(options.of.clone().map(|of| ("of", of)));
+    query.extend(options.text.clone().map(|text| ("text", text)));
     query.extend(
         options
             .workflow

@@ -18,18 +18,26 @@ use crate::{
     api::Api,
     context::{Choice, Contexts, variable},
     definitions::DefinitionKind,
+    filter,
     find_task::{self, Purpose},
     operations::{
-        LIST_AGENTS, LIST_ASKS, LIST_BULK_JOBS, LIST_FAILURES, LIST_MESSAGES, LIST_SCHEDULES,
-        LIST_TASKS, LIST_WORKFLOW_VERSIONS, LIST_WORKFLOWS, Operation,
+        LIST_AGENTS, LIST_ALERTS, LIST_ASKS, LIST_BULK_JOBS, LIST_FAILURES, LIST_MESSAGES,
+        LIST_SCHEDULES, LIST_TASKS, LIST_WORKFLOW_VERSIONS, LIST_WORKFLOWS, Operation,
     },
     outcome::ClientError,
     output,
     plain::{plain, shell_word},
+    values,
 };
 
 /// The variable with which a shell asks this program for candidates.
 pub const VARIABLE: &str = "PROVOST_COMPLETE";
+/// The variable of a shell with the index of the word that is typed.
+const INDEX: &str = "_CLAP_COMPLETE_INDEX";
+/// The variable with the options that preceded the command, for a process that completes the rest of the line.
+const OPTIONS: &str = "PROVOST_COMPLETE_OPTIONS";
+/// The character between two of them.
+const BETWEEN_OPTIONS: char = '\u{1f}';
 /// The longest time that a person waits after a tab.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// The most candidates.
@@ -51,6 +59,14 @@ struct Named {
     version: Option<u64>,
     receiver: Option<String>,
     task: Option<String>,
+    step: Option<String>,
+    people: Vec<Asked>,
+}
+
+/// A person who is asked.
+#[derive(Deserialize)]
+struct Asked {
+    person: String,
 }
 
 /// Prints the script that a shell loads.
@@ -63,15 +79,77 @@ pub fn print_script(shell: &str) -> Result<(), ClientError> {
             names.join(", ")
         )));
     };
-    // Bash would end a word at the colon of an address, and complete the rest of it as another argument.
-    let mut script = match shell {
-        "bash" => b"COMP_WORDBREAKS=${COMP_WORDBREAKS//:/}\n".to_vec(),
-        _ => Vec::new(),
-    };
+    let mut script = Vec::new();
     let written =
         completer.write_registration(VARIABLE, "provost", "provost", "provost", &mut script);
     written.map_err(|error: io::Error| ClientError::file(Path::new(shell), error))?;
-    output::write(format_args!("{}", String::from_utf8_lossy(&script)))
+    let script = String::from_utf8_lossy(&script);
+    let script = match shell {
+        "bash" => WHOLE_WORDS.to_owned() + &script.replace(OF_CLAP, OF_WHOLE_WORDS),
+        _ => script.into_owned(),
+    };
+    output::write(format_args!("{script}"))
+}
+
+const OF_CLAP: &str = "-F _clap_complete_provost provost";
+const OF_WHOLE_WORDS: &str = "-F _provost_whole_words provost";
+
+/// Bash ends words at `:` and `=`, also in an address or in `workflow=order`, and replaces the last part of such a word only. This
+/// function joins the parts, has the whole words completed, and leaves out what the line has already.
+const WHOLE_WORDS: &str = r#"_provost_whole_words() {
+    local words=() at=0 last=0 i breaks="" typed begun
+    [[ $COMP_WORDBREAKS == *=* ]] && breaks+="="
+    [[ $COMP_WORDBREAKS == *:* ]] && breaks+=":"
+    for i in "${!COMP_WORDS[@]}"; do
+        if [[ -n $breaks && $i -gt 0 ]] && [[ ${COMP_WORDS[i]} == [$breaks]* || ${words[last]} == *[$breaks] ]]; then
+            words[last]+=${COMP_WORDS[i]}
+        else
+            last=${#words[@]}
+            words[last]=${COMP_WORDS[i]}
+        fi
+        [[ $i -eq $COMP_CWORD ]] && at=$last
+    done
+    typed=${words[at]}
+    begun=${typed%"${typed##*[$breaks]}"}
+    [[ -z $breaks ]] && begun=""
+    local COMP_WORDS=("${words[@]}") COMP_CWORD=$at
+    _clap_complete_provost "$1" "$typed" "$3"
+    COMPREPLY=("${COMPREPLY[@]#"$begun"}")
+}
+
+"#;
+
+/// Returns whether another process has completed the line, and its exit code. A shell asks for `provost --context prod task …` too, where
+/// `count` words precede the command: they are options of every command of the client, and of none for the parser.
+pub fn complete_after_options(count: impl Fn(&[OsString]) -> usize) -> Option<i32> {
+    std::env::var_os(VARIABLE)?;
+    let mut arguments = std::env::args_os();
+    let program = arguments.next()?;
+    let mut words: Vec<_> = arguments.skip_while(|word| word != "--").skip(1).collect();
+    let count = count(&words);
+    let index = variable(INDEX).and_then(|index| index.parse().ok());
+    let typed: usize = index.unwrap_or(words.len().saturating_sub(1));
+    let is_option = words
+        .get(typed)
+        .is_some_and(|word| word.to_string_lossy().starts_with('-'));
+    let mut process = std::process::Command::new(program);
+    let moved = if typed > 0 && (typed <= count || (typed == count + 1 && is_option)) {
+        // Each command of the client has these options.
+        words.insert(1, "status".into());
+        typed + 1
+    } else if count > 0 {
+        let options: Vec<_> = words.drain(1..=count).collect();
+        process.env(
+            OPTIONS,
+            options.join(OsStr::new(&BETWEEN_OPTIONS.to_string())),
+        );
+        typed - count
+    } else {
+        return None;
+    };
+    process.env(INDEX, moved.to_string()).arg("--").args(words);
+    let ended = process.status().ok()?;
+    Some(ended.code().unwrap_or_default())
 }
 
 /// The words of the line that is completed, but for the one that is typed.
@@ -82,16 +160,25 @@ impl Line {
     fn read() -> Option<Self> {
         let arguments = std::env::args_os().skip_while(|word| word != "--").skip(1);
         let words: Vec<_> = arguments.collect();
-        let index = variable("_CLAP_COMPLETE_INDEX").and_then(|index| index.parse().ok());
-        Self::of(words, index)
+        let index = variable(INDEX).and_then(|index| index.parse().ok());
+        let options = variable(OPTIONS).unwrap_or_default();
+        let options = options
+            .split(BETWEEN_OPTIONS)
+            .filter(|word| !word.is_empty());
+        Self::of(words, index, options.map(OsString::from))
     }
 
     /// `index` is that of the word that is typed, the last one if a shell does not say.
-    fn of(mut words: Vec<OsString>, index: Option<usize>) -> Option<Self> {
+    fn of(
+        mut words: Vec<OsString>,
+        index: Option<usize>,
+        options: impl IntoIterator<Item = OsString>,
+    ) -> Option<Self> {
         let typed = index.unwrap_or(words.len().saturating_sub(1));
         if typed < words.len() {
             words.remove(typed);
         }
+        words.extend(options);
         let agent = AgentCommand::augment_subcommands(Command::new("agent"));
         let migrate = MigrateTasks::augment_args(Command::new("migrate"));
         let commands = ClientCommand::augment_subcommands(Command::new("provost"))
@@ -302,6 +389,71 @@ pub fn asking_tasks(typed: &OsStr) -> Vec<CompletionCandidate> {
     })
 }
 
+/// The people who are asked, by the task that the line names.
+pub fn people(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let asks = asks_of_line().into_iter();
+    let people = asks.flat_map(|ask| ask.people);
+    begun(
+        typed,
+        people.map(|asked| CompletionCandidate::new(asked.person)),
+    )
+}
+
+/// The steps that ask, of the task that the line names.
+pub fn asking_steps(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let asks = asks_of_line().into_iter();
+    let steps = asks.filter_map(|ask| ask.step);
+    begun(typed, steps.map(CompletionCandidate::new))
+}
+
+/// Returns the open questions, those of one task if the line names it.
+fn asks_of_line() -> Vec<Named> {
+    let asks = ask(*DEADLINE, async |line: Line, api: Api| {
+        let task: Option<String> = line.get("ask");
+        let mut asks = list(&api, &LIST_ASKS, &[]).await?;
+        asks.retain(|ask| task.is_none() || task == ask.task || task == ask.key);
+        Some(asks)
+    });
+    asks.unwrap_or_default()
+}
+
+/// A filter of commands for many tasks: its name, and then its value where the server or the list of words knows it.
+pub fn filters(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let text = typed.to_string_lossy();
+    let Some((name, value)) = text.split_once('=') else {
+        let names = filter::NAMES.map(|name| CompletionCandidate::new(format!("{name}=")));
+        return begun(typed, names);
+    };
+    let words = |words: &[&str]| words.iter().map(CompletionCandidate::new).collect();
+    let values: Vec<_> = match name {
+        "state" => words(&values::TASK_STATES),
+        "bulk_result" => words(&values::BULK_RESULTS),
+        "at_risk" => words(&["true", "false"]),
+        "workflow" => workflows(OsStr::new(value)),
+        "agent" => agents(OsStr::new(value)),
+        "cause" => causes(OsStr::new(value)),
+        "bulk" => bulk_jobs(OsStr::new(value)),
+        "alert" => alerts(OsStr::new(value)),
+        _ => Vec::new(),
+    };
+    let whole = values.into_iter().map(|candidate| {
+        let value = candidate.get_value().to_string_lossy();
+        let help = candidate.get_help().cloned();
+        CompletionCandidate::new(format!("{name}={value}")).help(help)
+    });
+    begun(typed, whole)
+}
+
+/// The alerts that are not closed.
+pub fn alerts(typed: &OsStr) -> Vec<CompletionCandidate> {
+    candidates(&LIST_ALERTS, &[], typed, id_of)
+}
+
+/// The ids of tasks, for options that take no key.
+pub fn task_ids(typed: &OsStr) -> Vec<CompletionCandidate> {
+    candidates(&LIST_TASKS, &[], typed, id_of)
+}
+
 pub fn causes(typed: &OsStr) -> Vec<CompletionCandidate> {
     candidates(&LIST_FAILURES, &[], typed, |named| {
         let help = named.sentence.as_deref().map(|help| plain(help).into());
@@ -344,7 +496,7 @@ mod tests {
     use super::*;
 
     fn line(words: &[&str], index: Option<usize>) -> Line {
-        Line::of(words.iter().map(OsString::from).collect(), index).unwrap()
+        Line::of(words.iter().map(OsString::from).collect(), index, []).unwrap()
     }
 
     #[test]

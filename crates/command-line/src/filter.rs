@@ -27,7 +27,7 @@ pub struct TaskFilters {
     pub agent: Option<String>,
 
     /// Only tasks that this alert is about
-    #[arg(long, value_name = "ID", value_parser = values::uuid)]
+    #[arg(long, value_name = "ID", value_parser = values::uuid, add = ArgValueCompleter::new(completion::alerts))]
     pub alert: Option<String>,
 
     /// Only tasks that need a person for this cause
@@ -55,7 +55,7 @@ pub struct TaskFilters {
     pub at_risk: bool,
 
     /// Only tasks of this bulk job
-    #[arg(long, value_name = "ID", value_parser = values::uuid)]
+    #[arg(long, value_name = "ID", value_parser = values::uuid, add = ArgValueCompleter::new(completion::bulk_jobs))]
     pub bulk: Option<String>,
 
     /// With --bulk: those that accepted the command, refused it, or accepted it and failed again [default: accepted]
@@ -63,7 +63,7 @@ pub struct TaskFilters {
     pub bulk_result: Option<String>,
 
     /// Only the tasks of steps of this task
-    #[arg(long, value_name = "ID", value_parser = values::uuid)]
+    #[arg(long, value_name = "ID", value_parser = values::uuid, add = ArgValueCompleter::new(completion::task_ids))]
     pub parent: Option<String>,
 }
 
@@ -118,7 +118,7 @@ pub struct Selection {
 
     /// Instead of a task: all tasks that match, as a bulk job; may be repeated. The names are those of `provost tasks`,
     /// such as workflow=order, state=error, label=country:DE or created_after=2h
-    #[arg(long, value_name = "NAME=VALUE", help_heading = "Many tasks", conflicts_with = "task", value_parser = filter)]
+    #[arg(long, value_name = "NAME=VALUE", help_heading = "Many tasks", conflicts_with = "task", value_parser = filter, add = ArgValueCompleter::new(completion::filters))]
     pub filter: Vec<(String, String)>,
 
     /// Instead of a task: all tasks that the command is for
@@ -126,7 +126,10 @@ pub struct Selection {
     pub all: bool,
 }
 
-const TEXTS: [&str; 11] = [
+const TIMES: [&str; 2] = ["created_after", "created_before"];
+
+/// The names of all filters.
+pub const NAMES: [&str; 14] = [
     "state",
     "workflow",
     "key",
@@ -138,19 +141,16 @@ const TEXTS: [&str; 11] = [
     "bulk_result",
     "parent",
     "label",
+    "created_after",
+    "created_before",
+    "at_risk",
 ];
-const TIMES: [&str; 2] = ["created_after", "created_before"];
 
 fn filter(text: &str) -> Result<(String, String), String> {
     let (name, value) = name_value(text)?;
-    let is_known =
-        TEXTS.contains(&name.as_str()) || TIMES.contains(&name.as_str()) || name == "at_risk";
-    if !is_known {
-        return Err(format!(
-            "{name} is no filter: there are {}, {} and at_risk",
-            TEXTS.join(", "),
-            TIMES.join(", ")
-        ));
+    if !NAMES.contains(&name.as_str()) {
+        let names = NAMES.join(", ");
+        return Err(format!("{name} is no filter: there are {names}"));
     }
     let checked = match name.as_str() {
         "state" => values::word(&value, &values::TASK_STATES),

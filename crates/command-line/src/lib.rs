@@ -63,7 +63,9 @@ use clap::{Args, Subcommand};
 
 pub use agent::{AgentCommand, check as check_agent};
 pub use api::{cause, http_client};
-pub use completion::VARIABLE as COMPLETION_VARIABLE;
+pub use completion::{
+    VARIABLE as COMPLETION_VARIABLE, agents as complete_agents, complete_after_options,
+};
 pub use manual::{Shell, write_pages};
 pub use outcome::{ClientError, MISUSE};
 pub use reference::reference;
@@ -152,7 +154,7 @@ pub enum ClientCommand {
 
     /// Run a step again, and all steps that depend on it, also if they were completed
     #[command(
-        after_help = "Example:\n  provost rerun order-1001 charge --reason 'the prices were wrong'"
+        after_help = "Examples:\n  provost rerun order-1001 charge --reason 'the prices were wrong'\n  provost rerun --cause 5f1d0a7c93b2e846 --step charge --reason 'the prices were wrong'"
     )]
     Rerun(WithShared<act::RerunOptions>),
 

@@ -35,8 +35,12 @@ pub struct ListMessagesOptions {
     receiver: Option<String>,
 
     /// Only messages about this task
-    #[arg(long, value_name = "ID", value_parser = values::uuid)]
+    #[arg(long, value_name = "ID", value_parser = values::uuid, add = ArgValueCompleter::new(completion::task_ids))]
     task: Option<String>,
+
+    /// Only messages with this text in their receiver, URL, type or error
+    #[arg(long, value_name = "TEXT")]
+    text: Option<String>,
 
     /// Show at most this many
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
@@ -55,7 +59,7 @@ pub struct RedeliverOptions {
     receiver: Option<String>,
 
     /// All dead messages about this task
-    #[arg(long = "task", value_name = "ID", value_parser = values::uuid)]
+    #[arg(long = "task", value_name = "ID", value_parser = values::uuid, add = ArgValueCompleter::new(completion::task_ids))]
     about: Option<String>,
 
     /// All dead messages
@@ -87,6 +91,7 @@ async fn list(session: &Session, options: &ListMessagesOptions) -> Result<Outcom
     for (name, value) in [
         ("state", &options.state),
         ("receiver", &options.receiver),
+        ("text", &options.text),
         ("task", &options.task),
     ] {
         query.extend(value.clone().map(|value| (name, value)));

@@ -61,6 +61,9 @@ operations! {
     SKIP_TASKS = "skip_tasks" POST "/v1/tasks/skip" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
         "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor",
         "step", "output"};
+    RERUN_TASKS = "rerun_tasks" POST "/v1/tasks/rerun" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
+        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor",
+        "from"};
     UNDO_TASKS = "undo_tasks" POST "/v1/tasks/undo" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
         "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor"};
     CANCEL_TASKS = "cancel_tasks" POST "/v1/tasks/cancel" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
@@ -87,7 +90,7 @@ operations! {
     LIST_FAILURES = "list_failures" GET "/v1/failures" ["workflow", "step", "agent", "kind", "status", "text", "limit", "cursor"] {};
     GET_FAILURE = "get_failure" GET "/v1/failures/{fingerprint}" [] {};
 
-    LIST_ASKS = "list_asks" GET "/v1/asks" ["of", "workflow", "limit", "cursor"] {};
+    LIST_ASKS = "list_asks" GET "/v1/asks" ["of", "workflow", "text", "limit", "cursor"] {};
     DECIDE_ASK = "decide_ask" POST "/v1/asks/{token}" [] {"choice", "comment"};
 
     LIST_AGENTS = "list_agents" GET "/v1/agents" ["limit", "cursor"] {};
@@ -106,7 +109,7 @@ operations! {
     PAUSE_SCHEDULE = "pause_schedule" POST "/v1/schedules/{name}/pause" [] {"reason", "discard_queued"};
     RESUME_SCHEDULE = "resume_schedule" POST "/v1/schedules/{name}/resume" [] {};
 
-    LIST_MESSAGES = "list_messages" GET "/v1/messages" ["state", "receiver", "task", "limit", "cursor"] {};
+    LIST_MESSAGES = "list_messages" GET "/v1/messages" ["state", "receiver", "task", "text", "limit", "cursor"] {};
     REDELIVER_MESSAGE = "redeliver_message" POST "/v1/messages/{id}/redeliver" [] {};
     REDELIVER_MESSAGES = "redeliver_messages" POST "/v1/messages/redeliver" [] {"receiver", "task", "all", "dry_run"};
 

@@ -51,13 +51,7 @@ pub async fn run(session: &Session, options: &TaskOptions) -> Result<Outcome, Cl
     }
     if options.follow {
         let found = find_task::find_id(&session.api, &options.task, Purpose::Show);
-        let within = options.timeout.unwrap_or(Duration::MAX);
-        let found = tokio::time::timeout(within.saturating_add(wait::MARGIN), found);
-        let silent = |_| ClientError::NoResponse {
-            server: session.api.server().to_owned(),
-            cause: "it is silent".to_owned(),
-        };
-        let id = found.await.map_err(silent)??;
+        let id = wait::before_wait(&session.api, options.timeout, found).await?;
         return follow(session, &id, options.timeout).await;
     }
     let found = find_task::find(&session.api, &options.task, Purpose::Show).await?;

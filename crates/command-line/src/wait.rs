@@ -21,6 +21,22 @@ const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// The time for a response beside the wait that it was asked for.
 pub const MARGIN: Duration = Duration::from_secs(5);
 
+/// Does what comes before a wait for the end of a task. A server that is silent ends it soon after the timeout of the wait.
+pub async fn before_wait<T>(
+    api: &Api,
+    timeout: Option<Duration>,
+    work: impl Future<Output = Result<T, ClientError>>,
+) -> Result<T, ClientError> {
+    let within = timeout.unwrap_or(Duration::MAX).saturating_add(MARGIN);
+    let done = tokio::time::timeout(within, work).await;
+    done.unwrap_or_else(|_| {
+        Err(ClientError::NoResponse {
+            server: api.server().to_owned(),
+            cause: "it is silent".to_owned(),
+        })
+    })
+}
+
 /// Returns the outcome of a task, if it has ended or needs a person.
 pub fn outcome(task: &TaskJson) -> Option<Outcome> {
     match task.state.as_str() {

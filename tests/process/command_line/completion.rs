@@ -103,6 +103,87 @@ async fn names_come_from_the_server_and_a_server_that_hangs_is_left_alone() {
 }
 
 #[tokio::test]
+async fn a_line_is_completed_in_bash_and_runs_nothing_that_a_submitter_wrote() {
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    let person = Person::of(&provost);
+    provost.register("payments", &remote.url(), 5).await;
+    let workflow = json!({ "steps": [{ "name": "charge", "agent": "payments", "request": { "path": "/work" } }] });
+    let put = provost.put("/v1/workflows/order", &workflow).await;
+    assert_eq!(put.status, 201, "{put:?}");
+    let paid = json!({ "name": "paid", "signal": { "within": "1h", "ask": { "title": "Paid?", "of": ["ada"] } } });
+    for key in [
+        "order-1001",
+        "order-$(touch ran)",
+        "order-`touch ran`",
+        "order;touch ran",
+    ] {
+        let mut submission = json!({ "key": key, "steps": [paid.clone()] });
+        submission["steps"][0]["signal"]
+            .as_object_mut()
+            .unwrap()
+            .remove("ask");
+        provost.submit(&submission).await;
+    }
+    let script = person.file("provost.bash", &person.done(&["completions", "bash"]).await);
+    let server = format!("http://{}", provost.address());
+    // Bash splits `a=b` and `a:b` before it asks, as these words are.
+    let lines: [(&[&str], &str); 9] = [
+        (&["task", "order"], "order-1001"),
+        (&["retry", "--filter", "workflow", "=", "or"], "order"),
+        (&["retry", "--filter", "workflow", "="], "order"),
+        (
+            &["retry", "--filter", "cre"],
+            "created_after= created_before=",
+        ),
+        (&["tasks", "--state", "=", "undoi"], "undoing"),
+        (&["agent", "check", "pay"], "payments"),
+        (&["rerun", "order-1001", "pa"], "paid"),
+        (&["--server", &server, "task", "order"], "order-1001"),
+        (&["--utc", "agent", "pause", "pay"], "payments"),
+    ];
+    for (words, expected) in lines {
+        let shown = async || in_bash(&person, &script, words).await;
+        until(expected.to_owned(), shown).await;
+    }
+    assert_eq!(in_bash(&person, &script, &["--cont"]).await, "--context");
+    assert!(!person.folder.path().join("ran").exists());
+}
+
+/// Has bash complete the last of these words as it does after a tab, and returns the candidates.
+async fn in_bash(person: &Person, script: &str, words: &[&str]) -> String {
+    let complete = r#"
+        source "$0"
+        COMP_WORDS=(provost "$@") COMP_CWORD=$# COMP_TYPE=9
+        [[ ${!#} == = ]] && COMP_WORDS+=("") COMP_CWORD=$(($# + 1))
+        _provost_whole_words provost "${COMP_WORDS[COMP_CWORD]}" "" 2> /dev/null
+        eval ": ${COMPREPLY[*]}"
+        echo "${COMPREPLY[*]}""#;
+    let mut command = tokio::process::Command::new("bash");
+    let binary = person.command();
+    let binary = std::path::Path::new(binary.as_std().get_program())
+        .parent()
+        .unwrap()
+        .to_owned();
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
+    command
+        .args(["--norc", "-c", complete, script])
+        .args(words)
+        .env("PATH", path)
+        .env(
+            "PROVOST_CONTEXTS",
+            person.folder.path().join("contexts.toml"),
+        )
+        .env("COMP_WORDBREAKS", " \t\n\"'><=;|&(:")
+        .current_dir(person.folder.path());
+    if let Some(url) = &person.url {
+        command.env("PROVOST_URL", url);
+    }
+    let ended = command.output().await.unwrap();
+    String::from_utf8_lossy(&ended.stdout).trim().to_owned()
+}
+
+#[tokio::test]
 async fn every_shell_gets_a_script() {
     let person = Person::without_server();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

@@ -2,11 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use rcgen::generate_simple_self_signed;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, generate_simple_self_signed};
 use tempfile::TempDir;
 
 use super::Person;
-use crate::harness::Provost;
+use crate::{agent_tls::authority, harness::Provost};
 
 const TOKENS: &str = "ada:operate:0123456789abcdef-ada,eye:read:0123456789abcdef-eye";
 
@@ -146,4 +146,54 @@ async fn a_server_listens_on_a_unix_socket_or_with_a_certificate_of_its_own() {
         .done(&["login", "tls", "--url", &url, "--ca", "crt", "--no-token"])
         .await;
     person.done(&["status"]).await;
+}
+
+/// Returns a certificate for these names, signed by an authority of its own, with the key and the authority, in PEM form.
+fn issued(names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> [String; 3] {
+    let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = CertificateParams::new(names).unwrap();
+    change(&mut params);
+    let key = KeyPair::generate().unwrap();
+    let authority = authority();
+    let certificate = params.signed_by(&key, &authority).unwrap();
+    [certificate.pem(), key.serialize_pem(), authority.pem()]
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_certificate_of_a_server_is_said_in_words() {
+    let person = Person::without_server();
+    let [expired, early, elsewhere] = [
+        issued(&["127.0.0.1"], |params| {
+            params.not_after = rcgen::date_time_ymd(2020, 1, 1)
+        }),
+        issued(&["127.0.0.1"], |params| {
+            params.not_before = rcgen::date_time_ymd(2999, 1, 1)
+        }),
+        issued(&["provost.example"], |_| {}),
+    ];
+    let signing = {
+        let mut params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().pem();
+        [certificate.clone(), key.serialize_pem(), certificate]
+    };
+    for (name, [certificate, key, authority], words) in [
+        ("expired", expired, "has expired"),
+        ("early", early, "is not valid yet"),
+        ("elsewhere", elsewhere, "is for another name"),
+        ("signing", signing, "is one that signs others"),
+    ] {
+        let crt = person.file(&format!("{name}.crt"), &certificate);
+        let key = person.file(&format!("{name}.key"), &key);
+        let ca = person.file(&format!("{name}.ca"), &authority);
+        let setup = Provost::setup()
+            .set("TLS__CERTIFICATE", &crt)
+            .set("TLS__KEY", &key);
+        let provost = setup.start().await;
+        let url = format!("https://{}", provost.address());
+        let refused = person.run(&["status", "--server", &url, "--ca", &ca]).await;
+        assert_eq!(refused.code, 1, "{name}: {refused:?}");
+        assert!(refused.err.contains(words), "{name}: {refused:?}");
+    }
 }

@@ -1,6 +1,7 @@
 //! The exit codes: 0 done, 1 usage or transport, 2 failed, 3 undone, 4 still running, 5 refused.
 
 use serde_json::json;
+use tokio::net::TcpListener;
 
 use super::Person;
 use crate::harness::{Act, Gate, Provost, Remote};
@@ -120,6 +121,27 @@ async fn each_end_has_its_exit_code() {
     let followed = person.run(&["task", "hangs", "--follow"]).await;
     assert_eq!(followed.code, 0, "{followed:?}");
     assert!(followed.out.contains("task.processed"), "{followed:?}");
+}
+
+/// A server that accepts connections and says nothing holds nobody for longer than `--timeout` and some seconds.
+#[tokio::test]
+async fn a_silent_server_ends_a_command_that_waits() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let person = Person::without_server();
+    let task = "0197a1b2-0000-7000-8000-000000000001";
+    for waits in [
+        &["task", task, "--follow", "--timeout", "1s"][..],
+        &["submit", "order", "--wait", "--timeout", "1s"],
+        &["retry", task, "--wait", "--timeout", "1s"],
+    ] {
+        let ended = person.run(&[waits, &["--server", &url]].concat()).await;
+        assert_eq!(ended.code, 1, "{waits:?}: {ended:?}");
+        assert!(
+            ended.err.contains("no response from"),
+            "{waits:?}: {ended:?}"
+        );
+    }
 }
 
 #[tokio::test]

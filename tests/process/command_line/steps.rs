@@ -68,6 +68,23 @@ async fn an_administrator_answers_a_question_for_each_person() {
 }
 
 #[tokio::test]
+async fn the_server_of_a_link_gets_the_token_of_no_other_server() {
+    let provost = Provost::start().await;
+    let person = Person::of(&provost);
+    let elsewhere = Remote::quick().await;
+    let link = format!("{}/v1/asks/AZc0bXx", elsewhere.url());
+    let mut command = person.command();
+    command
+        .args(["ask", "answer", &link, "approve"])
+        .env("PROVOST_TOKEN", "boss-0123456789abcdef");
+    let answered = ran(&mut command).await;
+    assert_eq!(answered.code, 0, "{answered:?}");
+    let asked = elsewhere.requests(1).await;
+    assert_eq!(asked[0].path, "/v1/asks/AZc0bXx");
+    assert_eq!(asked[0].headers.get("authorization"), None, "{asked:?}");
+}
+
+#[tokio::test]
 async fn a_signal_is_sent_and_a_task_moves_to_another_version() {
     let remote = Remote::quick().await;
     let provost = Provost::start().await;
@@ -106,4 +123,16 @@ async fn a_signal_is_sent_and_a_task_moves_to_another_version() {
         .await;
     assert_eq!(migrated.code, 0, "{migrated:?}");
     assert!(person.folder.path().join("new.db").exists());
+    // A server has no part in that, and its options are a slip.
+    std::fs::remove_file(person.folder.path().join("new.db")).unwrap();
+    let of_server = [
+        "migrate",
+        "--server",
+        "http://127.0.0.1:1",
+        "--database-url",
+        "sqlite://new.db",
+    ];
+    let refused = person.run(&of_server).await;
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(!person.folder.path().join("new.db").exists());
 }
