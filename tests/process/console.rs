@@ -428,6 +428,95 @@ async fn a_busy_task_is_commanded_as_previewed_and_refused_once_the_preview_is_w
 }
 
 #[tokio::test]
+async fn a_task_is_submitted_signalled_and_its_agent_checked_with_forms() {
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    provost.register("payments", &remote.url(), 8).await;
+    let workflow = json!({ "steps": [
+        { "name": "charge", "agent": "payments", "request": { "path": "/charge", "body": "{{ input }}" } },
+        { "name": "paid", "signal": { "within": "1h" } } ] });
+    let put = provost.put("/v1/workflows/order", &workflow).await;
+    assert_eq!(put.status, 201, "{put:?}");
+    let browser = Browser::of(&provost);
+
+    let path = "/console/workflows/order/submit";
+    let tried = browser
+        .open("/console/workflows/order?version=1&input=%7B%7D")
+        .await;
+    assert!(
+        tried.html.contains(&format!("action=\"{path}\"")),
+        "{}",
+        tried.html
+    );
+    let preview = browser.open(&format!("{path}?version=1")).await;
+    let typed = |input: &'static str| [("input", input), ("key", "order-1")];
+    let refused = browser
+        .send(path, &form_to(path, &preview.html, &typed("{")))
+        .await;
+    assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(
+        refused.html.contains("Nothing was done"),
+        "{}",
+        refused.html
+    );
+    let form = form_to(path, &preview.html, &typed(r#"{ "amount": 5.10 }"#));
+    let submitted = browser.send(path, &form).await;
+    assert_eq!(
+        submitted.status,
+        StatusCode::SEE_OTHER,
+        "{}",
+        submitted.html
+    );
+    // A person who sends the form twice makes one task.
+    let again = browser.send(path, &form).await;
+    assert_eq!(again.location, submitted.location);
+    let charge = remote.requests(1).await;
+    assert_eq!(
+        charge[0].raw, r#"{ "amount": 5.10 }"#,
+        "numbers are sent as they were typed"
+    );
+
+    let id = submitted.location.rsplit('/').next().unwrap().to_owned();
+    let waits = async || provost.task(&id).await["steps"][1]["state"] == "processing";
+    until(true, waits).await;
+    let page = browser.open(&submitted.location).await;
+    assert!(page.html.contains("Signal paid…"), "{}", page.html);
+    let path = format!("/console/tasks/{id}/signal");
+    let unsaid = browser.open(&format!("{path}?step=paid")).await;
+    assert!(!unsaid.html.contains("method=\"post\""), "{}", unsaid.html);
+    let said = browser
+        .open(&format!(
+            "{path}?step=paid&output=%7B%22by%22%3A%22card%22%7D"
+        ))
+        .await;
+    let signalled = browser.send(&path, &form_to(&path, &said.html, &[])).await;
+    assert_eq!(
+        signalled.status,
+        StatusCode::SEE_OTHER,
+        "{}",
+        signalled.html
+    );
+    let task = provost.settled(&id).await;
+    assert_eq!(task["steps"][1]["output"], json!({ "by": "card" }));
+
+    let path = "/console/agents/payments/check";
+    let preview = browser.open(path).await;
+    let step = r#"{ "request": { "path": "/charge" }, "complete_within": "1s" }"#;
+    let form = form_to(path, &preview.html, &[("step", step)]);
+    let checked = browser.send(path, &form).await;
+    assert_eq!(checked.status, StatusCode::OK, "{}", checked.html);
+    assert!(
+        checked.html.contains("What steps rely on"),
+        "{}",
+        checked.html
+    );
+    let unknown = form_to(path, &preview.html, &[("step", r#"{ "requst": {} }"#)]);
+    let refused = browser.send(path, &unknown).await;
+    assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(refused.html.contains("did you mean"), "{}", refused.html);
+}
+
+#[tokio::test]
 async fn the_page_of_a_cause_says_how_the_example_differs_from_a_success() {
     let remote = Remote::with(|seen| match seen.body["currency"].is_string() {
         true => Act::Ok(json!({ "id": "ch_1" })),

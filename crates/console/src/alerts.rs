@@ -68,6 +68,8 @@ struct AlertsPage {
     title: String,
     states: [&'static str; 3],
     state: Option<String>,
+    /// The text that is searched.
+    text: String,
     alerts: Vec<AlertItem>,
     next: Option<String>,
 }
@@ -83,7 +85,8 @@ impl AlertsPage {
     }
 
     fn in_state(&self, state: &str) -> String {
-        self.page.to(&format!("/alerts?state={state}"))
+        let query = Params::from_iter([("state", state), ("text", &self.text)]);
+        self.page.to(&format!("/alerts{}", query.query()))
     }
 }
 
@@ -92,7 +95,7 @@ pub async fn list(visit: Visit) -> Response {
 }
 
 async fn build(visit: &Visit) -> Result<AlertsPage, Refusal> {
-    let filter = visit.query.only(&["state"]);
+    let filter = visit.query.only(&["state", "text"]);
     let mut asked = filter.with("limit", "50");
     if let Some(cursor) = visit.query.get("after") {
         asked = asked.with("cursor", cursor);
@@ -103,6 +106,7 @@ async fn build(visit: &Visit) -> Result<AlertsPage, Refusal> {
         .iter()
         .filter(|alert| alert.may_be_acknowledged());
     let title = match (open.count() as u64, found.next_cursor.is_some()) {
+        (0, _) if filter.get("text").is_some() => String::from("Alerts with this text"),
         (0, _) => String::from("No alert waits for a person"),
         (_, true) => String::from("Alerts wait for a person"),
         (1, false) => String::from("1 alert waits for a person"),
@@ -113,6 +117,7 @@ async fn build(visit: &Visit) -> Result<AlertsPage, Refusal> {
         title,
         states: STATES,
         state: filter.get("state").map(str::to_owned),
+        text: filter.text("text").to_owned(),
         next: next_page(&filter, found.next_cursor.as_deref()),
         alerts: found.items,
     })
@@ -159,6 +164,7 @@ async fn build_preview(visit: &Visit, id: &str) -> Result<CommandPage, Refusal> 
         asks_reason: false,
         is_final: false,
         needs_admin: false,
+        fault: None,
         page,
     })
 }

@@ -76,17 +76,21 @@ pub struct AsksPage {
     pub lead: String,
     pub asks: Vec<Ask>,
     pub next: Option<String>,
+    /// The text that is searched.
+    pub text: String,
     /// The latest decisions; none on later pages, and if they cannot be read.
     pub lines: Vec<ChangeLine>,
 }
 
 impl AsksPage {
-    pub fn new(page: Shell, list: AskPage, decided: Vec<LedgerChange>) -> Self {
+    pub fn new(page: Shell, filter: &Params, list: AskPage, decided: Vec<LedgerChange>) -> Self {
         let mut asks = list.items;
         asks.sort_by_key(Ask::closes_at);
         let count = asks.len() as u64;
         let title = match (count, list.next_cursor.is_some()) {
-            (0, _) => String::from("No question waits for a person"),
+            (0, true) => String::from("No question among the first matches"),
+            (0, false) if filter.get("text").is_some() => String::from("No question matches"),
+            (0, false) => String::from("No question waits for a person"),
             (1, false) => String::from("1 question waits for people"),
             (_, is_part) => format!(
                 "{}{} wait for people",
@@ -105,7 +109,8 @@ impl AsksPage {
         Self {
             title,
             lead,
-            next: next_page(&Params::default(), list.next_cursor.as_deref()),
+            next: next_page(filter, list.next_cursor.as_deref()),
+            text: filter.text("text").to_owned(),
             asks,
             lines: lines(&page, decided),
             page,
@@ -119,7 +124,8 @@ pub async fn list(visit: Visit) -> Response {
 }
 
 async fn build(visit: &Visit) -> Result<AsksPage, Refusal> {
-    let mut query = Params::from_iter([("open", "true"), ("limit", "50")]);
+    let filter = visit.query.only(&["text"]);
+    let mut query = filter.with("open", "true").with("limit", "50");
     if let Some(cursor) = visit.query.get("after") {
         query = query.with("cursor", cursor);
     }
@@ -134,5 +140,5 @@ async fn build(visit: &Visit) -> Result<AsksPage, Refusal> {
     let (list, decided) = tokio::join!(visit.get(&target), decided);
     let decided = decided.map_or_else(Vec::new, |page| page.items);
     let page = visit.shell(Section::Asks, "Asks");
-    Ok(AsksPage::new(page, list?, decided))
+    Ok(AsksPage::new(page, &filter, list?, decided))
 }

@@ -3,7 +3,10 @@
 
 use askama::Template;
 
-use crate::{service::Role, shell::Shell};
+use crate::{
+    service::{Refusal, Role},
+    shell::Shell,
+};
 
 #[derive(Template)]
 #[template(path = "command.html")]
@@ -23,9 +26,21 @@ pub struct CommandPage {
     pub is_final: bool,
     /// True: the role operate is not sufficient.
     pub needs_admin: bool,
+    /// The reason why the form that was sent was refused.
+    pub fault: Option<String>,
 }
 
 impl CommandPage {
+    /// Says why the form was refused. It still has what the person typed.
+    #[must_use]
+    pub fn refused(mut self, refusal: &Refusal) -> Self {
+        // The detail says a single fault itself.
+        let faults = refusal.errors.iter().filter(|_| refusal.errors.len() > 1);
+        let faults = faults.map(|fault| format!(" {}: {}.", fault.pointer, fault.message));
+        self.fault = Some(refusal.detail.clone() + &faults.collect::<String>());
+        self
+    }
+
     /// Returns the role that the command needs, if the person does not have it.
     pub fn missing_role(&self) -> Option<&'static str> {
         let role = self.page.person.role;
@@ -41,7 +56,15 @@ pub struct Field {
     pub name: &'static str,
     pub label: &'static str,
     pub value: String,
-    pub is_hidden: bool,
+    pub kind: FieldKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FieldKind {
+    Line,
+    /// A text of several lines.
+    Text,
+    Hidden,
 }
 
 impl Field {
@@ -50,13 +73,20 @@ impl Field {
             name,
             label,
             value: value.to_owned(),
-            is_hidden: false,
+            kind: FieldKind::Line,
+        }
+    }
+
+    pub fn text(name: &'static str, label: &'static str, value: &str) -> Self {
+        Self {
+            kind: FieldKind::Text,
+            ..Self::new(name, label, value)
         }
     }
 
     pub fn hidden(name: &'static str, value: &str) -> Self {
         Self {
-            is_hidden: true,
+            kind: FieldKind::Hidden,
             ..Self::new(name, "", value)
         }
     }

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The parameters of a command, besides those of the filter.
-const COMMAND: [&str; 6] = ["do", "patch", "step", "output", "to_version", "ids"];
+pub const COMMAND: [&str; 7] = ["do", "patch", "step", "output", "to_version", "from", "ids"];
 
 /// The fields of a confirmation, besides those.
 const CONFIRMATION: [&str; 6] = ["expected", "once", "typed", "first", "rate", "reason"];
@@ -43,6 +43,7 @@ const FIRST: u64 = 5;
 pub enum Action {
     Patch,
     Retry,
+    Rerun,
     Migrate,
     Skip,
     Resolve,
@@ -54,9 +55,10 @@ pub enum Action {
 }
 
 impl Action {
-    const ALL: [(&'static str, Self); 10] = [
+    const ALL: [(&'static str, Self); 11] = [
         ("patch", Self::Patch),
         ("retry", Self::Retry),
+        ("rerun", Self::Rerun),
         ("migrate", Self::Migrate),
         ("skip", Self::Skip),
         ("resolve", Self::Resolve),
@@ -83,6 +85,7 @@ impl Action {
     fn path(self) -> &'static str {
         match self {
             Self::Patch | Self::Retry => "retry",
+            Self::Rerun => "rerun",
             Self::Migrate => "migrate",
             Self::Skip => "skip",
             Self::Resolve => "resolve",
@@ -101,6 +104,7 @@ impl Action {
         match self {
             Self::Patch => format!("Retry {tasks} with a changed request"),
             Self::Retry => format!("Retry {tasks}"),
+            Self::Rerun => format!("Rerun {tasks} from a step"),
             Self::Migrate => format!("Move {tasks} to another version"),
             Self::Skip => format!("Skip the failed step of {tasks}"),
             Self::Resolve => format!("Resolve the failed step of {tasks}"),
@@ -125,6 +129,10 @@ impl Action {
                  remembers the key of a refused request may return the old refusal."
             }
             Self::Retry => "Services see the same Idempotency-Key as before, for each task.",
+            Self::Rerun => {
+                "The step and all that follow it run again, those that are done among them, under the same Idempotency-Keys. \
+                 What they did stands until they have done it again."
+            }
             Self::Migrate => {
                 "Steps that are done stay done; the others follow the definition of the other version."
             }
@@ -379,6 +387,7 @@ impl Place<'_> {
                 body.set("output", member(params, "output")?);
                 body.set("step", params.text("step"));
             }
+            Action::Rerun => body.set("from", params.text("from")),
             Action::Migrate => {
                 let version = params.text("to_version");
                 match version.parse::<u32>() {

@@ -175,6 +175,7 @@ async fn build_preview(visit: &Visit) -> Result<CommandPage, Refusal> {
         asks_reason: false,
         is_final: true,
         needs_admin: false,
+        fault: None,
         page,
     })
 }

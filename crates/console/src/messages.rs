@@ -149,7 +149,7 @@ pub async fn list(visit: Visit) -> Response {
 }
 
 async fn build_list(visit: &Visit) -> Result<MessagesPage, Refusal> {
-    let query = visit.query.only(&["state", "receiver", "task"]);
+    let query = visit.query.only(&["state", "receiver", "task", "text"]);
     let mut asked = query.with("limit", "50");
     if let Some(cursor) = visit.query.get("after") {
         asked = asked.with("cursor", cursor);
@@ -247,6 +247,7 @@ async fn build(visit: &Visit, id: &str, command: &str) -> Result<CommandPage, Re
         consequences: vec![consequence.to_owned()],
         is_final,
         needs_admin: false,
+        fault: None,
         title,
         page,
     })

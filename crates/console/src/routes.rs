@@ -40,18 +40,7 @@ pub fn router(service: Arc<dyn Service>, sessions: Arc<dyn SessionStore>) -> Rou
 }
 
 /// The parameters of a command for many tasks: its filter, and what it does.
-static OF_FIX: [&[&str]; 2] = [
-    &tasks::list::FILTER,
-    &[
-        "do",
-        "patch",
-        "step",
-        "output",
-        "to_version",
-        "ids",
-        "reason",
-    ],
-];
+static OF_FIX: [&[&str]; 3] = [&tasks::list::FILTER, &fix::COMMAND, &["reason"]];
 
 fn routes() -> Router<Arc<Console>> {
     Router::new()
@@ -81,15 +70,21 @@ fn routes() -> Router<Arc<Console>> {
             "/console/changes",
             page(&[&changes::page::FILTER], get(changes::page::show)),
         )
-        .route("/console/alerts", page(&[&["state"]], get(alerts::list)))
+        .route(
+            "/console/alerts",
+            page(&[&["state", "text"]], get(alerts::list)),
+        )
         .route(
             "/console/alerts/{id}/acknowledge",
             page(&[], get(alerts::preview).post(alerts::acknowledge)),
         )
-        .route("/console/asks", page(&[], get(asks::list)))
+        .route("/console/asks", page(&[&["text"]], get(asks::list)))
         .route(
             "/console/messages",
-            page(&[&["state", "receiver", "task"]], get(messages::list)),
+            page(
+                &[&["state", "receiver", "task", "text"]],
+                get(messages::list),
+            ),
         )
         .route("/console/messages/{id}", page(&[], get(messages::show)))
         .route(
@@ -119,6 +114,13 @@ fn routes() -> Router<Arc<Console>> {
                 get(workflows::activation::preview).post(workflows::activation::activate),
             ),
         )
+        .route(
+            "/console/workflows/{name}/submit",
+            page(
+                &[&["version", "input", "key"]],
+                get(workflows::submission::preview).post(workflows::submission::submit),
+            ),
+        )
         .route("/console/bulk", page(&[], get(bulk::list)))
         .route("/console/bulk/{id}", page(&[], get(bulk::show)))
         .route("/console/bulk/{id}/stop", page(&[], post(bulk::stop)))
@@ -127,6 +129,10 @@ fn routes() -> Router<Arc<Console>> {
         .route(
             "/console/agents/{name}",
             page(&[], get(agents::pages::show)),
+        )
+        .route(
+            "/console/agents/{name}/check",
+            page(&[], get(agents::check::preview).post(agents::check::check)),
         )
         .route(
             "/console/agents/{name}/{command}",

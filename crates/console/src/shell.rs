@@ -103,6 +103,11 @@ impl Shell {
         self.to(&format!("/agents/{}", encoded(name)))
     }
 
+    /// Returns the address of the page of a command for an agent.
+    pub fn agent_command(&self, name: &str, command: &str) -> String {
+        format!("{}/{}", self.agent(name), encoded(command))
+    }
+
     /// Returns the address of the page of an agent, if it has one: not a URL that a step calls, and not a sum of several.
     pub fn agent_page(&self, name: &str) -> Option<String> {
         // No name of an agent has a colon, and every URL has one.

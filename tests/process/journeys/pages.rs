@@ -79,6 +79,10 @@ async fn story(shop: &Shop) -> Vec<(&'static str, String)> {
                   { "name": "last", "agent": "shipping", "request": { "path": "/label" } }] });
     let slow = shop.post("/v1/tasks", &slow).await;
     let slow = slow["id"].as_str().unwrap().to_owned();
+    let paid =
+        json!({ "key": "paid-1", "steps": [{ "name": "paid", "signal": { "within": "1h" } }] });
+    let paid = shop.post("/v1/tasks", &paid).await;
+    let paid = paid["id"].as_str().unwrap().to_owned();
     let nightly = json!({ "cron": "0 3 * * *", "timezone": "Europe/Berlin", "workflow": "order", "description": "The ledger of the day" });
     shop.put("/v1/schedules/nightly-ledger", &nightly).await;
     shop.put(
@@ -162,6 +166,10 @@ async fn story(shop: &Shop) -> Vec<(&'static str, String)> {
             "task-retry",
             format!("/console/tasks/{failed}/retry?step=charge"),
         ),
+        (
+            "task-signal",
+            format!("/console/tasks/{paid}/signal?step=paid"),
+        ),
         ("task-undo", format!("/console/tasks/{failed}/undo")),
         ("workflows", String::from("/console/workflows")),
         (
@@ -171,6 +179,14 @@ async fn story(shop: &Shop) -> Vec<(&'static str, String)> {
         (
             "workflow-activate",
             String::from("/console/workflows/order/activate?version=1"),
+        ),
+        (
+            "workflow-submit",
+            String::from("/console/workflows/order/submit?version=1&input=%7B%7D"),
+        ),
+        (
+            "agent-check",
+            String::from("/console/agents/payments/check"),
         ),
         ("agents", String::from("/console/agents")),
         ("agent", String::from("/console/agents/payments")),

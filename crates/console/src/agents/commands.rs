@@ -109,7 +109,7 @@ async fn build(visit: &Visit, name: &str, command: &str) -> Result<CommandPage, 
     let mut fields = fields;
     fields.push(Field::hidden(AS_SEEN, &agent.commanded()));
     Ok(CommandPage {
-        action: page.to(&format!("/agents/{}/{}", encoded(name), encoded(command))),
+        action: page.agent_command(name, command),
         back: page.agent(name),
         button: format!("{}{} {name}", command[..1].to_uppercase(), &command[1..]),
         asks_reason: true,
@@ -118,6 +118,7 @@ async fn build(visit: &Visit, name: &str, command: &str) -> Result<CommandPage, 
         fields,
         is_final,
         needs_admin: false,
+        fault: None,
         page,
     })
 }

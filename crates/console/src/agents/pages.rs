@@ -12,7 +12,7 @@ use crate::{
     params::{Params, encoded},
     parts::Html,
     respond::next_page,
-    service::Refusal,
+    service::{Refusal, Role},
     shell::{Section, Shell},
     tasks::list::{TaskPage, TaskRow},
     visit::Visit,
@@ -143,8 +143,12 @@ impl AgentsPage {
 
 impl OneAgentPage {
     pub fn command(&self, command: &str) -> String {
-        self.page
-            .to(&format!("/agents/{}/{command}", encoded(&self.agent.name)))
+        self.page.agent_command(&self.agent.name, command)
+    }
+
+    /// Returns the address of the check, for those who may.
+    pub fn check(&self) -> Option<String> {
+        (self.page.person.role == Role::Admin).then(|| self.command("check"))
     }
 
     pub fn endpoints(&self) -> Vec<Endpoint> {

@@ -33,9 +33,16 @@ pub fn actions(
     let called = about
         .filter(called)
         .or_else(|| task.steps.iter().find(called));
+    let awaits = |step: &&Step| step.awaits_signal();
+    let shown_step = shown.and_then(|name| task.step(name)).filter(awaits);
+    let awaiting = shown_step.or_else(|| {
+        let mut steps = task.steps.iter().filter(awaits);
+        steps.find(|step| step.state == "processing")
+    });
     for command in Command::ALL {
         let step = match command {
             Command::CancelStep => called,
+            Command::Signal => awaiting,
             _ => about.filter(|_| command.needs_step() || command == Command::Retry),
         };
         let title = match (command, step, undo) {
@@ -49,8 +56,8 @@ pub fn actions(
         let impossible = undo.filter(|plan| command == Command::Undo && !plan.possible);
         let impossible = impossible.map(|plan| plan.reason.clone().unwrap_or_default());
         if let Some(why) = command.obstacle(task, step).or(impossible) {
-            // Beside the cancellation of the task, this one would read as the same.
-            if command == Command::CancelStep {
+            // Beside the cancellation of the task, that of a step would read as the same; and most tasks await no event.
+            if matches!(command, Command::CancelStep | Command::Signal) {
                 continue;
             }
             not_now.push((command.title().to_lowercase(), why));
@@ -69,6 +76,7 @@ pub fn actions(
         };
         let in_front = match command {
             Command::Skip | Command::Resolve => step.is_some_and(|step| step.state == "error"),
+            Command::Signal => true,
             Command::Pause => task.state != "error",
             Command::Retry | Command::Undo | Command::Resume | Command::Start => true,
             _ => false,

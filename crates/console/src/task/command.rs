@@ -8,6 +8,7 @@ pub enum Command {
     Retry,
     Skip,
     Resolve,
+    Signal,
     CancelStep,
     Undo,
     Pause,
@@ -19,10 +20,11 @@ pub enum Command {
 }
 
 impl Command {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Retry,
         Self::Skip,
         Self::Resolve,
+        Self::Signal,
         Self::CancelStep,
         Self::Undo,
         Self::Resume,
@@ -51,6 +53,7 @@ impl Command {
             Self::Retry => "retry",
             Self::Skip => "skip",
             Self::Resolve => "resolve",
+            Self::Signal => "signal",
             Self::CancelStep => "cancel-step",
             Self::Undo => "undo",
             Self::Pause => "pause",
@@ -68,6 +71,7 @@ impl Command {
             Self::Retry => "Retry",
             Self::Skip => "Skip",
             Self::Resolve => "Resolve",
+            Self::Signal => "Signal",
             Self::Undo => "Undo",
             Self::Pause => "Pause",
             Self::Resume => "Resume",
@@ -80,12 +84,20 @@ impl Command {
 
     /// Returns whether the command is about one step.
     pub fn needs_step(self) -> bool {
-        matches!(self, Self::Skip | Self::Resolve | Self::CancelStep)
+        matches!(
+            self,
+            Self::Skip | Self::Resolve | Self::Signal | Self::CancelStep
+        )
     }
 
     /// Returns whether its effect cannot be taken back: the person types the key of the task.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Undo | Self::Cancel)
+    }
+
+    /// Returns whether the API records a reason for the command.
+    pub fn has_reason(self) -> bool {
+        self != Self::Signal
     }
 
     /// Returns why the command does not apply now, and what to do. The API decides again when it is sent.
@@ -116,6 +128,11 @@ impl Command {
                     Some(format!("{} is {} already", step.name, step.state))
                 }
                 Some(_) => None,
+            },
+            Self::Signal if ended.is_none() => match step {
+                Some(step) if step.awaits_signal() => None,
+                Some(step) => Some(format!("{} awaits no event", step.name)),
+                None => Some(String::from("no step awaits an event")),
             },
             Self::CancelStep if ended.is_none() => match step {
                 Some(step) if step.has_call_under_way() => None,
@@ -207,6 +224,11 @@ impl Command {
                 "The step counts as processed with the output below: for work that was done outside of Provost.{}",
                 followers(step)
             ),
+            (Self::Signal, Some(step)) => format!(
+                "The event that {} awaits counts as come, with the output below: the first signal counts, and another one is refused.{}",
+                step.name,
+                followers(step)
+            ),
             (Self::CancelStep, Some(step)) if step.undoes.is_none() && task.state == "undoing" => {
                 String::from(
                     "Its call is dropped, and whether it took effect is unknown. The undo does not wait for it any more.",
@@ -241,7 +263,7 @@ impl Command {
             (Self::Migrate, _) => String::from(
                 "Steps that are done stay done. Those that have not begun follow the definition of the other version.",
             ),
-            (Self::Undo | Self::Skip | Self::Resolve, _) => String::new(),
+            (Self::Undo | Self::Skip | Self::Resolve | Self::Signal, _) => String::new(),
         }
     }
 }

@@ -517,13 +517,20 @@ async fn command_sent(
         .get("step")
         .filter(|_| command.needs_step() || command == Command::Retry);
     let target = match step {
+        Some(step) if command == Command::Signal => {
+            of_task(id, &format!("/signals/{}", encoded(step)))
+        }
         Some(step) => of_task(
             id,
             &format!("/steps/{}/{}", encoded(step), command.api_word()),
         ),
         None => of_task(id, &format!("/{}", command.api_word())),
     };
-    let task: Task = visit.post(&target, headers, &body).await?;
+    let task: Task = match command {
+        // The whole body is what the step gets.
+        Command::Signal => visit.post(&target, headers, &body.get("output")).await?,
+        _ => visit.post(&target, headers, &body).await?,
+    };
     Ok(task.id)
 }
 
@@ -543,7 +550,7 @@ fn body_of(command: Command, form: &Params) -> Result<RequestBody, String> {
     }
     let typed = match command {
         Command::Retry => Some(("body", "input")),
-        Command::Skip | Command::Resolve => Some(("output", "output")),
+        Command::Skip | Command::Resolve | Command::Signal => Some(("output", "output")),
         Command::Clone => Some(("input", "input")),
         _ => None,
     };

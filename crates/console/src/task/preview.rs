@@ -126,6 +126,11 @@ impl TaskCommandPage {
         if let Some(fault) = editor.as_ref().and_then(|editor| editor.fault.clone()) {
             refusal = Some(fault);
         }
+        if command == Command::Signal && query.get("output").is_none() && refusal.is_none() {
+            refusal = Some(String::from(
+                "say first what the event brings; null, if nothing",
+            ));
+        }
         let (migration, no_migration) = split(sources.migration);
         let (clone, no_clone) = split(sources.clone);
         complaint = complaint.or(no_migration).or(no_clone);
@@ -307,7 +312,8 @@ fn editor(
             ))
         });
         let is_changed = typed.is_some() && json::pretty(&text) != json::pretty(&original);
-        let difference = if is_changed {
+        // An event has no earlier payload to compare with.
+        let difference = if is_changed && command != Command::Signal {
             json::difference(&original, &text)
         } else {
             Vec::new()
@@ -340,6 +346,12 @@ fn editor(
         Command::Skip | Command::Resolve => make(
             "output",
             "Output, for later steps",
+            String::from("null"),
+            "JSON. Later steps see it as the output of this step.",
+        ),
+        Command::Signal => make(
+            "output",
+            "What the event brings",
             String::from("null"),
             "JSON. Later steps see it as the output of this step.",
         ),

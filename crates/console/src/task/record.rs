@@ -200,6 +200,12 @@ pub struct Items {
 }
 
 impl Step {
+    /// Returns whether the step waits for an event that a signal reports, or will do so. Asks are answered on pages of their own.
+    pub fn awaits_signal(&self) -> bool {
+        let awaits = matches!(self.state.as_str(), "waiting" | "pending" | "processing");
+        self.kind == "signal" && self.ask.is_none() && awaits
+    }
+
     pub fn has_call_under_way(&self) -> bool {
         self.kind == "call" && self.state == "processing" && self.items.is_none()
     }

@@ -60,6 +60,7 @@ async fn build_preview(visit: &Visit, name: &str) -> Result<CommandPage, Refusal
         asks_reason: true,
         is_final: false,
         needs_admin: true,
+        fault: None,
         consequences: vec![
             format!(
                 "New tasks follow version {version}; they follow version {} now.",

@@ -7,7 +7,6 @@ use askama::Template;
 use axum::{extract::Path, response::Response};
 use http::HeaderMap;
 use serde::Deserialize;
-use serde_json::{value::RawValue, value::to_raw_value};
 
 use crate::{
     json::{self, Line},
@@ -20,7 +19,10 @@ use crate::{
         record::Raw,
     },
     visit::Visit,
-    workflows::usage::{Usage, VersionUsage},
+    workflows::{
+        submission::submission,
+        usage::{Usage, VersionUsage},
+    },
 };
 
 #[derive(Deserialize)]
@@ -286,20 +288,7 @@ async fn two(
 }
 
 async fn dry_run(visit: &Visit, name: &str, version: u32, input: &str) -> Result<Report, Refusal> {
-    let bad = |fault: serde_json::Error| {
-        Refusal::new(
-            http::StatusCode::UNPROCESSABLE_ENTITY,
-            "The input is not JSON",
-            format!("{fault}; correct the input below"),
-        )
-    };
-    let mut body: BTreeMap<&str, Box<RawValue>> = BTreeMap::new();
-    body.insert("workflow", to_raw_value(name).map_err(bad)?);
-    body.insert("workflow_version", to_raw_value(&version).map_err(bad)?);
-    body.insert(
-        "input",
-        RawValue::from_string(input.to_owned()).map_err(bad)?,
-    );
+    let body = submission(name, version, input)?;
     visit
         .post("/v1/tasks?dry_run=true", HeaderMap::new(), &body)
         .await
