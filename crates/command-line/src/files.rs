@@ -19,9 +19,18 @@ use crate::{
 /// The largest file that is sent.
 const LONGEST_FILE: u64 = 16 << 20;
 
-/// A file of JSON or YAML.
+/// The name of standard input in messages.
+const STANDARD_INPUT: &str = "standard input";
+
+/// Returns whether a path stands for standard input.
+pub fn is_standard_input(path: &Path) -> bool {
+    path == "-"
+}
+
+/// A file of JSON or YAML, or what came on standard input.
 #[derive(Debug)]
 pub struct Document {
+    /// For messages.
     pub path: PathBuf,
     source: SourceText,
 }
@@ -29,9 +38,16 @@ pub struct Document {
 impl Document {
     pub fn read(path: &Path) -> Result<Self, ClientError> {
         let text = read_text(path)?;
+        let path = match is_standard_input(path) {
+            true => Path::new(STANDARD_INPUT),
+            false => path,
+        };
         let extension = path.extension().and_then(|extension| extension.to_str());
         let format = match extension {
             Some("yaml" | "yml") => SourceFormat::Yaml,
+            None if path == STANDARD_INPUT && !text.trim_start().starts_with(['{', '[']) => {
+                SourceFormat::Yaml
+            }
             _ => SourceFormat::Json,
         };
         let source = SourceText::parse(text, format).map_err(|fault| {
@@ -100,7 +116,7 @@ fn note(path: &Path, line: usize, column: usize, message: &str) -> String {
 pub fn read_text(path: &Path) -> Result<String, ClientError> {
     let failed = |error| ClientError::file(path, error);
     let mut bytes = Vec::new();
-    match path.as_os_str() == "-" {
+    match is_standard_input(path) {
         true => io::stdin().take(LONGEST_FILE + 1).read_to_end(&mut bytes),
         false => {
             let file = fs::File::open(path).map_err(failed)?;

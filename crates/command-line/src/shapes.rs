@@ -84,7 +84,7 @@ shapes! {
         name: String, kind: String, agent: Option<String>, state: String, attempt: u64, failure_count: u64, max_failures: u64,
         error: Option<FaultJson>, last_fault: Option<FaultJson>, started_at: Option<String>, ended_at: Option<String>,
         ready_at: Option<String>, blocked_by: Option<Value>, child: Option<ChildTaskJson>, undoes: Option<String>,
-        ask: Option<StepAskJson>, items: Option<Value>,
+        ask: Option<StepAskJson>, items: Option<Value>, lost: Option<String>,
     }
     StepAskJson = "StepAsk" { title: String, people: Vec<StepPersonJson>, }
     StepPersonJson = "StepPerson" { person: String, choice: Option<String>, }

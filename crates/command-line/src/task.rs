@@ -254,9 +254,21 @@ fn why(times: &Times, step: &StepJson) -> String {
     if let Some(blocked) = &step.blocked_by {
         return blocked_in_words(times, blocked);
     }
+    if let Some(what) = step.lost.as_deref().and_then(lost_in_words) {
+        return what.to_owned();
+    }
     match &step.last_fault {
         Some(fault) if step.state == "pending" => format!("last failure: {}", fault.message),
         _ => String::new(),
+    }
+}
+
+/// Returns what becomes of a step that runs and is not needed any more. Later servers may know other ends.
+fn lost_in_words(rest: &str) -> Option<&'static str> {
+    match rest {
+        "undo" => Some("it has lost: its end is awaited, and what it did is undone"),
+        "cancel" => Some("it has lost: it is being cancelled"),
+        _ => None,
     }
 }
 

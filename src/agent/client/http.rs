@@ -1,6 +1,6 @@
 //! Makes the request of a call, and the connector that opens its connections.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::LazyLock};
 
 use ::http::{HeaderMap, HeaderName, HeaderValue, Request, header, uri::PathAndQuery};
 use bytes::Bytes;
@@ -55,7 +55,13 @@ pub(in crate::agent) fn connector(settings: &AgentSettings) -> CallConnector {
     )
 }
 
+/// Returns the settings of TLS, with the certificates of the machine. They are read once, when the process first needs them.
 fn tls() -> ClientConfig {
+    static TLS: LazyLock<ClientConfig> = LazyLock::new(read_tls);
+    TLS.clone()
+}
+
+fn read_tls() -> ClientConfig {
     match ClientConfig::builder().try_with_platform_verifier() {
         Ok(config) => config.with_no_client_auth(),
         // A minimal container has no certificates, which is no reason to refuse plain HTTP.

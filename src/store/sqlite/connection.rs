@@ -234,6 +234,8 @@ fn configure(
         ConnectionAccess::Write => (4096, "off"),
         ConnectionAccess::Read => (1024, "on"),
     };
+    // Otherwise a statement with `LIMIT $1` is prepared again each time that it runs, because its plan might depend on the value.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     // With group commits, FULL costs no more than NORMAL, and survives a power failure.
     connection.execute_batch(&format!(
         "PRAGMA synchronous = full;
@@ -295,6 +297,8 @@ pub fn open(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::StatementStatus;
+
     use super::*;
 
     async fn in_memory() -> ConnectionThread {
@@ -349,6 +353,30 @@ mod tests {
         database.execute_batch(fails_late).unwrap();
         let failed = run_script(&database, fails_late).unwrap_err();
         assert!(failed.to_string().contains("overflow"), "{failed}");
+    }
+
+    #[tokio::test]
+    async fn a_statement_with_a_limit_is_prepared_once_however_often_it_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = DatabaseFile::open(&folder.path().join("some.db")).await;
+        let file = Arc::new(file.unwrap());
+        for access in [ConnectionAccess::Write, ConnectionAccess::Read] {
+            let connection = connect(&file, None, access).unwrap();
+            let query = "SELECT name FROM sqlite_schema WHERE name > $1 LIMIT $2";
+            let mut statement = connection.prepare(query).unwrap();
+            for limit in 1..=5 {
+                assert_eq!(
+                    statement
+                        .query(("a", limit))
+                        .unwrap()
+                        .mapped(|_| Ok(()))
+                        .count(),
+                    0
+                );
+            }
+            assert_eq!(statement.get_status(StatementStatus::Run), 5);
+            assert_eq!(statement.get_status(StatementStatus::RePrepare), 0);
+        }
     }
 
     #[test]

@@ -24,6 +24,38 @@ fn folder(person: &Person) -> String {
 }
 
 #[tokio::test]
+async fn a_definition_on_standard_input_is_applied_and_its_faults_are_located() {
+    let setup = setups().await.into_iter().next().unwrap();
+    let provost = setup.start().await;
+    let person = Person::of(&provost);
+    let agent = r#"{ "name": "payments", "endpoints": [{ "url": "http://127.0.0.1:9" }] }"#;
+    let workflow = format!("name: order\n{WORKFLOW}");
+    for (text, kind) in [(agent, "agent payments"), (&workflow, "workflow order")] {
+        let differs = person.run_with(&["diff", "-"], text).await;
+        assert_eq!(differs.code, 2, "{differs:?}");
+        let applied = person.run_with(&["apply", "-"], text).await;
+        assert_eq!(applied.code, 0, "{applied:?}");
+        let same = person.run_with(&["diff", "-"], text).await;
+        assert!(
+            same.out.contains(&format!("{kind} is the same")),
+            "{same:?}"
+        );
+    }
+    for (text, fault) in [
+        (WORKFLOW, "standard input:1:1: has no member \"name\""),
+        ("{\n\"a\": 1,\n}", "standard input:3:1: is not JSON"),
+        (
+            &workflow.replace("agent: payments", "agent: 7"),
+            "standard input:6:5: /steps/0/agent",
+        ),
+    ] {
+        let refused = person.run_with(&["apply", "-"], text).await;
+        assert_ne!(refused.code, 0, "{refused:?}");
+        assert!(refused.err.contains(fault), "{refused:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_folder_is_applied_once_and_then_differs_in_nothing() {
     for setup in setups().await {
         let provost = setup.start().await;

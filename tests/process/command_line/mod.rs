@@ -12,7 +12,12 @@ mod pipes;
 mod steps;
 mod terminal;
 
-use std::{fs::File, path::Path, process::Stdio};
+use std::{
+    fs::File,
+    io::{Seek, Write},
+    path::Path,
+    process::Stdio,
+};
 
 use rustix::{
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
@@ -85,6 +90,14 @@ impl Person {
     /// Runs a command in pipes.
     pub async fn run(&self, arguments: &[&str]) -> Ran {
         ran(self.command().args(arguments)).await
+    }
+
+    /// Runs a command to which this text comes on standard input.
+    pub async fn run_with(&self, arguments: &[&str], input: &str) -> Ran {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(input.as_bytes()).unwrap();
+        file.rewind().unwrap();
+        ran(self.command().args(arguments).stdin(file)).await
     }
 
     /// Runs a command that must exit with 0, and returns its output.

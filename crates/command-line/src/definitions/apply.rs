@@ -28,7 +28,7 @@ use crate::{
 
 #[derive(Args, Clone, Debug)]
 pub struct ApplyOptions {
-    /// Files of workflows, agents and schedules as JSON or YAML, or folders of them
+    /// Files of workflows, agents and schedules as JSON or YAML, or folders of them; - is standard input
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::AnyPath)]
     files: Vec<PathBuf>,
 

@@ -1,5 +1,6 @@
 //! The files of definitions. A file has the body that the API takes. Its kind is the member `kind`, the folder that it is in
 //! (`agents`, `workflows`, `schedules`), or follows from its members; its name is the member `name`, or that of the file.
+//! One definition may come on standard input, which has no name.
 
 use std::{
     fmt, fs,
@@ -10,7 +11,10 @@ use clap::ValueEnum;
 use provost_domain::values::plain_name_fault;
 use serde_json::{Map, Value};
 
-use crate::{files::Document, outcome::ClientError};
+use crate::{
+    files::{Document, is_standard_input},
+    outcome::ClientError,
+};
 
 /// The kind of a definition, in the order in which they are applied: a workflow names agents, a schedule a workflow.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
@@ -69,7 +73,7 @@ pub struct Definition {
 /// Returns whether an argument names a file of definitions and not a task.
 pub fn is_file(argument: &str) -> bool {
     let path = Path::new(argument);
-    path.exists() || has_extension(path) || argument.contains('/')
+    is_standard_input(path) || path.exists() || has_extension(path) || argument.contains('/')
 }
 
 fn has_extension(path: &Path) -> bool {
@@ -114,6 +118,10 @@ pub fn read(paths: &[PathBuf]) -> Result<Vec<Definition>, ClientError> {
 /// Adds the files below a path. In folders, files of cases and files with other endings are not definitions.
 fn find(path: &Path, is_named: bool, files: &mut Vec<PathBuf>) -> Result<(), ClientError> {
     let failed = |error| ClientError::file(path, error);
+    if is_standard_input(path) {
+        files.push(path.to_owned());
+        return Ok(());
+    }
     if !fs::metadata(path).map_err(failed)?.is_dir() {
         let name = path.file_name().map(|name| name.to_string_lossy());
         let is_of_cases = name.is_some_and(|name| name.contains(".cases."));
@@ -162,6 +170,12 @@ impl Definition {
         let name = match &named {
             Some(Value::String(name)) => name.clone(),
             Some(_) => return Err(fault("/name", "must be a string")),
+            None if is_standard_input(path) => {
+                return Err(fault(
+                    "",
+                    "has no member \"name\", which a definition on standard input needs",
+                ));
+            }
             None => path
                 .file_stem()
                 .map(|stem| stem.to_string_lossy().into_owned())

@@ -199,10 +199,19 @@ fn running_note(task: &Task, now: i64) -> Note {
             .filter(|step| step.state == state)
             .collect::<Vec<_>>()
     };
-    let calls: Vec<_> = open("processing")
+    let calls = open("processing")
         .into_iter()
-        .filter(|step| step.blocked_by.is_none())
-        .collect();
+        .filter(|step| step.blocked_by.is_none());
+    let (lost, calls): (Vec<_>, Vec<_>) =
+        calls.partition(|step| step.lost.as_deref() == Some("undo"));
+    if calls.is_empty() && !lost.is_empty() {
+        return Note {
+            class,
+            bold: lost_words(&lost),
+            rest: String::from(" Nothing needs to be done."),
+            since: None,
+        };
+    }
     if let [first, ..] = calls.as_slice() {
         let names: Vec<&str> = calls
             .iter()
@@ -234,10 +243,14 @@ fn running_note(task: &Task, now: i64) -> Note {
                 since: None,
             };
         }
+        let verb = if names.len() == 1 { "runs" } else { "run" };
         return Note {
             class,
-            bold: format!("{} runs{since}.", names.join(", ")),
-            rest: String::from(" Nothing needs to be done."),
+            bold: format!("{} {verb}{since}.", names.join(", ")),
+            rest: match lost.is_empty() {
+                true => String::from(" Nothing needs to be done."),
+                false => format!(" {} Nothing needs to be done.", lost_words(&lost)),
+            },
             since: None,
         };
     }
@@ -318,6 +331,18 @@ fn running_note(task: &Task, now: i64) -> Note {
         ),
         rest: needs.to_owned(),
         since: None,
+    }
+}
+
+/// Returns the sentence about steps that run although they have lost, until what they did is undone.
+fn lost_words(lost: &[&Step]) -> String {
+    let names: Vec<_> = lost.iter().take(5).map(|step| &*step.name).collect();
+    match names.as_slice() {
+        [name] => format!("{name} has lost: its end is awaited, and what it did is undone."),
+        names => format!(
+            "{} have lost: their ends are awaited, and what they did is undone.",
+            names.join(", ")
+        ),
     }
 }
 

@@ -153,6 +153,8 @@ pub struct Step {
     #[serde(default)]
     pub max_failures: u32,
     pub outcome: Option<String>,
+    /// What becomes of it although it runs: it is not needed any more.
+    pub lost: Option<String>,
     pub locked_by: Option<String>,
     pub complete_by: Option<String>,
     pub awaited_reply: Option<AwaitedReply>,

@@ -109,6 +109,14 @@ impl StepPanel {
                 facts.push(("last heartbeat", at.clone()));
             }
         }
+        let lost = match step.lost.as_deref() {
+            Some("undo") => Some("its end is awaited, and what it did is undone"),
+            Some("cancel") => Some("it is being cancelled"),
+            _ => None,
+        };
+        if let Some(lost) = lost {
+            facts.push(("lost", lost.to_owned()));
+        }
         if let Some(by) = &step.locked_by {
             facts.push(("run by", by.clone()));
         }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::{
-    definition::StepKind,
+    definition::{RaceRest, StepKind},
     task::{
         aggregate::Task,
         ask::OpenAsk,
@@ -226,6 +226,11 @@ pub struct StepView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 1000, example = json!(["eu"]))]
     winners: Option<Vec<&'a str>>,
+    /// What becomes of a step that runs and is not needed any more, because it has lost a race, enough items have succeeded or
+    /// the task is stopped. Absent while it is needed, and of a step that the race lets go on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<RaceRest>, example = "undo")]
+    lost: Option<&'static str>,
     /// The number of the last claim, and so of its call; 0 before the first.
     #[schema(example = 2)]
     attempt: u32,
@@ -716,6 +721,10 @@ impl<'a> StepView<'a> {
                 .race
                 .as_ref()
                 .map(|_| names(task, task.winners(index))),
+            lost: (step.status() == StepStatus::Processing)
+                .then(|| task.loss(index))
+                .flatten()
+                .map(RaceRest::as_str),
             attempt: step.attempt.0,
             failure_count: step.failure_count,
             max_failures: definition.rule_to_run().max_failures,

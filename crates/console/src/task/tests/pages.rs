@@ -582,3 +582,39 @@ fn one_thing_has_a_verb_of_one_and_an_agent_that_is_a_url_no_link() {
     let mut links = dom.all("a").into_iter().filter_map(|link| link.get("href"));
     assert!(!links.any(|link| link.contains("/agents/http")));
 }
+
+#[test]
+fn a_step_that_has_lost_is_not_said_to_run() {
+    let note = |lost: &[&str]| {
+        let mut task: serde_json::Value = read(fixture!("task-later"));
+        task["start_at"] = serde_json::Value::Null;
+        for (step, name) in [(1, "reserve"), (2, "fraud-check")] {
+            let step = &mut task["steps"][step];
+            assert_eq!(step["name"], name);
+            step["state"] = "processing".into();
+            step["blocked_by"] = serde_json::Value::Null;
+            if lost.contains(&name) {
+                step["lost"] = "undo".into();
+            }
+        }
+        let dom = page(&task.to_string(), fixture!("history-error"), "step=reserve");
+        let mut facts = dom.all("dd").into_iter();
+        let lost = facts.any(|fact| fact.text == "its end is awaited, and what it did is undone");
+        (dom.classed("note")[0].text.clone(), lost)
+    };
+    let (none, is_said) = note(&[]);
+    assert!(none.starts_with("reserve, fraud-check run"), "{none}");
+    assert!(!is_said);
+    let (one, is_said) = note(&["reserve"]);
+    assert!(one.starts_with("fraud-check runs"), "{one}");
+    assert!(
+        one.contains("reserve has lost: its end is awaited, and what it did is undone."),
+        "{one}"
+    );
+    assert!(is_said);
+    let (both, _) = note(&["reserve", "fraud-check"]);
+    assert!(
+        both.starts_with("reserve, fraud-check have lost: their ends are awaited"),
+        "{both}"
+    );
+}

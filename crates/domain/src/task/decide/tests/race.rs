@@ -5,6 +5,7 @@ use crate::{
     definition::{RaceRest, parse_steps_within},
     template::Budget,
     values::fields::FieldFault,
+    view::task::TaskView,
 };
 
 const RESTS: [&str; 3] = ["cancel", "let", "undo"];
@@ -269,6 +270,29 @@ fn the_whole_lane_of_a_loser_ends_backward() {
     bench.process("start");
     assert_eq!(bench.task(), TaskStatus::Processed);
     assert_eq!(bench.status("a1"), StepStatus::Undone);
+}
+
+#[test]
+fn the_view_says_what_becomes_of_a_step_that_has_lost_while_it_runs() {
+    for rest in RESTS {
+        let mut bench = Bench::new(steps(1, rest));
+        let us = bench.claim("us").unwrap();
+        let lost = |bench: &Bench| {
+            let view = serde_json::to_value(TaskView::new(&bench.draft.task, bench.now)).unwrap();
+            view["steps"][1]["lost"].clone()
+        };
+        assert_eq!(lost(&bench), Value::Null);
+        bench.process("eu");
+        let is_lost = rest != "let";
+        assert_eq!(
+            lost(&bench),
+            if is_lost { json!(rest) } else { Value::Null }
+        );
+        bench
+            .reply("us", us, success(json!({ "id": "us" })))
+            .unwrap();
+        assert_eq!(lost(&bench), Value::Null, "it has ended");
+    }
 }
 
 #[test]
