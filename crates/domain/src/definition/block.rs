@@ -5,7 +5,11 @@
 //! a dot between; its condition is a part of theirs; and a last step that calls nothing has the name of the block, follows
 //! all of them, and has the output of the block. So everything that holds for a step holds in a block.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use serde_json::value::RawValue;
 
@@ -311,6 +315,9 @@ fn branches(item: &RawValue) -> Option<(BlockKind, Vec<Branch<'_>>)> {
         let names = names.and_then(|(_, names)| serde_json::from_str(names.get()).ok());
         let mut names: Vec<String> = names.unwrap_or_default();
         names.truncate(MOST_BRANCHES);
+        // A name that stands there twice is a fault of the list, and none of the steps.
+        let mut seen = BTreeSet::new();
+        names.retain(|name| seen.insert(name.clone()));
         Some(names)
     };
     let of_task = || {
@@ -617,7 +624,13 @@ impl BlockDraft {
         let source = own.string("by", usize::MAX);
         let by = source.and_then(|source| match Template::parse(&source, origin) {
             Ok(template) => {
-                self.reads.push((own.pointer("by"), template.reads()));
+                let reads = template.reads();
+                let of_items = ["item", "index", "previous"];
+                if let Some(name) = of_items.into_iter().find(|name| reads.names.contains(*name)) {
+                    own.fault("by", format!("`{name}` is not known to a choice, which is made once for the whole step: put the step into a task of its own, \"task\": {{ \"steps\": [ … ] }}, whose input `by` reads"));
+                } else {
+                    self.reads.push((own.pointer("by"), reads));
+                }
                 // It would name none of them, whatever the data are.
                 if template.is_literal() && !names.contains(&source) && is_new(origin) {
                     own.fault(

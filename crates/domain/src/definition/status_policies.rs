@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Policy;
-use crate::values::fields::Fields;
+use crate::values::fields::{FieldFault, Fields, escape};
 
 /// A status, or all statuses of a class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,41 +103,43 @@ pub(super) fn read(
     let mut otherwise = None;
     let mut faults = Vec::new();
     if entries.len() > MOST {
-        faults.push(format!(
-            "{} statuses are too many: at most {MOST}",
-            entries.len()
-        ));
+        let message = format!("{} statuses are too many: at most {MOST}", entries.len());
+        faults.push(FieldFault::new(&pointer, message));
     }
     for (status, word) in entries {
+        let own = format!("{pointer}/{}", escape(&status));
         let policy = words.iter().find(|policy| policy.as_str() == word);
         let policy = match (policy, word.as_str()) {
             (Some(policy), _) => StatusPolicy::Policy(*policy),
             (None, SUCCESS) => StatusPolicy::Success,
             (None, _) => {
                 let words: Vec<_> = words.iter().map(|policy| policy.as_str()).collect();
-                faults.push(format!(
+                let message = format!(
                     "{word:?} for {status:?} is no policy: use {} or {SUCCESS}",
                     words.join(", ")
-                ));
+                );
+                faults.push(FieldFault::new(own, message));
                 continue;
             }
         };
         match (StatusPattern::parse(&status), status.as_str(), policy) {
             (Some(pattern), ..) => rules.push((pattern, policy)),
             (None, ELSE, StatusPolicy::Policy(policy)) => otherwise = Some(policy),
-            (None, ELSE, StatusPolicy::Success) => faults.push(format!(
-                "{ELSE:?} cannot be {SUCCESS}: name the statuses that count as a success"
+            (None, ELSE, StatusPolicy::Success) => faults.push(FieldFault::new(
+                own,
+                format!("{ELSE:?} cannot be {SUCCESS}: name the statuses that count as a success"),
             )),
-            (None, ..) => faults.push(format!(
-                "{status:?} is no status: use one such as \"404\", a class such as \"4xx\", or {ELSE:?}"
+            (None, ..) => faults.push(FieldFault::new(
+                own,
+                format!("{status:?} is no status: use one such as \"404\", a class such as \"4xx\", or {ELSE:?}"),
             )),
         }
     }
     if rules.is_empty() && faults.is_empty() {
-        faults.push("names no status: give one, such as { \"404\": \"skip\" }".to_owned());
+        let message = "names no status: give one, such as { \"404\": \"skip\" }";
+        faults.push(FieldFault::new(&pointer, message.to_owned()));
     }
-    let faults = faults.into_iter();
-    step.extend(faults.map(|fault| crate::values::fields::FieldFault::new(&pointer, fault)));
+    step.extend(faults);
     (Some(StatusPolicies(rules.into())), otherwise)
 }
 

@@ -41,20 +41,28 @@ impl Draft {
                         "only a step in error, or one that waits for a retry, can be retried",
                     ));
                 }
+                self.check_may_win(index)?;
                 vec![index]
             }
-            None => self
-                .task
-                .indexes()
-                .filter(|index| self.task.is_current(*index))
-                .filter(|index| self.task.step(*index).status() == StepStatus::Error)
-                // A group goes on when its items do.
-                .filter(|index| {
-                    !self.task.has_items(*index)
-                        || self.task.is_itself_in_error(*index)
-                            && self.check_goes_on(*index).is_ok()
-                })
-                .collect(),
+            None => {
+                let failed = self
+                    .task
+                    .indexes()
+                    .filter(|index| self.task.is_current(*index))
+                    .filter(|index| self.task.step(*index).status() == StepStatus::Error)
+                    // A group goes on when its items do.
+                    .filter(|index| {
+                        !self.task.has_items(*index)
+                            || self.task.is_itself_in_error(*index)
+                                && self.check_goes_on(*index).is_ok()
+                    });
+                let (chosen, lost): (Vec<_>, Vec<_>) =
+                    failed.partition(|index| self.check_may_win(*index).is_ok());
+                if let ([], [join, ..]) = (&*chosen, &*lost) {
+                    self.check_may_win(*join)?;
+                }
+                chosen
+            }
         };
         if let (Some(index), Some(_)) = (step, &body)
             && self.task.subject(index) == index
@@ -119,8 +127,8 @@ impl Draft {
                 }
                 None => true,
             };
-            let waits_its_turn = self.waits_its_turn(index);
-            if judged && !waits_its_turn {
+            let waits = self.waits_its_turn(index) || self.waits_for_race(index);
+            if judged && !waits {
                 let pending = StepState::Pending { ready_at: self.now };
                 self.change(index, "step.retried", pending, reason);
                 self.offer(index);
@@ -138,6 +146,26 @@ impl Draft {
         let definition = self.task.definition(index);
         let is_item = definition.item.is_some() && definition.undoes.is_none();
         is_item && self.task.step(index).status() == StepStatus::Error
+    }
+
+    /// Refuses to retry a join before which too few steps can still succeed: it would run although nothing has won.
+    fn check_may_win(&self, join: StepIndex) -> Result<(), Refusal> {
+        let race = self.task.definition(join).race.as_ref();
+        match race {
+            Some(race) if !self.task.is_won(race) && self.task.cannot_be_won(race) => {
+                Err(self.refuse_step(
+                    join,
+                    "too few of the steps that it needs can still succeed: rerun the task from one of these, or skip or resolve the step",
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether the step is a join before which the race goes on.
+    fn waits_for_race(&self, index: StepIndex) -> bool {
+        let race = self.task.definition(index).race.as_ref();
+        race.is_some_and(|race| !self.task.is_won(race))
     }
 
     /// The items of a group that are in error are retried.

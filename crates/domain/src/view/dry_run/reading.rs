@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{TaskFields, Warning, WarningCode, expressions_of};
 use crate::{
-    definition::{Definition, StepDefinition, around, whole_name},
+    definition::{Definition, Policy, StatusPolicy, StepDefinition, around, whole_name},
     template::{Budget, Reads, each_name, look_alikes, payload::Payload},
     values::fields::escape,
 };
@@ -44,6 +44,10 @@ pub(super) fn check(
                     "which `when` may skip"
                 } else if may_lose_without(read, step) {
                     "which may lose its race"
+                } else if read.while_rule.is_some() {
+                    "which `while` may skip"
+                } else if may_be_skipped_after_failure(read) {
+                    "which its policies may skip"
                 } else {
                     continue;
                 };
@@ -99,6 +103,18 @@ fn same_condition(a: &StepDefinition, b: &StepDefinition) -> bool {
 /// Returns whether a step may lose a race in which another step does not lose with it.
 fn may_lose_without(step: &StepDefinition, other: &StepDefinition) -> bool {
     step.lanes.iter().any(|lane| !other.lanes.contains(lane))
+}
+
+/// Returns whether a policy skips the step after a failure. What such a group has done stays, as a list.
+fn may_be_skipped_after_failure(step: &StepDefinition) -> bool {
+    let skip = StatusPolicy::Policy(Policy::Skip);
+    let rules = step.attempts.as_ref();
+    let by_status = rules.map(|rules| [&rules.on_permanent, &rules.on_exhausted]);
+    let mut by_status = by_status.into_iter().flatten().flatten();
+    step.group_rule().is_none()
+        && (step.on_permanent == Policy::Skip
+            || step.on_exhausted.then == Policy::Skip
+            || by_status.any(|policies| policies.has(skip)))
 }
 
 /// Adds one warning for all missing inputs. If an input is given, it names only the members that the input lacks.

@@ -595,6 +595,44 @@ fn an_output_that_a_race_leaves_null_is_worth_a_warning() {
 }
 
 #[test]
+fn an_output_that_a_policy_or_a_while_leaves_null_is_worth_a_warning() {
+    let found = |step: Value, body: &str| {
+        let mut read = json!({ "name": "a", "agent": "x", "after": [] });
+        let fields = step.as_object().unwrap().clone();
+        read.as_object_mut().unwrap().extend(fields);
+        let steps = json!([
+            { "name": "x", "agent": "x", "after": [] },
+            read,
+            { "name": "b", "agent": "x", "after": ["a"], "request": { "body": body } },
+        ]);
+        let warnings = of(&steps).warnings.into_iter();
+        let mut skipped = warnings.filter(|warning| warning.code == WarningCode::ReadsSkipped);
+        skipped.next().map(|warning| warning.message)
+    };
+    let reads = "{{ steps.a.output.id }}";
+    for (step, why) in [
+        (
+            json!({ "while": "steps.x.state != 'processed'" }),
+            "`while` may",
+        ),
+        (json!({ "on_permanent": "skip" }), "policies may"),
+        (json!({ "on_exhausted": "skip" }), "policies may"),
+        (json!({ "on_permanent": { "404": "skip" } }), "policies may"),
+        (
+            json!({ "on_exhausted": { "503": "skip", "else": "error" } }),
+            "policies may",
+        ),
+    ] {
+        let message = found(step.clone(), reads).unwrap();
+        assert!(message.contains(why), "{message}");
+        assert_eq!(found(step, "{{ steps.a.output.id | default(0) }}"), None);
+    }
+    for step in [json!({}), json!({ "on_permanent": { "404": "undo" } })] {
+        assert_eq!(found(step, reads), None);
+    }
+}
+
+#[test]
 fn a_loser_that_nothing_undoes_is_worth_a_warning() {
     let steps = |rest: &str| {
         json!([

@@ -273,6 +273,65 @@ fn the_whole_lane_of_a_loser_ends_backward() {
 }
 
 #[test]
+fn a_join_that_nothing_has_won_is_not_retried_and_a_rerun_races_again() {
+    let lost = |any: u64| {
+        let mut steps = steps(any, "cancel");
+        for at in 0..2 {
+            steps[at]["on_permanent"] = json!("skip");
+        }
+        let mut bench = Bench::new(steps);
+        bench
+            .apply(Command::Skip {
+                step: bench.step("timer"),
+                output: None,
+                reason: None,
+            })
+            .unwrap();
+        for name in ["eu", "us"] {
+            let attempt = bench.claim(name).unwrap();
+            bench.reply(name, attempt, refusal(422)).unwrap();
+        }
+        assert_eq!(bench.status("join"), StepStatus::Error);
+        bench
+    };
+    for step in [Some("join"), None] {
+        let mut bench = lost(1);
+        let retry = Command::Retry {
+            step: step.map(|step| bench.step(step)),
+            body: None,
+            reason: None,
+        };
+        let refused = bench.apply(retry.clone()).unwrap_err();
+        assert!(
+            refused
+                .to_string()
+                .contains("too few of the steps that it needs can still succeed"),
+            "{refused}"
+        );
+        assert_eq!(bench.status("join"), StepStatus::Error);
+        // A rerun of the join itself finds the race as it is.
+        let rerun = |bench: &mut Bench, name: &str| {
+            let step = bench.step(name);
+            bench
+                .apply(Command::RetryFrom { step, reason: None })
+                .unwrap();
+        };
+        rerun(&mut bench, "join");
+        assert_eq!(bench.status("join"), StepStatus::Error);
+        rerun(&mut bench, "us");
+        assert_eq!(bench.status("join"), StepStatus::Waiting);
+        bench.process("us");
+        assert_eq!(bench.status("join"), StepStatus::Pending);
+        let attempt = bench.claim("join").unwrap();
+        bench.reply("join", attempt, refusal(422)).unwrap();
+        // It has been won now.
+        bench.apply(retry).unwrap();
+        assert_eq!(bench.status("join"), StepStatus::Pending);
+        changes_are_told(&bench.draft).unwrap();
+    }
+}
+
+#[test]
 fn the_view_says_what_becomes_of_a_step_that_has_lost_while_it_runs() {
     for rest in RESTS {
         let mut bench = Bench::new(steps(1, rest));
