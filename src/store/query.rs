@@ -44,6 +44,18 @@ pub struct TaskFilter {
 }
 
 impl TaskFilter {
+    /// Leaves out what came after a time: tasks that were created later and, of those in error, the ones that failed later.
+    pub fn leave_out_later(&mut self, time: Timestamp) {
+        let after = Timestamp::from_millis(time.as_millis().saturating_add(1));
+        self.created_before = Some(
+            self.created_before
+                .map_or(after, |before| before.min(after)),
+        );
+        if self.is_of_failures() {
+            self.failed_by = Some(self.failed_by.map_or(time, |by| by.min(time)));
+        }
+    }
+
     pub fn is_of_failures(&self) -> bool {
         self.states[..] == [TaskStatus::Error]
     }

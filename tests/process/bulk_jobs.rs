@@ -211,6 +211,52 @@ async fn tasks_that_come_or_fail_after_the_request_are_not_touched() {
 }
 
 #[tokio::test]
+async fn what_came_after_a_dry_run_is_not_touched() {
+    let remote = Remote::with(|_| Act::status(410)).await;
+    for setup in setups().await {
+        let provost = setup.start().await;
+        let before = failed(&provost, &remote, "/never", 2).await;
+        let mut body = json!({ "labels": { "batch": "spring" }, "dry_run": true });
+        let preview = provost.post("/v1/tasks/cancel", &body).await.expect(200);
+        assert_eq!(preview["total"], 2, "{preview:#}");
+        body["as_of"] = preview["as_of"].clone();
+        // A task of the same millisecond would count as one of the dry run.
+        let time = preview["as_of"].as_str().unwrap();
+        let as_of: jiff::Timestamp = time.parse().unwrap();
+        let now = || jiff::Timestamp::now().as_millisecond();
+        until(true, async || now() > as_of.as_millisecond()).await;
+        let after = failed(&provost, &remote, "/never", 1).await;
+        for command in ["cancel", "retry"] {
+            let path = format!("/v1/tasks/{command}");
+            let again = provost.post(&path, &body).await.expect(200);
+            assert_eq!(
+                (&again["total"], &again["accepted"]),
+                (&json!(2), &json!(2))
+            );
+            assert_eq!(again["as_of"], preview["as_of"]);
+            assert!(
+                again["sentence"].as_str().unwrap().ends_with(time),
+                "{again:#}"
+            );
+        }
+        body.as_object_mut().unwrap().remove("dry_run");
+        let ended = provost.bulk("cancel", &body).await;
+        assert_eq!(counts(&ended), [2, 2, 0], "{ended:#}");
+        assert_eq!(
+            ended["selection"],
+            json!({ "labels": { "batch": "spring" } })
+        );
+        for id in before {
+            assert_eq!(provost.task(&id).await["state"], "cancelled");
+        }
+        assert_eq!(provost.task(&after[0]).await["state"], "error");
+        body["as_of"] = json!("today");
+        let refused = provost.post("/v1/tasks/cancel", &body).await.expect(422);
+        assert_eq!(refused["errors"][0]["pointer"], "/as_of");
+    }
+}
+
+#[tokio::test]
 async fn a_job_is_stopped_and_resumed_and_keeps_its_rate() {
     for setup in setups().await {
         let remote = service().await;

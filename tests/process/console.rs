@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use reqwest::{Client, StatusCode, redirect::Policy};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::{
     Act, Gate, Postgres, Provost, Remote, id_of, new_database, one_step, setups, until,
@@ -271,6 +271,13 @@ async fn a_session_holds_at_every_instance_and_after_a_kill_until_somebody_signs
         "{}",
         page.location
     );
+    // A command of somebody who is not signed in any more is not lost without a word.
+    let sent = browser
+        .at(&first)
+        .send("/console/tasks/fix", "do=retry")
+        .await;
+    let page = browser.at(&first).open(&sent.location).await;
+    assert!(page.html.contains("nothing was done"), "{}", page.html);
 }
 
 #[tokio::test]
@@ -375,6 +382,123 @@ async fn many_tasks_are_paused_resumed_and_resolved_with_forms() {
     }
     let task = provost.task(&failed[0]).await;
     assert_eq!(task["steps"][0]["output"], json!({ "id": "ch_17" }));
+}
+
+/// Nothing is done that the page did not say: not for tasks that failed later, not with a text or a time that was changed since.
+#[tokio::test]
+async fn a_command_does_what_its_preview_has_shown_and_nothing_else() {
+    let remote = Remote::with(|_| Act::answer(422, &[], "no currency")).await;
+    let provost = Provost::start().await;
+    provost.register("shop", &remote.url(), 8).await;
+    let browser = Browser::of(&provost);
+    let fails = json!({ "steps": [{ "name": "charge", "agent": "shop",
+        "request": { "path": "/charge", "body": { "amount": 5 } } }] });
+    let first = id_of(&provost.run(&fails).await);
+    let fix = "/console/tasks/fix?state=error&do=cancel";
+    let preview = browser.open(fix).await;
+    let as_of = preview
+        .html
+        .split("name=\"as_of\" value=\"")
+        .nth(1)
+        .unwrap();
+    let as_of: jiff::Timestamp = as_of.split('"').next().unwrap().parse().unwrap();
+    let now = || jiff::Timestamp::now().as_millisecond();
+    until(true, async || now() > as_of.as_millisecond()).await;
+    let later = id_of(&provost.run(&fails).await);
+    // The body that was edited beside the form is shown before it is sent.
+    let retry = format!("/console/tasks/{later}/retry");
+    let page = browser.open(&format!("{retry}?step=charge")).await;
+    let edited = "{ \"amount\": 5, \"currency\": \"EUR\" }";
+    let form = form_to(
+        &retry,
+        &page.html,
+        &[("edited", edited), ("reason", "a drill")],
+    );
+    let again = browser.send(&retry, &form).await;
+    assert_eq!(
+        again.status,
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "{}",
+        again.html
+    );
+    assert!(
+        again
+            .html
+            .contains("was changed after its difference was shown"),
+        "{}",
+        again.html
+    );
+    assert!(
+        again.html.contains("+   &#34;currency&#34;: &#34;EUR&#34;"),
+        "{}",
+        again.html
+    );
+    assert_eq!(remote.count(), 2, "nothing was sent");
+    let looked = [("edited", edited), ("look", "yes")];
+    let look = browser
+        .send(&retry, &form_to(&retry, &page.html, &looked))
+        .await;
+    assert_eq!(look.status, StatusCode::OK, "{}", look.html);
+    // A browser sends the text as it stands in the page.
+    let shown = look
+        .html
+        .split("name=\"looked_at\" value=\"")
+        .nth(1)
+        .unwrap();
+    let shown = shown.split('"').next().unwrap().replace("&#34;", "\"");
+    let form = form_to(
+        &retry,
+        &look.html,
+        &[("edited", &shown), ("reason", "a drill")],
+    );
+    let sent = browser.send(&retry, &form).await;
+    assert_eq!(sent.status, StatusCode::SEE_OTHER, "{}", sent.html);
+    assert_eq!(provost.settled(&later).await["state"], "error");
+    let bodies: Vec<_> = remote
+        .ledger()
+        .iter()
+        .map(|seen| seen.body.clone())
+        .collect();
+    assert_eq!(bodies[2], json!({ "amount": 5, "currency": "EUR" }));
+    // The task that failed after the preview stays.
+    let form = form_of(
+        &preview.html,
+        &[("first", "all"), ("typed", "1"), ("reason", "a drill")],
+    );
+    let cancelled = browser.send("/console/tasks/fix", &form).await;
+    assert_eq!(
+        cancelled.status,
+        StatusCode::SEE_OTHER,
+        "{}",
+        cancelled.html
+    );
+    let state = async || provost.task(&first).await["state"].clone();
+    until(json!("cancelled"), state).await;
+    let job = cancelled.location.rsplit('/').next().unwrap();
+    provost.bulk_ended(job).await;
+    assert_eq!(provost.task(&later).await["state"], "error");
+    // An agent is paused for the time that the page has said.
+    let pause = "/console/agents/shop/pause";
+    let page = browser.open(&format!("{pause}?for=2h")).await;
+    let form = form_to(pause, &page.html, &[("reason", "a drill")]);
+    let another = form.replace("for=2h", "for=30d");
+    let asked = browser.send(pause, &format!("for=30d&{another}")).await;
+    assert!(
+        asked.location.contains("/pause?for=30d"),
+        "{}",
+        asked.location
+    );
+    let pause_of = async || provost.get("/v1/agents/shop").await.expect(200)["pause"].clone();
+    assert_eq!(pause_of().await, Value::Null);
+    let said = browser.open(&asked.location).await;
+    assert!(
+        said.html.contains("Pause agent shop for 30d"),
+        "{}",
+        said.html
+    );
+    let paused = browser.send(pause, &format!("for=2h&{form}")).await;
+    assert_eq!(paused.status, StatusCode::SEE_OTHER, "{}", paused.html);
+    assert!(pause_of().await.is_object());
 }
 
 /// A task that changes all the time can be commanded, as long as what the preview says is true.

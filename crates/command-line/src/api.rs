@@ -478,6 +478,7 @@ impl Api {
             true => ClientError::NoResponse {
                 server,
                 cause: cause(error),
+                was_sent: !error.is_connect(),
             },
             false => ClientError::BrokenResponse {
                 server,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::outcome::ClientError;
+use crate::{outcome::ClientError, output::note};
 
 /// The longest time without a response, or with one that says that the server cannot respond yet.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -29,7 +29,13 @@ impl Away {
         if !error.is_of_a_restart() {
             return Err(error);
         }
-        let since = *self.since.get_or_insert_with(Instant::now);
+        let since = *self.since.get_or_insert_with(|| {
+            note(format_args!(
+                "the server is away, and is asked again for {} s: {error}",
+                LONGEST.as_secs()
+            ));
+            Instant::now()
+        });
         if since.elapsed() > LONGEST {
             return Err(error);
         }

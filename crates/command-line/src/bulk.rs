@@ -111,7 +111,7 @@ pub fn show_preview(session: &Session, preview: &Preview) -> Result<(), ClientEr
         true => preview_lines(&preview.result)
             .iter()
             .try_for_each(|line| out.say(line)),
-        false => out.object(&preview.json, &preview.result.sentence),
+        false => out.object(&preview.json, ""),
     }
 }
 
@@ -222,16 +222,17 @@ pub async fn run(
     timeout: Option<Duration>,
 ) -> Result<Outcome, ClientError> {
     let preview = preview(session, operation, &members).await?;
+    let result = &preview.result;
+    let matches_none = result.matched == 0 && result.next_cursor.is_none();
+    // A cause that nobody knows is more likely a typing error than fixed already.
+    if matches_none && let Some(cause) = members.get("cause").and_then(Value::as_str) {
+        session.api.request(&GET_FAILURE, &[cause]).send().await?;
+    }
     if options.dry_run {
         show_preview(session, &preview)?;
-        return Ok(outcome_of_preview(&preview.result));
+        return Ok(outcome_of_preview(result));
     }
-    let result = &preview.result;
-    if result.matched == 0 && result.next_cursor.is_none() {
-        // A cause that nobody knows is more likely a typing error than fixed already.
-        if let Some(cause) = members.get("cause").and_then(Value::as_str) {
-            session.api.request(&GET_FAILURE, &[cause]).send().await?;
-        }
+    if matches_none {
         note("no task matches, and nothing was changed");
         // A program gets an object that says so, and no job: there is none.
         if !matches!(session.out.format, Format::Table | Format::Name) {
@@ -261,6 +262,10 @@ pub async fn run(
             }
         }
     }
+    // The command is for what was shown, and not for what came meanwhile.
+    if let Some(as_of) = &result.as_of {
+        members.insert("as_of".to_owned(), json!(as_of));
+    }
     if let Some(rate) = &options.rate {
         members.insert("rate".to_owned(), json!(rate));
     }
@@ -289,7 +294,7 @@ pub async fn run(
     }
     let end = timeout.map(|timeout| Instant::now() + timeout);
     let id = job.id.clone();
-    match follow(session, job, timeout).await? {
+    match follow_to_end(session, job, timeout, !wait).await? {
         outcome @ (Outcome::Done | Outcome::Refused) if wait => {
             // That some tasks have refused the command is told where none of the others failed.
             let at_rest = until_at_rest(session, &id, end).await?;
@@ -328,8 +333,12 @@ async fn until_at_rest(
     }
     match has_task(session, job, "error").await? {
         true => {
+            let response = session.api.request(&GET_BULK_JOB, &[job]).send().await?;
+            let read: BulkJobJson = response.read()?;
+            let again = read.failed_again.filter(|again| *again > 0);
+            let again = again.map_or_else(|| "tasks".to_owned(), |again| counted(again, "task"));
             note(format_args!(
-                "tasks failed again: provost tasks --bulk {} --state error lists them",
+                "{again} failed again: provost tasks --bulk {} --state error lists them",
                 plain(job)
             ));
             Ok(Outcome::Failed)
@@ -353,6 +362,16 @@ pub async fn follow(
     session: &Session,
     job: BulkJobJson,
     timeout: Option<Duration>,
+) -> Result<Outcome, ClientError> {
+    follow_to_end(session, job, timeout, true).await
+}
+
+/// `is_last`: nobody waits for the tasks of the job afterwards, so that what has failed again by its end is told.
+async fn follow_to_end(
+    session: &Session,
+    job: BulkJobJson,
+    timeout: Option<Duration>,
+    is_last: bool,
 ) -> Result<Outcome, ClientError> {
     let out = &session.out;
     let end = timeout.map(|timeout| Instant::now() + timeout);
@@ -390,7 +409,7 @@ pub async fn follow(
     };
     progress.finish_and_clear();
     match out.is_for_people() {
-        true => say_job(session, &job)?,
+        true => say_job(session, &job, is_last)?,
         false => out.object(&text, &job.id)?,
     }
     Ok(outcome(&job))
@@ -433,7 +452,7 @@ fn job_in_words(state: &str) -> String {
 }
 
 /// Says what became of a job.
-fn say_job(session: &Session, job: &BulkJobJson) -> Result<(), ClientError> {
+fn say_job(session: &Session, job: &BulkJobJson, tells_failures: bool) -> Result<(), ClientError> {
     let out = &session.out;
     out.say(plain(&job.sentence))?;
     let at_least = if job.total_is_at_least {
@@ -458,7 +477,10 @@ fn say_job(session: &Session, job: &BulkJobJson) -> Result<(), ClientError> {
     if let Some(failure) = &job.failure {
         out.say(format_args!("  {}", plain(failure)))?;
     }
-    if let Some(again) = job.failed_again.filter(|again| *again > 0) {
+    if let Some(again) = job
+        .failed_again
+        .filter(|again| *again > 0 && tells_failures)
+    {
         out.say(format_args!(
             "  {} failed again: provost bulk show {} --result failed_again",
             counted(again, "task"),
@@ -609,7 +631,7 @@ async fn show(session: &Session, options: &ShowBulkOptions) -> Result<Outcome, C
         return Ok(Outcome::Done);
     }
     if out.is_for_people() {
-        say_job(session, &job)?;
+        say_job(session, &job, true)?;
     }
     let result = options.result.as_deref().unwrap_or("refused");
     let query = [("result", result.to_owned())];
@@ -661,7 +683,7 @@ async fn change(
         .await?;
     let job: BulkJobJson = response.read()?;
     match session.out.is_for_people() {
-        true => say_job(session, &job)?,
+        true => say_job(session, &job, true)?,
         false => session.out.object(&response.text, &job.id)?,
     }
     Ok(Outcome::Done)

@@ -126,12 +126,17 @@ pub fn read_text(path: &Path) -> Result<String, ClientError> {
     .map_err(failed)?;
     if bytes.len() as u64 > LONGEST_FILE {
         return Err(ClientError::usage(format!(
-            "{} is longer than 16 MiB",
+            "{} is longer than 16 MiB, the most that is sent",
             path.display()
         )));
     }
-    String::from_utf8(bytes)
-        .map_err(|_| ClientError::usage(format!("{} is not UTF-8 text", path.display())))
+    String::from_utf8(bytes).map_err(|error| {
+        let read = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + read.iter().filter(|byte| **byte == b'\n').count();
+        let column = 1 + read.iter().rev().take_while(|byte| **byte != b'\n').count();
+        let message = "is not UTF-8 text: save the file in UTF-8";
+        ClientError::Faults(vec![note(path, line, column, message)])
+    })
 }
 
 /// Returns the JSON of an argument: the value itself, or `@file` (JSON or YAML), or `-` or `@-` for standard input.

@@ -24,7 +24,7 @@ pub struct FoundTask {
 pub enum Purpose {
     /// The latest task with the key is shown.
     Show,
-    /// A command must name exactly one task, of those that have not ended if there are several.
+    /// A command must name exactly one task. Of several it is the latest one, if that alone has not ended.
     Command,
 }
 
@@ -89,8 +89,16 @@ fn choose(name: &str, tasks: &[TaskSummaryJson], purpose: Purpose) -> Result<Str
             ));
             Ok(latest.id.clone())
         }
-        (_, Purpose::Command) => match open.as_slice() {
-            [only] => Ok(only.id.clone()),
+        ([latest, ..], Purpose::Command) => match open.as_slice() {
+            [only] if only.id == latest.id => {
+                note(format_args!(
+                    "{} tasks have the key {}; this is about {}, the latest one, and the others have ended",
+                    tasks.len(),
+                    plain(name),
+                    plain(&latest.id)
+                ));
+                Ok(only.id.clone())
+            }
             _ => {
                 let ids: Vec<_> = tasks
                     .iter()
@@ -154,11 +162,17 @@ mod tests {
         let two = [task("b", "error"), task("a", "processed")];
         assert_eq!(choose("k", &two, Purpose::Command).unwrap(), "b");
         assert_eq!(choose("k", &two, Purpose::Show).unwrap(), "b");
-        let both = [task("b", "error"), task("a", "error")];
-        let refused = choose("k", &both, Purpose::Command)
-            .unwrap_err()
-            .to_string();
-        assert!(refused.contains("give the id"), "{refused}");
+        // Of these, `provost task k` shows the task b.
+        for states in [
+            ["error", "error"],
+            ["processed", "error"],
+            ["processed", "processed"],
+        ] {
+            let both = [task("b", states[0]), task("a", states[1])];
+            let refused = choose("k", &both, Purpose::Command);
+            let refused = refused.unwrap_err().to_string();
+            assert!(refused.contains("give the id"), "{refused}");
+        }
         assert!(choose("k", &[], Purpose::Show).is_err());
         assert_eq!(
             choose("k", &[task("a", "processed")], Purpose::Command).unwrap(),

@@ -56,30 +56,30 @@ operations! {
     SIGNAL_STEP = "signal_step" POST "/v1/tasks/{id}/signals/{name}" [] {};
 
     RETRY_TASKS = "retry_tasks" POST "/v1/tasks/retry" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
-        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor",
+        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "as_of", "all", "dry_run", "reason", "rate", "first", "cursor",
         "patch", "step"};
     SKIP_TASKS = "skip_tasks" POST "/v1/tasks/skip" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
-        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor",
+        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "as_of", "all", "dry_run", "reason", "rate", "first", "cursor",
         "step", "output"};
     RERUN_TASKS = "rerun_tasks" POST "/v1/tasks/rerun" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
-        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor",
+        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "as_of", "all", "dry_run", "reason", "rate", "first", "cursor",
         "from"};
     UNDO_TASKS = "undo_tasks" POST "/v1/tasks/undo" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
-        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor"};
+        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "as_of", "all", "dry_run", "reason", "rate", "first", "cursor"};
     CANCEL_TASKS = "cancel_tasks" POST "/v1/tasks/cancel" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
-        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor"};
+        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "as_of", "all", "dry_run", "reason", "rate", "first", "cursor"};
     PAUSE_TASKS = "pause_tasks" POST "/v1/tasks/pause" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
-        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor"};
+        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "as_of", "all", "dry_run", "reason", "rate", "first", "cursor"};
     RESUME_TASKS = "resume_tasks" POST "/v1/tasks/resume" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
-        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor"};
+        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "as_of", "all", "dry_run", "reason", "rate", "first", "cursor"};
     RESOLVE_TASKS = "resolve_tasks" POST "/v1/tasks/resolve" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
-        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor",
+        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "as_of", "all", "dry_run", "reason", "rate", "first", "cursor",
         "step", "output"};
     CLONE_TASKS = "clone_tasks" POST "/v1/tasks/clone" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text", "bulk",
-        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first", "cursor",
+        "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "as_of", "all", "dry_run", "reason", "rate", "first", "cursor",
         "changes"};
     MIGRATE_TASKS = "migrate_tasks" POST "/v1/tasks/migrate" [] {"ids", "state", "workflow", "key", "agent", "alert", "cause", "text",
-        "bulk", "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "all", "dry_run", "reason", "rate", "first",
+        "bulk", "bulk_result", "parent", "labels", "created_after", "created_before", "at_risk", "as_of", "all", "dry_run", "reason", "rate", "first",
         "cursor", "to_version", "from_version"};
     LIST_BULK_JOBS = "list_bulk_jobs" GET "/v1/bulk" ["limit", "cursor"] {};
     GET_BULK_JOB = "get_bulk_job" GET "/v1/bulk/{id}" [] {};

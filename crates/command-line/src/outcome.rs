@@ -71,7 +71,12 @@ pub enum ClientError {
     #[error(
         "no response from {server}: {cause}; is the server running there? Give --server or --context otherwise"
     )]
-    NoResponse { server: String, cause: String },
+    NoResponse {
+        server: String,
+        cause: String,
+        /// True if the request may have reached the server.
+        was_sent: bool,
+    },
     /// The server was reached, and the connection ended without a response that is one of HTTP.
     #[error(
         "{server} closed the connection, or its response is not one of HTTP: {cause}; a server with TLS has an address with https://"
@@ -150,6 +155,16 @@ impl ClientError {
             Self::Refused(problem, _) => problem.status == 503,
             Self::Unreadable { status, .. } => matches!(status, 502..=504),
             _ => false,
+        }
+    }
+
+    /// Adds to an error of the connection that the request may have been carried out all the same, and how it is repeated.
+    pub fn may_be_done(self, how: impl FnOnce() -> String) -> Self {
+        match self {
+            Self::BrokenResponse { .. }
+            | Self::Unreadable { .. }
+            | Self::NoResponse { was_sent: true, .. } => Self::Usage(format!("{self}; {}", how())),
+            other => other,
         }
     }
 

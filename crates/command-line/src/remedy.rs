@@ -7,7 +7,7 @@ const PROBLEMS: &str = include_str!("../../../docs/problems.md");
 const OF_COMMANDS: [(&str, &str); 20] = [
     (
         "invalid",
-        "correct what is named above; provost validate FILE, provost submit --dry-run and provost apply --dry-run check without a change",
+        "correct the option or the member that is named above: /first is --first or \"first\"; commands with --dry-run check without a change",
     ),
     (
         "unauthenticated",

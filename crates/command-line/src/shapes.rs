@@ -114,7 +114,7 @@ shapes! {
 
     BulkResultJson = "BulkResult" {
         matched: u64, accepted: u64, refused: u64, refusals: BTreeMap<String, u64>, total: Option<u64>, total_is_at_least: Option<bool>,
-        sentence: String, examples: Vec<BulkExampleJson>, next_cursor: Option<String>,
+        as_of: Option<String>, sentence: String, examples: Vec<BulkExampleJson>, next_cursor: Option<String>,
     }
     BulkExampleJson = "BulkExample" { task: String, key: Option<String>, before: BulkExampleSideJson, after: BulkExampleSideJson, }
     BulkExampleSideJson = "BulkExampleSide" { state: String, steps: Vec<BulkExampleStepJson>, request_body: Option<String>, }

@@ -15,7 +15,7 @@ use crate::{
     operations::{SIGNAL_STEP, SUBMIT_TASK},
     outcome::{ClientError, Outcome},
     output::{Cell, Table, note, span_of},
-    plain::plain,
+    plain::{plain, shell_word},
     session::Session,
     shapes::{DryRunReportJson, TaskJson},
     task, values, wait,
@@ -174,12 +174,18 @@ pub async fn run(session: &Session, options: &SubmitOptions) -> Result<Outcome, 
         .clone()
         .unwrap_or_else(|| Uuid::now_v7().to_string());
     let within = options.timeout.unwrap_or(Duration::MAX);
+    let again = || {
+        format!(
+            "the task may have been submitted all the same: give the same command again with --idempotency-key {}, which submits it only once",
+            shell_word(&key)
+        )
+    };
     let response = request
-        .header("idempotency-key", key)
+        .header("idempotency-key", key.clone())
         .within(within.saturating_add(wait::MARGIN))
         .send()
         .await
-        .map_err(locate)?;
+        .map_err(|error| locate(error).may_be_done(again))?;
     let submitted: TaskJson = response.read()?;
     let out = &session.out;
     if !options.wait {

@@ -33,6 +33,7 @@ pub async fn before_wait<T>(
         Err(ClientError::NoResponse {
             server: api.server().to_owned(),
             cause: "it is silent".to_owned(),
+            was_sent: true,
         })
     })
 }

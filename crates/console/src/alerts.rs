@@ -162,6 +162,7 @@ async fn build_preview(visit: &Visit, id: &str) -> Result<CommandPage, Refusal> 
         back: page.to("/alerts"),
         button: String::from("Acknowledge the alert"),
         asks_reason: false,
+        reason: String::new(),
         is_final: false,
         needs_admin: false,
         fault: None,

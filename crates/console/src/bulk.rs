@@ -100,7 +100,7 @@ impl JobTask {
 impl Job {
     /// Returns the sentence without its time, with a capital letter at its begin.
     pub fn title(&self) -> String {
-        let by = [", created by ", ", by ", " by "]
+        let by = [", that failed by ", ", created by ", ", by ", " by "]
             .iter()
             .find_map(|by| self.sentence.rsplit_once(by));
         let sentence = match by {
@@ -383,6 +383,10 @@ mod tests {
         assert_eq!(
             title(&format!("retry 2 tasks that failed for cause 5f, by {at}")),
             "Retry 2 tasks that failed for cause 5f"
+        );
+        assert_eq!(
+            title(&format!("retry 44 tasks for cause 9e, that failed by {at}")),
+            "Retry 44 tasks for cause 9e"
         );
         assert_eq!(
             title(&format!("undo 1 task for cause 5f, created by {at}")),

@@ -22,6 +22,8 @@ pub struct CommandPage {
     /// The verb and the name of the thing.
     pub button: String,
     pub asks_reason: bool,
+    /// The reason that the person has typed already.
+    pub reason: String,
     /// True: the button has the colour of danger.
     pub is_final: bool,
     /// True: the role operate is not sufficient.

@@ -30,7 +30,9 @@ use crate::{
 pub const COMMAND: [&str; 7] = ["do", "patch", "step", "output", "to_version", "from", "ids"];
 
 /// The fields of a confirmation, besides those.
-const CONFIRMATION: [&str; 6] = ["expected", "once", "typed", "first", "rate", "reason"];
+const CONFIRMATION: [&str; 7] = [
+    "expected", "as_of", "once", "typed", "first", "rate", "reason",
+];
 
 /// The usual number of tasks in a second.
 const USUAL_RATE: u64 = 20;
@@ -165,6 +167,8 @@ pub struct DryRun {
     pub refused: u64,
     #[serde(default)]
     pub refusals: BTreeMap<String, u64>,
+    #[serde(default)]
+    pub as_of: String,
     pub sentence: String,
     #[serde(default)]
     pub examples: Vec<DryRunExample>,
@@ -384,7 +388,10 @@ impl Place<'_> {
                 body.set("step", params.text("step"));
             }
             Action::Resolve => {
-                body.set("output", member(params, "output")?);
+                match params.text("output").trim() {
+                    "" => body.set("output", ()),
+                    _ => body.set("output", member(params, "output")?),
+                }
                 body.set("step", params.text("step"));
             }
             Action::Rerun => body.set("from", params.text("from")),
@@ -502,10 +509,19 @@ fn choice(visit: &Visit, place: &Place<'_>) -> ChoicePage {
     }
 }
 
-async fn dry_run(visit: &Visit, place: &Place<'_>, params: &Params) -> Result<DryRun, Refusal> {
+/// `as_of`: the time of the dry run whose tasks are looked at again.
+async fn dry_run(
+    visit: &Visit,
+    place: &Place<'_>,
+    params: &Params,
+    as_of: Option<&str>,
+) -> Result<DryRun, Refusal> {
     let action = Action::read(params)?;
     let mut body = place.body(action, params)?;
     body.set("dry_run", true);
+    if let Some(as_of) = as_of {
+        body.set("as_of", as_of);
+    }
     let target = format!("/v1/tasks/{}", action.path());
     visit.post(&target, HeaderMap::new(), &body).await
 }
@@ -517,7 +533,7 @@ async fn preview(
     fault: Option<String>,
 ) -> Result<PreviewPage, Refusal> {
     let action = Action::read(params)?;
-    let run = dry_run(visit, place, params).await?;
+    let run = dry_run(visit, place, params, None).await?;
     let title = action.sentence(&run);
     let page = visit.shell(Section::Tasks, title.clone());
     let names: Vec<_> = FILTER.iter().chain(&COMMAND).copied().collect();
@@ -580,7 +596,8 @@ async fn try_confirm(
     params::refuse_unknown(form, &[&FILTER, &COMMAND, &CONFIRMATION])?;
     let action = Action::read(form)?;
     let expected = form.text("expected");
-    let run = dry_run(visit, place, form).await?;
+    let as_of = form.get("as_of");
+    let run = dry_run(visit, place, form, as_of).await?;
     let typed = form.text("typed").replace(',', "");
     let first = form
         .get("first")
@@ -612,6 +629,9 @@ async fn try_confirm(
         return Ok(Confirmed::Again(Box::new(again)));
     }
     let mut body = place.body(action, form)?;
+    if let Some(as_of) = as_of {
+        body.set("as_of", as_of);
+    }
     if let Some(first) = first {
         body.set("first", first);
     }

@@ -173,6 +173,7 @@ async fn build_preview(visit: &Visit) -> Result<CommandPage, Refusal> {
         back: page.to("/instances"),
         button: format!("Release {}", hold.instance),
         asks_reason: false,
+        reason: String::new(),
         is_final: true,
         needs_admin: false,
         fault: None,

@@ -17,7 +17,7 @@ use crate::{
     params::Params,
     respond::{self, own_address, see_other},
     session::{LONGEST, Session, SessionId},
-    visit::check_origin,
+    visit::{SESSION_ENDED, check_origin},
 };
 
 #[derive(Template)]
@@ -32,7 +32,12 @@ struct LoginPage<'a> {
     to: &'a str,
 }
 
-fn respond_with_form(console: &Console, to: &str, fault: Option<&str>) -> Response {
+fn respond_with_form(
+    console: &Console,
+    to: &str,
+    status: StatusCode,
+    fault: Option<&str>,
+) -> Response {
     let base = console.base();
     let page = LoginPage {
         stylesheet: assets::address(&base, "console.css"),
@@ -41,10 +46,6 @@ fn respond_with_form(console: &Console, to: &str, fault: Option<&str>) -> Respon
         fault,
         action: format!("{base}/console/login"),
         to: own_address(to),
-    };
-    let status = match fault {
-        Some(_) => StatusCode::UNAUTHORIZED,
-        None => StatusCode::OK,
     };
     respond::page(status, &page)
 }
@@ -56,7 +57,10 @@ pub async fn show(State(console): State<Arc<Console>>, request: Request) -> Resp
     if signed_in.is_some() {
         return see_other(&format!("{}{to}", console.base()));
     }
-    respond_with_form(&console, to, None)
+    let ended = query.get(SESSION_ENDED).map(|_| {
+        "Your session has ended, so that your command was not carried out: nothing was done. Sign in, and give it again."
+    });
+    respond_with_form(&console, to, StatusCode::OK, ended)
 }
 
 pub async fn sign_in(State(console): State<Arc<Console>>, request: Request) -> Response {
@@ -70,7 +74,7 @@ pub async fn sign_in(State(console): State<Arc<Console>>, request: Request) -> R
     let found = console.service.person_of_token(token);
     let Some(credential) = found.and_then(|person| person.credential) else {
         let fault = "This token is not known here. Check it for typing errors, or ask an administrator for one.";
-        return respond_with_form(&console, to, Some(fault));
+        return respond_with_form(&console, to, StatusCode::UNAUTHORIZED, Some(fault));
     };
     let now = Timestamp::now();
     let id = SessionId::random();

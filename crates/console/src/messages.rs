@@ -243,6 +243,7 @@ async fn build(visit: &Visit, id: &str, command: &str) -> Result<CommandPage, Re
         back: page.to("/messages?state=dead"),
         button: title.clone(),
         asks_reason: false,
+        reason: String::new(),
         fields: Vec::<Field>::new(),
         consequences: vec![consequence.to_owned()],
         is_final,

@@ -121,6 +121,9 @@ pub(crate) fn check_origin(console: &Console, headers: &HeaderMap) -> Result<(),
     Err(Box::new(respond::solo_refusal(console, &refusal)))
 }
 
+/// The parameter of the page for signing in that says that a command was not carried out.
+pub(crate) const SESSION_ENDED: &str = "ended";
+
 impl Console {
     /// Returns the person who makes a request, or `None` if they have to sign in.
     pub(crate) async fn person(&self, headers: &HeaderMap, now: Timestamp) -> Option<Person> {
@@ -154,11 +157,11 @@ impl Console {
 
     /// Sends a person to the page on which they sign in, and from there back to this one.
     fn sign_in(&self, method: &Method, here: &str) -> Response {
-        let to = match method.is_safe() {
-            true => here,
-            false => "/console",
+        let query = match method.is_safe() {
+            true => Params::from_iter([("to", here)]),
+            false => Params::from_iter([("to", "/console"), (SESSION_ENDED, "yes")]),
         };
-        let query = Params::from_iter([("to", to)]).query();
+        let query = query.query();
         see_other(&format!("{}/console/login{query}", self.base()))
     }
 

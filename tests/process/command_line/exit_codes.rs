@@ -1,7 +1,7 @@
 //! The exit codes: 0 done, 1 usage or transport, 2 failed, 3 undone, 4 still running, 5 refused.
 
 use serde_json::json;
-use tokio::net::TcpListener;
+use tokio::{io::AsyncReadExt, net::TcpListener};
 
 use super::Person;
 use crate::harness::{Act, Gate, Provost, Remote};
@@ -141,6 +141,48 @@ async fn a_silent_server_ends_a_command_that_waits() {
             ended.err.contains("no response from"),
             "{waits:?}: {ended:?}"
         );
+    }
+}
+
+/// A server that takes a submission and says nothing, or ends the connection, may have made the task.
+#[tokio::test]
+async fn a_submission_whose_response_is_lost_says_how_it_is_repeated() {
+    let person = Person::without_server();
+    let lost = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", lost.local_addr().unwrap());
+    let ends = tokio::spawn(async move {
+        let (mut connection, _) = lost.accept().await.unwrap();
+        // The request has come.
+        let _ = connection.read(&mut [0; 4096]).await;
+    });
+    let submitted = person.run(&["submit", "order", "--server", &url]).await;
+    ends.await.unwrap();
+    assert_eq!(submitted.code, 1, "{submitted:?}");
+    assert!(
+        submitted
+            .err
+            .contains("the task may have been submitted all the same")
+            && submitted.err.contains("--idempotency-key "),
+        "{submitted:?}"
+    );
+    let absent = person
+        .run(&["submit", "order", "--server", "http://127.0.0.1:1"])
+        .await;
+    assert!(!absent.err.contains("all the same"), "{absent:?}");
+}
+
+/// What is only planned has no name, and a cause that nobody knows is refused before anything is.
+#[tokio::test]
+async fn a_dry_run_prints_no_names_and_an_unknown_cause_is_refused() {
+    let provost = Provost::start().await;
+    let person = Person::of(&provost);
+    let dry = ["retry", "--all", "--dry-run", "-o", "name"];
+    let named = person.run(&dry).await;
+    assert_eq!((named.code, named.out.as_str()), (0, ""), "{named:?}");
+    for asks in [&["--dry-run"][..], &["--yes"]] {
+        let unknown = [&["retry", "--cause", "0000000000000000"], asks].concat();
+        let refused = person.run(&unknown).await;
+        assert_eq!(refused.code, 5, "{refused:?}");
     }
 }
 

@@ -116,6 +116,7 @@ fn build_preview(visit: &Visit, name: &str, step: &str) -> CommandPage {
         back: page.agent(name),
         button: format!("Check {name}"),
         asks_reason: false,
+        reason: String::new(),
         is_final: true,
         needs_admin: true,
         fault: None,

@@ -13,12 +13,15 @@ use crate::{
     command_page::{CommandPage, Field},
     form::read_form,
     overview::{Capped, Overview},
-    params::encoded,
+    params::{Params, encoded},
     parts::counted,
     service::Refusal,
     shell::Section,
     visit::Visit,
 };
+
+/// The field with the time for which the page says that the agent is paused.
+const FOR_SEEN: &str = "for_seen";
 
 /// The field with what operators had done to the agent when the person looked.
 const AS_SEEN: &str = "as_seen";
@@ -59,11 +62,14 @@ async fn build(visit: &Visit, name: &str, command: &str) -> Result<CommandPage, 
                 span => format!("Pause agent {name} for {span}: it gets no new calls"),
             },
             pause_consequences(&calls, queued(visit, name).await),
-            vec![Field::new(
-                "for",
-                "For how long: 30m, 2h. Empty: until it is resumed",
-                visit.query.text("for"),
-            )],
+            vec![
+                Field::new(
+                    "for",
+                    "For how long: 30m, 2h. Empty: until it is resumed",
+                    visit.query.text("for"),
+                ),
+                Field::hidden(FOR_SEEN, visit.query.text("for")),
+            ],
             false,
         ),
         "resume" => (
@@ -113,6 +119,7 @@ async fn build(visit: &Visit, name: &str, command: &str) -> Result<CommandPage, 
         back: page.agent(name),
         button: format!("{}{} {name}", command[..1].to_uppercase(), &command[1..]),
         asks_reason: true,
+        reason: visit.query.text("reason").to_owned(),
         title,
         consequences,
         fields,
@@ -146,6 +153,14 @@ pub async fn send(
             Ok(now) => return changed::respond(&visit, since(&name), &sent, now.changes()),
             Err(refusal) => return visit.refused(&refusal),
         }
+    }
+    // Another time than the page has said: it says that first.
+    if let Some(seen) = form.get(FOR_SEEN)
+        && seen.trim() != form.text("for").trim()
+    {
+        let shown = Params::from_iter([("for", form.text("for")), ("reason", form.text("reason"))]);
+        let page = format!("/agents/{}/pause{}", encoded(&name), shown.query());
+        return visit.go(&page);
     }
     let (path, body) = match command.as_str() {
         "pause" => {

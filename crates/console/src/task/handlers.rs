@@ -427,6 +427,10 @@ pub async fn send(
     let Some(command) = Command::named(&word) else {
         return visit.refused(&no_command(&word));
     };
+    let (form, look) = looked_at(command, form);
+    if let Some(complaint) = look {
+        return show_preview(&visit, &id, command, &form, complaint).await;
+    }
     match sent_as_previewed(&visit, &id, command, &form).await {
         Ok(to) => visit.go(&format!("/tasks/{}", encoded(&to))),
         Err(SendFault::Mistyped(complaint)) => {
@@ -442,6 +446,39 @@ pub async fn send(
             show_preview(&visit, &id, command, &form, Some(refusal.detail)).await
         }
         Err(SendFault::Refused(refusal)) => visit.refused(&refusal),
+    }
+}
+
+/// Takes the text that a person edits beside the form. Returns that the page is to be shown again, and not the command sent,
+/// if the person asks for that, or has changed the text since its difference was shown.
+fn looked_at(command: Command, form: Params) -> (Params, Option<Option<String>>) {
+    // Browsers send each end of a line in two characters.
+    let plain = |text: &str| text.replace("\r\n", "\n").trim().to_owned();
+    let (Some(edited), Some((member, _))) = (form.get("edited").map(plain), typed_member(command))
+    else {
+        return (form, None);
+    };
+    let is_asked = form.get("look").is_some();
+    let is_same = edited == plain(form.text("looked_at"));
+    let form = { form.without("edited").without("look") }.without("looked_at");
+    if is_same && !is_asked {
+        return (form, None);
+    }
+    let form = match edited.is_empty() {
+        true => form.without(member),
+        false => form.with(member, &edited),
+    };
+    let complaint = "The text was changed after its difference was shown. Look at the difference, and confirm then.";
+    (form, Some((!is_asked).then(|| complaint.to_owned())))
+}
+
+/// Returns the parameter that has the JSON that a person types, and its member in the request.
+fn typed_member(command: Command) -> Option<(&'static str, &'static str)> {
+    match command {
+        Command::Retry => Some(("body", "input")),
+        Command::Skip | Command::Resolve | Command::Signal => Some(("output", "output")),
+        Command::Clone => Some(("input", "input")),
+        _ => None,
     }
 }
 
@@ -548,13 +585,7 @@ fn body_of(command: Command, form: &Params) -> Result<RequestBody, String> {
     if command == Command::Retry {
         text("from", form.get("from"));
     }
-    let typed = match command {
-        Command::Retry => Some(("body", "input")),
-        Command::Skip | Command::Resolve | Command::Signal => Some(("output", "output")),
-        Command::Clone => Some(("input", "input")),
-        _ => None,
-    };
-    if let Some((name, member)) = typed
+    if let Some((name, member)) = typed_member(command)
         && let Some(text) = form.get(name)
     {
         let raw = RawValue::from_string(text.to_owned());

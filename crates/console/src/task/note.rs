@@ -157,6 +157,18 @@ fn error_note(task: &Task, now: i64, runs: &[&str]) -> Note {
         ),
         None => format!("It stopped at {}{ago}: {said}.", step.name),
     };
+    let others: Vec<_> = { task.steps.iter() }
+        .filter(|other| other.state == "error" && other.name != step.name)
+        .map(|other| other.name.as_str())
+        .collect();
+    let others = match others.as_slice() {
+        [] => String::new(),
+        [other] => format!(" {other} is in error, too."),
+        others => format!(" {} other steps are in error, too: {}.", others.len(), {
+            let named: Vec<_> = others.iter().take(5).copied().collect();
+            named.join(", ") + if others.len() > 5 { ", …" } else { "" }
+        }),
+    };
     let unknown = fault.is_some_and(|fault| fault.outcome.is_some());
     let effect = match (&step.items, unknown) {
         (Some(items), _) => format!(
@@ -177,7 +189,7 @@ fn error_note(task: &Task, now: i64, runs: &[&str]) -> Note {
     Note {
         class: "error",
         bold,
-        rest: format!("{effect}{rest}"),
+        rest: format!("{effect}{others}{rest}"),
         since: task.error.as_ref().map(|fault| fault.at.clone()),
     }
 }
@@ -306,6 +318,8 @@ fn running_note(task: &Task, now: i64) -> Note {
         .blocked_by
         .as_ref()
         .map(|blocked| blocked.reason.as_str());
+    let is_in_error = { step.blocked_by.as_ref() }
+        .is_some_and(|blocked| blocked.state.as_deref() == Some("error"));
     let needs = match reason {
         _ if step.ask.is_some() => " A person must decide.",
         Some("agent") => " Register the agent, or cancel the task.",
@@ -318,6 +332,9 @@ fn running_note(task: &Task, now: i64) -> Note {
             " Reset the breaker of the agent: it does not go on before."
         }
         Some("operator") => " An operator must act.",
+        Some("child") if is_in_error => {
+            " That task needs an operator: the step leads to it. This one goes on when it does."
+        }
         Some("signal") => " It goes on once its signal comes, and not by itself.",
         _ => " Nothing needs to be done for it: it goes on by itself.",
     };

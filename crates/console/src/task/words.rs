@@ -45,6 +45,9 @@ pub fn why(blocked: &Blocked) -> Why {
         "wait" => String::from("waits"),
         "signal" => String::from("waits for a signal"),
         "child" => match (&blocked.task, &blocked.state) {
+            (Some(_), Some(state)) if state == "error" => {
+                String::from("waits for its task, which is in error")
+            }
             (Some(_), Some(state)) => format!("waits for its task, which is {state}"),
             _ => String::from("waits for its task"),
         },

@@ -58,6 +58,7 @@ async fn build_preview(visit: &Visit, name: &str) -> Result<CommandPage, Refusal
         back: page.workflow(name),
         button: title.clone(),
         asks_reason: true,
+        reason: String::new(),
         is_final: false,
         needs_admin: true,
         fault: None,

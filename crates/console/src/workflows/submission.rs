@@ -64,6 +64,7 @@ fn build_preview(visit: &Visit, name: &str, typed: &Params) -> Result<CommandPag
         back: page.workflow(name),
         button: title.clone(),
         asks_reason: false,
+        reason: String::new(),
         is_final: false,
         needs_admin: false,
         fault: None,

@@ -406,7 +406,7 @@ pub fn dry_run(
     agents::check(definition, agent_of, &mut warnings);
     texts::check(definition, input, &budget, &mut warnings);
     statuses::check(definition, agent_of, &mut warnings);
-    reading::check(definition, fields, groups.inputs(), &budget, &mut warnings);
+    reading::check(definition, fields, &groups, &budget, &mut warnings);
     let undo = undo::check(definition, |at| groups.undoes_task(at), &mut warnings);
     // The steps that undo the losers of races are written as their `undo`, which is checked there.
     let reverts = definition.steps.iter().filter(|step| step.undoes.is_some());

@@ -70,7 +70,7 @@ pub(super) async fn run(
         id: BulkJobId(app.store.new_task_id().0),
         order: BulkOrder {
             action,
-            sentence: in_words(action, raw, total, now),
+            sentence: in_words(action, raw, total, request.as_of.unwrap_or(now)),
             body,
             by: caller.name.to_string(),
             reason: request.reason,

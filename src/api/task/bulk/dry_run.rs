@@ -58,6 +58,8 @@ pub struct BulkResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = false)]
     total_is_at_least: Option<bool>,
+    /// The time of this dry run. As `as_of` of the command it leaves out what came later.
+    as_of: Timestamp,
     /// The command and its tasks in words.
     #[schema(
         example = "retry 12 tasks with a step that failed at agent payments, that failed by 2026-01-31T10:42:00.000Z"
@@ -89,7 +91,10 @@ pub(super) async fn run(
     request: &BulkRequest,
     body: &RawValue,
 ) -> Result<Response, Problem> {
-    let now = app.store.reader.now().await?;
+    let as_of = match request.as_of {
+        Some(as_of) => as_of,
+        None => app.store.reader.now().await?,
+    };
     let mut result = BulkResult {
         matched: 0,
         accepted: 0,
@@ -98,6 +103,7 @@ pub(super) async fn run(
         dry_run: true,
         total: None,
         total_is_at_least: None,
+        as_of,
         sentence: String::new(),
         examples: Vec::new(),
         unmapped: None,
@@ -111,7 +117,7 @@ pub(super) async fn run(
         result.total = Some(counted.tasks);
         result.total_is_at_least = Some(counted.is_at_least);
     }
-    result.sentence = in_words(action, body, counted, now);
+    result.sentence = in_words(action, body, counted, as_of);
     let mut moves = match &request.command {
         BulkCommand::Same(_) | BulkCommand::Patch(_) | BulkCommand::Clone(_) => None,
         BulkCommand::Migrate(migration) => Some(BulkMove::new(app, migration)),

@@ -76,6 +76,10 @@ pub struct BulkCommandBody {
     created_before: Option<String>,
     /// Only tasks that, as far as is known, will be late.
     at_risk: Option<bool>,
+    /// The time of a dry run, its `as_of`: tasks that were created after it are not touched, nor those in error that failed after
+    /// it. So the command is for what the dry run has shown. Default: the time of the command.
+    #[schema(format = DateTime)]
+    as_of: Option<String>,
     /// Instead of ids and filters: every task in a state in which the command is possible.
     #[schema(default = false)]
     all: Option<bool>,

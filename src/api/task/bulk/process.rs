@@ -161,7 +161,7 @@ pub(super) fn read(order: &BulkOrder) -> Result<BulkRequest, Problem> {
     if let TaskSelection::Filter(filter) = &mut request.selection
         && filter.is_of_failures()
     {
-        filter.failed_by = Some(order.at);
+        filter.failed_by.get_or_insert(order.at);
     }
     Ok(request)
 }

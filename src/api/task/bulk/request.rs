@@ -50,6 +50,8 @@ pub(super) struct BulkRequest {
     pub cursors: Cursors,
     pub limit: usize,
     pub pace: BulkPace,
+    /// What came later is not touched.
+    pub as_of: Option<Timestamp>,
 }
 
 /// The pace of a job.
@@ -119,7 +121,11 @@ impl BulkRequest {
         of_changes: Vec<FieldFault>,
     ) -> Result<Self, Problem> {
         let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
-        let selection = selection(action, &mut fields);
+        let mut selection = selection(action, &mut fields);
+        let as_of = time(&mut fields, "as_of");
+        if let (TaskSelection::Filter(filter), Some(as_of)) = (&mut selection, as_of) {
+            filter.leave_out_later(as_of);
+        }
         let dry_run = fields.boolean("dry_run").unwrap_or(false);
         let cursors = cursors(action, body);
         let (limit, after) = match dry_run {
@@ -175,6 +181,7 @@ impl BulkRequest {
             // `limit` is within 1 to 100,000.
             limit: limit as usize,
             pace,
+            as_of,
         })
     }
 }

@@ -109,7 +109,10 @@ impl BulkJobView {
         let BulkJobRecord { id, order, job, .. } = record;
         let mut selection: Map<String, Value> =
             serde_json::from_str(&order.body).unwrap_or_default();
-        for name in DATA.iter().chain(&["dry_run", "first", "rate", "reason"]) {
+        for name in DATA
+            .iter()
+            .chain(&["as_of", "dry_run", "first", "rate", "reason"])
+        {
             selection.remove(*name);
         }
         let (ended_at, stop_cause, failure) = match &job.state {

@@ -87,8 +87,10 @@ fn phrase(name: &str, value: &Value, fails: bool) -> Option<String> {
     };
     let text = shortened(&text, LONGEST_VALUE);
     Some(match name {
-        "all" | "changes" | "cursor" | "dry_run" | "first" | "from" | "from_version" | "input"
-        | "limit" | "output" | "patch" | "rate" | "reason" | "step" | "to_version" => return None,
+        "all" | "as_of" | "changes" | "cursor" | "dry_run" | "first" | "from" | "from_version"
+        | "input" | "limit" | "output" | "patch" | "rate" | "reason" | "step" | "to_version" => {
+            return None;
+        }
         "state" if fails => return None,
         "state" => format!("in state {text}"),
         "workflow" => format!("of workflow {text}"),

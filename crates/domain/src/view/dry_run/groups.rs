@@ -78,6 +78,10 @@ impl Groups {
         Self(groups.collect())
     }
 
+    pub fn is_group(&self, index: StepIndex) -> bool {
+        matches!(self.0.get(index.at()), Some(Some(_)))
+    }
+
     fn all(&self) -> impl Iterator<Item = (usize, &PlannedGroup)> {
         let groups = self.0.iter().enumerate();
         groups.filter_map(|(index, group)| Some((index, group.as_ref()?)))

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{TaskFields, Warning, WarningCode, expressions_of};
+use super::{TaskFields, Warning, WarningCode, expressions_of, groups::Groups};
 use crate::{
     definition::{Definition, Policy, StatusPolicy, StepDefinition, around, whole_name},
     template::{Budget, Reads, each_name, look_alikes, payload::Payload},
@@ -12,10 +12,11 @@ use crate::{
 pub(super) fn check(
     definition: &Definition,
     fields: &TaskFields<'_>,
-    mut needed: BTreeSet<String>,
+    groups: &Groups,
     budget: &Budget,
     warnings: &mut Vec<Warning>,
 ) {
+    let mut needed = groups.inputs();
     let named = definition.forward();
     let named = named.map(|index| (definition.step(index).name.as_str(), index));
     let named: BTreeMap<_, _> = named.collect();
@@ -38,15 +39,23 @@ pub(super) fn check(
                 };
                 let is_looked_at = pointer != "when"
                     && condition.is_some_and(|reads| reads.steps.contains(name.as_str()));
+                let is_group = groups.is_group(read);
+                // A step that runs if the other one failed is read in its place.
+                let has_stand_in = reads.steps.iter().any(|other| {
+                    let other =
+                        around(&step.block).find_map(|block| named.get(&*whole_name(block, other)));
+                    let condition = other.and_then(|other| definition.step(*other).when.as_ref());
+                    condition.is_some_and(|when| when.reads().steps.contains(name.as_str()))
+                });
                 let read = definition.step(read);
                 let same = same_condition(read, step);
                 let why = if read.when.is_some() && !same {
                     "which `when` may skip"
                 } else if may_lose_without(read, step) {
                     "which may lose its race"
-                } else if read.while_rule.is_some() {
+                } else if !has_stand_in && read.while_rule.is_some() {
                     "which `while` may skip"
-                } else if may_be_skipped_after_failure(read) {
+                } else if !is_group && !has_stand_in && may_be_skipped_after_failure(read) {
                     "which its policies may skip"
                 } else {
                     continue;
@@ -105,16 +114,15 @@ fn may_lose_without(step: &StepDefinition, other: &StepDefinition) -> bool {
     step.lanes.iter().any(|lane| !other.lanes.contains(lane))
 }
 
-/// Returns whether a policy skips the step after a failure. What such a group has done stays, as a list.
+/// Returns whether a policy skips the step after a failure. What a group did without the items that failed is a list.
 fn may_be_skipped_after_failure(step: &StepDefinition) -> bool {
     let skip = StatusPolicy::Policy(Policy::Skip);
     let rules = step.attempts.as_ref();
     let by_status = rules.map(|rules| [&rules.on_permanent, &rules.on_exhausted]);
     let mut by_status = by_status.into_iter().flatten().flatten();
-    step.group_rule().is_none()
-        && (step.on_permanent == Policy::Skip
-            || step.on_exhausted.then == Policy::Skip
-            || by_status.any(|policies| policies.has(skip)))
+    step.on_permanent == Policy::Skip
+        || step.on_exhausted.then == Policy::Skip
+        || by_status.any(|policies| policies.has(skip))
 }
 
 /// Adds one warning for all missing inputs. If an input is given, it names only the members that the input lacks.

@@ -627,7 +627,27 @@ fn an_output_that_a_policy_or_a_while_leaves_null_is_worth_a_warning() {
         assert!(message.contains(why), "{message}");
         assert_eq!(found(step, "{{ steps.a.output.id | default(0) }}"), None);
     }
-    for step in [json!({}), json!({ "on_permanent": { "404": "undo" } })] {
+    let fallback = json!([
+        { "name": "a", "agent": "x", "on_permanent": "skip" },
+        { "name": "b", "agent": "x", "when": "steps.a is failed" },
+        { "name": "c", "agent": "x", "request": { "body": "{{ steps.b.output | default(steps.a.output, true) }}" } },
+    ]);
+    let codes = of(&fallback)
+        .warnings
+        .into_iter()
+        .map(|warning| warning.code);
+    assert!(
+        !codes
+            .collect::<Vec<_>>()
+            .contains(&WarningCode::ReadsSkipped)
+    );
+    // What a list has done without the items that failed is a list.
+    let list = json!({ "for_each": [1, 2], "on_item_error": "skip" });
+    for step in [
+        json!({}),
+        json!({ "on_permanent": { "404": "undo" } }),
+        list,
+    ] {
         assert_eq!(found(step, reads), None);
     }
 }
