@@ -366,7 +366,7 @@ pub async fn follow(
     follow_to_end(session, job, timeout, true).await
 }
 
-/// `is_last`: nobody waits for the tasks of the job afterwards, so that what has failed again by its end is told.
+/// `is_last`: nobody waits for the tasks of the job afterwards, so that what has failed again by its end is shown.
 async fn follow_to_end(
     session: &Session,
     job: BulkJobJson,

@@ -162,7 +162,7 @@ mod tests {
         let two = [task("b", "error"), task("a", "processed")];
         assert_eq!(choose("k", &two, Purpose::Command).unwrap(), "b");
         assert_eq!(choose("k", &two, Purpose::Show).unwrap(), "b");
-        // Of these, `provost task k` shows the task b.
+        // The command `provost task k` shows the task b of these.
         for states in [
             ["error", "error"],
             ["processed", "error"],

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{
     Accepted, Call, Evidence, Finding, Kind, Record, Rule,
     calls::said,
-    evidence::{At, Happened, is_revert, subject},
+    evidence::{At, Entry, Happened, is_revert, subject},
 };
 
 type Effects<'a> = HashMap<(&'a str, &'a str), Happened>;
@@ -24,7 +24,8 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
         for entry in &record.history {
             if entry.kind == "step.began"
                 && let Some(step) = &entry.step
-                && let Some(missing) = not_done(task, record, step, entry.at, &happened)
+                && let Some(missing) =
+                    not_done(task, record, step, moment_of(record, entry), &happened)
             {
                 let what = format!("{missing}, which it follows, was not done: {entry:?}");
                 findings.push(Rule::ForwardOrder.of(&task.id, what));
@@ -44,6 +45,16 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
             Kind::Probe | Kind::Poll | Kind::Cancel => None,
         });
     }
+}
+
+/// Returns the latest moment that the record has up to an entry: another instance, whose clock is ahead, may have written what
+/// came before it.
+fn moment_of(record: &Record, entry: &Entry) -> At {
+    let before = record
+        .history
+        .iter()
+        .filter(|before| before.version <= entry.version);
+    before.map(|before| before.at).max().unwrap_or(entry.at)
 }
 
 /// Checks that the steps that a step follows were done, or set aside, when the step was called.

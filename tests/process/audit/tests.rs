@@ -507,6 +507,26 @@ fn a_step_that_comes_before_what_it_follows_is_found() {
 }
 
 #[test]
+fn what_began_by_a_clock_that_is_behind_has_the_order_of_the_versions() {
+    let found = |done_in: u64| {
+        let mut evidence = undone();
+        evidence.ledger = Default::default();
+        for step in &mut evidence.accepted[0].plan.steps {
+            step.uncalled = true;
+        }
+        let history = &mut record(&mut evidence).history;
+        (history[4].at, history[4].version) = (at(105), done_in);
+        history[6].kind = "step.began".to_owned();
+        let mut findings = Vec::new();
+        super::order::check(&evidence, &mut findings);
+        findings.len()
+    };
+    // The step began in version 2, by a clock that is 5 ms behind.
+    assert_eq!(found(2), 0);
+    assert_eq!(found(3), 1);
+}
+
+#[test]
 fn an_undo_that_comes_before_that_of_what_followed_is_found() {
     finds(&[Rule::BackwardOrder], |evidence| {
         evidence.ledger.effects[2].at = at(360);

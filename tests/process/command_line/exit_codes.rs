@@ -171,7 +171,7 @@ async fn a_submission_whose_response_is_lost_says_how_it_is_repeated() {
     assert!(!absent.err.contains("all the same"), "{absent:?}");
 }
 
-/// What is only planned has no name, and a cause that nobody knows is refused before anything is.
+/// A plan has no name, and a cause that nobody knows is refused before anything is.
 #[tokio::test]
 async fn a_dry_run_prints_no_names_and_an_unknown_cause_is_refused() {
     let provost = Provost::start().await;

@@ -146,7 +146,7 @@ impl Output {
     /// Prints one object: a response as it came, or its name.
     pub fn object(&self, json: &str, name: &str) -> Result<(), ClientError> {
         match self.format {
-            // What is only planned has no name.
+            // A plan has no name.
             Format::Name if name.is_empty() => Ok(()),
             Format::Name => self.say(plain(name)),
             Format::Yaml => write(format_args!("{}", yaml::of_json(json))),

@@ -153,7 +153,7 @@ pub struct Step {
     #[serde(default)]
     pub max_failures: u32,
     pub outcome: Option<String>,
-    /// What becomes of it although it runs: it is not needed any more.
+    /// The fate of a step that runs and is not needed any more: `cancel` or `undo`.
     pub lost: Option<String>,
     pub locked_by: Option<String>,
     pub complete_by: Option<String>,

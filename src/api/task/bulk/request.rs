@@ -50,7 +50,7 @@ pub(super) struct BulkRequest {
     pub cursors: Cursors,
     pub limit: usize,
     pub pace: BulkPace,
-    /// What came later is not touched.
+    /// The time after which nothing may have come that the command touches.
     pub as_of: Option<Timestamp>,
 }
 

@@ -641,7 +641,7 @@ fn an_output_that_a_policy_or_a_while_leaves_null_is_worth_a_warning() {
             .collect::<Vec<_>>()
             .contains(&WarningCode::ReadsSkipped)
     );
-    // What a list has done without the items that failed is a list.
+    // A list without the items that failed is a list.
     let list = json!({ "for_each": [1, 2], "on_item_error": "skip" });
     for step in [
         json!({}),
