@@ -501,6 +501,40 @@ async fn a_command_does_what_its_preview_has_shown_and_nothing_else() {
     assert!(pause_of().await.is_object());
 }
 
+#[tokio::test]
+async fn dead_letters_are_discarded_only_as_many_as_the_preview_has_said() {
+    let gone = Remote::with(|_| Act::status(410)).await;
+    let provost = Provost::start().await;
+    let browser = Browser::of(&provost);
+    let ends =
+        json!({ "steps": [{ "name": "a", "set": { "n": 1 } }], "reply_to": { "url": gone.url() } });
+    let dead = async || {
+        let list = provost.get("/v1/messages?state=dead").await.expect(200);
+        list["items"].as_array().unwrap().len()
+    };
+    provost.submit(&ends).await;
+    until(1, dead).await;
+    let discard = "/console/messages/all/discard";
+    let preview = browser.open(discard).await;
+    provost.submit(&ends).await;
+    until(2, dead).await;
+    let form = form_to(discard, &preview.html, &[]);
+    let again = browser.send(discard, &form).await;
+    assert!(
+        again
+            .html
+            .contains("Something has changed since the preview"),
+        "{}",
+        again.html
+    );
+    assert_eq!(dead().await, 2);
+    let sent = browser
+        .send(discard, &form_to(discard, &again.html, &[]))
+        .await;
+    assert_eq!(sent.status, StatusCode::SEE_OTHER, "{}", sent.html);
+    assert_eq!(dead().await, 0);
+}
+
 /// A task that changes all the time can be commanded, as long as what the preview says is true.
 #[tokio::test]
 async fn a_busy_task_is_commanded_as_previewed_and_refused_once_the_preview_is_wrong() {

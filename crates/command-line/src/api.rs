@@ -182,7 +182,10 @@ impl Api {
             Some(_) => Url::parse("http://localhost"),
             None => Url::parse(&shown),
         };
-        let base = base.map_err(|error| wrong(&error.to_string()))?;
+        let base = base.map_err(|error| match shown.contains("://") {
+            true => wrong(&error.to_string()),
+            false => wrong("it does not begin with http:// or https://"),
+        })?;
         if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
             return Err(wrong("the scheme is neither http nor https"));
         }

@@ -18,7 +18,6 @@ use crate::{
     api::Api,
     context::{Choice, Contexts, variable},
     definitions::DefinitionKind,
-    filter,
     find_task::{self, Purpose},
     operations::{
         LIST_AGENTS, LIST_ALERTS, LIST_ASKS, LIST_BULK_JOBS, LIST_FAILURES, LIST_MESSAGES,
@@ -421,7 +420,7 @@ fn asks_of_line() -> Vec<Named> {
 pub fn filters(typed: &OsStr) -> Vec<CompletionCandidate> {
     let text = typed.to_string_lossy();
     let Some((name, value)) = text.split_once('=') else {
-        let names = filter::NAMES.map(|name| CompletionCandidate::new(format!("{name}=")));
+        let names = values::FILTERS.map(|name| CompletionCandidate::new(format!("{name}=")));
         return begun(typed, names);
     };
     let words = |words: &[&str]| words.iter().map(CompletionCandidate::new).collect();

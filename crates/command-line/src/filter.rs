@@ -128,28 +128,10 @@ pub struct Selection {
 
 const TIMES: [&str; 2] = ["created_after", "created_before"];
 
-/// The names of all filters.
-pub const NAMES: [&str; 14] = [
-    "state",
-    "workflow",
-    "key",
-    "agent",
-    "alert",
-    "cause",
-    "text",
-    "bulk",
-    "bulk_result",
-    "parent",
-    "label",
-    "created_after",
-    "created_before",
-    "at_risk",
-];
-
 fn filter(text: &str) -> Result<(String, String), String> {
     let (name, value) = name_value(text)?;
-    if !NAMES.contains(&name.as_str()) {
-        let names = NAMES.join(", ");
+    if !values::FILTERS.contains(&name.as_str()) {
+        let names = values::FILTERS.join(", ");
         return Err(format!("{name} is no filter: there are {names}"));
     }
     let checked = match name.as_str() {

@@ -1,6 +1,6 @@
 //! `provost init`: the files of a first workflow.
 
-use std::{fs, path::PathBuf};
+use std::{fs, io, path::PathBuf};
 
 use clap::{Args, builder::ValueHint};
 
@@ -91,7 +91,7 @@ pub fn run(options: &InitOptions) -> Result<Outcome, ClientError> {
     }
     for (name, text) in FILES {
         let file = folder.join(name);
-        let failed = |error| ClientError::file(&file, error);
+        let failed = |error: io::Error| ClientError::unwritable(&file, &error);
         if let Some(parent) = file.parent() {
             fs::create_dir_all(parent).map_err(failed)?;
         }

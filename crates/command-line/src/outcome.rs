@@ -135,6 +135,14 @@ impl ClientError {
         }
     }
 
+    /// Returns the error of a file that could not be made.
+    pub fn unwritable(path: &Path, error: &io::Error) -> Self {
+        Self::Usage(format!(
+            "{} cannot be written: {error}; name a folder in which you may write",
+            path.display()
+        ))
+    }
+
     fn code(&self) -> u8 {
         match self {
             // The arguments are the query: a value there that the server does not know is a wrong argument.

@@ -6,6 +6,24 @@ use uuid::Uuid;
 
 use crate::output::span_of;
 
+/// The names of all filters of tasks.
+pub const FILTERS: [&str; 14] = [
+    "state",
+    "workflow",
+    "key",
+    "agent",
+    "alert",
+    "cause",
+    "text",
+    "bulk",
+    "bulk_result",
+    "parent",
+    "label",
+    "created_after",
+    "created_before",
+    "at_risk",
+];
+
 pub const TASK_STATES: [&str; 8] = [
     "pending",
     "processing",

@@ -185,6 +185,9 @@ pub async fn preview(Path((id, command)): Path<(String, String)>, visit: Visit) 
     visit.show(page)
 }
 
+/// The field with what the preview said: a command for all dead letters is for so many of them.
+const SEEN: &str = "said";
+
 fn selection(query: &Params) -> Value {
     match query.get("receiver") {
         Some(receiver) => json!({ "receiver": receiver }),
@@ -244,7 +247,7 @@ async fn build(visit: &Visit, id: &str, command: &str) -> Result<CommandPage, Re
         button: title.clone(),
         asks_reason: false,
         reason: String::new(),
-        fields: Vec::<Field>::new(),
+        fields: vec![Field::hidden(SEEN, &title)],
         consequences: vec![consequence.to_owned()],
         is_final,
         needs_admin: false,
@@ -259,8 +262,20 @@ pub async fn send(
     visit: Visit,
     request: Request,
 ) -> Response {
-    // The form has no fields: its address says everything.
-    read_form(request.into_body()).await;
+    let form = read_form(request.into_body()).await;
+    if let Some(seen) = form.get(SEEN).filter(|_| id == ALL) {
+        let mut page = match build(&visit, &id, &command).await {
+            Ok(page) => page,
+            Err(refusal) => return visit.refused(&refusal),
+        };
+        if page.title != seen {
+            let fault = format!(
+                "Something has changed since the preview, which said: {seen}. Look again, and confirm."
+            );
+            page.fault = Some(fault);
+            return visit.show(Ok(page));
+        }
+    }
     let sent: Result<Value, Refusal> = match (id.as_str(), command.as_str()) {
         (ALL, command) => {
             let body = selection(&visit.query);

@@ -138,8 +138,8 @@ pub async fn export(session: &Session, options: &ExportOptions) -> Result<Outcom
             if other.exists() {
                 fs::remove_file(&other).map_err(|error| ClientError::file(&other, error))?;
             }
-            fs::create_dir_all(&folder).map_err(failed)?;
-            fs::write(&file, text).map_err(failed)?;
+            let made = fs::create_dir_all(&folder).and_then(|()| fs::write(&file, text));
+            made.map_err(|error| ClientError::unwritable(&file, &error))?;
             if session.out.is_for_people() {
                 session.out.say(file.display())?;
             }
