@@ -76,6 +76,8 @@ impl Live {
             },
             ..Sender::clone(before)
         });
+        // Before the log says so: who reads it looks at them.
+        self.in_force.store(Arc::new(config.clone()));
         info!(
             tokens = config.tokens.len(),
             secrets = config.secrets.len(),
@@ -91,7 +93,6 @@ impl Live {
                 "these settings have changed too, and take effect at the next start"
             );
         }
-        self.in_force.store(Arc::new(config.clone()));
         self.config = config;
         Ok(())
     }
