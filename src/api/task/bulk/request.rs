@@ -187,7 +187,8 @@ impl BulkRequest {
 }
 
 fn retry(fields: &mut Fields<'_>, reason: Option<String>) -> BulkCommand {
-    if fields.value("from").is_some() {
+    // It is no field of this command, so that no error names it among them.
+    if fields.peek("from").is_some() && fields.value("from").is_some() {
         fields.fault(
             "from",
             "belongs to the retry of one task: POST /v1/tasks/rerun reruns many tasks from a step",
