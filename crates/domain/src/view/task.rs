@@ -226,7 +226,7 @@ pub struct StepView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 1000, example = json!(["eu"]))]
     winners: Option<Vec<&'a str>>,
-    /// What becomes of a step that runs and is not needed any more, because it has lost a race, enough items have succeeded or
+    /// The fate of a step that runs and is not needed any more, because it has lost a race, enough items have succeeded or
     /// the task is stopped. Absent while it is needed, and of a step that the race lets go on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<RaceRest>, example = "undo")]
