@@ -496,6 +496,16 @@ async fn a_command_does_what_its_preview_has_shown_and_nothing_else() {
         "{}",
         said.html
     );
+    // A page that says no time shows one that is typed first, too.
+    let endless = browser.open(pause).await;
+    let form_without = form_to(pause, &endless.html, &[("reason", "a drill")]);
+    let asked = browser.send(pause, &format!("for=2h&{form_without}")).await;
+    assert!(
+        asked.location.contains("/pause?for=2h"),
+        "{}",
+        asked.location
+    );
+    assert_eq!(pause_of().await, Value::Null);
     let paused = browser.send(pause, &format!("for=2h&{form}")).await;
     assert_eq!(paused.status, StatusCode::SEE_OTHER, "{}", paused.html);
     assert!(pause_of().await.is_object());

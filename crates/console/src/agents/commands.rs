@@ -155,7 +155,7 @@ pub async fn send(
         }
     }
     // Another time than the page has said: it says that first.
-    if let Some(seen) = form.get(FOR_SEEN)
+    if let Some(seen) = form.all(FOR_SEEN).next()
         && seen.trim() != form.text("for").trim()
     {
         let shown = Params::from_iter([("for", form.text("for")), ("reason", form.text("reason"))]);
